@@ -1,0 +1,68 @@
+"""The contract of sinks: one transaction an epoch, with the position inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dataflow.delta import Delta
+from dataflow.schema import Field
+
+
+@dataclass(frozen=True)
+class SinkTable:
+    """A view's table: key () makes it a bag (hidden table with multiplicities, and a view over it)."""
+
+    schema: str
+    name: str
+    fields: tuple[Field, ...]
+    key: tuple[int, ...]
+
+    @property
+    def title(self) -> str:
+        """schema.name, for people."""
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a sink is: the newest epoch and each source's position in it."""
+
+    epoch: int
+    positions: Mapping[str, int]
+
+
+@dataclass
+class SinkEpoch:
+    """What one epoch changes: deltas by view, error rows, and the progress it leads to.
+
+    Every delta is consolidated. errors: rows of (view, operator, sqlstate, message, source row).
+    """
+
+    progress: Progress
+    deltas: list[tuple[SinkTable, Delta]]
+    errors: Delta | None = None
+    commit_time_us: int = 0
+
+
+class Sink(Protocol):
+    """A place that views are kept in."""
+
+    def read_progress(self) -> Progress | None:
+        """What the last committed epoch said; None before the first."""
+        ...
+
+    def write(self, epoch: SinkEpoch) -> None:
+        """Apply in one transaction, durable on return in the order of calls."""
+        ...
+
+    def load(
+        self, table: SinkTable, rows: Iterable[Delta], progress: Progress | None
+    ) -> None:
+        """Fill a staging table and swap it in as the view, in one transaction at the end."""
+        ...
+
+    def drop(self, tables: Sequence[SinkTable]) -> None:
+        """Remove the tables and everything that belongs to them."""
+        ...

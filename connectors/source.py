@@ -1,0 +1,100 @@
+"""The contract of sources: snapshots, and whole transactions in order, each with its position.
+
+A position is a source's own 64-bit order (PostgreSQL: the LSN of the end of a commit). What a
+source hands over is cut at transaction ends only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from dataflow.delta import Column, Delta
+from dataflow.schema import Relation, RelationName
+
+
+@dataclass
+class Changes:
+    """What happened to one relation, in order, in columns of the relation's fields.
+
+    kinds uint8[n]: one of the letters below, as ord(). Rows are full rows for INSERT and for the
+    new side of an update, the old row for OLD (REPLICA IDENTITY FULL), only the key's columns
+    filled for OLD_KEY. unchanged[c] is bool[n]: the value was not sent (an unchanged TOAST value)
+    and stands in the old row.
+
+    An update is OLD or OLD_KEY followed by NEW, or NEW alone when the key did not change and only
+    the key identifies rows. A delete is OLD or OLD_KEY alone, with is_delete True there.
+    TRUNCATE is a row of NULLs.
+    """
+
+    relation: Relation
+    kinds: np.ndarray
+    columns: tuple[Column, ...]
+    unchanged: dict[int, np.ndarray] = field(default_factory=dict)
+    is_delete: np.ndarray | None = None
+
+    INSERT = ord("I")
+    NEW = ord("N")
+    OLD = ord("O")
+    OLD_KEY = ord("K")
+    TRUNCATE = ord("T")
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+
+@dataclass
+class SourceBatch:
+    """Whole transactions up to and including `position`.
+
+    changes are in order for each relation. commit_time_us: microseconds since 1970 at which the
+    newest of the transactions committed at the source, 0 when there was none.
+    """
+
+    position: int
+    changes: list[Changes]
+    transactions: int
+    rows: int
+    commit_time_us: int = 0
+
+
+class SnapshotPart(Protocol):
+    """A share of a relation's snapshot; picklable, readable in any process that reaches the source."""
+
+    def read(self) -> Iterator[Delta]:
+        """Rows of weight 1 with the asked columns, in chunks of bounded size."""
+        ...
+
+
+class Snapshot(Protocol):
+    """All asked relations as of one position."""
+
+    position: int
+
+    def parts(
+        self, relation: Relation, columns: Sequence[int], count: int
+    ) -> Sequence[SnapshotPart]:
+        """About `count` disjoint parts that together hold the relation."""
+        ...
+
+    def close(self) -> None:
+        """Give the snapshot back to the source."""
+        ...
+
+
+class Source(Protocol):
+    """A place that changes come from."""
+
+    name: str
+
+    def watch(self, relations: Sequence[RelationName]) -> None:
+        """Make sure that changes of these relations are sent, from a position before any snapshot
+        that is opened after the return."""
+        ...
+
+    def open_snapshot(self) -> Snapshot:
+        """A consistent snapshot with its position."""
+        ...

@@ -1,0 +1,25 @@
+"""The words of deltas, as the layers above storage know them."""
+
+from storage.delta import (
+    KIND_BOOL,
+    KIND_BYTES,
+    KIND_FLOAT,
+    KIND_INT,
+    Column,
+    Delta,
+    equal_rows,
+    hash_columns,
+    row_hashes,
+)
+
+__all__ = [
+    "KIND_BOOL",
+    "KIND_BYTES",
+    "KIND_FLOAT",
+    "KIND_INT",
+    "Column",
+    "Delta",
+    "equal_rows",
+    "hash_columns",
+    "row_hashes",
+]

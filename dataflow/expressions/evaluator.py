@@ -1,0 +1,80 @@
+"""The contract of evaluation in PostgreSQL, and of row errors.
+
+`connectors.postgres.evaluator` implements it against a real database; the dataflow sees only this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from dataflow.delta import Column
+from dataflow.types import SqlType
+
+
+@dataclass
+class RowErrors:
+    """The rows for which an expression failed: position -> (SQLSTATE, message).
+
+    The value of a failed row is NULL in the column and must not be used.
+    """
+
+    by_row: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.by_row)
+
+    def __len__(self) -> int:
+        return len(self.by_row)
+
+    def add(self, row: int, sqlstate: str, message: str) -> None:
+        """Note the first error of a row; later ones are dropped, as PostgreSQL stops at the first."""
+        self.by_row.setdefault(row, (sqlstate, message))
+
+    def mask(self, n: int) -> np.ndarray:
+        """bool[n]: True where the row failed."""
+        out = np.zeros(n, np.bool_)
+        out[list(self.by_row)] = True
+        return out
+
+
+class Evaluator(Protocol):
+    """Computes in PostgreSQL what has no native kernel."""
+
+    def evaluate(
+        self,
+        sql: str,
+        types: Sequence[SqlType],
+        columns: Sequence[Column],
+        n: int,
+        result: SqlType,
+    ) -> tuple[Column, RowErrors]:
+        """One immutable scalar expression over n rows.
+
+        sql has $1 ... $k for the k columns, whose SQL types are `types`; the answer has n rows of
+        `result`. A row that fails is in the errors (found by halving the batch), the others are
+        computed. TemporaryError when the database cannot be reached.
+        """
+        ...
+
+    def rank(self, type: SqlType, column: Column) -> np.ndarray:
+        """int64[n]: rank of each value in the type's own order and collation; equal values equal.
+
+        Comparable within one call only. The rank of NULL is not defined.
+        """
+        ...
+
+
+class NoEvaluator:
+    """For plans that are native throughout: any use is a broken invariant."""
+
+    def evaluate(self, sql, types, columns, n, result):  # noqa: ANN001, ANN201
+        """Always raises."""
+        raise RuntimeError(f"no evaluator for: {sql}")
+
+    def rank(self, type, column):  # noqa: ANN001, ANN201
+        """Always raises."""
+        raise RuntimeError(f"no evaluator to order {type.name}")

@@ -1,0 +1,95 @@
+"""Scalar expressions, typed by PostgreSQL, as the plan carries them.
+
+Every node knows its SqlType, as PostgreSQL answered it. What has a native kernel is a `Call`;
+everything else is one `InPostgres` over plain columns, evaluated in batches by the database that
+analyzed the view. Frozen and picklable: the same tree is compiled in the pipeline and in Spark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+from dataflow.types import SqlType
+
+
+@dataclass(frozen=True)
+class ColumnRef:
+    """The input column at `index`; for a join condition the right columns follow the left ones."""
+
+    index: int
+    type: SqlType
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A constant. text is PostgreSQL's text output of it, None for NULL."""
+
+    text: str | None
+    type: SqlType
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function, operator or cast that has a native kernel.
+
+    function is the kernel's name: an operator as written ("+", "=", "and", "is null"), a function
+    name as in pg_proc ("lower"), "cast" (to `type`), "in" (first argument in the rest), "like",
+    "case" (when, then, when, then, ..., else), "coalesce", "extract" (first argument a text
+    literal), "key form" (see expressions.keys).
+    """
+
+    function: str
+    arguments: tuple[Expression, ...]
+    type: SqlType
+
+
+@dataclass(frozen=True)
+class InPostgres:
+    """A subtree computed by PostgreSQL: sql with $1, $2 ... standing for the arguments."""
+
+    sql: str
+    arguments: tuple[Expression, ...]
+    type: SqlType
+
+
+Expression = Union[ColumnRef, Literal, Call, InPostgres]
+
+
+def children(expression: Expression) -> tuple[Expression, ...]:
+    """The arguments of a node; () for a leaf."""
+    return expression.arguments if isinstance(expression, Call | InPostgres) else ()
+
+
+def columns_of(expression: Expression) -> set[int]:
+    """The input positions that an expression reads."""
+    if isinstance(expression, ColumnRef):
+        return {expression.index}
+    return set().union(*(columns_of(child) for child in children(expression)))
+
+
+def remap(expression: Expression, position: dict[int, int]) -> Expression:
+    """The same expression over an input whose column i now stands at position[i]."""
+    if isinstance(expression, ColumnRef):
+        return ColumnRef(position[expression.index], expression.type, expression.name)
+    if isinstance(expression, Call):
+        arguments = tuple(remap(a, position) for a in expression.arguments)
+        return Call(expression.function, arguments, expression.type)
+    if isinstance(expression, InPostgres):
+        arguments = tuple(remap(a, position) for a in expression.arguments)
+        return InPostgres(expression.sql, arguments, expression.type)
+    return expression
+
+
+def substitute(expression: Expression, inputs: tuple[Expression, ...]) -> Expression:
+    """The expression with every column reference i replaced by inputs[i]."""
+    if isinstance(expression, ColumnRef):
+        return inputs[expression.index]
+    if isinstance(expression, Call):
+        arguments = tuple(substitute(a, inputs) for a in expression.arguments)
+        return Call(expression.function, arguments, expression.type)
+    if isinstance(expression, InPostgres):
+        arguments = tuple(substitute(a, inputs) for a in expression.arguments)
+        return InPostgres(expression.sql, arguments, expression.type)
+    return expression

@@ -1,0 +1,48 @@
+"""Relations as the planner and the connectors know them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dataflow.types import SqlType
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column of a relation or of a plan node's output."""
+
+    name: str
+    type: SqlType
+    is_nullable: bool = True
+
+
+@dataclass(frozen=True)
+class RelationName:
+    """A relation of a source (or a maintained view, when source is VIEW_SOURCE)."""
+
+    source: str
+    schema: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+VIEW_SOURCE = "tidemark"
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A base relation that changes arrive for.
+
+    key: positions of the primary key's columns (never NULL), () when there is none.
+    is_full: REPLICA IDENTITY FULL, old rows come whole with the stream.
+    row_estimate: pg_class.reltuples, -1 when never analysed.
+    """
+
+    name: RelationName
+    oid: int
+    fields: tuple[Field, ...]
+    key: tuple[int, ...] = ()
+    is_full: bool = False
+    row_estimate: int = -1

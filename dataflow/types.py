@@ -1,0 +1,162 @@
+"""SQL types as PostgreSQL names them, and how each lies in a column.
+
+Physical form of a value, by TypeKind:
+  BOOL                  bool
+  INT2 INT4 INT8        int64
+  FLOAT4 FLOAT8         float64 (a float4 is kept widened, exactly)
+  FIXED                 numeric(p,s), p <= 18, s >= 0: int64 value * 10^s; NaN is FIXED_NAN
+  DATE                  int64 days since 2000-01-01; infinity is INT32 max/min as in PostgreSQL
+  TIME                  int64 microseconds since midnight
+  TIMESTAMP TIMESTAMPTZ int64 microseconds since 2000-01-01 (UTC); infinity is INT64 max/min
+  all others            bytes: PostgreSQL's own text output in UTF-8, under the session settings
+                        of SESSION_SETTINGS
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from dataflow.delta import KIND_BOOL, KIND_BYTES, KIND_FLOAT, KIND_INT
+
+FIXED_NAN = 2**63 - 1
+FIXED_DIGITS = 18
+
+SESSION_SETTINGS = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO, YMD",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "client_encoding": "UTF8",
+}
+
+
+class TypeKind(Enum):
+    """How values of a type are kept and computed."""
+
+    BOOL = "bool"
+    INT2 = "int2"
+    INT4 = "int4"
+    INT8 = "int8"
+    FLOAT4 = "float4"
+    FLOAT8 = "float8"
+    FIXED = "fixed"
+    DECIMAL = "decimal"
+    TEXT = "text"
+    BPCHAR = "bpchar"
+    DATE = "date"
+    TIME = "time"
+    TIMESTAMP = "timestamp"
+    TIMESTAMPTZ = "timestamptz"
+    INTERVAL = "interval"
+    UUID = "uuid"
+    BYTEA = "bytea"
+    JSON = "json"
+    JSONB = "jsonb"
+    OPAQUE = "opaque"
+
+
+_PHYSICAL = {
+    TypeKind.BOOL: KIND_BOOL,
+    TypeKind.INT2: KIND_INT,
+    TypeKind.INT4: KIND_INT,
+    TypeKind.INT8: KIND_INT,
+    TypeKind.FLOAT4: KIND_FLOAT,
+    TypeKind.FLOAT8: KIND_FLOAT,
+    TypeKind.FIXED: KIND_INT,
+    TypeKind.DATE: KIND_INT,
+    TypeKind.TIME: KIND_INT,
+    TypeKind.TIMESTAMP: KIND_INT,
+    TypeKind.TIMESTAMPTZ: KIND_INT,
+}
+
+_BY_OID = {
+    16: TypeKind.BOOL,
+    17: TypeKind.BYTEA,
+    18: TypeKind.OPAQUE,
+    19: TypeKind.TEXT,
+    20: TypeKind.INT8,
+    21: TypeKind.INT2,
+    23: TypeKind.INT4,
+    25: TypeKind.TEXT,
+    114: TypeKind.JSON,
+    700: TypeKind.FLOAT4,
+    701: TypeKind.FLOAT8,
+    1042: TypeKind.BPCHAR,
+    1043: TypeKind.TEXT,
+    1082: TypeKind.DATE,
+    1083: TypeKind.TIME,
+    1114: TypeKind.TIMESTAMP,
+    1184: TypeKind.TIMESTAMPTZ,
+    1186: TypeKind.INTERVAL,
+    2950: TypeKind.UUID,
+    3802: TypeKind.JSONB,
+}
+
+NUMERIC_OID = 1700
+
+
+@dataclass(frozen=True)
+class SqlType:
+    """One PostgreSQL type.
+
+    name is format_type(oid, typmod), always valid in a cast: "numeric(12,2)", "integer", "mood".
+    is_bytewise: text order and equality are the order of the bytes (collation C or POSIX).
+    """
+
+    name: str
+    oid: int
+    typmod: int
+    kind: TypeKind
+    scale: int = 0
+    is_bytewise: bool = True
+    collation: str = ""
+
+    @property
+    def physical(self) -> str:
+        """The physical kind of a column of this type."""
+        return _PHYSICAL.get(self.kind, KIND_BYTES)
+
+
+def sql_type(
+    name: str, oid: int, typmod: int = -1, *, is_bytewise: bool = True, collation: str = ""
+) -> SqlType:
+    """The SqlType of an oid and typmod, as pg_attribute gives them.
+
+    >>> sql_type("numeric(12,2)", 1700, ((12 << 16) | 2) + 4).kind
+    <TypeKind.FIXED: 'fixed'>
+    """
+    kind, scale = _BY_OID.get(oid, TypeKind.OPAQUE), 0
+    if oid == NUMERIC_OID:
+        kind = TypeKind.DECIMAL
+        if typmod >= 4:
+            precision, scale = ((typmod - 4) >> 16) & 0xFFFF, (typmod - 4) & 0x7FF
+            scale = scale - 2048 if scale >= 1024 else scale
+            if precision <= FIXED_DIGITS and 0 <= scale:
+                kind = TypeKind.FIXED
+            else:
+                scale = 0
+    return SqlType(name, oid, typmod, kind, scale, is_bytewise, collation)
+
+
+BOOL = sql_type("boolean", 16)
+INT2 = sql_type("smallint", 21)
+INT4 = sql_type("integer", 23)
+INT8 = sql_type("bigint", 20)
+FLOAT4 = sql_type("real", 700)
+FLOAT8 = sql_type("double precision", 701)
+NUMERIC = sql_type("numeric", 1700)
+TEXT = sql_type("text", 25)
+DATE = sql_type("date", 1082)
+TIME = sql_type("time without time zone", 1083)
+TIMESTAMP = sql_type("timestamp without time zone", 1114)
+TIMESTAMPTZ = sql_type("timestamp with time zone", 1184)
+INTERVAL = sql_type("interval", 1186)
+JSONB = sql_type("jsonb", 3802)
+
+
+def fixed(precision: int, scale: int) -> SqlType:
+    """numeric(precision, scale)."""
+    typmod = ((precision << 16) | scale) + 4
+    return sql_type(f"numeric({precision},{scale})", NUMERIC_OID, typmod)

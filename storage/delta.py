@@ -1,0 +1,288 @@
+"""Column and Delta: rows in columns with signed weights, the one thing that moves and is kept.
+
+A Delta is a Z-set: row -> weight, and deltas add. A column is one of four physical kinds
+(KIND_*): int64, float64, bool, or bytes (int64 offsets and uint8 data); what SQL type it stands
+for is known to dataflow, not here. Invariant: a NULL slot holds zero bits (or an empty string),
+so equal rows are equal bits and may be compared and hashed as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from storage import kernels
+
+KIND_INT = "i"
+KIND_FLOAT = "f"
+KIND_BOOL = "b"
+KIND_BYTES = "s"
+
+_NO_MASK = np.empty(0, np.bool_)
+_DTYPES = {KIND_INT: np.int64, KIND_FLOAT: np.float64, KIND_BOOL: np.bool_}
+_KINDS = {"i": KIND_INT, "f": KIND_FLOAT, "b": KIND_BOOL}
+_SEED_FIRST = 0x7469_6465
+_SEED_SECOND = 0x6D61_726B
+
+
+class Column:
+    """One column of n rows.
+
+    values: int64[n], float64[n] or bool[n]; for bytes the int64 offsets[n + 1] into `data`.
+    valid: bool[n], False = NULL; None when no row is NULL.
+    data: uint8 bytes of a KIND_BYTES column, else None.
+    """
+
+    __slots__ = ("data", "valid", "values")
+
+    def __init__(
+        self, values: np.ndarray, valid: np.ndarray | None = None, data: np.ndarray | None = None
+    ) -> None:
+        self.values = values
+        self.valid = valid
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.values) if self.data is None else len(self.values) - 1
+
+    @property
+    def kind(self) -> str:
+        """The physical kind, one of KIND_INT, KIND_FLOAT, KIND_BOOL, KIND_BYTES."""
+        return KIND_BYTES if self.data is not None else _KINDS[self.values.dtype.kind]
+
+    @staticmethod
+    def of(kind: str, items: Iterable[Any]) -> Column:
+        """Build from Python values (int, float, bool, str or bytes; None = NULL).
+
+        >>> Column.of("s", ["a", None, "bc"]).to_list()
+        [b'a', None, b'bc']
+        """
+        items = list(items)
+        mask = np.fromiter((x is not None for x in items), np.bool_, len(items))
+        valid = None if mask.all() else mask
+        if kind == KIND_BYTES:
+            parts = [_encode(x) for x in items]
+            offsets = np.zeros(len(items) + 1, np.int64)
+            np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
+            return Column(offsets, valid, np.frombuffer(b"".join(parts), np.uint8))
+        filled = [0 if x is None else x for x in items]
+        return Column(np.array(filled, dtype=_DTYPES[kind]), valid)
+
+    @staticmethod
+    def empty(kind: str) -> Column:
+        """A column of no rows."""
+        if kind == KIND_BYTES:
+            return Column(np.zeros(1, np.int64), None, np.empty(0, np.uint8))
+        return Column(np.empty(0, _DTYPES[kind]))
+
+    @staticmethod
+    def nulls(kind: str, n: int) -> Column:
+        """A column of n NULLs."""
+        valid = np.zeros(n, np.bool_)
+        if kind == KIND_BYTES:
+            return Column(np.zeros(n + 1, np.int64), valid, np.empty(0, np.uint8))
+        return Column(np.zeros(n, _DTYPES[kind]), valid)
+
+    @staticmethod
+    def concat(columns: Sequence[Column]) -> Column:
+        """Rows of all columns, in order; all of one kind and at least one column."""
+        if len(columns) == 1:
+            return columns[0]
+        valid = None
+        if any(c.valid is not None for c in columns):
+            valid = np.concatenate([c.mask() for c in columns])
+        if columns[0].data is None:
+            return Column(np.concatenate([c.values for c in columns]), valid)
+        lengths = np.concatenate([np.diff(c.values) for c in columns])
+        offsets = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        data = np.concatenate([c.data[c.values[0] : c.values[-1]] for c in columns])  # type: ignore[index]
+        return Column(offsets, valid, data)
+
+    def mask(self) -> np.ndarray:
+        """bool[n]: True where the row is not NULL."""
+        return np.ones(len(self), np.bool_) if self.valid is None else self.valid
+
+    def take(self, index: np.ndarray) -> Column:
+        """Rows at int64 positions, in that order, repeats allowed."""
+        valid = None
+        if self.valid is not None:
+            valid = self.valid[index]
+            if valid.all():
+                valid = None
+        if self.data is None:
+            return Column(self.values[index], valid)
+        offsets, data = kernels.take_bytes(self.values, self.data, index)
+        return Column(offsets, valid, data)
+
+    def slice(self, start: int, stop: int) -> Column:
+        """Rows [start, stop) without copying."""
+        valid = None if self.valid is None else self.valid[start:stop]
+        if self.data is None:
+            return Column(self.values[start:stop], valid)
+        return Column(self.values[start : stop + 1], valid, self.data)
+
+    def to_list(self) -> list[Any]:
+        """Python values: int, float, bool, bytes; None for NULL."""
+        if self.data is None:
+            items = self.values.tolist()
+        else:
+            raw, ends = self.data.tobytes(), self.values.tolist()
+            items = [raw[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+        if self.valid is None:
+            return items
+        return [x if ok else None for x, ok in zip(items, self.valid.tolist(), strict=True)]
+
+    def texts(self) -> list[str | None]:
+        """Python strings of a bytes column; None for NULL."""
+        return [None if x is None else x.decode() for x in self.to_list()]
+
+    def nbytes(self) -> int:
+        """Bytes held by the buffers that this column points into."""
+        valid = 0 if self.valid is None else self.valid.nbytes
+        return self.values.nbytes + valid + (0 if self.data is None else self.data.nbytes)
+
+
+def hash_columns(columns: Sequence[Column], n: int, seed: int = _SEED_FIRST) -> np.ndarray:
+    """uint64[n]: a stable hash of each row of the columns. NULLs hash alike; no columns, one value.
+
+    Equal bits give equal hashes, so keys are brought to normal form (1.50 = 1.5, -0.0 = 0.0)
+    before they come here. Part of the format on disk.
+    """
+    hashes = np.full(n, seed, np.uint64)
+    for column in columns:
+        valid = _NO_MASK if column.valid is None else column.valid
+        if column.data is not None:
+            kernels.mix_bytes(hashes, column.values, column.data, valid, np.uint64(seed))
+        elif column.values.dtype == np.bool_:
+            kernels.mix_fixed(hashes, column.values.astype(np.uint64), valid)
+        else:
+            kernels.mix_fixed(hashes, np.ascontiguousarray(column.values).view(np.uint64), valid)
+    return hashes
+
+
+def row_hashes(columns: Sequence[Column], n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two independent uint64[n] hashes: 128 bits that stand for the identity of a row."""
+    return hash_columns(columns, n), hash_columns(columns, n, _SEED_SECOND)
+
+
+def equal_rows(
+    left: Sequence[Column], left_index: np.ndarray, right: Sequence[Column], right_index: np.ndarray
+) -> np.ndarray:
+    """bool[k]: left row left_index[i] equals right row right_index[i], bit for bit, NULL = NULL."""
+    out = np.ones(len(left_index), np.bool_)
+    for a, b in zip(left, right, strict=True):
+        if a.valid is not None or b.valid is not None:
+            out &= a.mask()[left_index] == b.mask()[right_index]
+        if a.data is not None and b.data is not None:
+            kernels.equal_bytes(a.values, a.data, left_index, b.values, b.data, right_index, out)
+        elif a.values.dtype == np.float64:
+            out &= a.values.view(np.int64)[left_index] == b.values.view(np.int64)[right_index]
+        else:
+            out &= a.values[left_index] == b.values[right_index]
+    return out
+
+
+class Delta:
+    """Rows with weights: columns of n rows each and int64 weights[n].
+
+    A producer hands out consolidated deltas (each row once, no zero weight) unless it says
+    otherwise. Immutable by convention: nobody writes into another's buffers.
+    """
+
+    __slots__ = ("columns", "weights")
+
+    def __init__(self, columns: Sequence[Column], weights: np.ndarray) -> None:
+        self.columns = tuple(columns)
+        self.weights = weights
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    @property
+    def kinds(self) -> str:
+        """The physical kinds of the columns, one letter each."""
+        return "".join(c.kind for c in self.columns)
+
+    @staticmethod
+    def empty(kinds: Sequence[str]) -> Delta:
+        """A delta of no rows."""
+        return Delta([Column.empty(k) for k in kinds], np.empty(0, np.int64))
+
+    @staticmethod
+    def of(kinds: Sequence[str], rows: Iterable[tuple[Any, ...]], weights: Any = 1) -> Delta:
+        """Build from Python rows; weights is one int for all or one for each row.
+
+        >>> Delta.of("is", [(1, "a"), (2, None)], [1, -1]).rows()
+        [((1, b'a'), 1), ((2, None), -1)]
+        """
+        rows = list(rows)
+        columns = [Column.of(k, [row[i] for row in rows]) for i, k in enumerate(kinds)]
+        if isinstance(weights, int):
+            return Delta(columns, np.full(len(rows), weights, np.int64))
+        return Delta(columns, np.array(list(weights), np.int64))
+
+    @staticmethod
+    def concat(deltas: Sequence[Delta]) -> Delta:
+        """All rows of all deltas, not consolidated; at least one delta, equal kinds."""
+        if len(deltas) > 1:
+            deltas = [d for d in deltas if len(d)] or list(deltas[:1])
+        if len(deltas) == 1:
+            return deltas[0]
+        columns = [Column.concat(parts) for parts in zip(*(d.columns for d in deltas), strict=True)]
+        return Delta(columns, np.concatenate([d.weights for d in deltas]))
+
+    def take(self, index: np.ndarray) -> Delta:
+        """Rows at int64 positions."""
+        return Delta([c.take(index) for c in self.columns], self.weights[index])
+
+    def slice(self, start: int, stop: int) -> Delta:
+        """Rows [start, stop) without copying."""
+        return Delta([c.slice(start, stop) for c in self.columns], self.weights[start:stop])
+
+    def filter(self, keep: np.ndarray) -> Delta:
+        """Rows where bool[n] keep is True."""
+        return self if keep.all() else self.take(np.flatnonzero(keep))
+
+    def negate(self) -> Delta:
+        """The same rows with opposite weights."""
+        return Delta(self.columns, -self.weights)
+
+    def weighted(self, weights: np.ndarray) -> Delta:
+        """The same rows with other weights."""
+        return Delta(self.columns, weights)
+
+    def project(self, index: Sequence[int]) -> Delta:
+        """The columns at these positions; not consolidated."""
+        return Delta([self.columns[i] for i in index], self.weights)
+
+    def consolidate(self) -> Delta:
+        """Each row once, with the sum of its weights; rows that sum to zero are gone."""
+        n = len(self)
+        if n == 0 or (n == 1 and self.weights[0] != 0):
+            return self
+        group, representative = kernels.group_hashes(*row_hashes(self.columns, n))
+        if len(representative) == n:
+            return self.filter(self.weights != 0)
+        weights = kernels.sum_by_group(group, self.weights, len(representative))
+        keep = np.flatnonzero(weights)
+        return Delta([c.take(representative[keep]) for c in self.columns], weights[keep])
+
+    def rows(self) -> list[tuple[tuple[Any, ...], int]]:
+        """[(row, weight)] in Python values, for tests and small things."""
+        if not self.columns:
+            return [((), int(w)) for w in self.weights]
+        values = zip(*(c.to_list() for c in self.columns), strict=True)
+        return list(zip(values, self.weights.tolist(), strict=True))
+
+    def nbytes(self) -> int:
+        """Bytes held by the buffers of all columns and the weights."""
+        return sum(c.nbytes() for c in self.columns) + self.weights.nbytes
+
+
+def _encode(item: Any) -> bytes:
+    if item is None:
+        return b""
+    return item.encode() if isinstance(item, str) else bytes(item)

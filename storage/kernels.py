@@ -1,0 +1,195 @@
+"""Compiled loops over raw column buffers: hashing, gathering, comparing, consolidating.
+
+Each takes plain numpy arrays, releases the GIL and allocates only what it returns. Hashes are
+stable across processes and versions: splitmix64 for fixed-width values (Steele, Lea, Flood 2014),
+XXH64 for bytes (the published specification). They are part of the format on disk.
+"""
+
+import numpy as np
+from numba import njit
+
+_P1 = np.uint64(0x9E3779B185EBCA87)
+_P2 = np.uint64(0xC2B2AE3D27D4EB4F)
+_P3 = np.uint64(0x165667B19E3779F9)
+_P4 = np.uint64(0x85EBCA77C2B2AE63)
+_P5 = np.uint64(0x27D4EB2F165667C5)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_M1 = np.uint64(0xBF58476D1CE4E5B9)
+_M2 = np.uint64(0x94D049BB133111EB)
+_NULL = np.uint64(0x6E756C6C6E756C6C)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _rotl(x, r):
+    return (x << np.uint64(r)) | (x >> np.uint64(64 - r))
+
+
+@njit(nogil=True, cache=True, inline="always")
+def splitmix(x):
+    """Finalize one uint64 so that every input bit reaches every output bit."""
+    z = x + _GOLDEN
+    z = (z ^ (z >> np.uint64(30))) * _M1
+    z = (z ^ (z >> np.uint64(27))) * _M2
+    return z ^ (z >> np.uint64(31))
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _load64(data, at):
+    x = np.uint64(0)
+    for j in range(8):
+        x |= np.uint64(data[at + j]) << np.uint64(8 * j)
+    return x
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _load32(data, at):
+    x = np.uint64(0)
+    for j in range(4):
+        x |= np.uint64(data[at + j]) << np.uint64(8 * j)
+    return x
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _round(acc, lane):
+    return _rotl(acc + lane * _P2, 31) * _P1
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _merge(acc, lane):
+    return (acc ^ _round(np.uint64(0), lane)) * _P1 + _P4
+
+
+@njit(nogil=True, cache=True)
+def xxh64(data, start, end, seed):
+    """XXH64 of data[start:end] (uint8) with a uint64 seed."""
+    at = start
+    if end - start >= 32:
+        a = seed + _P1 + _P2
+        b = seed + _P2
+        c = seed
+        d = seed - _P1
+        while at + 32 <= end:
+            a = _round(a, _load64(data, at))
+            b = _round(b, _load64(data, at + 8))
+            c = _round(c, _load64(data, at + 16))
+            d = _round(d, _load64(data, at + 24))
+            at += 32
+        h = _rotl(a, 1) + _rotl(b, 7) + _rotl(c, 12) + _rotl(d, 18)
+        h = _merge(_merge(_merge(_merge(h, a), b), c), d)
+    else:
+        h = seed + _P5
+    h += np.uint64(end - start)
+    while at + 8 <= end:
+        h = _rotl(h ^ _round(np.uint64(0), _load64(data, at)), 27) * _P1 + _P4
+        at += 8
+    if at + 4 <= end:
+        h = _rotl(h ^ (_load32(data, at) * _P1), 23) * _P2 + _P3
+        at += 4
+    while at < end:
+        h = _rotl(h ^ (np.uint64(data[at]) * _P5), 11) * _P1
+        at += 1
+    h = (h ^ (h >> np.uint64(33))) * _P2
+    h = (h ^ (h >> np.uint64(29))) * _P3
+    return h ^ (h >> np.uint64(32))
+
+
+@njit(nogil=True, cache=True)
+def mix_fixed(hashes, values, valid):
+    """Fold one fixed-width column (bits as uint64) into hashes; an empty `valid` means no NULLs."""
+    nullable = valid.shape[0] > 0
+    for i in range(hashes.shape[0]):
+        x = _NULL if nullable and not valid[i] else splitmix(values[i])
+        hashes[i] = splitmix(hashes[i] * _P1 + x)
+
+
+@njit(nogil=True, cache=True)
+def mix_bytes(hashes, offsets, data, valid, seed):
+    """Fold one column of byte strings into hashes; an empty `valid` means no NULLs."""
+    nullable = valid.shape[0] > 0
+    for i in range(hashes.shape[0]):
+        if nullable and not valid[i]:
+            x = _NULL
+        else:
+            x = xxh64(data, offsets[i], offsets[i + 1], seed)
+        hashes[i] = splitmix(hashes[i] * _P1 + x)
+
+
+@njit(nogil=True, cache=True)
+def take_bytes(offsets, data, index):
+    """Gather byte strings by row index: (new offsets int64[len(index) + 1], new data uint8)."""
+    out_offsets = np.empty(index.shape[0] + 1, np.int64)
+    total = np.int64(0)
+    out_offsets[0] = 0
+    for k in range(index.shape[0]):
+        i = index[k]
+        total += offsets[i + 1] - offsets[i]
+        out_offsets[k + 1] = total
+    out = np.empty(total, np.uint8)
+    at = 0
+    for k in range(index.shape[0]):
+        i = index[k]
+        for j in range(offsets[i], offsets[i + 1]):
+            out[at] = data[j]
+            at += 1
+    return out_offsets, out
+
+
+@njit(nogil=True, cache=True)
+def equal_bytes(left_offsets, left_data, left_index, right_offsets, right_data, right_index, out):
+    """Clear out[k] where string left_index[k] differs from string right_index[k]."""
+    for k in range(left_index.shape[0]):
+        i = left_index[k]
+        j = right_index[k]
+        size = left_offsets[i + 1] - left_offsets[i]
+        if size != right_offsets[j + 1] - right_offsets[j]:
+            out[k] = False
+            continue
+        a = left_offsets[i]
+        b = right_offsets[j]
+        for t in range(size):
+            if left_data[a + t] != right_data[b + t]:
+                out[k] = False
+                break
+
+
+@njit(nogil=True, cache=True)
+def group_hashes(first, second):
+    """Number the distinct 128-bit hashes by first appearance.
+
+    Returns (group int64[n], representative int64[groups]): the group of each row and the first
+    row of each group.
+    """
+    n = first.shape[0]
+    size = 16
+    while size < 2 * n:
+        size *= 2
+    mask = np.uint64(size - 1)
+    slots = np.full(size, -1, np.int64)
+    group = np.empty(n, np.int64)
+    representative = np.empty(n, np.int64)
+    count = 0
+    for i in range(n):
+        at = first[i] & mask
+        while True:
+            g = slots[at]
+            if g < 0:
+                slots[at] = count
+                representative[count] = i
+                group[i] = count
+                count += 1
+                break
+            r = representative[g]
+            if first[r] == first[i] and second[r] == second[i]:
+                group[i] = g
+                break
+            at = (at + np.uint64(1)) & mask
+    return group, representative[:count]
+
+
+@njit(nogil=True, cache=True)
+def sum_by_group(group, weights, groups):
+    """Sum int64 weights by group number: int64[groups]."""
+    out = np.zeros(groups, np.int64)
+    for i in range(group.shape[0]):
+        out[group[i]] += weights[i]
+    return out

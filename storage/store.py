@@ -1,0 +1,175 @@
+"""The contracts of state: Store (one atomic write an epoch), Arrangement, Sums, BulkWriter.
+
+`storage.memory` is the specification in dictionaries; `storage.rocks` is the product. Callers
+guarantee, and implementations need not re-check: one thread, keys of the declared kinds, keys in
+normal form (equal keys are equal bits).
+
+Life of an epoch: operators call `apply` / `add` / `lookup` as often as they like and see their own
+writes; then the pipeline puts positions and outbox with `put` and calls `commit` once. What was
+not committed is gone after a crash, all of it. An arrangement whose row would keep a negative
+weight raises `NegativeWeightError`: the caller crashes rather than corrupt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from storage.delta import Column, Delta
+
+
+class StorageError(Exception):
+    """State cannot be trusted or used. `code` is stable and listed in docs/ERRORS.md."""
+
+    def __init__(self, code: str, detail: str, hint: str = "") -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+        self.detail = detail
+        self.hint = hint
+
+
+class NegativeWeightError(StorageError):
+    """A row left an arrangement more often than it came in."""
+
+    def __init__(self, name: str, row: str, weight: int) -> None:
+        detail = f'arrangement "{name}" would keep row {row} with weight {weight}'
+        super().__init__("state.negative_weight", detail, "rebuild the view that owns it")
+
+
+@dataclass(frozen=True)
+class ArrangementSpec:
+    """What an arrangement holds: rows of `kinds`, looked up by the columns at `key`.
+
+    name is unique in the store and stable across restarts: "<scope>/<operator>/<role>".
+    key () means one key for all rows.
+    """
+
+    name: str
+    kinds: str
+    key: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SumsSpec:
+    """What a Sums holds: one vector of `width` int64 sums for each key of `key_kinds`."""
+
+    name: str
+    key_kinds: str
+    width: int
+
+
+@dataclass(frozen=True)
+class BulkFile:
+    """One file of a bulk load: all entries of one arrangement in one range of key hashes."""
+
+    name: str
+    path: str
+    partition: int
+    rows: int
+    pages: int
+    first_hashes: bytes
+
+
+class Arrangement(Protocol):
+    """A multiset of rows, indexed by key."""
+
+    spec: ArrangementSpec
+
+    def apply(self, delta: Delta) -> None:
+        """Add the weights of delta's rows to the state. Delta need not be consolidated."""
+        ...
+
+    def lookup(self, keys: Sequence[Column]) -> tuple[np.ndarray, Delta]:
+        """Every row kept under each of n keys: (int64 index into keys, rows with weights > 0).
+
+        Each row comes once for every key that asks for it, with its total weight; the order is
+        not defined. Keys may repeat. NULL in a key matches NULL.
+        """
+        ...
+
+    def scan(self) -> Iterator[Delta]:
+        """All rows, each once, in chunks of bounded size."""
+        ...
+
+    def row_count(self) -> int:
+        """About how many distinct rows are kept: for status and explain, never for answers."""
+        ...
+
+
+class Sums(Protocol):
+    """A vector of int64 sums for each key: the state of linear aggregates.
+
+    A key whose sums are all zero is gone.
+    """
+
+    spec: SumsSpec
+
+    def add(self, keys: Sequence[Column], sums: np.ndarray) -> None:
+        """Add int64[width, n] to the vectors of n distinct keys."""
+        ...
+
+    def lookup(self, keys: Sequence[Column]) -> np.ndarray:
+        """int64[width, n]: the vector of each key; zeros where there is none."""
+        ...
+
+    def scan(self) -> Iterator[tuple[tuple[Column, ...], np.ndarray]]:
+        """All (key columns, int64[width, n]) in chunks of bounded size."""
+        ...
+
+    def key_count(self) -> int:
+        """About how many keys are kept."""
+        ...
+
+
+class Store(Protocol):
+    """Arrangements and small named values, written together in one atomic write an epoch."""
+
+    def arrange(self, spec: ArrangementSpec) -> Arrangement:
+        """Open or create. StorageError state.mismatch if it exists with another shape."""
+        ...
+
+    def arrange_sums(self, spec: SumsSpec) -> Sums:
+        """Open or create. StorageError state.mismatch if it exists with another shape."""
+        ...
+
+    def drop(self, prefix: str) -> None:
+        """Remove every arrangement whose name starts with prefix; part of the open epoch."""
+        ...
+
+    def put(self, key: str, value: bytes | None) -> None:
+        """Set (None: remove) a named value; part of the open epoch, visible to get at once."""
+        ...
+
+    def get(self, key: str) -> bytes | None:
+        """A named value, or None."""
+        ...
+
+    def items(self, prefix: str) -> Iterator[tuple[str, bytes]]:
+        """Named values whose key starts with prefix, in key order."""
+        ...
+
+    def commit(self, *, sync: bool = False) -> None:
+        """Write everything since the last commit, at once or not at all.
+
+        sync: also wait until it is on disk. Without it a crash of the process loses nothing, a
+        crash of the machine may lose the newest commits, in order.
+        """
+        ...
+
+    def sync(self) -> None:
+        """Wait until every commit so far is on disk."""
+        ...
+
+    def ingest(self, files: Sequence[BulkFile]) -> None:
+        """Take the files of `BulkWriter` as the whole content of their still empty arrangements.
+
+        Durable on return, apart from the epoch. The files are moved.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the state directory. What was not committed is dropped."""
+        ...
