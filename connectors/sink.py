@@ -57,9 +57,7 @@ class Sink(Protocol):
         """Apply in one transaction, durable on return in the order of calls."""
         ...
 
-    def load(
-        self, table: SinkTable, rows: Iterable[Delta], progress: Progress | None
-    ) -> None:
+    def load(self, table: SinkTable, rows: Iterable[Delta], progress: Progress | None) -> None:
         """Fill a staging table and swap it in as the view, in one transaction at the end."""
         ...
 

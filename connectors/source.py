@@ -7,43 +7,12 @@ source hands over is cut at transaction ends only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
-from dataflow.delta import Column, Delta
+from dataflow.changes import Changes
+from dataflow.delta import Delta
 from dataflow.schema import Relation, RelationName
-
-
-@dataclass
-class Changes:
-    """What happened to one relation, in order, in columns of the relation's fields.
-
-    kinds uint8[n]: one of the letters below, as ord(). Rows are full rows for INSERT and for the
-    new side of an update, the old row for OLD (REPLICA IDENTITY FULL), only the key's columns
-    filled for OLD_KEY. unchanged[c] is bool[n]: the value was not sent (an unchanged TOAST value)
-    and stands in the old row.
-
-    An update is OLD or OLD_KEY followed by NEW, or NEW alone when the key did not change and only
-    the key identifies rows. A delete is OLD or OLD_KEY alone, with is_delete True there.
-    TRUNCATE is a row of NULLs.
-    """
-
-    relation: Relation
-    kinds: np.ndarray
-    columns: tuple[Column, ...]
-    unchanged: dict[int, np.ndarray] = field(default_factory=dict)
-    is_delete: np.ndarray | None = None
-
-    INSERT = ord("I")
-    NEW = ord("N")
-    OLD = ord("O")
-    OLD_KEY = ord("K")
-    TRUNCATE = ord("T")
-
-    def __len__(self) -> int:
-        return len(self.kinds)
 
 
 @dataclass

@@ -133,7 +133,7 @@ def sql_type(
         if typmod >= 4:
             precision, scale = ((typmod - 4) >> 16) & 0xFFFF, (typmod - 4) & 0x7FF
             scale = scale - 2048 if scale >= 1024 else scale
-            if precision <= FIXED_DIGITS and 0 <= scale:
+            if precision <= FIXED_DIGITS and scale >= 0:
                 kind = TypeKind.FIXED
             else:
                 scale = 0

@@ -71,10 +71,10 @@ class Evaluator(Protocol):
 class NoEvaluator:
     """For plans that are native throughout: any use is a broken invariant."""
 
-    def evaluate(self, sql, types, columns, n, result):  # noqa: ANN001, ANN201
+    def evaluate(self, sql, types, columns, n, result):
         """Always raises."""
         raise RuntimeError(f"no evaluator for: {sql}")
 
-    def rank(self, type, column):  # noqa: ANN001, ANN201
+    def rank(self, type, column):
         """Always raises."""
         raise RuntimeError(f"no evaluator to order {type.name}")
