@@ -38,12 +38,15 @@ class SinkEpoch:
     """What one epoch changes: deltas by view, error rows, and the progress it leads to.
 
     Every delta is consolidated. errors: rows of (view, operator, sqlstate, message, source row).
+    swaps: staged tables that become visible first, in the same transaction; deltas may then
+    change them (what happened since their snapshot).
     """
 
     progress: Progress
     deltas: list[tuple[SinkTable, Delta]]
     errors: Delta | None = None
     commit_time_us: int = 0
+    swaps: tuple[SinkTable, ...] = ()
 
 
 class Sink(Protocol):
@@ -57,8 +60,12 @@ class Sink(Protocol):
         """Apply in one transaction, durable on return in the order of calls."""
         ...
 
-    def load(self, table: SinkTable, rows: Iterable[Delta], progress: Progress | None) -> None:
-        """Fill a staging table and swap it in as the view, in one transaction at the end."""
+    def stage(self, table: SinkTable, rows: Iterable[Delta]) -> int:
+        """Fill a hidden staging table with a view's first rows; committed, replaced if there.
+
+        It becomes the view when an epoch names it in `swaps`. Returns the rows written. May be
+        called from another thread than `write`, on a connection of its own.
+        """
         ...
 
     def drop(self, tables: Sequence[SinkTable]) -> None:
