@@ -1,0 +1,201 @@
+"""Ordinary psycopg2 sessions, and what their errors mean to us.
+
+Every session of Tidemark is opened here, with the settings of `types.SESSION_SETTINGS` pinned, so
+that PostgreSQL's text output is the same on all roads (snapshot, stream, evaluator, sink).
+What must never happen: a password in an error, a log line or a `repr`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg2
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE, make_dsn, parse_dsn
+from psycopg2.extensions import connection as Connection
+
+from dataflow.errors import SinkError, SourceError, TemporaryError, TidemarkError
+from dataflow.types import SESSION_SETTINGS
+
+APPLICATION_NAME = "tidemark"
+
+# What a role or database may have set for people, and what would cut our long transactions.
+_UNBOUNDED = {"statement_timeout": "0", "idle_in_transaction_session_timeout": "0"}
+_TRANSPORT = {
+    "keepalives": "1",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+    "client_encoding": "UTF8",
+}
+_SECRETS = ("password", "sslpassword")
+_ERRORS: dict[str, type[TidemarkError]] = {"source": SourceError, "sink": SinkError}
+
+# SQLSTATEs and classes that another try may heal (PostgreSQL, appendix A).
+_TEMPORARY_STATES = {"57P01", "57P02", "57P03", "57P05", "53300", "40001", "40P01", "55P03"}
+_TEMPORARY_CLASSES = {"08"}
+
+# libpq gives no SQLSTATE for a refused start-up, so its words must do.
+_REFUSED_LOGIN = ("authentication failed", "no pg_hba.conf entry", "no password supplied")
+
+
+def connect(
+    dsn: str,
+    *,
+    side: str = "source",
+    application_name: str = APPLICATION_NAME,
+    settings: Mapping[str, str] | None = None,
+    factory: Any = None,
+    connect_timeout_s: int = 10,
+) -> Connection:
+    """A new session with pinned settings; `settings` adds to them or overrides them.
+
+    side names the code's first word and the error class: "source" or "sink". factory is a
+    psycopg2 connection class. TemporaryError `<side>.unreachable`, or a refusal `<side>.login`,
+    `<side>.database`, `<side>.dsn`.
+    """
+    wanted = {**SESSION_SETTINGS, **_UNBOUNDED, **(settings or {})}
+    keywords = _keywords(dsn, side)
+    given = f"{keywords['options']} " if keywords.get("options") else ""
+    arguments: dict[str, Any] = {
+        **_TRANSPORT,
+        "connect_timeout": str(connect_timeout_s),
+        **keywords,
+        "application_name": application_name,
+        "client_encoding": "UTF8",
+        "options": given + _options(wanted),
+    }
+    try:
+        connection = psycopg2.connect(make_dsn(**arguments), connection_factory=factory)
+    except psycopg2.Error as error:
+        raise _refused_start(error, keywords, side) from None
+    try:
+        _pin(connection, wanted)
+    except psycopg2.Error as error:
+        connection.close()
+        raise to_error(error, side, "cannot set up a session") from None
+    return connection
+
+
+def redact(dsn: str) -> str:
+    """The DSN as it may be shown: secrets are replaced by ***.
+
+    >>> redact("postgresql://me:secret@db/shop")
+    'user=me password=*** dbname=shop host=db'
+    """
+    try:
+        keywords = parse_dsn(dsn)
+    except psycopg2.Error:
+        return "(unreadable DSN)"
+    return make_dsn(**{k: "***" if k in _SECRETS else v for k, v in keywords.items()})
+
+
+def to_error(
+    error: BaseException, side: str, doing: str, *, code: str = "", hint: str = ""
+) -> TidemarkError:
+    """The error of ours that a psycopg2 error stands for.
+
+    A lost connection or a restarting server is a TemporaryError; all else is permanent under
+    `code` ("<side>.failed" if not given, "<side>.privilege" for missing rights). doing is what was
+    tried, in lower case with the object's name.
+    """
+    text = _text(error)
+    state = getattr(error, "pgcode", None)
+    if is_temporary(error):
+        lost = state is None or state[:2] in ("08", "57")
+        name = "unreachable" if lost else "busy"
+        return TemporaryError(f"{side}.{name}", doing, detail=text, hint=hint)
+    if state == "42501":
+        hint = hint or "grant the right named in the detail to the role of the DSN"
+        return _ERRORS[side](f"{side}.privilege", doing, detail=text, hint=hint)
+    return _ERRORS[side](code or f"{side}.failed", doing, detail=text, hint=hint)
+
+
+def is_temporary(error: BaseException) -> bool:
+    """Whether the same statement on a new session may well succeed."""
+    state = getattr(error, "pgcode", None)
+    if state is not None:
+        return state in _TEMPORARY_STATES or state[:2] in _TEMPORARY_CLASSES
+    return isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError | OSError) or (
+        # libpq's "server closed the connection unexpectedly" comes as the base class.
+        type(error) is psycopg2.DatabaseError
+    )
+
+
+@contextmanager
+def translated(side: str, doing: str, *, code: str = "", hint: str = "") -> Iterator[None]:
+    """Turn psycopg2's errors raised inside into ours, as `to_error` does."""
+    try:
+        yield
+    except psycopg2.Error as error:
+        raise to_error(error, side, doing, code=code, hint=hint) from error
+
+
+def _keywords(dsn: str, side: str) -> dict[str, str]:
+    try:
+        return parse_dsn(dsn)
+    except psycopg2.Error:
+        # libpq quotes the part that it could not read, which may hold the password.
+        raise _ERRORS[side](
+            f"{side}.dsn",
+            f"the {side}'s DSN cannot be read",
+            hint="write postgresql://user:password@host:5432/database, special characters as %XX",
+        ) from None
+
+
+def _options(settings: Mapping[str, str]) -> str:
+    def escape(value: str) -> str:
+        return value.replace("\\", "\\\\").replace(" ", "\\ ")
+
+    return " ".join(f"-c {name}={escape(value)}" for name, value in settings.items())
+
+
+def _pin(connection: Connection, wanted: Mapping[str, str]) -> None:
+    """PGTZ and PGDATESTYLE in the environment beat `options`: set again what they changed."""
+    reported = connection.info.parameter_status
+    for name in ("TimeZone", "DateStyle", "IntervalStyle"):
+        actual = reported(name)
+        if actual is not None and actual != wanted[name]:
+            with connection.cursor() as cursor:
+                cursor.execute(f"SET {name} TO '{wanted[name]}'")
+            # psycopg2 opened a transaction for it, except on a replication connection.
+            if connection.info.transaction_status != TRANSACTION_STATUS_IDLE:
+                connection.commit()
+
+
+def _refused_start(error: psycopg2.Error, keywords: dict[str, str], side: str) -> TidemarkError:
+    text = _text(error)
+    for secret in _SECRETS:
+        if keywords.get(secret):
+            text = text.replace(keywords[secret], "***")
+    shown = redact(make_dsn(**keywords))
+    if any(words in text for words in _REFUSED_LOGIN) or 'role "' in text:
+        return _ERRORS[side](
+            f"{side}.login",
+            f"the {side} refuses the login",
+            detail=f"{shown}: {text}",
+            hint="check user and password of the DSN, and pg_hba.conf on the server",
+        )
+    if 'database "' in text and "does not exist" in text:
+        return _ERRORS[side](
+            f"{side}.database",
+            f"the {side}'s database does not exist",
+            detail=f"{shown}: {text}",
+            hint="check the database name of the DSN",
+        )
+    return TemporaryError(
+        f"{side}.unreachable",
+        f"the {side} cannot be reached",
+        detail=f"{shown}: {text}",
+        hint="check host and port of the DSN, and that the server runs and accepts connections",
+    )
+
+
+def _text(error: BaseException) -> str:
+    diagnostics = getattr(error, "diag", None)
+    if diagnostics is not None and diagnostics.message_primary:
+        detail = diagnostics.message_detail
+        return diagnostics.message_primary + (f": {detail}" if detail else "")
+    return " ".join(str(error).split())
