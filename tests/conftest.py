@@ -1,0 +1,66 @@
+"""Fixtures of the whole suite. PostgreSQL is always a real one.
+
+`postgres`: a shared server (TIDEMARK_TEST_PG=15 or 18 chooses the version, else the first there
+is). `database`: an empty database of its own for the test. `every_postgres`, `every_database`:
+the same, once for each version on this machine. `own_postgres`: a server that the test may
+stop, crash and restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from connectors.postgres.embedded import EmbeddedPostgres
+from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, versions_to_test
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Callable[[int], EmbeddedPostgres]]:
+    """Servers by version, each started at its first use and kept until the end of the run."""
+    running: dict[int, EmbeddedPostgres] = {}
+
+    def start(version: int) -> EmbeddedPostgres:
+        if version not in running:
+            running[version] = EmbeddedPostgres(version, SERVER_SETTINGS).start()
+        return running[version]
+
+    yield start
+    for server in running.values():
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def postgres(servers: Callable[[int], EmbeddedPostgres]) -> EmbeddedPostgres:
+    """The shared server; leave it running."""
+    return servers(versions_to_test()[0])
+
+
+@pytest.fixture
+def database(postgres: EmbeddedPostgres) -> Iterator[Database]:
+    """An empty database on the shared server."""
+    with new_database(postgres) as made:
+        yield made
+
+
+@pytest.fixture(scope="session", params=versions_to_test(), ids=lambda v: f"pg{v}")
+def every_postgres(
+    request: pytest.FixtureRequest, servers: Callable[[int], EmbeddedPostgres]
+) -> EmbeddedPostgres:
+    """The shared server of each version in turn."""
+    return servers(request.param)
+
+
+@pytest.fixture
+def every_database(every_postgres: EmbeddedPostgres) -> Iterator[Database]:
+    """An empty database on each version in turn."""
+    with new_database(every_postgres) as made:
+        yield made
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[EmbeddedPostgres]:
+    """A server for this test alone."""
+    with EmbeddedPostgres(versions_to_test()[0], SERVER_SETTINGS) as server:
+        yield server
