@@ -37,6 +37,9 @@ class TidemarkError(Exception):
         self.hint = hint
         self.position = position
 
+    def __reduce__(self) -> tuple:
+        return _rebuild, (type(self), self.code, self.what, self.detail, self.hint, self.position)
+
 
 class SqlError(TidemarkError):
     """The query is wrong or not maintained; position points into the user's text."""
@@ -58,3 +61,13 @@ class TemporaryError(TidemarkError):
 
 class InvariantError(TidemarkError):
     """The program is wrong, not the user. Stop; never go on with state that may be corrupt."""
+
+
+def _rebuild(
+    kind: type[TidemarkError],
+    code: str,
+    what: str,
+    *facts: str,
+) -> TidemarkError:
+    detail, hint, position = facts
+    return kind(code, what, detail=detail, hint=hint, position=position)  # type: ignore[arg-type]

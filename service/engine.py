@@ -1,0 +1,216 @@
+"""The engine: all live views over one store, stepped together, one epoch at a time.
+
+Invariant: after `step` and the store's commit, state, source position and outbox say the same
+thing; nothing of an epoch is written without the rest. No clock, no socket, no thread in here:
+pipeline, tests and benches drive it alike.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from connectors.sink import Progress, SinkEpoch, SinkTable
+from connectors.source import SourceBatch
+from dataflow.changes import Changes
+from dataflow.collect import ErrorRows
+from dataflow.delta import Column, Delta
+from dataflow.errors import InvariantError
+from dataflow.expressions.evaluator import Evaluator
+from dataflow.graph import ViewDataflow
+from dataflow.operators.table import TableState
+from dataflow.schema import VIEW_SOURCE, Relation, RelationName
+from dataflow.sql.lower import lower
+from dataflow.sql.plan import ViewPlan, scans_of
+from storage.store import Store
+
+_PROGRESS = "progress"
+_VIEWS = "view/"
+_OUTBOX = "outbox/"
+
+
+@dataclass(frozen=True)
+class ViewDefinition:
+    """A planned view: all that is needed to run it again after a restart.
+
+    identity is new for each creation, so that state of an earlier view of the same name is
+    never mistaken for this one's.
+    """
+
+    identity: str
+    table: SinkTable
+    query: str
+    plan: ViewPlan
+
+    @property
+    def scope(self) -> str:
+        """The prefix of its arrangements' names."""
+        return f"v{self.identity}"
+
+    @property
+    def name(self) -> RelationName:
+        """What other views call it."""
+        return RelationName(VIEW_SOURCE, self.table.schema, self.table.name)
+
+    def relations(self) -> tuple[Relation, ...]:
+        """The base relations that it reads, each once."""
+        found = {s.relation.name: s.relation for s in scans_of(self.plan.root)}
+        return tuple(r for name, r in found.items() if name.source != VIEW_SOURCE)
+
+    def parents(self) -> tuple[RelationName, ...]:
+        """The maintained views that it reads, each once."""
+        names = dict.fromkeys(s.relation.name for s in scans_of(self.plan.root))
+        return tuple(name for name in names if name.source == VIEW_SOURCE)
+
+
+class View:
+    """A view's running dataflow: changes of base relations in, its own delta out."""
+
+    def __init__(self, definition: ViewDefinition, store: Store, evaluator: Evaluator) -> None:
+        self.definition = definition
+        self.errors = ErrorRows()
+        nodes = lower(definition.plan.root)
+        self.dataflow = ViewDataflow(nodes, definition.scope, store, evaluator, self.errors)
+        needed = self.dataflow.needed_columns()
+        self.tables = {
+            relation.name: TableState(relation, needed[relation.name], store, definition.scope)
+            for relation in definition.relations()
+        }
+
+    def resolve(self, changes: Iterable[Changes]) -> dict[RelationName, Delta]:
+        """Exact deltas of the base relations that this view reads."""
+        deltas: dict[RelationName, list[Delta]] = {}
+        for change in changes:
+            name = change.relation.name
+            if name in self.tables:
+                deltas.setdefault(name, []).append(self.tables[name].resolve(change))
+        return {name: Delta.concat(parts).consolidate() for name, parts in deltas.items()}
+
+    def step(self, deltas: Mapping[RelationName, Delta]) -> Delta:
+        """The view's own delta for one epoch of its inputs' deltas."""
+        return self.dataflow.step(deltas)
+
+
+class Engine:
+    """Live views in creation order (a view stands after those that it reads)."""
+
+    def __init__(self, store: Store, evaluator: Evaluator, source: str) -> None:
+        self.store = store
+        self.evaluator = evaluator
+        self.source = source
+        self.views: dict[RelationName, View] = {}
+        stored = store.get(_PROGRESS)
+        self.progress: Progress | None = None
+        if stored is not None:
+            facts = json.loads(stored)
+            self.progress = Progress(facts["epoch"], facts["positions"])
+        self._kept = [int(key[len(_OUTBOX) :]) for key, _ in store.items(_OUTBOX)]
+        for _, value in store.items(_VIEWS):
+            definition = pickle.loads(value)
+            self.views[definition.name] = View(definition, store, evaluator)
+
+    @property
+    def position(self) -> int:
+        """The source position that the state stands at; 0 before the first epoch."""
+        return 0 if self.progress is None else self.progress.positions.get(self.source, 0)
+
+    @property
+    def epoch(self) -> int:
+        """The number of the newest epoch; 0 before the first."""
+        return 0 if self.progress is None else self.progress.epoch
+
+    def relations(self) -> dict[RelationName, Relation]:
+        """Every base relation that a live view reads."""
+        views = self.views.values()
+        return {r.name: r for v in views for r in v.definition.relations()}
+
+    def children(self, name: RelationName) -> list[RelationName]:
+        """The live views that read this one."""
+        return [n for n, v in self.views.items() if name in v.definition.parents()]
+
+    def add(self, view: View) -> None:
+        """Make a built view live from the next epoch on; part of the open epoch."""
+        definition = view.definition
+        self.views[definition.name] = view
+        # Views are opened again in this order: the epoch keeps parents before children.
+        key = f"{_VIEWS}{self.epoch:020d}/{definition.identity}"
+        self.store.put(key, pickle.dumps(definition))
+
+    def remove(self, name: RelationName) -> None:
+        """Forget a live view and its state; part of the open epoch."""
+        view = self.views.pop(name)
+        for key, _ in list(self.store.items(_VIEWS)):
+            if key.endswith("/" + view.definition.identity):
+                self.store.put(key, None)
+        self.store.drop(view.definition.scope + "/")
+
+    def step(self, batch: SourceBatch) -> SinkEpoch:
+        """Step every view by one batch of whole source transactions. Nothing is committed yet."""
+        outputs: dict[RelationName, Delta] = {}
+        deltas: list[tuple[SinkTable, Delta]] = []
+        errors: list[Delta] = []
+        for name, view in self.views.items():
+            inputs = view.resolve(batch.changes)
+            for parent in view.definition.parents():
+                if parent in outputs:
+                    inputs[parent] = outputs[parent]
+            if not inputs:
+                continue
+            output = view.step(inputs)
+            if len(output):
+                outputs[name] = output
+                deltas.append((view.definition.table, output))
+            errors.extend(_error_rows(view))
+        progress = Progress(self.epoch + 1, {self.source: batch.position})
+        self.progress = progress
+        found = Delta.concat(errors).consolidate() if errors else None
+        return SinkEpoch(progress, deltas, found, batch.commit_time_us)
+
+    def commit(self, epoch: SinkEpoch | None, *, written: int, sync: bool = False) -> None:
+        """One atomic write: state, progress and outbox; forget the outbox up to epoch `written`."""
+        if epoch is not None:
+            self.store.put(_outbox_key(epoch.progress.epoch), pickle.dumps(epoch))
+            self._kept.append(epoch.progress.epoch)
+        if self.progress is not None:
+            facts = {"epoch": self.progress.epoch, "positions": dict(self.progress.positions)}
+            self.store.put(_PROGRESS, json.dumps(facts).encode())
+        while self._kept and self._kept[0] <= written:
+            self.store.put(_outbox_key(self._kept.pop(0)), None)
+        self.store.commit(sync=sync)
+
+    def outbox(self, after: int) -> list[SinkEpoch]:
+        """The epochs after number `after` that the sink may not have, in order, none missing."""
+        epochs = [pickle.loads(value) for _, value in self.store.items(_OUTBOX)]
+        epochs = [e for e in epochs if e.progress.epoch > after]
+        numbers = [e.progress.epoch for e in epochs]
+        if numbers != list(range(after + 1, self.epoch + 1)):
+            raise InvariantError(
+                "state.outbox_gap",
+                f"the sink is at epoch {after} and the outbox holds {numbers}",
+                hint="the sink was restored to an older state: drop and create its views again",
+            )
+        return epochs
+
+    def forget_progress(self) -> None:
+        """Start anew: no position, no epoch; when the last view is gone."""
+        self.progress = None
+        self.store.put(_PROGRESS, None)
+
+
+def _outbox_key(epoch: int) -> str:
+    return f"{_OUTBOX}{epoch:020d}"
+
+
+def _error_rows(view: View) -> list[Delta]:
+    found = view.errors.take()
+    if not len(found):
+        return []
+    title = view.definition.table.title.encode()
+    n = len(found)
+    offsets = np.arange(n + 1, dtype=np.int64) * len(title)
+    named = Column(offsets, None, np.frombuffer(title * n, np.uint8))
+    return [Delta((named, *found.columns), found.weights)]
