@@ -117,8 +117,8 @@ class EmbeddedPostgres:
         self._locale = locale
         self._settings = {**DEFAULT_SETTINGS, **(settings or {})}
         self._directory: Path | None = None
-        self._server: subprocess.Popen[bytes] | None = None
-        self._watch: subprocess.Popen[bytes] | None = None
+        self._server: subprocess.Popen[Any] | None = None
+        self._watch: subprocess.Popen[Any] | None = None
         self._watch_end: IO[bytes] | None = None
 
     @property
@@ -261,7 +261,7 @@ class EmbeddedPostgres:
         read_end, write_end = os.pipe()
         try:
             self._watch_end = os.fdopen(write_end, "wb", buffering=0)
-            self._watch = subprocess.Popen(
+            watch: subprocess.Popen[Any] = subprocess.Popen(
                 ["/bin/sh", "-c", _WATCH, "tidemark-pg-watch", str(self.directory)],
                 stdin=read_end,
                 stdout=subprocess.DEVNULL,
@@ -269,6 +269,7 @@ class EmbeddedPostgres:
                 start_new_session=True,  # Ctrl-C at the terminal must not end the watch first
                 **self._surroundings(),
             )
+            self._watch = watch
         finally:
             os.close(read_end)
 
@@ -276,21 +277,25 @@ class EmbeddedPostgres:
         """The binaries, or a copy of them when the server's user cannot reach them."""
         if self._can_run(directory):
             return directory
-        copy = self.directory / "install"
+        package = directory.parent.parent
+        copy = self.directory / "install" / package.name / directory.parent.name
         shutil.copytree(directory.parent, copy, symlinks=True)
-        libraries = directory.parent.parent / f"{WHEEL}.libs"
+        libraries = package.parent / f"{WHEEL}.libs"  # found by the binaries relative to themselves
         if libraries.exists():
-            shutil.copytree(libraries, self.directory / libraries.name)
+            shutil.copytree(libraries, self.directory / "install" / libraries.name)
         return copy / directory.name
 
     def _can_run(self, directory: Path) -> bool:
         try:
-            command = [directory / "postgres", "-V"]
             surroundings = self._surroundings()
-            answer = subprocess.run(command, capture_output=True, check=False, **surroundings)
+            for name in ("postgres", "initdb"):  # initdb needs the wheel's libraries as well
+                command = [directory / name, "-V"]
+                answer = subprocess.run(command, capture_output=True, check=False, **surroundings)
+                if answer.returncode:
+                    return False
         except PermissionError:
             return False
-        return answer.returncode == 0
+        return True
 
     def _launch(self) -> None:
         command: list[Any] = [self._bin / "postgres", "-D", self.directory / "data"]
@@ -298,7 +303,7 @@ class EmbeddedPostgres:
         for name, value in {**self._settings, **places}.items():
             command += ["-c", f"{name}={value}"]
         with (self.directory / "log").open("ab") as log:
-            self._server = subprocess.Popen(
+            server: subprocess.Popen[Any] = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -306,9 +311,10 @@ class EmbeddedPostgres:
                 start_new_session=True,
                 **self._surroundings(),
             )
+        self._server = server
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._is_ready():
-            if self._server.poll() is not None or time.monotonic() > deadline:
+            if server.poll() is not None or time.monotonic() > deadline:
                 self.stop(immediate=True)
                 raise SourceError(
                     "postgres.start_failed",

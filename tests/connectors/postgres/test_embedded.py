@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 
+from connectors.postgres import embedded
 from connectors.postgres.embedded import EmbeddedPostgres, available_versions
 from dataflow.errors import SourceError
 from tests.harness.postgres import Database, new_database
@@ -79,6 +82,25 @@ def test_nothing_is_left_after_kill_9_of_the_parent() -> None:
     assert not Path(directory).exists()
     comm = Path(f"/proc/{pid}/comm")
     assert not comm.exists() or comm.read_text().strip() != "postgres"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts servers as someone else")
+def test_binaries_that_the_server_user_cannot_reach_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = importlib.util.find_spec(embedded.WHEEL)
+    if spec is None or not spec.origin:
+        pytest.skip("the wheel is not installed")
+    packages = Path(spec.origin).parent.parent
+    for name in (embedded.WHEEL, f"{embedded.WHEEL}.libs"):
+        shutil.copytree(packages / name, tmp_path / "closed" / name, symlinks=True)
+    (tmp_path / "closed").chmod(0o700)
+    binaries = tmp_path / "closed" / embedded.WHEEL / "pginstall18" / "bin"
+    monkeypatch.setattr(embedded, "available_versions", lambda: {18: binaries})
+    with EmbeddedPostgres(18) as server:
+        assert Database(server, "postgres").rows("SELECT 1") == [(1,)]
+        executable = Path(f"/proc/{server.pid}/exe").readlink()
+        assert executable.is_relative_to(server.directory)
 
 
 def test_an_unknown_version_is_refused_by_name() -> None:
