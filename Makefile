@@ -1,0 +1,41 @@
+# Everything starts here. Each target sets itself up first (deploy/setup.sh, once), so that a fresh
+# machine needs one command. After any of them `.venv/bin/tidemark` is there.
+
+SHELL := /bin/bash
+VENV := .venv/bin
+# Given on the command line only: how long demo and soak run, how often torture kills.
+SECONDS :=
+KILLS := 200
+
+.PHONY: setup demo test quick lint bench torture soak clean
+
+setup:
+	@deploy/setup.sh
+
+demo: setup  ## a private shop under live traffic; SECONDS=30 ends it, exit 0 if every check was equal
+	@exec $(VENV)/tidemark demo $(if $(SECONDS),--seconds $(SECONDS))
+
+test: setup  ## the whole suite; style and types are tests of it (tests/test_tidy.py)
+	@exec $(VENV)/python -m pytest
+
+quick: setup  ## is the core sound: no server, no JVM
+	@exec $(VENV)/python -m pytest -q tests/unit tests/property tests/test_tidy.py
+
+lint: setup
+	@$(VENV)/ruff check .
+	@$(VENV)/ruff format --check .
+	@$(VENV)/pyright
+
+bench: setup  ## one table, also written to bench/RESULTS.md
+	@exec $(VENV)/python -m bench
+
+torture: setup  ## kill -9 of pipeline and API at random moments, KILLS times
+	@TIDEMARK_TEST_KILLS=$(KILLS) exec $(VENV)/python -m pytest --timeout 0 tests/recovery
+
+soak: setup  ## random changes against PostgreSQL's own answers, for SECONDS (an hour)
+	@TIDEMARK_TEST_SOAK_S=$(or $(SECONDS),3600) exec $(VENV)/python -m pytest --timeout 0 tests/equality
+
+clean:
+	rm -rf .pytest_cache .ruff_cache .hypothesis .tidemark build *.egg-info spark-warehouse metastore_db bench/data
+	find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
+	rm -rf .venv

@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# Makes .venv with everything the project needs; done again only when pyproject.toml, Python or the
+# place of the repository has changed. As root on Debian it installs what is missing (Python, Java,
+# PostgreSQL binaries); as anyone else it says what to install. It starts no service, makes no
+# database cluster and changes none that is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+fail() { say "$*"; exit 1; }
+
+has_apt() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+
+apt_updated=
+apt_install() {
+    if [ -z "$apt_updated" ]; then
+        DEBIAN_FRONTEND=noninteractive apt-get update -qq >&2 || say "apt-get update failed, going on"
+        apt_updated=1
+    fi
+    say "apt-get install $*"
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+        -o Dpkg::Options::=--force-confold "$@" >&2
+}
+
+is_python() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+find_python() {
+    local name
+    for name in python3 python3.11 python3.12 python3.13 /usr/bin/python3; do
+        if command -v "$name" >/dev/null && is_python "$name"; then
+            command -v "$name"
+            return
+        fi
+    done
+    return 1
+}
+
+has_java() {
+    local java=${JAVA_HOME:+$JAVA_HOME/bin/}java version
+    version=$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1) || return 1
+    [ "${version:-0}" -ge 17 ]
+}
+
+install_java() {
+    has_java && return
+    if has_apt; then
+        apt_install openjdk-17-jre-headless || apt_install openjdk-21-jre-headless || true
+    fi
+    has_java || fail "Java 17 or newer is needed (Spark): apt-get install openjdk-17-jre-headless"
+}
+
+make_venv() {
+    local python
+    if ! python=$(find_python); then
+        has_apt && apt_install python3 python3-venv
+        python=$(find_python) || fail "Python 3.11 or newer is needed: apt-get install python3 python3-venv"
+    fi
+    if [ ! -x .venv/bin/python ] || ! is_python .venv/bin/python; then
+        say "making .venv with $("$python" --version)"
+        if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+            has_apt && apt_install python3-venv
+            "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+                fail "Python's venv is needed: apt-get install python3-venv"
+        fi
+        rm -rf .venv
+        "$python" -m venv .venv
+    fi
+    say "installing the packages of pyproject.toml (the first time takes a few minutes)"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' >&2
+}
+
+has_postgres() {
+    .venv/bin/python -c 'import sys
+from connectors.postgres.embedded import available_versions
+sys.exit(not available_versions())'
+}
+
+install_postgres() {
+    has_postgres && return
+    if has_apt; then
+        # postgresql-common alone makes no cluster; with this file the server's package makes none.
+        apt_install postgresql-common
+        local conf=/etc/postgresql-common/createcluster.d/tidemark.conf
+        mkdir -p "$(dirname "$conf")"
+        echo 'create_main_cluster = false' >"$conf"
+        trap 'rm -f "'"$conf"'"' EXIT
+        apt_install postgresql
+    fi
+    has_postgres || fail "PostgreSQL's binaries are needed: apt-get install postgresql"
+}
+
+stamp=.venv/tidemark-setup
+wanted() {
+    pwd
+    .venv/bin/python --version
+    sha256sum pyproject.toml deploy/setup.sh
+}
+
+is_done() {
+    [ -f "$stamp" ] && [ -x .venv/bin/tidemark ] && [ "$(wanted 2>&1)" = "$(cat "$stamp")" ]
+}
+
+is_done && exit 0
+# Two at once would install over each other. The Makefile is only a file to hold the lock on.
+exec 9<Makefile
+if command -v flock >/dev/null; then flock 9; fi
+is_done && exit 0
+install_java
+make_venv
+install_postgres
+wanted >"$stamp"
+say "done: .venv/bin/tidemark"
