@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import re
-import struct
 from fractions import Fraction
 
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\Z")
@@ -36,13 +35,13 @@ def parse_float(text: bytes, is_single: bool) -> float:
         raise ValueError("not a number")
     value = float(text)
     if is_single and value != 0.0:
-        value = round_single(value, text)
+        value = round_single(value, text.decode())
     if math.isinf(value):
         raise ValueError("out of range")
     return value
 
 
-def round_single(value: float, text: bytes) -> float:
+def round_single(value: float, text: str) -> float:
     """The float4 nearest to the decimal `text`, whose nearest float8 is `value`."""
     if math.isinf(value) or abs(value) >= SINGLE_MAX * (1 + 2.0**-25):
         return math.copysign(math.inf, value)
@@ -51,7 +50,7 @@ def round_single(value: float, text: bytes) -> float:
     whole = math.floor(scaled)
     if scaled - whole == 0.5:
         # The float8 lies between two float4: which side the decimal itself is on decides.
-        side = Fraction(text.decode()) - Fraction(value)
+        side = Fraction(text) - Fraction(value)
         if side:
             return math.ldexp(whole + (1 if side > 0 else 0), exponent)
     return math.ldexp(round(scaled), exponent)
@@ -96,9 +95,10 @@ def _digits(value: float, is_single: bool) -> tuple[str, int]:
         whole, _, part = mantissa.partition(".")
         shown = (whole + part).lstrip("0")
         return shown.rstrip("0"), len(whole) - 1 if whole != "0" else len(shown) - len(part) - 1
-    for precision in range(1, 10):
+    # Six digits always survive in a normal float4; the smallest ones keep fewer.
+    for precision in range(1 if value < 2.0**-126 else 6, 10):
         text = f"{value:.{precision - 1}e}"
-        if struct.unpack("f", struct.pack("f", float(text)))[0] == value:
+        if round_single(float(text), text) == value:
             mantissa, _, exponent = text.partition("e")
             return mantissa.replace(".", "").rstrip("0"), int(exponent)
     return _shortest(value, is_single)

@@ -230,7 +230,7 @@ def print_bools(values, valid):
 
 @njit(nogil=True, cache=True)
 def _parse_float(data, at, end):
-    """(value, ok): mantissa < 2^53 times or over 10^22 at most is exact in one rounding (Clinger)."""
+    """(value, ok): a mantissa up to 2^53 times or over 10^22 at most rounds once (Clinger)."""
     negative = at < end and data[at] == _MINUS
     if negative:
         at += 1
