@@ -1,0 +1,342 @@
+"""Oracle: STYLE as rules over the syntax tree of every file, with ruff and pyright beside it.
+
+A file or function may be longer than the limit when its docstring says why, in a sentence with
+"long because" (or "longer because"); there may be only a handful of those.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PRODUCT = ("storage", "dataflow", "connectors", "service")
+OTHERS = ("tests", "bench", "examples")
+OURS = (*PRODUCT, *OTHERS, "tidemark")
+
+FILE_LINES = 400
+FUNCTION_LINES = 60
+POSITIONAL_PARAMETERS = 5
+DOCSTRING_LINES = 12
+SMALL_FILE_LINES = 60
+EXCUSES = 8
+
+# What the layers above may know of the dataflow without running it.
+WORDS = tuple(
+    f"dataflow.{name}"
+    for name in ("delta", "schema", "types", "changes", "values", "errors", "expressions.evaluator")
+)
+# The Spark tasks run the operators themselves and write their state.
+SPARK_RUNS = ("dataflow", "storage")
+HOMES = {
+    "rocksdict": ("storage",),
+    "sqlglot": ("dataflow/sql",),
+    "psycopg2": ("connectors/postgres",),
+    "adbc_driver_postgresql": ("connectors/postgres",),
+    "pyspark": ("connectors/spark",),
+    "py4j": ("connectors/spark",),
+    "kafka": ("connectors/kafka",),
+    "fastapi": ("service",),
+    "starlette": ("service",),
+    "uvicorn": ("service",),
+    "pydantic": ("service",),
+    "typer": ("service",),
+    "rich": ("service",),
+    "prometheus_client": ("service",),
+}
+NOT_IN_DATAFLOW = ("time", "random", "threading", "asyncio", "socket", "os", "logging")
+BANNED_WORDS = ("process", "handle", "manager", "helper", "util", "data", "info", "item", "message")
+DICTIONARY_NAMES = ("items",)  # of a mapping's interface
+MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:root|home|work|Users)/\w")
+REGISTRY_HOSTS = re.compile(
+    "|".join(
+        re.escape(".".join(parts))
+        for parts in [
+            ("pypi", "org"),
+            ("pythonhosted", "org"),
+            ("repo1", "maven", "org"),
+            ("repo", "maven", "apache", "org"),
+            ("registry", "npmjs", "org"),
+            ("deb", "debian", "org"),
+        ]
+    )
+)
+UNFINISHED = re.compile("|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")) + r"\b")
+TEXT_SUFFIXES = (".py", ".md", ".toml", ".sh", ".sql", ".yml", ".yaml", ".xml", ".json", ".html")
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def product_files() -> list[Path]:
+    found = [p for name in PRODUCT for p in sorted((ROOT / name).rglob("*.py"))]
+    return [*found, ROOT / "tidemark.py"]
+
+
+def all_files() -> list[Path]:
+    return product_files() + [p for name in OTHERS for p in sorted((ROOT / name).rglob("*.py"))]
+
+
+def text_files() -> list[Path]:
+    """Everything that is written by hand: what git knows of, else what lies in our folders."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode == 0:
+        names = [ROOT / line for line in listed.stdout.splitlines()]
+    else:
+        names = [p for p in ROOT.rglob("*") if ".venv" not in p.parts]
+    named = [p for p in names if p.suffix in TEXT_SUFFIXES or p.name in ("Makefile", "run")]
+    return sorted(p for p in named if p.is_file())
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, dotted name), `from a import b` as a.b."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name_of(path)}:{node.lineno}: relative import"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def is_within(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def may_import(path: Path, imported: str) -> bool:
+    """Whether a product file may import this name of ours."""
+    parts = name_of(path).split("/")
+    room = parts[0]
+    if room == "service" or name_of(path) == "tidemark.py":
+        allowed: tuple[str, ...] = (*PRODUCT, "tidemark")
+    elif room == "storage":
+        allowed = ("storage",)
+    elif room == "dataflow":
+        allowed = ("dataflow", "storage")
+    else:
+        contracts = tuple(f"connectors.{p.stem}" for p in (ROOT / "connectors").glob("*.py"))
+        own = (f"connectors.{parts[1]}",) if len(parts) > 2 else ()
+        allowed = (*WORDS, *contracts, *own)
+        if own == ("connectors.spark",):
+            allowed += SPARK_RUNS
+    return any(is_within(imported, package) for package in allowed)
+
+
+def report(faults: list[str]) -> None:
+    assert not faults, "\n" + "\n".join(faults)
+
+
+def test_imports_go_one_way() -> None:
+    faults = []
+    for path in product_files():
+        for line, imported in imports_of(path):
+            if imported.split(".")[0] in OURS and not may_import(path, imported):
+                faults.append(f"{name_of(path)}:{line}: imports {imported}")
+    report(faults)
+
+
+def test_a_library_has_one_home() -> None:
+    faults = []
+    for path in product_files():
+        for line, imported in imports_of(path):
+            homes = HOMES.get(imported.split(".")[0])
+            if homes and not any(name_of(path).startswith(home + "/") for home in homes):
+                faults.append(f"{name_of(path)}:{line}: {imported} belongs in {', '.join(homes)}")
+    report(faults)
+
+
+def test_a_run_of_the_dataflow_is_repeatable() -> None:
+    faults = []
+    for path in sorted((ROOT / "dataflow").rglob("*.py")):
+        for line, imported in imports_of(path):
+            if imported.split(".")[0] in NOT_IN_DATAFLOW:
+                faults.append(f"{name_of(path)}:{line}: imports {imported}")
+    report(faults)
+
+
+def says_why_long(docstring: str | None) -> bool:
+    return bool(docstring) and bool(re.search(r"\blong(er)?\s+because\b", docstring or ""))
+
+
+def test_files_and_functions_are_short() -> None:
+    faults, excused = [], 0
+    for path in all_files():
+        lines = len(path.read_text().splitlines())
+        if lines > FILE_LINES:
+            if says_why_long(ast.get_docstring(tree_of(path))):
+                excused += 1
+            else:
+                faults.append(f"{name_of(path)}: {lines} lines")
+        for function in functions_of(path):
+            lines = (function.end_lineno or function.lineno) - function.lineno + 1
+            if lines > FUNCTION_LINES:
+                if says_why_long(ast.get_docstring(function)):
+                    excused += 1
+                else:
+                    faults.append(
+                        f"{name_of(path)}:{function.lineno}: {function.name}: {lines} lines"
+                    )
+    report(faults)
+    assert excused <= EXCUSES
+
+
+def test_positional_parameters_are_few() -> None:
+    faults = []
+    for path in product_files():
+        for function in functions_of(path):
+            names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+            if names[:1] in (["self"], ["cls"]):
+                names = names[1:]
+            if len(names) > POSITIONAL_PARAMETERS and not is_kernel(function):
+                faults.append(
+                    f"{name_of(path)}:{function.lineno}: {function.name}: {len(names)} parameters"
+                )
+    report(faults)
+
+
+def is_kernel(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Compiled by numba, which takes flat arrays and no keywords."""
+    return any("jit" in ast.unparse(d) for d in function.decorator_list)
+
+
+def test_modules_say_what_they_are_for() -> None:
+    faults = []
+    for path in all_files():
+        docstring = ast.get_docstring(tree_of(path))
+        if docstring is None:
+            if path.name != "__init__.py" or path.read_text().strip():
+                faults.append(f"{name_of(path)}: no docstring")
+            continue
+        lines = len(docstring.splitlines())
+        size = len(path.read_text().splitlines())
+        shortest = 3 if size > SMALL_FILE_LINES and path in product_files() else 1
+        if not shortest <= lines <= DOCSTRING_LINES:
+            faults.append(f"{name_of(path)}: docstring of {lines} lines")
+    report(faults)
+
+
+def test_every_test_file_names_its_oracle() -> None:
+    faults = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        if "oracle" not in (ast.get_docstring(tree_of(path)) or "").lower():
+            faults.append(name_of(path))
+    report(faults)
+
+
+def public_definitions(
+    body: list[ast.stmt],
+) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if node.name.startswith("_"):
+                continue
+            yield node
+            if isinstance(node, ast.ClassDef):
+                yield from public_definitions(node.body)
+
+
+def test_public_names_have_docstrings() -> None:
+    faults = []
+    for path in product_files():
+        for node in public_definitions(tree_of(path).body):
+            is_overload = "overload" in [ast.unparse(d) for d in node.decorator_list]
+            if ast.get_docstring(node) is None and not is_overload:
+                faults.append(f"{name_of(path)}:{node.lineno}: {node.name}")
+    report(faults)
+
+
+def test_no_error_is_dropped() -> None:
+    faults = []
+    for path in all_files():
+        for node in ast.walk(tree_of(path)):
+            where = f"{name_of(path)}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.ExceptHandler):
+                is_silent = all(isinstance(s, ast.Pass) or is_ellipsis(s) for s in node.body)
+                if is_silent or node.type is None:
+                    faults.append(f"{where}: except that hides errors")
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
+                everything = {"Exception", "BaseException"}
+                if everything & {ast.unparse(argument) for argument in node.args}:
+                    faults.append(f"{where}: suppresses every error")
+    report(faults)
+
+
+def is_ellipsis(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and statement.value.value is Ellipsis
+    )
+
+
+def words_of(name: str) -> list[str]:
+    """The words of a snake_case or CamelCase name, in the singular."""
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    words = [word.lower() for word in spaced.split("_") if word]
+    return [re.sub(r"(?<=process)es$|(?<!s)s$", "", word) for word in words]
+
+
+def test_names_use_the_house_words() -> None:
+    faults = []
+    for path in product_files():
+        named = [(1, path.stem)]
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                named.append((node.lineno, node.name))
+        for line, name in named:
+            banned = set(words_of(name)) & set(BANNED_WORDS)
+            if banned and name not in DICTIONARY_NAMES:
+                faults.append(f"{name_of(path)}:{line}: {name} says {', '.join(sorted(banned))}")
+    report(faults)
+
+
+def test_nothing_is_unfinished_and_nothing_names_a_machine() -> None:
+    faults = []
+    for path in text_files():
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            for pattern in (UNFINISHED, MACHINE_PATHS, REGISTRY_HOSTS):
+                found = pattern.search(line)
+                if found:
+                    faults.append(f"{name_of(path)}:{number}: {found.group()}")
+    report(faults)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("ruff", "check", "--no-cache", "."),
+        ("ruff", "format", "--no-cache", "--check", "."),
+        ("pyright",),
+    ],
+    ids=["ruff check", "ruff format", "pyright"],
+)
+def test_tools_find_nothing(command: tuple[str, ...]) -> None:
+    program = Path(sys.executable).parent / command[0]
+    answer = subprocess.run(
+        [program, *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
