@@ -1,0 +1,188 @@
+"""Building a view: snapshot, backfill and staging in a thread, catch-up in the pipeline's own.
+
+A build never touches what is live: its state lies under its own scope, its rows in a staging
+table, its changes in a spool. Only `take_over` hands all three to the engine, at an epoch
+boundary. Interrupted anywhere before that, it starts again from nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from connectors.sink import Sink
+from connectors.source import Snapshot, SourceBatch
+from dataflow.delta import Delta
+from dataflow.errors import TidemarkError
+from dataflow.expressions.evaluator import Evaluator
+from dataflow.schema import Relation
+from service.backfill import Backfilled, BackfillJob, OnProgress
+from service.engine import View, ViewDefinition
+from service.log import log
+from service.spool import Spool
+from storage.memory import MemoryStore
+from storage.store import Store
+
+CATCH_UP_S = 0.05
+
+
+@dataclass(frozen=True)
+class BuildParts:
+    """What a build works with. run takes the chosen road, "local" or "spark"."""
+
+    open_snapshot: Callable[[list[Relation]], Snapshot]
+    run: Callable[[BackfillJob, OnProgress], Backfilled]
+    evaluator: Callable[[], Evaluator]
+    sink: Sink
+    road: str
+    parts: int
+
+
+@dataclass
+class BuildStatus:
+    """Where a build stands, for the catalog. rows: read from the snapshot so far."""
+
+    phase: str = "snapshot"
+    done: int = 0
+    total: int = 0
+    rows: int = 0
+    road: str = ""
+    started_at: float = field(default_factory=time.time)
+
+    def facts(self) -> dict[str, object]:
+        """As the catalog and REST show it, with an estimate of the seconds left."""
+        elapsed = time.time() - self.started_at
+        left = elapsed * (self.total - self.done) / self.done if self.done else None
+        return {
+            "phase": self.phase,
+            "road": self.road,
+            "parts_done": self.done,
+            "parts_total": self.total,
+            "rows": self.rows,
+            "elapsed_s": round(elapsed, 1),
+            "remaining_s": None if left is None else round(left, 1),
+        }
+
+
+class ViewBuild:
+    """One view on its way from definition to live."""
+
+    def __init__(
+        self, definition: ViewDefinition, store: Store, folder: Path, parts: BuildParts
+    ) -> None:
+        self.definition = definition
+        self.status = BuildStatus(road=parts.road)
+        self.failure: BaseException | None = None
+        self.is_cancelled = False
+        self.rows_staged = 0
+        self._store = store
+        self._parts = parts
+        self._folder = folder / definition.scope
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        names = [r.name for r in definition.relations()]
+        self._spool = Spool(self._folder / "changes.spool", names)
+        self._result: Backfilled | None = None
+        self._position = 0
+        self._view: View | None = None
+        self._outputs: list[Delta] = []
+        self._thread = threading.Thread(
+            target=self._run, name=f"build-{definition.table.name}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin; changes must be fed from now on."""
+        self._thread.start()
+
+    def feed(self, batch: SourceBatch) -> None:
+        """Keep a batch that the live views have just stepped over."""
+        self._spool.append(batch)
+
+    @property
+    def is_working(self) -> bool:
+        """The thread is still at snapshot, backfill or staging."""
+        return self._thread.is_alive()
+
+    def catch_up(self) -> bool:
+        """Work for a short while in the caller's thread; True when nothing is left to replay."""
+        if self._view is None:
+            self._open_view()
+        assert self._view is not None
+        deadline = time.monotonic() + CATCH_UP_S
+        while time.monotonic() < deadline:
+            batch = self._spool.pop()
+            if batch is None:
+                return True
+            if batch.position > self._position:
+                inputs = self._view.resolve(batch.changes)
+                if inputs:
+                    self._outputs.append(self._view.step(inputs))
+        if len(self._outputs) > 64:
+            self._outputs = [Delta.concat(self._outputs).consolidate()]
+        return False
+
+    def take_over(self) -> tuple[View, list[Delta]]:
+        """The caught-up view and what changed in it since its snapshot."""
+        assert self._view is not None
+        return self._view, self._outputs
+
+    def close(self) -> None:
+        """Remove the working files."""
+        self._spool.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _open_view(self) -> None:
+        assert self._result is not None
+        self.status.phase = "catching up"
+        self._store.ingest(self._result.files)
+        self._view = View(self.definition, self._store, self._parts.evaluator())
+        if self._result.errors is not None:
+            self._view.errors.restore(self._result.errors)
+
+    def _run(self) -> None:
+        try:
+            self._result = self._backfill()
+            if not self.is_cancelled:
+                self.status.phase = "staging"
+                rows = self._result.read_output()
+                self.rows_staged = self._parts.sink.stage(self.definition.table, rows)
+        except TidemarkError as error:
+            self.failure = error
+        except Exception as error:
+            log.exception("build.failed", view=self.definition.table.title)
+            self.failure = TidemarkError("backfill.failed", "the backfill failed", detail=str(error))
+
+    def _backfill(self) -> Backfilled:
+        definition, status = self.definition, self.status
+        relations = list(definition.relations())
+        evaluator = self._parts.evaluator()
+        needed = View(definition, MemoryStore(), evaluator).dataflow.needed_columns()
+        snapshot = self._parts.open_snapshot(relations)
+        try:
+            self._position = snapshot.position
+            parts = {
+                r.name: snapshot.parts(r, needed[r.name], self._parts.parts) for r in relations
+            }
+            status.phase, status.total = "backfill", sum(map(len, parts.values()))
+            job = BackfillJob(
+                definition.plan.root,
+                definition.scope,
+                tuple(relations),
+                parts,
+                self._parts.evaluator,
+                self._folder,
+            )
+            result = self._parts.run(job, self._on_progress)
+            status.rows = result.rows
+            return result
+        finally:
+            snapshot.close()
+
+    def _on_progress(self, done: int, total: int) -> None:
+        self.status.done, self.status.total = done, total
+        if self.is_cancelled:
+            raise TidemarkError("view.dropped", "the view was dropped while it was built")

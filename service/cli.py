@@ -1,0 +1,226 @@
+"""The `tidemark` command: serve, and the REST calls that people make by hand.
+
+Everything but `serve`, `demo` and `doctor` talks to a running service at --url; what it prints
+is for people. Exit code 0 = done, 1 = refused or failed (the reason on standard error).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import httpx
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from service.settings import Settings
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+console = Console()
+complain = Console(stderr=True)
+
+Url = Annotated[str, typer.Option(envvar="TIDEMARK_URL", help="where the service listens")]
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+@app.command()
+def serve(
+    source: Annotated[str | None, typer.Option(help="libpq DSN of the source database")] = None,
+    sink: Annotated[str | None, typer.Option(help="DSN of the sink; default: the source")] = None,
+    state: Annotated[Path | None, typer.Option(help="directory of the state")] = None,
+    host: Annotated[str | None, typer.Option()] = None,
+    port: Annotated[int | None, typer.Option()] = None,
+    prefix: Annotated[str | None, typer.Option(help="first word of slot and publication")] = None,
+    log_level: Annotated[str | None, typer.Option()] = None,
+) -> None:
+    """Run the service. Every option can also be set as TIDEMARK_<OPTION>."""
+    from service.doctor import check_service
+    from service.log import configure
+    from service.supervisor import Supervisor
+
+    if source is None and "TIDEMARK_SOURCE" not in os.environ:
+        _fail("source.dsn", "no source given", "pass --source DSN or set TIDEMARK_SOURCE")
+    settings = Settings.load(
+        source=source,
+        sink=sink,
+        state=state.absolute() if state else None,
+        host=host,
+        port=port,
+        prefix=prefix,
+        log_level=log_level,
+    )
+    configure(settings.log_level, "supervisor")
+    problems = check_service(settings)
+    for problem in problems:
+        _print_problem(problem.code, str(problem.what), problem.detail, problem.hint)
+    if problems:
+        raise typer.Exit(1)
+    Supervisor(settings).run()
+
+
+@app.command()
+def create(
+    name: str,
+    query: Annotated[str, typer.Argument(help="the SELECT; - reads standard input")],
+    backfill: Annotated[str, typer.Option(help="auto, spark or local")] = "auto",
+    wait_s: Annotated[float, typer.Option(help="wait this long for it to be live")] = 60,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Create a view and wait until it is live."""
+    text = sys.stdin.read() if query == "-" else query
+    body = {"name": name, "query": text, "options": {"backfill": backfill}}
+    view = _call("POST", url, f"/views?wait_s={wait_s}", body, timeout=wait_s + 30)
+    _print_view(view)
+    if view["status"] == "failed":
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_views(url: Url = DEFAULT_URL) -> None:
+    """All views with status, rows and lag."""
+    table = Table("view", "status", "kind", "rows", "lag bytes", "errors", box=None)
+    for view in _call("GET", url, "/views")["views"]:
+        table.add_row(
+            f"{view['schema']}.{view['name']}",
+            view["status"],
+            view["kind"],
+            _number(view["rows"]),
+            _number(view["lag_bytes"]),
+            _number(view["errors"]),
+        )
+    console.print(table)
+
+
+@app.command()
+def show(name: str, url: Url = DEFAULT_URL) -> None:
+    """One view: status, columns, position, plan."""
+    _print_view(_call("GET", url, f"/views/{quote(name, safe='')}"))
+
+
+@app.command()
+def drop(name: str, url: Url = DEFAULT_URL) -> None:
+    """Drop a view with its table and its state."""
+    _call("DELETE", url, f"/views/{quote(name, safe='')}", timeout=120)
+    console.print(f"dropped {name}")
+
+
+@app.command()
+def validate(query: str, url: Url = DEFAULT_URL) -> None:
+    """Analyze a query; create nothing."""
+    text = sys.stdin.read() if query == "-" else query
+    console.print_json(json.dumps(_call("POST", url, "/views/validate", {"query": text})))
+
+
+@app.command()
+def wait(
+    name: str,
+    position: str,
+    timeout_s: Annotated[float, typer.Option()] = 30,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Wait until every commit up to a WAL position is visible in the sink."""
+    path = f"/views/{quote(name, safe='')}/wait?position={quote(position)}&timeout_s={timeout_s}"
+    console.print_json(json.dumps(_call("GET", url, path, timeout=timeout_s + 10)))
+
+
+@app.command()
+def demo(
+    seconds: Annotated[int, typer.Option(help="end after this long; 0: until Ctrl-C")] = 0,
+    customers: Annotated[int, typer.Option()] = 200_000,
+    orders: Annotated[int, typer.Option()] = 1_200_000,
+    backfill: Annotated[str, typer.Option(help="auto, spark or local")] = "spark",
+    svg: Annotated[Path | None, typer.Option(help="write the last screen as a picture")] = None,
+) -> None:
+    """Run the whole thing live on a private PostgreSQL, verified all the while."""
+    from service.demo import Demo, DemoSize
+
+    size = DemoSize(customers, orders, seconds, backfill)
+    raise typer.Exit(Demo(size, console, svg).run())
+
+
+@app.command()
+def doctor(
+    source: Annotated[str | None, typer.Option(help="libpq DSN of the source database")] = None,
+    sink: Annotated[str | None, typer.Option(help="DSN of the sink; default: the source")] = None,
+    state: Annotated[Path | None, typer.Option(help="directory of the state")] = None,
+) -> None:
+    """Check source, sink, state and Java, and say what to do about what is wrong."""
+    from service.doctor import check_all
+
+    if source is None and "TIDEMARK_SOURCE" not in os.environ:
+        _fail("source.dsn", "no source given", "pass --source DSN or set TIDEMARK_SOURCE")
+    failed = 0
+    for name, problem in check_all(Settings.load(source=source, sink=sink, state=state)):
+        if problem is None:
+            console.print(f"[green]ok[/]      {name}")
+        else:
+            failed += 1
+            console.print(f"[red]problem[/] {name}")
+            _print_problem(problem.code, problem.what, problem.detail, problem.hint)
+    raise typer.Exit(1 if failed else 0)
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+def _call(
+    method: str, url: str, path: str, body: dict | None = None, timeout: float = 30
+) -> dict[str, Any]:
+    try:
+        answer = httpx.request(method, url + path, json=body, timeout=timeout)
+    except httpx.HTTPError as error:
+        _fail("service.unreachable", f"no answer from {url}: {error}", "is `tidemark serve` up?")
+    if answer.is_success:
+        return answer.json() if answer.content else {}
+    problem = answer.json() if "json" in answer.headers.get("content-type", "") else {}
+    place = problem.get("position")
+    where = f" (line {place['line']}, column {place['column']})" if place else ""
+    _print_problem(
+        problem.get("code", str(answer.status_code)),
+        problem.get("title", answer.text) + where,
+        problem.get("detail", ""),
+        problem.get("hint", ""),
+    )
+    raise typer.Exit(1)
+
+
+def _print_view(view: dict[str, Any]) -> None:
+    console.print(f"[bold]{view['schema']}.{view['name']}[/]  {view['status']}  {view['kind']}")
+    for field in view["fields"]:
+        mark = "key" if field["name"] in view["key"] else ""
+        console.print(f"  {field['name']:30} {field['type']:28} {mark}", highlight=False)
+    facts = ("rows", "positions", "lag_bytes", "errors", "backfill", "warnings")
+    for fact in facts:
+        if view.get(fact):
+            console.print(f"{fact}: {view[fact]}", highlight=False)
+    if view.get("error"):
+        problem = view["error"]
+        _print_problem(problem["code"], problem["title"], problem["detail"], problem["hint"])
+    console.print(view["plan"], highlight=False, markup=False)
+
+
+def _print_problem(code: str, what: str, detail: str, hint: str) -> None:
+    complain.print(f"error: {what}  [{code}]", markup=False, highlight=False, soft_wrap=True)
+    for word, text in (("detail", detail), ("hint", hint)):
+        if text:
+            complain.print(f"  {word}: {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _fail(code: str, what: str, hint: str) -> Any:
+    _print_problem(code, what, "", hint)
+    raise typer.Exit(1)
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+if __name__ == "__main__":
+    main()

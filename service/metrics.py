@@ -1,0 +1,99 @@
+"""What the pipeline measures of itself, handed to the API process through a small file.
+
+The pipeline replaces the file once a second; the API reads it for status and `/metrics`. Figures
+are for people and alerts, never for answers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from connectors.sink import SinkEpoch
+
+FILE = "pipeline.json"
+_WINDOW = 2_000
+
+
+class PipelineMetrics:
+    """Counters since the start of the process, and recent freshness (commit to visible)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        self._freshness_ms: deque[float] = deque(maxlen=_WINDOW)
+        self._step_ms: deque[float] = deque(maxlen=_WINDOW)
+        self.source_rows = 0
+        self.transactions = 0
+        self.epochs_written = 0
+        self.rows_written = 0
+        self.position = 0
+        self.source_position = 0
+        self.source_error = ""
+        self.sink_error = ""
+        self.views: dict[str, dict[str, int]] = {}
+        self.started_at = time.time()
+
+    def epoch_stepped(self, rows: int, transactions: int, seconds: float) -> None:
+        """Count one step of the engine."""
+        self.source_rows += rows
+        self.transactions += transactions
+        self._step_ms.append(seconds * 1000)
+
+    def epoch_written(self, epoch: SinkEpoch) -> None:
+        """Count one epoch that is now visible in the sink."""
+        self.epochs_written += 1
+        for table, delta in epoch.deltas:
+            self.rows_written += len(delta)
+            counts = self.views.setdefault(table.title, {"changes": 0})
+            counts["changes"] += len(delta)
+        if epoch.commit_time_us:
+            self._freshness_ms.append(max(0.0, time.time() * 1000 - epoch.commit_time_us / 1000))
+
+    def snapshot(self) -> dict[str, Any]:
+        """All figures as plain values."""
+        return {
+            "pid": os.getpid(),
+            "started_at": self.started_at,
+            "updated_at": time.time(),
+            "source_rows_total": self.source_rows,
+            "transactions_total": self.transactions,
+            "epochs_written_total": self.epochs_written,
+            "rows_written_total": self.rows_written,
+            "position": self.position,
+            "source_position": self.source_position,
+            "source_error": self.source_error,
+            "sink_error": self.sink_error,
+            "freshness_ms": _quantiles(self._freshness_ms),
+            "step_ms": _quantiles(self._step_ms),
+            "rss_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "views": self.views,
+        }
+
+    def write(self) -> None:
+        """Replace the file."""
+        part = self._path.with_suffix(".part")
+        part.write_text(json.dumps(self.snapshot()))
+        part.replace(self._path)
+
+
+def read_metrics(folder: Path) -> dict[str, Any] | None:
+    """The pipeline's newest figures, or None before the first."""
+    try:
+        return json.loads((folder / FILE).read_text())
+    except FileNotFoundError:
+        return None
+
+
+def _quantiles(values: deque[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    if not ordered:
+        return {"p50": 0.0, "p99": 0.0}
+    return {
+        "p50": ordered[len(ordered) // 2],
+        "p99": ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))],
+    }

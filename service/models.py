@@ -1,0 +1,129 @@
+"""What REST takes and answers, as pydantic models: the OpenAPI description comes from here."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ViewOptions(BaseModel):
+    """Options of a view. backfill: "auto" takes Spark for large sources, else this machine."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    backfill: Literal["auto", "spark", "local"] = "auto"
+
+
+class CreateView(BaseModel):
+    """A view to be kept up to date."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "example": {
+                "name": "revenue_by_region",
+                "query": "SELECT region, sum(amount) AS revenue FROM orders GROUP BY region",
+                "options": {"backfill": "auto"},
+            }
+        },
+    )
+
+    name: str = Field(
+        min_length=1, max_length=130, description="name, or schema.name; quoted as in SQL if need be"
+    )
+    query: str = Field(min_length=1, max_length=200_000, description="one SELECT")
+    options: ViewOptions = ViewOptions()
+
+
+class ValidateView(BaseModel):
+    """A query to analyze without creating anything."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    query: str = Field(min_length=1, max_length=200_000)
+
+
+class FieldModel(BaseModel):
+    """One column of a view."""
+
+    name: str
+    type: str
+    nullable: bool
+
+
+class ProblemModel(BaseModel):
+    """An error (RFC 9457). code is stable; position is where in the query, both from 1."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    code: str
+    detail: str = ""
+    hint: str = ""
+    position: dict[str, int] | None = None
+
+
+class ViewModel(BaseModel):
+    """A view as it stands."""
+
+    name: str
+    schema_name: str = Field(serialization_alias="schema")
+    query: str
+    status: str = Field(description="creating, backfilling, live, failed or dropping")
+    kind: str = Field(description="keyed: a plain table; bag: a view over rows with multiplicities")
+    key: list[str]
+    fields: list[FieldModel]
+    options: dict[str, Any]
+    warnings: list[str]
+    rows: int | None = Field(description="about how many rows it holds; null until live")
+    positions: dict[str, str] = Field(description="position that its rows show, by source")
+    lag_bytes: int | None = Field(description="WAL written at the source and not yet shown")
+    backfill: dict[str, Any] | None = Field(description="progress while it is built")
+    plan: str = Field(description="summary of the plan")
+    errors: int = Field(description="source rows left out because an expression fails for them")
+    error: ProblemModel | None = None
+    created_at: str
+    live_at: str | None = None
+
+
+class ViewList(BaseModel):
+    """All views, by name."""
+
+    views: list[ViewModel]
+
+
+class Validation(BaseModel):
+    """What would be created."""
+
+    kind: str
+    key: list[str]
+    fields: list[FieldModel]
+    warnings: list[str]
+    in_postgres: list[str] = Field(description="expressions computed by PostgreSQL, in batches")
+    estimated_source_rows: int
+    backfill: str = Field(description="the road that `auto` would take")
+    plan: str
+
+
+class WaitAnswer(BaseModel):
+    """The position that is visible now, at or past the one asked for."""
+
+    position: str
+    waited_ms: float
+
+
+class PlanAnswer(BaseModel):
+    """How a view is computed."""
+
+    text: str
+    tree: dict[str, Any]
+    in_postgres: list[str]
+
+
+class Health(BaseModel):
+    """Whether the service works: "ok", "starting" or "degraded", and why."""
+
+    status: str
+    pipeline: dict[str, Any] | None
+    reasons: list[str]

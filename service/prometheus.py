@@ -1,0 +1,52 @@
+"""The pipeline's figures and the views' states as Prometheus text."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from service.models import ViewModel
+
+_PIPELINE = {
+    "source_rows_total": "source rows stepped since the pipeline started",
+    "transactions_total": "source transactions stepped since the pipeline started",
+    "epochs_written_total": "epochs committed in the sink since the pipeline started",
+    "rows_written_total": "view changes committed in the sink since the pipeline started",
+    "rss_peak_bytes": "peak resident memory of the pipeline process",
+}
+
+
+def render(figures: dict[str, Any] | None, views: list[ViewModel]) -> bytes:
+    """One scrape. figures: the pipeline's snapshot, None before its first."""
+    registry = CollectorRegistry()
+    up = Gauge("tidemark_pipeline_up", "1 when the pipeline reported lately", registry=registry)
+    up.set(0)
+    if figures is not None:
+        up.set(1 if time.time() - figures["updated_at"] < 10 else 0)
+        for name, help_text in _PIPELINE.items():
+            Gauge(f"tidemark_{name}", help_text, registry=registry).set(figures[name])
+        _quantiles(registry, "freshness", "commit at the source to visible in the sink", figures)
+        _quantiles(registry, "step", "one step of the dataflow", figures)
+    live = Gauge("tidemark_view_live", "1 when the view is live", ["view"], registry=registry)
+    rows = Gauge("tidemark_view_rows", "rows of the view, about", ["view"], registry=registry)
+    lag = Gauge("tidemark_view_lag_bytes", "WAL not yet shown", ["view"], registry=registry)
+    errors = Gauge("tidemark_view_errors", "source rows left out", ["view"], registry=registry)
+    for view in views:
+        title = f"{view.schema_name}.{view.name}"
+        live.labels(title).set(view.status == "live")
+        errors.labels(title).set(view.errors)
+        if view.rows is not None:
+            rows.labels(title).set(view.rows)
+        if view.lag_bytes is not None:
+            lag.labels(title).set(view.lag_bytes)
+    return generate_latest(registry)
+
+
+def _quantiles(
+    registry: CollectorRegistry, name: str, help_text: str, figures: dict[str, Any]
+) -> None:
+    gauge = Gauge(f"tidemark_{name}_seconds", help_text, ["quantile"], registry=registry)
+    for quantile, value in figures[f"{name}_ms"].items():
+        gauge.labels(f"0.{quantile[1:]}").set(value / 1000)

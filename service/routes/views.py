@@ -1,0 +1,118 @@
+"""Views: create, list, show, drop, wait, plan, validate."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from service.catalog import Catalog
+from service.models import (
+    CreateView,
+    PlanAnswer,
+    Validation,
+    ValidateView,
+    ViewList,
+    ViewModel,
+    WaitAnswer,
+)
+
+router = APIRouter(prefix="/views", tags=["views"])
+
+_POLL_S = 0.05
+_WAIT_POLL_S = 0.003
+_SETTLED = ("live", "failed")
+
+
+def _catalog(request: Request) -> Catalog:
+    return request.app.state.catalog
+
+
+@router.post("", status_code=201)
+async def create_view(
+    request: Request,
+    body: CreateView,
+    response: Response,
+    wait_s: Annotated[float, Query(ge=0, le=3600, description="wait until live or failed")] = 0,
+) -> ViewModel:
+    """Create a view. With wait_s the answer comes once it is live or failed, or time is up."""
+    catalog = _catalog(request)
+    name = await run_in_threadpool(catalog.create, body)
+    deadline = time.monotonic() + wait_s
+    view = await run_in_threadpool(catalog.view, name)
+    while view.status not in _SETTLED and time.monotonic() < deadline:
+        await asyncio.sleep(_POLL_S)
+        view = await run_in_threadpool(catalog.view, name)
+    response.headers["Location"] = f"/views/{name}"
+    return view
+
+
+@router.get("")
+def list_views(request: Request) -> ViewList:
+    """All views."""
+    return ViewList(views=_catalog(request).views())
+
+
+@router.post("/validate")
+def validate_view(request: Request, body: ValidateView) -> Validation:
+    """Analyze a query: columns, key, warnings, estimate. Nothing is created."""
+    return _catalog(request).validate(body.query)
+
+
+@router.get("/{name}")
+def show_view(request: Request, name: str) -> ViewModel:
+    """One view as it stands."""
+    return _catalog(request).view(name)
+
+
+@router.delete("/{name}", status_code=204)
+async def drop_view(
+    request: Request,
+    name: str,
+    wait_s: Annotated[float, Query(ge=0, le=3600)] = 60,
+) -> Response:
+    """Drop a view, its table and its state; answers when nothing is left (or time is up: 202)."""
+    catalog = _catalog(request)
+    identity = await run_in_threadpool(catalog.drop, name)
+    deadline = time.monotonic() + wait_s
+    while time.monotonic() < deadline:
+        if not await run_in_threadpool(catalog.exists, identity):
+            return Response(status_code=204)
+        await asyncio.sleep(_POLL_S)
+    return Response(status_code=202)
+
+
+@router.get("/{name}/wait")
+async def wait_for_position(
+    request: Request,
+    name: str,
+    position: Annotated[str, Query(description="a WAL position of the source, as 0/1A2B3C")],
+    timeout_s: Annotated[float, Query(ge=0, le=3600)] = 30,
+) -> WaitAnswer:
+    """Answer when every commit up to the position is visible in the sink; 504 when time is up."""
+    catalog = _catalog(request)
+    wanted = await run_in_threadpool(catalog.check_wait, name, position)
+    started = time.monotonic()
+    is_nudged = False
+    while True:
+        reached = await run_in_threadpool(catalog.visible_position, name)
+        waited_s = time.monotonic() - started
+        if reached is not None and reached >= wanted:
+            return WaitAnswer(
+                position=catalog.format_position(reached), waited_ms=round(waited_s * 1000, 3)
+            )
+        if waited_s >= timeout_s:
+            raise catalog.wait_timeout(name, position, reached)
+        if not is_nudged and waited_s > 0.01:
+            is_nudged = True
+            await run_in_threadpool(catalog.nudge_source)
+        await asyncio.sleep(_WAIT_POLL_S)
+
+
+@router.get("/{name}/plan")
+def show_plan(request: Request, name: str) -> PlanAnswer:
+    """How the view is computed: a tree, and which expressions go to PostgreSQL."""
+    return _catalog(request).plan(name)

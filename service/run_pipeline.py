@@ -1,0 +1,47 @@
+"""The pipeline process: `python -m service.run_pipeline`, settings from the environment.
+
+Ends with 0 when asked to stop, 3 when refused for good (the reason stands in the catalog and the
+log), 1 when something broke; the supervisor starts it again after a pause.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from dataflow.errors import TidemarkError
+from service import process
+from service.log import configure, log
+from service.parts import Parts
+from service.pipeline import Pipeline
+from service.settings import Settings
+from storage.store import StorageError
+
+REFUSED = 3
+
+
+def main() -> int:
+    """Run until SIGTERM; the exit code says how it ended."""
+    process.die_with_parent()
+    settings = Settings.load()
+    configure(settings.log_level, "pipeline")
+    settings.state.mkdir(parents=True, exist_ok=True)
+    parts = Parts(settings)
+    try:
+        pipeline = Pipeline(settings, parts)
+        process.stop_on_terminate(pipeline.stop)
+        log.info("pipeline.started")
+        pipeline.run()
+    except (TidemarkError, StorageError) as error:
+        if getattr(error, "is_temporary", False):
+            log.warning("pipeline.interrupted", code=error.code, why=str(error))
+            return 1
+        log.error("pipeline.refused", code=error.code, why=str(error), hint=error.hint)
+        parts.report_failure(error)
+        return REFUSED
+    log.info("pipeline.stopped", at=time.time())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""The parent of the service: keeps one API process and one pipeline process running.
+
+Either may die at any moment (kill -9 included) and comes back after a pause that doubles up to a
+limit; a process that stayed up for a while starts over with the shortest pause. The supervisor
+holds no state and touches no database once both are up.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+from service.log import log
+from service.settings import Settings
+
+PAUSE_S = (0.2, 15.0)
+HEALTHY_S = 20.0
+STOP_S = 15.0
+
+
+@dataclass
+class Child:
+    """One supervised process."""
+
+    name: str
+    module: str
+    process: subprocess.Popen | None = None
+    started_at: float = 0.0
+    pause_s: float = PAUSE_S[0]
+    start_at: float = 0.0
+    restarts: int = -1
+
+
+class Supervisor:
+    """Runs until SIGTERM or SIGINT, then stops its children and returns."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._environment = {**os.environ, **settings.to_environment()}
+        self._is_stopping = False
+        self.children = [Child("pipeline", "service.run_pipeline"), Child("api", "service.run_api")]
+
+    def run(self) -> None:
+        """Start both, watch them, restart what ends."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+        try:
+            while not self._is_stopping:
+                for child in self.children:
+                    self._watch(child)
+                time.sleep(0.05)
+        finally:
+            self._stop_children()
+
+    def _on_signal(self, *_: object) -> None:
+        self._is_stopping = True
+
+    def _watch(self, child: Child) -> None:
+        now = time.monotonic()
+        if child.process is not None:
+            code = child.process.poll()
+            if code is None:
+                return
+            if now - child.started_at > HEALTHY_S:
+                child.pause_s = PAUSE_S[0]
+            log.warning("process.ended", name=child.name, code=code, pause_s=child.pause_s)
+            child.process = None
+            child.start_at = now + child.pause_s
+            child.pause_s = min(child.pause_s * 2, PAUSE_S[1])
+        elif now >= child.start_at:
+            command = [sys.executable, "-m", child.module]
+            child.process = subprocess.Popen(command, env=self._environment)
+            child.started_at = now
+            child.restarts += 1
+            log.info("process.started", name=child.name, pid=child.process.pid)
+
+    def _stop_children(self) -> None:
+        running = [c.process for c in self.children if c.process is not None]
+        for process in running:
+            process.terminate()
+        deadline = time.monotonic() + STOP_S
+        for process in running:
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                log.warning("process.killed", pid=process.pid)
+                process.kill()
+                process.wait()

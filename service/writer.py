@@ -1,0 +1,105 @@
+"""The sink's own thread: writes epochs in order while the next one is stepped.
+
+Invariant: epochs reach the sink in order and each exactly once; after a lost connection the
+sink's own progress decides whether the epoch in hand was committed. At most `DEPTH` epochs wait:
+a slow sink slows the stepping, and so the source is read in larger batches.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+
+from connectors.sink import Sink, SinkEpoch
+from dataflow.errors import TidemarkError
+from service.log import log
+from service.metrics import PipelineMetrics
+
+DEPTH = 2
+RETRY_S = (0.1, 5.0)
+
+
+class SinkWriter:
+    """Owns the sink while it runs; `written` is the newest epoch that the sink holds."""
+
+    def __init__(self, sink: Sink, written: int, metrics: PipelineMetrics) -> None:
+        self._sink = sink
+        self._metrics = metrics
+        self._waiting: queue.Queue[SinkEpoch | None] = queue.Queue(DEPTH)
+        self._stopping = threading.Event()
+        self._failure: BaseException | None = None
+        self._written = written
+        self._submitted = written
+        self._thread = threading.Thread(target=self._run, name="sink-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def written(self) -> int:
+        """Number of the newest epoch that is committed in the sink."""
+        return self._written
+
+    def submit(self, epoch: SinkEpoch) -> None:
+        """Queue an epoch; waits while DEPTH epochs are ahead. Raises what stopped the thread."""
+        self._submitted = epoch.progress.epoch
+        while True:
+            self.check()
+            try:
+                return self._waiting.put(epoch, timeout=0.2)
+            except queue.Full:
+                continue
+
+    def drain(self) -> None:
+        """Wait until everything submitted is in the sink."""
+        while self._written < self._submitted:
+            self.check()
+            time.sleep(0.001)
+
+    def check(self) -> None:
+        """Raise what stopped the thread, if anything did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Stop after the epoch in hand; what waits stays in the outbox."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                try:
+                    epoch = self._waiting.get(timeout=0.1)
+                except queue.Empty:
+                    continue
+                if epoch is not None:
+                    self._write(epoch)
+        except BaseException as error:
+            self._failure = error
+
+    def _write(self, epoch: SinkEpoch) -> None:
+        pause, number = RETRY_S[0], epoch.progress.epoch
+        is_unknown = False
+        while not self._stopping.is_set():
+            try:
+                if is_unknown and self._is_in_sink(number):
+                    break
+                self._sink.write(epoch)
+                break
+            except TidemarkError as error:
+                if not error.is_temporary:
+                    raise
+                is_unknown = True
+                self._metrics.sink_error = str(error)
+                log.warning("sink.retry", epoch=number, code=error.code, pause_s=pause)
+                self._stopping.wait(pause)
+                pause = min(pause * 2, RETRY_S[1])
+        else:
+            return
+        self._metrics.sink_error = ""
+        self._metrics.epoch_written(epoch)
+        self._written = number
+
+    def _is_in_sink(self, number: int) -> bool:
+        progress = self._sink.read_progress()
+        return progress is not None and progress.epoch >= number
