@@ -1,0 +1,194 @@
+"""The one Spark session of a process, started at its first use.
+
+A session costs seconds to start and about a gigabyte, so it is lazy, warm and shared. Invariants:
+with a local master every listener is on loopback, and after `stop` (or our death) no JVM and no
+worker is left. Spark's own words go to a file in the session's directory, never to the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from dataflow.errors import TidemarkError
+
+JAVA_VERSION = 17
+STOP_TIMEOUT_S = 20.0
+_LOOPBACK = "127.0.0.1"
+_REPOSITORY = Path(__file__).resolve().parent.parent.parent
+_NO_JAVA_HINT = "apt-get install openjdk-17-jre-headless, or set JAVA_HOME; or options.backfill=local"
+_LOG4J = """
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {path}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{HH:mm:ss.SSS}} %p %c: %m%n%ex
+"""
+
+
+class LazySession:
+    """A session that starts when it is asked for.
+
+    master: "local[n]" or a cluster's URL. settings: Spark's own, over ours. Thread-safe.
+    """
+
+    def __init__(self, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> None:
+        self.master = master
+        self._settings = dict(settings or {})
+        self._lock = threading.Lock()
+        self._session: SparkSession | None = None
+        self._directory: Path | None = None
+
+    @property
+    def is_started(self) -> bool:
+        """True when there is a session to use or to stop."""
+        return self._session is not None
+
+    @property
+    def is_local(self) -> bool:
+        """True when the tasks run on this machine, inside our JVM's workers."""
+        return self.master.startswith("local")
+
+    def get(self) -> SparkSession:
+        """The session. TidemarkError spark.no_java, spark.start_failed."""
+        with self._lock:
+            if self._session is None:
+                _check_java()
+                self._session = self._start()
+            return self._session
+
+    def stop(self) -> None:
+        """End session, JVM and workers; get() may start a new one."""
+        with self._lock:
+            session, self._session = self._session, None
+            if session is not None:
+                session.stop()
+            _end_gateway()
+            if self._directory is not None:
+                shutil.rmtree(self._directory, ignore_errors=True)
+                self._directory = None
+
+    def log_text(self) -> str:
+        """What Spark and its JVM had to say so far."""
+        if self._directory is None:
+            return ""
+        paths = sorted(self._directory.glob("*.log"))
+        return "".join(path.read_text(errors="replace") for path in paths)
+
+    def _start(self) -> SparkSession:
+        directory = self._directory = Path(tempfile.mkdtemp(prefix="tidemark-spark-"))
+        (directory / "log4j2.properties").write_text(_LOG4J.format(path=directory / "spark.log"))
+        conf = SparkConf(loadDefaults=False)
+        for name, value in {**self._defaults(directory), **self._settings}.items():
+            conf.set(name, value)
+        try:
+            with _environment(self.is_local), (directory / "jvm.log").open("ab") as log:
+                streams: dict[str, Any] = {"stdout": log, "stderr": log}
+                gateway = launch_gateway(conf, streams)
+                SparkContext._ensure_initialized(gateway=gateway)
+                return SparkSession(SparkContext.getOrCreate(conf))
+        except Exception as error:
+            detail = f"{error}\n{self.log_text()[-2000:]}".strip()
+            _end_gateway()
+            shutil.rmtree(directory, ignore_errors=True)
+            self._directory = None
+            raise TidemarkError(
+                "spark.start_failed",
+                f'spark session on "{self.master}" did not start',
+                detail=detail,
+                hint="see the detail; options.backfill=local needs no Spark",
+            ) from error
+
+    def _defaults(self, directory: Path) -> dict[str, str]:
+        log4j = f"-Dlog4j2.configurationFile=file:{directory / 'log4j2.properties'}"
+        settings = {
+            "spark.app.name": "tidemark",
+            "spark.master": self.master,
+            "spark.driver.extraJavaOptions": log4j,
+            "spark.executorEnv.PYTHONPATH": str(_REPOSITORY),
+            "spark.pyspark.python": sys.executable,
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.adaptive.enabled": "false",  # our buckets are the partitions, as they are
+            "spark.sql.catalogImplementation": "in-memory",
+            "spark.sql.warehouse.dir": str(directory / "warehouse"),
+            # A row is a whole page: few of them fill an Arrow batch.
+            "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
+            "spark.local.dir": str(directory),
+        }
+        if self.is_local:
+            settings["spark.driver.host"] = _LOOPBACK
+            settings["spark.driver.bindAddress"] = _LOOPBACK
+        return settings
+
+
+@contextmanager
+def _environment(is_local: bool) -> Iterator[None]:
+    """What the JVM and, through it, the workers inherit; ours is as before afterwards."""
+    wanted = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    paths = [str(_REPOSITORY), os.environ.get("PYTHONPATH", "")]
+    wanted["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    if is_local:
+        wanted["SPARK_LOCAL_IP"] = _LOOPBACK
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    found = "none"
+    if program and Path(program).exists():
+        answer = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
+        match = re.search(r'version "(\d+)', answer.stderr)
+        if match and int(match.group(1)) >= JAVA_VERSION:
+            return
+        found = f"{program}: {answer.stderr.strip().splitlines()[:1]}"
+    raise TidemarkError(
+        "spark.no_java",
+        f'no "java" of version {JAVA_VERSION} or newer on this machine',
+        detail=f"found: {found}",
+        hint=_NO_JAVA_HINT,
+    )
+
+
+def _end_gateway() -> None:
+    """End the JVM: stopping a session leaves it running for the next one."""
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    child = getattr(gateway, "proc", None)
+    gateway.shutdown()
+    if child is None:
+        return
+    child.stdin.close()  # the JVM ends when this pipe does
+    try:
+        child.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
