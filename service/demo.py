@@ -1,0 +1,266 @@
+"""`tidemark demo`: the main job, live, on a private PostgreSQL, verified all the while.
+
+Verification is honest: between two transactions of the writer a snapshot is opened in which
+source and views stand at one position, and each view is compared with its own query there, both
+ways, as bags. The exit code is 0 only if every comparison was equal and there was at least one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.session import connect
+from service.demo_shop import VIEWS, Shop
+from service.settings import PREFIX
+
+TRANSACTIONS_PER_S = 250
+VERIFY_EVERY_S = 3.0
+SCREEN_EVERY_S = 0.5
+READY_S = 60.0
+BUILD_S = 600.0
+
+
+@dataclass(frozen=True)
+class DemoSize:
+    """Rows to begin with, how long to run (0: until Ctrl-C), which backfill road."""
+
+    customers: int
+    orders: int
+    seconds: int
+    backfill: str
+
+
+@dataclass
+class Verdict:
+    """What comparing one view with its query has shown so far."""
+
+    equal: int = 0
+    wrong: int = 0
+    rows: int = 0
+
+    def text(self) -> str:
+        """For the screen."""
+        if self.wrong:
+            return f"[red]{self.wrong} times different[/]"
+        return f"[green]equal, {self.equal} times[/]" if self.equal else "-"
+
+
+@dataclass
+class Rate:
+    """Changes a second between two looks at a counter."""
+
+    seen: dict[str, tuple[float, int]] = field(default_factory=dict)
+
+    def of(self, name: str, count: int) -> float:
+        """The rate since the last call for this name."""
+        now = time.monotonic()
+        before = self.seen.get(name, (now, count))
+        self.seen[name] = (now, count)
+        return (count - before[1]) / (now - before[0]) if now > before[0] else 0.0
+
+
+class Demo:
+    """One run of the demo."""
+
+    def __init__(self, size: DemoSize, console: Console, svg: Path | None) -> None:
+        self._size = size
+        self._console = console
+        self._svg = svg
+        self._verdicts = {name: Verdict() for name in VIEWS}
+        self._rate = Rate()
+        self._url = ""
+        self._is_stopping = False
+
+    def run(self) -> int:
+        """0 when every comparison was equal."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+        with (
+            contextlib.suppress(KeyboardInterrupt),
+            tempfile.TemporaryDirectory(prefix="tidemark-demo-") as folder,
+            EmbeddedPostgres() as server,
+        ):
+            dsn = server.dsn
+            shop = Shop(dsn, self._size.customers, self._size.orders)
+            self._say(f"private PostgreSQL {server.version} on port {server.port}")
+            self._say(f"filling {self._size.customers:,} customers, {self._size.orders:,} orders")
+            shop.fill()
+            with self._service(dsn, Path(folder)):
+                self._create_views()
+                shop.start_traffic(TRANSACTIONS_PER_S)
+                try:
+                    self._watch(shop, dsn)
+                finally:
+                    shop.stop()
+        return self._result()
+
+    def _on_signal(self, *_: object) -> None:
+        self._is_stopping = True
+
+    @contextlib.contextmanager
+    def _service(self, dsn: str, folder: Path):
+        environment = {**os.environ, PREFIX + "SOURCE": dsn, PREFIX + "LOG_LEVEL": "warning"}
+        port = _free_port()
+        self._url = f"http://127.0.0.1:{port}"
+        command = [sys.executable, "-m", "service.cli", "serve", "--port", str(port)]
+        command += ["--state", str(folder / "state")]
+        log = (folder / "service.log").open("wb")
+        service = subprocess.Popen(command, env=environment, stderr=log, stdin=subprocess.DEVNULL)
+        try:
+            self._await_service(service, folder / "service.log")
+            yield
+        finally:
+            service.send_signal(signal.SIGTERM)
+            service.wait(60)
+            log.close()
+
+    def _await_service(self, service: subprocess.Popen, log: Path) -> None:
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline and service.poll() is None:
+            with contextlib.suppress(httpx.HTTPError):
+                httpx.get(self._url + "/health", timeout=5)
+                return
+            time.sleep(0.1)
+        raise RuntimeError(f"the service did not start:\n{log.read_text()[-3000:]}")
+
+    def _create_views(self) -> None:
+        for name, query in VIEWS.items():
+            body = {"name": name, "query": query, "options": {"backfill": self._size.backfill}}
+            httpx.post(self._url + "/views", json=body, timeout=60).raise_for_status()
+        columns = (
+            TextColumn("{task.description:22}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+        )
+        deadline = time.monotonic() + BUILD_S
+        with Progress(*columns, console=self._console) as progress:
+            tasks = {name: progress.add_task(name, note="") for name in VIEWS}
+            while not progress.finished:
+                if time.monotonic() > deadline or self._is_stopping:
+                    raise RuntimeError("the views did not become live in time")
+                for name, task in tasks.items():
+                    view = self._get(f"/views/{name}")
+                    if view["status"] == "failed":
+                        raise RuntimeError(f"view {name} failed: {view['error']}")
+                    progress.update(task, **_bar(view))
+                time.sleep(0.2)
+
+    def _watch(self, shop: Shop, dsn: str) -> None:
+        self._say("live traffic; each view is compared with its query every few seconds")
+        ends_at = time.monotonic() + (self._size.seconds or float("inf"))
+        verify_at = time.monotonic() + 1
+        screen = Live(console=self._console, auto_refresh=False, transient=False)
+        with screen:
+            while time.monotonic() < ends_at and not self._is_stopping:
+                if shop.failure is not None:
+                    raise shop.failure
+                screen.update(self._screen(shop), refresh=True)
+                if time.monotonic() >= verify_at:
+                    self._verify(shop, dsn)
+                    verify_at = time.monotonic() + VERIFY_EVERY_S
+                time.sleep(SCREEN_EVERY_S)
+            self._verify(shop, dsn)
+            last = self._screen(shop)
+            screen.update(last, refresh=True)
+        if self._svg is not None:
+            recorder = Console(record=True, width=110, file=open(os.devnull, "w"))
+            recorder.print(last)
+            recorder.save_svg(str(self._svg), title="tidemark demo")
+
+    def _verify(self, shop: Shop, dsn: str) -> None:
+        connection = connect(dsn)
+        try:
+            with connection.cursor() as cursor:
+                with shop.hold():
+                    cursor.execute("SELECT pg_current_wal_flush_lsn()::text")
+                    position = cursor.fetchone()[0]
+                    connection.rollback()
+                    for name in VIEWS:
+                        self._get(f"/views/{name}/wait?position={position}&timeout_s=60")
+                    cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                    cursor.execute("SELECT 1")
+                for name, query in VIEWS.items():
+                    self._compare(cursor, name, query)
+            connection.rollback()
+        finally:
+            connection.close()
+
+    def _compare(self, cursor, name: str, query: str) -> None:  # noqa: ANN001
+        cursor.execute(
+            f"SELECT (SELECT count(*) FROM ((TABLE {name} EXCEPT ALL ({query})) UNION ALL"
+            f" (({query}) EXCEPT ALL TABLE {name})) AS d), (SELECT count(*) FROM {name})"
+        )
+        different, rows = cursor.fetchone()
+        verdict = self._verdicts[name]
+        verdict.rows = rows
+        if different:
+            verdict.wrong += 1
+            self._say(f"[red]{name}: {different} rows differ[/]")
+        else:
+            verdict.equal += 1
+
+    def _screen(self, shop: Shop) -> Group:
+        figures = self._get("/health")["pipeline"] or {}
+        table = Table("view", "kind", "rows", "changes/s", "compared with PostgreSQL", box=None)
+        for view in self._get("/views")["views"]:
+            name = view["name"]
+            counts = figures.get("views", {}).get(f"public.{name}", {"changes": 0})
+            rate = self._rate.of(name, counts["changes"])
+            verdict = self._verdicts[name]
+            rows = f"{verdict.rows:,}" if verdict.rows else "-"
+            table.add_row(name, view["kind"], rows, f"{rate:,.0f}", verdict.text())
+        source = self._rate.of("", shop.changes)
+        fresh = figures.get("freshness_ms", {"p50": 0.0, "p99": 0.0})
+        return Group(
+            Text(f"shop: {source:,.0f} changes/s, {shop.transactions:,} transactions so far"),
+            table,
+            Text(f"commit to visible: p50 {fresh['p50']:.1f} ms, p99 {fresh['p99']:.1f} ms"),
+        )
+
+    def _get(self, path: str) -> dict:
+        answer = httpx.get(self._url + path, timeout=90)
+        if answer.status_code not in (200, 503):
+            raise RuntimeError(f"{path}: {answer.status_code} {answer.text}")
+        return answer.json()
+
+    def _result(self) -> int:
+        wrong = sum(v.wrong for v in self._verdicts.values())
+        equal = sum(v.equal for v in self._verdicts.values())
+        self._say(f"{equal} comparisons equal, {wrong} different")
+        return 0 if equal and not wrong else 1
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False)
+
+
+def _bar(view: dict) -> dict:
+    state = view.get("backfill") or {}
+    total = state.get("parts_total") or 1
+    done = total if view["status"] == "live" else min(state.get("parts_done", 0), total * 0.99)
+    note = "live" if view["status"] == "live" else f"{state.get('road', '')} {state.get('phase', '')}"
+    return {"total": total, "completed": done, "note": note}
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,174 @@
+"""The real service as a child of a test: `tidemark serve` on a free port, and its REST calls."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+READY_S = 60.0
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class RunningService:
+    """`with RunningService(dsn, folder) as service:`; kills leave the supervisor alone."""
+
+    def __init__(self, source: str, folder: Path, sink: str = "", **settings: object) -> None:
+        self._folder = folder
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.state = folder / "state"
+        self.log_path = folder / "service.log"
+        self._environment = {
+            **os.environ,
+            "TIDEMARK_SOURCE": source,
+            "TIDEMARK_SINK": sink,
+            "TIDEMARK_STATE": str(self.state),
+            "TIDEMARK_PORT": str(self.port),
+            **{f"TIDEMARK_{k.upper()}": str(v) for k, v in settings.items()},
+        }
+        self._process: subprocess.Popen | None = None
+        self._client = httpx.Client(base_url=self.url, timeout=60)
+
+    def __enter__(self) -> RunningService:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._client.close()
+
+    def start(self) -> None:
+        """Start and wait until REST answers."""
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "service.cli", "serve"],
+                env=self._environment,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            with contextlib.suppress(httpx.HTTPError):
+                self._client.get("/health")
+                return
+            time.sleep(0.05)
+        self.stop()
+        raise AssertionError(f"the service did not start\n{self.log_tail()}")
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code. Whatever of it is left after that fails the test."""
+        if self._process is None:
+            return 0
+        family = self._family()
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            code = self._process.wait(60)
+        finally:
+            self._process.kill()
+            self._process = None
+        _, alive = psutil.wait_procs(family, timeout=10)
+        for left in alive:
+            left.kill()
+        assert not alive, f"left behind: {alive}"
+        return code
+
+    def kill(self) -> None:
+        """kill -9 of the supervisor; the children follow it by themselves."""
+        assert self._process is not None
+        family = self._family()
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+        _, alive = psutil.wait_procs(family, timeout=20)
+        assert not alive, f"left behind: {alive}"
+
+    def kill_child(self, name: str) -> bool:
+        """kill -9 of "pipeline" or "api"; False when it was not running just then."""
+        for child in self._family():
+            with contextlib.suppress(psutil.Error):
+                if f"service.run_{name}" in child.cmdline():
+                    child.kill()
+                    return True
+        return False
+
+    def pid_of(self, name: str) -> int | None:
+        """The pid of "pipeline" or "api"."""
+        for child in self._family():
+            with contextlib.suppress(psutil.Error):
+                if f"service.run_{name}" in child.cmdline():
+                    return child.pid
+        return None
+
+    def log_tail(self, size: int = 6000) -> str:
+        """The end of its log."""
+        return self.log_path.read_text()[-size:] if self.log_path.exists() else ""
+
+    # --- REST --------------------------------------------------------------------------------
+
+    def call(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        """One request; tried again while the API process is being restarted."""
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                return self._client.request(method, path, json=body)
+            except httpx.TransportError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def create(self, name: str, query: str, wait_s: float = 60, **options: str) -> dict[str, Any]:
+        """Create a view and wait until it is live."""
+        body = {"name": name, "query": query, "options": options}
+        answer = self.call("POST", f"/views?wait_s={wait_s}", body)
+        assert answer.status_code == 201, answer.text
+        view = answer.json()
+        if wait_s:
+            assert view["status"] == "live", f"{view}\n{self.log_tail()}"
+        return view
+
+    def await_status(self, name: str, status: str = "live", timeout_s: float = 60) -> dict:
+        """Wait until a view has a status."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            view = self.call("GET", f"/views/{name}").json()
+            if view.get("status") == status:
+                return view
+            assert time.monotonic() < deadline, f"{view}\n{self.log_tail()}"
+            time.sleep(0.05)
+
+    def drop(self, name: str) -> None:
+        """Drop a view and wait until nothing of it is left."""
+        answer = self.call("DELETE", f"/views/{name}")
+        assert answer.status_code == 204, answer.text
+
+    def wait(self, name: str, position: str, timeout_s: float = 30) -> str:
+        """Wait until the position is visible; the position reached."""
+        path = f"/views/{name}/wait?position={position}&timeout_s={timeout_s}"
+        answer = self.call("GET", path)
+        assert answer.status_code == 200, f"{answer.text}\n{self.log_tail()}"
+        return answer.json()["position"]
+
+    def _family(self) -> list[psutil.Process]:
+        if self._process is None:
+            return []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(self._process.pid)
+            return [parent, *parent.children(recursive=True)]
+        return []

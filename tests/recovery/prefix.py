@@ -1,0 +1,199 @@
+"""The check that all recovery tests share: every epoch names its prefix (RELIABILITY.md).
+
+A single writer numbers its transactions in marker(id), moves money between accounts and touches
+orders; a model in plain Python replays the same transactions. One view is max(id) of marker, so
+each state of the sink names the prefix it claims; the rows seen with it must be the model's rows
+at that prefix. Balances always sum to zero, also across two views read in one snapshot.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from psycopg2 import Error
+
+from tests.harness.postgres import Database
+
+ACCOUNTS = 40
+
+SCHEMA = f"""
+CREATE TABLE marker (id bigint PRIMARY KEY);
+INSERT INTO marker VALUES (0);
+CREATE TABLE accounts (id int PRIMARY KEY, owner text NOT NULL, balance bigint NOT NULL);
+INSERT INTO accounts SELECT i, 'owner ' || i % 7, 0 FROM generate_series(1, {ACCOUNTS}) i;
+CREATE TABLE entries (id bigint PRIMARY KEY, account int NOT NULL, amount bigint NOT NULL);
+"""
+
+VIEWS = {
+    "prefix": "SELECT max(id) AS id FROM marker",
+    "total": "SELECT sum(balance) AS total FROM accounts",
+    "by_owner": """SELECT a.owner, count(*) AS entries, sum(e.amount) AS moved
+        FROM entries e JOIN accounts a ON a.id = e.account GROUP BY a.owner""",
+    "rich": "SELECT owner, balance FROM accounts WHERE balance > 0",
+}
+
+
+@dataclass
+class Model:
+    """What the views must show after each prefix; filled by the writer before it commits."""
+
+    owners: dict[int, str] = field(
+        default_factory=lambda: {i: f"owner {i % 7}" for i in range(1, ACCOUNTS + 1)}
+    )
+    balances: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(1, 41), 0))
+    entries: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def by_owner(self) -> Counter:
+        """Rows of the view by_owner as a bag."""
+        found: dict[str, list[int]] = {}
+        for account, amount in self.entries.values():
+            row = found.setdefault(self.owners[account], [0, 0])
+            row[0] += 1
+            row[1] += amount
+        return Counter((owner, n, total) for owner, (n, total) in found.items())
+
+    def rich(self) -> Counter:
+        """Rows of the view rich as a bag."""
+        return Counter((self.owners[i], b) for i, b in self.balances.items() if b > 0)
+
+
+class Writer:
+    """One connection, whole transactions, a snapshot of the expected rows after each."""
+
+    def __init__(self, database: Database, seed: int) -> None:
+        self._database = database
+        self._random = random.Random(seed)
+        self._model = Model()
+        self._number = 0
+        self._next_entry = 1
+        self._stopping = threading.Event()
+        self.expected: dict[int, tuple[Counter, Counter]] = {0: (Counter(), Counter())}
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="prefix-writer", daemon=True)
+
+    def start(self) -> None:
+        """Write until `stop`."""
+        self._thread.start()
+
+    def stop(self) -> int:
+        """The number of the last committed transaction."""
+        self._stopping.set()
+        self._thread.join()
+        if self.failure is not None:
+            raise self.failure
+        return self._number
+
+    def _run(self) -> None:
+        try:
+            connection = None
+            while not self._stopping.is_set():
+                number = self._number + 1
+                statements = self._next_transaction(number)
+                # Known before it can be seen: the sink may show it before commit returns.
+                self.expected[number] = (self._model.by_owner(), self._model.rich())
+                connection = self._commit(connection, number, statements)
+                self._number = number
+                time.sleep(self._random.choice((0, 0.001, 0.004)))
+        except BaseException as error:
+            self.failure = error
+
+    def _commit(self, connection, number: int, statements: list[tuple[str, tuple]]):  # noqa: ANN001, ANN202
+        while True:
+            try:
+                connection = connection or self._database.connect(autocommit=False)
+                with connection.cursor() as cursor:
+                    cursor.execute("SELECT 1 FROM marker WHERE id = %s", (number,))
+                    if cursor.fetchone() is None:
+                        for sql, values in statements:
+                            cursor.execute(sql, values)
+                    connection.commit()
+                return connection
+            except Error:
+                # The server restarts; whether the commit was taken is looked up the next time.
+                if connection is not None:
+                    connection.close()
+                connection = None
+                time.sleep(0.05)
+
+    def _next_transaction(self, number: int) -> list[tuple[str, tuple]]:
+        pick, model = self._random, self._model
+        statements: list[tuple[str, tuple]] = [("INSERT INTO marker VALUES (%s)", (number,))]
+        giver, taker = pick.sample(range(1, ACCOUNTS + 1), 2)
+        amount = pick.randint(1, 100)
+        for account, change in ((giver, -amount), (taker, amount)):
+            model.balances[account] += change
+            statements.append(
+                ("UPDATE accounts SET balance = balance + %s WHERE id = %s", (change, account))
+            )
+            entry, self._next_entry = self._next_entry, self._next_entry + 1
+            model.entries[entry] = (account, change)
+            values = (entry, account, change)
+            statements.append(("INSERT INTO entries VALUES (%s, %s, %s)", values))
+        if pick.random() < 0.3 and model.entries:
+            entry = pick.choice(list(model.entries))
+            del model.entries[entry]
+            statements.append(("DELETE FROM entries WHERE id = %s", (entry,)))
+        if pick.random() < 0.1:
+            account, owner = pick.randint(1, ACCOUNTS), f"owner {pick.randint(0, 9)}"
+            model.owners[account] = owner
+            statements.append(("UPDATE accounts SET owner = %s WHERE id = %s", (owner, account)))
+        return statements
+
+
+class Checker:
+    """Reads all views in one snapshot of the sink, again and again, and holds them to the model."""
+
+    def __init__(self, sink: Database, writer: Writer) -> None:
+        self._sink = sink
+        self._writer = writer
+        self._last = -1
+        self.states = 0
+        self.distinct = 0
+        self._connection = None
+
+    def check(self) -> int | None:
+        """One look; the prefix it showed, or None when the sink could not be read just then."""
+        try:
+            self._connection = self._connection or self._sink.connect(autocommit=False)
+            seen = self._read()
+        except Error:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+            return None
+        prefix, total, by_owner, rich = seen
+        assert prefix >= self._last, f"prefix went back from {self._last} to {prefix}"
+        assert total == 0, f"at prefix {prefix} the balances sum to {total}"
+        wanted_by_owner, wanted_rich = self._writer.expected[prefix]
+        assert by_owner == wanted_by_owner, f"by_owner at prefix {prefix}: {by_owner}"
+        assert rich == wanted_rich, f"rich at prefix {prefix}: {rich}"
+        self.states += 1
+        self.distinct += prefix != self._last
+        self._last = prefix
+        return prefix
+
+    def close(self) -> None:
+        """End the session."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _read(self) -> tuple[int, int, Counter, Counter]:
+        assert self._connection is not None
+        with self._connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            answers = []
+            for sql in (
+                "SELECT id FROM prefix",
+                "SELECT total FROM total",
+                "SELECT owner, entries, moved FROM by_owner",
+                "SELECT owner, balance FROM rich",
+            ):
+                cursor.execute(sql)
+                answers.append(cursor.fetchall())
+        self._connection.rollback()
+        (prefix,), (total,) = answers[0][0], answers[1][0]
+        return prefix, int(total), Counter(answers[2]), Counter(answers[3])
