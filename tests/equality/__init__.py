@@ -1,0 +1,1 @@
+"""Views against PostgreSQL's own answers."""
