@@ -11,9 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import settings
 
 from connectors.postgres.embedded import EmbeddedPostgres
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, versions_to_test
+
+# A deadline would measure the machine; print_blob prints what repeats a failure.
+settings.register_profile("tidemark", deadline=None, print_blob=True)
+settings.load_profile("tidemark")
 
 
 @pytest.fixture(scope="session")

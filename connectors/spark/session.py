@@ -29,7 +29,9 @@ JAVA_VERSION = 17
 STOP_TIMEOUT_S = 20.0
 _LOOPBACK = "127.0.0.1"
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
-_NO_JAVA_HINT = "apt-get install openjdk-17-jre-headless, or set JAVA_HOME; or options.backfill=local"
+_NO_JAVA_HINT = (
+    "apt-get install openjdk-17-jre-headless, or set JAVA_HOME; or options.backfill=local"
+)
 _LOG4J = """
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
