@@ -26,12 +26,13 @@ def encode_delta(delta: Delta) -> bytes:
     """One page of all rows."""
     kinds = delta.kinds.encode()
     parts = [_HEAD.pack(_MAGIC, _VERSION, len(kinds), len(delta)), kinds]
-    parts.append(bytes(c.valid is not None for c in delta.columns))
+    masks = [None if c.valid is None or c.valid.all() else c.valid for c in delta.columns]
+    parts.append(bytes(mask is not None for mask in masks))
     size = sum(map(len, parts))
     parts.append(_padding(size))
-    for column in delta.columns:
-        if column.valid is not None:
-            _put(parts, column.valid)
+    for column, mask in zip(delta.columns, masks, strict=True):
+        if mask is not None:
+            _put(parts, mask)
         if column.data is not None:
             start, stop = int(column.values[0]), int(column.values[-1])
             _put(parts, column.values - start)
