@@ -21,7 +21,7 @@ SELECT mood, count(*) AS n, min(at) AS first, max(day) AS last_day, min(mood) AS
 -- name: enum_order
 SELECT id, mood > 'sad' AS better, mood = 'fine' AS fine, mood::text || '!' AS loud FROM events WHERE mood >= 'fine';
 -- name: global_enum
-SELECT min(mood) AS low, max(mood) AS high, count(DISTINCT mood) AS moods FROM events WHERE level > 8;
+SELECT min(mood) AS low, max(mood) AS high, count(DISTINCT mood) AS moods FROM events WHERE level = 8;
 -- name: uuid_join
 SELECT e.id, d.since, d.label, e.kind FROM events e JOIN devices d ON d.device = e.id;
 -- name: uuid_left_join_enum
