@@ -25,6 +25,7 @@ _DTYPES = {KIND_INT: np.int64, KIND_FLOAT: np.float64, KIND_BOOL: np.bool_}
 _KINDS = {"i": KIND_INT, "f": KIND_FLOAT, "b": KIND_BOOL}
 _SEED_FIRST = 0x7469_6465
 _SEED_SECOND = 0x6D61_726B
+SEEDS = (_SEED_FIRST, _SEED_SECOND)
 
 
 class Column:

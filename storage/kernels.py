@@ -193,3 +193,12 @@ def sum_by_group(group, weights, groups):
     for i in range(group.shape[0]):
         out[group[i]] += weights[i]
     return out
+
+
+NULL_HASH = _NULL
+
+
+@njit(nogil=True, cache=True, inline="always")
+def fold(h, x):
+    """Fold the hash of one more value into the hash of a row; `mix_*` do this for columns."""
+    return splitmix(h * _P1 + x)

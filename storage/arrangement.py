@@ -1,0 +1,120 @@
+"""Arrangement and Sums of the product store: the contracts of `storage.store` over a RunSet.
+
+A negative weight is noticed for sure by the `lookup` of the row's key and by `scan`, and without
+either when the row reaches a merge that starts at the oldest run (the first flush, and each
+large merge); never by `apply` alone, which does not read. Invariant: a key is compared with the
+keys asked for after its hash has matched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from storage.delta import Column, Delta, equal_rows, hash_columns
+from storage.layout import HEAP_LIMIT_BYTES
+from storage.pages import Selection
+from storage.run_set import RunSet
+from storage.store import ArrangementSpec, SumsSpec
+
+
+def _find(
+    runs: RunSet, keys: Sequence[Column], key: Sequence[int]
+) -> Iterator[tuple[np.ndarray, list[Column], np.ndarray]]:
+    """Rows of all keys asked for, in parts: (index into keys, columns, totals int64[k, width])."""
+    n = len(keys[0]) if keys else 1
+    if n == 0:
+        return
+    hashes = hash_columns(keys, n)
+    order = np.argsort(hashes) if n > 1 else np.zeros(1, np.int64)
+    for shift, selection in runs.find(hashes[order]):
+        count = len(selection.hits)
+        if count == 0:
+            continue
+        index = order[selection.hits[:, 0] + shift]
+        columns = runs.layout.columns(selection.hits)
+        totals = selection.totals
+        same = equal_rows(keys, index, [columns[c] for c in key], np.arange(count))
+        if not same.all():
+            keep = np.flatnonzero(same)
+            index, totals = index[keep], totals[keep]
+            columns = [column.take(keep) for column in columns]
+        yield index, columns, totals
+
+
+class RocksArrangement:
+    """A multiset of rows, indexed by key. An empty key is asked for with no columns, once."""
+
+    def __init__(self, spec: ArrangementSpec, runs: RunSet) -> None:
+        self.spec = spec
+        self.runs = runs
+
+    def apply(self, delta: Delta) -> None:
+        """Add the weights of delta's rows to the state. Delta need not be consolidated."""
+        if len(delta) > 1 and self.runs.layout.heap_bytes(delta.columns) > HEAP_LIMIT_BYTES:
+            half = len(delta) // 2
+            self.apply(delta.slice(0, half))
+            self.apply(delta.slice(half, len(delta)))
+            return
+        self.runs.add(delta.columns, delta.weights.reshape(1, -1))
+
+    def lookup(self, keys: Sequence[Column]) -> tuple[np.ndarray, Delta]:
+        """Every row kept under each of n keys; see the contract. NegativeWeightError."""
+        parts = list(_find(self.runs, keys, self.spec.key))
+        if not parts:
+            return np.empty(0, np.int64), Delta.empty(self.spec.kinds)
+        if len(parts) == 1:
+            index, columns, totals = parts[0]
+            return index, Delta(columns, totals[:, 0])
+        index = np.concatenate([part[0] for part in parts])
+        return index, Delta.concat([Delta(columns, t[:, 0]) for _, columns, t in parts])
+
+    def scan(self) -> Iterator[Delta]:
+        """All rows, each once, in chunks of some 30,000. Write nothing meanwhile."""
+        for selection in self.runs.scan():
+            yield _delta(self.runs, selection)
+
+    def row_count(self) -> int:
+        """About how many distinct rows are kept; a merge makes it exact."""
+        return self.runs.net_rows()
+
+
+def _delta(runs: RunSet, selection: Selection) -> Delta:
+    return Delta(runs.layout.columns(selection.hits), selection.totals[:, 0].copy())
+
+
+class RocksSums:
+    """A vector of int64 sums for each key. An empty key is given by no columns, once."""
+
+    def __init__(self, spec: SumsSpec, runs: RunSet) -> None:
+        self.spec = spec
+        self.runs = runs
+        self._key = range(len(spec.key_kinds))
+
+    def add(self, keys: Sequence[Column], sums: np.ndarray) -> None:
+        """Add int64[width, n] to the vectors of n keys."""
+        n = sums.shape[1]
+        if n > 1 and self.runs.layout.heap_bytes(keys) > HEAP_LIMIT_BYTES:
+            half = n // 2
+            self.add([key.slice(0, half) for key in keys], sums[:, :half])
+            self.add([key.slice(half, n) for key in keys], sums[:, half:])
+            return
+        self.runs.add(keys, np.ascontiguousarray(sums, np.int64))
+
+    def lookup(self, keys: Sequence[Column]) -> np.ndarray:
+        """int64[width, n]: the vector of each key; zeros where there is none."""
+        out = np.zeros((self.spec.width, len(keys[0]) if keys else 1), np.int64)
+        for index, _, totals in _find(self.runs, keys, self._key):
+            out[:, index] = totals.T
+        return out
+
+    def scan(self) -> Iterator[tuple[tuple[Column, ...], np.ndarray]]:
+        """All (key columns, int64[width, n]), each key once. Write nothing meanwhile."""
+        for selection in self.runs.scan():
+            keys = tuple(self.runs.layout.columns(selection.hits))
+            yield keys, np.ascontiguousarray(selection.totals.T)
+
+    def key_count(self) -> int:
+        """About how many keys are kept, within a few percent."""
+        return self.runs.distinct_rows()

@@ -1,0 +1,175 @@
+"""Bulk load: one partition of an arrangement as one file that a RocksStore takes over whole.
+
+The hashes of keys are cut into equal ranges, the partitions; a task that has all rows of one
+writes their pages as an SST file, without a database. Invariant: the files of all partitions,
+in order, are one run, and hold exactly what `apply` of the same rows would have kept.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import xxhash
+from rocksdict import DBCompressionType, IngestExternalFileOptions, Options, Rdict, SstFileWriter
+
+from storage.delta import Column, Delta, hash_columns
+from storage.layout import Layout
+from storage.pages import Selection, Tuning, cut, order_rows, verify
+from storage.runs import BULK_RUN, PAGE, arrangement_range, page_key
+from storage.store import ArrangementSpec, BulkFile, NegativeWeightError, StorageError, SumsSpec
+from storage.write_set import stored_keys
+
+_PARTITION_SHIFT = 32
+
+
+def identity_of(name: str) -> int:
+    """The 64-bit number that stands for an arrangement in storage keys."""
+    return xxhash.xxh64_intdigest(name.encode())
+
+
+def partition_of(hashes: np.ndarray, partitions: int) -> np.ndarray:
+    """int64[n]: the partition, 0 <= p < partitions < 2^32, of each uint64 key hash; ascending.
+
+    >>> partition_of(np.array([0, 1 << 63, 2**64 - 1], np.uint64), 4).tolist()
+    [0, 2, 3]
+    """
+    top = hashes >> np.uint64(32)
+    return ((top * np.uint64(partitions)) >> np.uint64(32)).astype(np.int64)
+
+
+def partition_rows(columns: Sequence[Column], n: int, partitions: int) -> np.ndarray:
+    """int64[n]: the partition of each row, given its key columns in the order of the key."""
+    return partition_of(hash_columns(columns, n), partitions)
+
+
+def raw_options(*, compress: bool) -> Options:
+    """RocksDB options that database and files share."""
+    options = Options(raw_mode=True)
+    kind = DBCompressionType.lz4() if compress else DBCompressionType.none()
+    options.set_compression_type(kind)
+    return options
+
+
+class BulkWriter:
+    """Collects the rows of one partition and writes them as one file at `path`.
+
+    The spec is that of the arrangement or sums; nothing is written before `finish`.
+    """
+
+    def __init__(
+        self,
+        spec: ArrangementSpec | SumsSpec,
+        partition: int,
+        partitions: int,
+        path: str,
+        tuning: Tuning | None = None,
+    ) -> None:
+        self.spec = spec
+        self.partition = partition
+        self.partitions = partitions
+        self.path = path
+        self._layout = Layout.of(spec)
+        self._tuning = tuning or Tuning()
+        self._columns: list[Sequence[Column]] = []
+        self._values: list[np.ndarray] = []
+
+    def add(self, delta: Delta) -> None:
+        """Take rows of an arrangement; equal ones are added up in the end."""
+        self._add(delta.columns, delta.weights.reshape(1, -1))
+
+    def add_sums(self, keys: Sequence[Column], sums: np.ndarray) -> None:
+        """Take int64[width, n] sums of n keys."""
+        self._add(keys, sums)
+
+    def _add(self, columns: Sequence[Column], values: np.ndarray) -> None:
+        if values.shape[1]:
+            self._columns.append(columns)
+            self._values.append(np.ascontiguousarray(values, np.int64))
+
+    def finish(self) -> BulkFile:
+        """Write the file. A partition without rows gives pages = 0 and no file.
+
+        StorageError state.mismatch: a row belongs to another partition; NegativeWeightError.
+        """
+        if not self._values:
+            return self._file(0, [], [])
+        columns = [Column.concat(parts) for parts in zip(*self._columns, strict=True)]
+        image = self._layout.image(columns, np.concatenate(self._values, axis=1))
+        selection = order_rows(self._layout, image)
+        if not len(selection.hits):
+            return self._file(0, [], [])
+        self._check(image, selection)
+        writer = SstFileWriter(raw_options(compress=True))
+        writer.open(self.path)
+        first: list[int] = []
+        first_row: list[int] = []
+        identity = identity_of(self.spec.name)
+        for number, page in enumerate(cut(self._layout, selection, self._tuning)):
+            place = self.partition << _PARTITION_SHIFT | number
+            writer[page_key(identity, BULK_RUN, place)] = page.sealed
+            first.append(page.first[0])
+            first_row.append(page.first[1])
+        writer.finish()
+        return self._file(len(selection.hits), first, first_row)
+
+    def _check(self, image: np.ndarray, selection: Selection) -> None:
+        hashes = self._layout.words_of(image)[0]
+        ends = np.array([hashes.min(), hashes.max()], np.uint64)
+        if (partition_of(ends, self.partitions) != self.partition).any():
+            detail = f'rows of "{self.spec.name}" outside of partition {self.partition}'
+            raise StorageError("state.mismatch", detail, "partition rows with partition_rows")
+        if isinstance(self.spec, ArrangementSpec) and selection.totals.min() < 0:
+            at = int(np.argmin(selection.totals[:, 0]))
+            row = tuple(
+                c.to_list()[0] for c in self._layout.columns(selection.hits[at : at + 1])
+            )
+            raise NegativeWeightError(self.spec.name, repr(row), int(selection.totals[at, 0]))
+
+    def _file(self, rows: int, first: list[int], first_row: list[int]) -> BulkFile:
+        hashes = np.array([first, first_row], np.uint64).tobytes()
+        path = self.path if rows else ""
+        return BulkFile(self.spec.name, path, self.partition, rows, len(first), hashes)
+
+
+def page_numbers(file: BulkFile) -> np.ndarray:
+    """uint64[pages]: the numbers that the pages of a file have in their run."""
+    start = np.uint64(file.partition << _PARTITION_SHIFT)
+    return np.arange(file.pages, dtype=np.uint64) + start
+
+
+def first_rows(file: BulkFile) -> np.ndarray:
+    """uint64[2, pages]: key hash and row hash of the first row of each page."""
+    return np.frombuffer(file.first_hashes, np.uint64).reshape(2, file.pages)
+
+
+def read_file(
+    file: BulkFile, spec: ArrangementSpec | SumsSpec
+) -> Iterator[tuple[list[Column], np.ndarray]]:
+    """The rows of a file, page by page: (columns, int64[width, n] values). It stays in place."""
+    if file.pages == 0:
+        return
+    layout = Layout.of(spec)
+    with tempfile.TemporaryDirectory() as directory:
+        copy = str(Path(directory) / "pages.sst")
+        shutil.copyfile(file.path, copy)
+        options = raw_options(compress=False)
+        options.create_if_missing(True)
+        db = Rdict(str(Path(directory) / "db"), options)
+        try:
+            take = IngestExternalFileOptions()
+            take.set_move_files(True)
+            db.ingest_external_file([copy], take)
+            keys = stored_keys(db, *arrangement_range(PAGE, identity_of(file.name)))
+            for key in keys:
+                page = verify(db.get(key), layout, f'page of "{file.name}"')
+                hits = np.zeros((page.rows, 3), np.int64)
+                hits[:, 1] = page.address
+                hits[:, 2] = np.arange(page.rows)
+                words = layout.words_of(np.frombuffer(page.sealed, np.uint64))
+                yield layout.columns(hits), words[layout.value_at :].view(np.int64).copy()
+        finally:
+            db.close()

@@ -1,0 +1,125 @@
+"""Layout: how rows of given columns lie in a page image, and back.
+
+An image is uint64 words: a header (magic and version, checksum, rows, shape), then for each word
+of a row one array[rows] (key hash, two row hashes, NULL bits of 64 columns each, the columns, and
+last the values that add up: one weight, or the sums), then the heap of all byte strings. A column
+is its 8 bytes, or start << 32 | length in the heap. Invariant: rows that are equal have equal
+hashes, and rows with equal hashes (128 bits) are taken for equal. Part of the format on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import xxhash
+
+from storage import page_kernels
+from storage.delta import KIND_BOOL, KIND_BYTES, KIND_FLOAT, SEEDS, Column
+from storage.page_access import HASHES, HEADER
+from storage.store import ArrangementSpec, StorageError, SumsSpec
+
+VERSION = 1
+MAGIC = 0x5469_6465_6D6B << 16  # "Tidemk", then 16 bits of version
+HEAP_LIMIT_BYTES = 1 << 30
+_SEEDS = np.array(SEEDS, np.uint64)
+
+
+class Layout:
+    """Word positions for rows of `kinds` with `width` values that add up.
+
+    key: the columns whose hash sorts and finds the rows.
+    """
+
+    def __init__(self, kinds: str, key: Sequence[int], width: int) -> None:
+        columns = len(kinds)
+        self.kinds = kinds
+        self.key = np.array(key, np.int64)
+        self.width = width
+        self.masks = (columns + 63) // 64
+        self.column_at = HASHES + self.masks
+        self.value_at = self.column_at + columns
+        self.words = self.value_at + width
+        self.is_bytes = np.array([k == KIND_BYTES for k in kinds], np.bool_)
+        self.byte_columns = np.flatnonzero(self.is_bytes)
+        self.byte_words = self.byte_columns + self.column_at
+        text = f"{kinds}|{','.join(map(str, key))}|{width}"
+        self.shape = xxhash.xxh3_64_intdigest(text.encode())
+
+    @staticmethod
+    def of(spec: ArrangementSpec | SumsSpec) -> Layout:
+        """The layout of an arrangement (one weight a row) or of sums (the key is the row)."""
+        if isinstance(spec, ArrangementSpec):
+            return Layout(spec.kinds, spec.key, 1)
+        return Layout(spec.key_kinds, range(len(spec.key_kinds)), spec.width)
+
+    def heap_bytes(self, columns: Sequence[Column]) -> int:
+        """Bytes of all byte strings in these columns."""
+        ends = (columns[c].values for c in self.byte_columns)
+        return sum(int(v[-1] - v[0]) for v in ends)
+
+    def image(self, columns: Sequence[Column], values: np.ndarray) -> np.ndarray:
+        """An unsorted, unsealed image of n rows: columns, and int64[width, n] values."""
+        n = values.shape[1]
+        heap_bytes = self.heap_bytes(columns)
+        if heap_bytes >= 1 << 32:
+            raise StorageError("state.format", f"{heap_bytes} bytes of strings in one image")
+        image = self.blank(n, heap_bytes)
+        words = image[HEADER : HEADER + self.words * n].reshape(self.words, n)
+        heap = image[HEADER + self.words * n :].view(np.uint8)
+        words[HASHES : self.column_at] = 0
+        at = 0
+        for c, column in enumerate(columns):
+            out = words[self.column_at + c]
+            if column.data is not None:
+                start, stop = int(column.values[0]), int(column.values[-1])
+                page_kernels.pack_bytes(column.values, at, out)
+                heap[at : at + stop - start] = column.data[start:stop]
+                at += stop - start
+            elif column.values.dtype == np.bool_:
+                out[:] = column.values
+            else:
+                out[:] = column.values.view(np.uint64)
+            if column.valid is not None:
+                words[HASHES + c // 64] |= (~column.valid).astype(np.uint64) << np.uint64(c % 64)
+        words[self.value_at :] = values.view(np.uint64)
+        page_kernels.hash_rows(words, heap, self.key, self.masks, self.is_bytes, _SEEDS)
+        return image
+
+    def blank(self, rows: int, heap_bytes: int) -> np.ndarray:
+        """An image with its header but no rows yet; the padding of the heap is zero."""
+        image = np.empty(HEADER + self.words * rows + (heap_bytes + 7) // 8, np.uint64)
+        image[0] = MAGIC | VERSION
+        image[1] = 0
+        image[2] = rows
+        image[3] = self.shape
+        if heap_bytes % 8:
+            image[-1] = 0
+        return image
+
+    def words_of(self, image: np.ndarray) -> np.ndarray:
+        """uint64[words, rows]: the rows of an image, as a view."""
+        rows = int(image[2])
+        return image[HEADER : HEADER + self.words * rows].reshape(self.words, rows)
+
+    def columns(self, hits: np.ndarray) -> list[Column]:
+        """The columns of rows named by hits int64[k, 3]: (any, address of the image, row)."""
+        if not self.kinds:
+            return []
+        words = page_kernels.gather_words(hits, HASHES, self.masks + len(self.kinds))
+        nulls = [int(np.bitwise_or.reduce(mask)) for mask in words[: self.masks]]
+        out = []
+        for c, kind in enumerate(self.kinds):
+            word = words[self.masks + c]
+            valid = None
+            if nulls[c // 64] >> (c % 64) & 1:
+                valid = (words[c // 64] >> np.uint64(c % 64)) & np.uint64(1) == 0
+            if kind == KIND_BYTES:
+                offsets, heap = page_kernels.gather_bytes(hits, word, self.words)
+                out.append(Column(offsets, valid, heap))
+            elif kind == KIND_BOOL:
+                out.append(Column(word.astype(np.bool_), valid))
+            else:
+                out.append(Column(word.view(np.float64 if kind == KIND_FLOAT else np.int64), valid))
+        return out
+

@@ -1,0 +1,69 @@
+"""The pages of all runs on disk that are in memory, within a budget of bytes.
+
+CLOCK: a page that a search touched since the hand last came by stays. Invariant: after `shrink`
+the pages held come to at most the budget; between two shrinks any page may be relied upon.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from storage.runs import Run
+
+
+class PageCache:
+    """Which pages are held; the bytes and addresses stand in the runs themselves."""
+
+    def __init__(self, budget_bytes: int) -> None:
+        self.budget_bytes = budget_bytes
+        self.used_bytes = 0
+        self._entries: list[tuple[Run, int]] = []
+        self._hand = 0
+        self._stale = 0
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether so many bytes more would still be within the budget."""
+        return self.used_bytes + size_bytes <= self.budget_bytes
+
+    def add(self, run: Run, page: int, sealed: bytes, address: int) -> None:
+        """Hold a page; nothing is given up for it before the next shrink."""
+        run.buffers[page] = sealed
+        run.addresses[page] = address
+        run.touched[page] = 1
+        self.used_bytes += len(sealed)
+        self._entries.append((run, page))
+
+    def release(self, run: Run) -> None:
+        """Let go of all pages of a run that is no more."""
+        for page, sealed in enumerate(run.buffers):
+            if sealed is not None:
+                self.used_bytes -= len(sealed)
+                self._stale += 1
+                run.buffers[page] = None
+                run.addresses[page] = 0
+        if self._stale > 64 and 2 * self._stale > len(self._entries):
+            self._entries = [(r, p) for r, p in self._entries if r.buffers[p] is not None]
+            self._hand = 0
+            self._stale = 0
+
+    def shrink(self) -> None:
+        """Give up pages until the budget is kept."""
+        entries = self._entries
+        while self.used_bytes > self.budget_bytes and entries:
+            if self._hand >= len(entries):
+                self._hand = 0
+            run, page = entries[self._hand]
+            sealed = run.buffers[page]
+            if sealed is not None and run.touched[page]:
+                run.touched[page] = 0
+                self._hand += 1
+                continue
+            if sealed is None:
+                self._stale -= 1
+            else:
+                self.used_bytes -= len(sealed)
+                run.buffers[page] = None
+                run.addresses[page] = 0
+            entries[self._hand] = entries[-1]
+            entries.pop()

@@ -1,0 +1,141 @@
+"""Sealed pages: page images as bytes with a checksum, and how rows are cut into them.
+
+A sealed page is what RocksDB holds and what searches read, without a conversion between the two.
+Invariant: the bytes of a page never change after `seal`; `verify` refuses any others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import xxhash
+
+from storage import page_kernels
+from storage.layout import MAGIC, VERSION, Layout
+from storage.page_access import HEADER
+from storage.store import StorageError
+
+_CHECKED_FROM = 16
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Sizes and rates of the runs. The defaults are measured; tests force the rare paths.
+
+    page_rows, page_heap_bytes: where a page is cut. memory_rows: rows of an arrangement that
+    stay in memory (and in the log) before they become a run on disk. fan: this many neighbouring
+    runs of like size are merged. fuel: rows merged for each row applied. merge_pages, scan_pages:
+    pages read in one step of a merge or a scan.
+    """
+
+    page_rows: int = 1024
+    page_heap_bytes: int = 1 << 18
+    memory_rows: int = 16384
+    fan: int = 4
+    fuel: int = 6
+    merge_pages: int = 4
+    scan_pages: int = 32
+
+
+class Selection(NamedTuple):
+    """Rows in order: hits int64[k, 3] of (any, image address, row), totals int64[k, width]."""
+
+    hits: np.ndarray
+    totals: np.ndarray
+
+
+class Page(NamedTuple):
+    """A sealed page in memory. first: (key hash, row hash) of its first row."""
+
+    sealed: bytes
+    address: int
+    rows: int
+    first: tuple[int, int]
+
+
+def address_of(buffer: bytes | np.ndarray) -> int:
+    """Where the bytes lie; valid as long as the caller keeps the buffer."""
+    view = np.frombuffer(buffer, np.uint8) if isinstance(buffer, bytes) else buffer
+    return view.__array_interface__["data"][0]
+
+
+def seal(layout: Layout, selection: Selection, heap_bytes: int) -> Page:
+    """One page of all rows of the selection, of which heap_bytes are byte strings."""
+    image = layout.blank(len(selection.hits), heap_bytes)
+    page_kernels.write_page(
+        image, selection.hits, selection.totals, layout.byte_words, layout.words
+    )
+    body = image.view(np.uint8)[_CHECKED_FROM:]
+    image[1] = xxhash.xxh3_64_intdigest(memoryview(body))
+    return open_page(image.tobytes())
+
+
+def open_page(sealed: bytes) -> Page:
+    """The page in these bytes, which have been verified or just been made."""
+    words = np.frombuffer(sealed, np.uint64)
+    rows = int(words[2])
+    first = (int(words[HEADER]), int(words[HEADER + rows]))
+    return Page(sealed, words.__array_interface__["data"][0], rows, first)
+
+
+def seal_whole(layout: Layout, selection: Selection) -> Page:
+    """One page of the whole selection, whatever its size: a run in memory."""
+    heap_bytes = 0
+    if len(layout.byte_words):
+        heap_bytes = int(page_kernels.heap_ends(selection.hits, layout.byte_words)[-1])
+    return seal(layout, selection, heap_bytes)
+
+
+def cut(layout: Layout, selection: Selection, tuning: Tuning) -> Iterator[Page]:
+    """The selection as pages of like size, at most tuning.page_rows, fewer with long strings."""
+    hits, totals = selection
+    count = len(hits)
+    ends = page_kernels.heap_ends(hits, layout.byte_words) if len(layout.byte_words) else None
+    page_rows = -(-count // max(-(-count // tuning.page_rows), 1))
+    start = 0
+    while start < count:
+        stop = min(start + page_rows, count)
+        heap_bytes = 0
+        if ends is not None:
+            limit = ends[start] + tuning.page_heap_bytes
+            if ends[stop] > limit:
+                stop = max(int(np.searchsorted(ends, limit, "right")) - 1, start + 1)
+            heap_bytes = int(ends[stop] - ends[start])
+        yield seal(layout, Selection(hits[start:stop], totals[start:stop]), heap_bytes)
+        start = stop
+
+
+def verify(sealed: bytes | None, layout: Layout, where: str) -> Page:
+    """The page in bytes that were read back.
+
+    StorageError state.corrupt: missing or changed; state.format: written by another version;
+    state.mismatch: rows of another shape.
+    """
+    if sealed is None:
+        raise StorageError("state.corrupt", f"{where} is missing", "rebuild the view")
+    if len(sealed) < 8 * HEADER or len(sealed) % 8:
+        raise StorageError("state.corrupt", f"{where} has {len(sealed)} bytes", "rebuild the view")
+    magic, checksum, rows, shape = np.frombuffer(sealed, np.uint64, HEADER).tolist()
+    if magic != MAGIC | VERSION and magic >> 16 == MAGIC >> 16:
+        raise StorageError("state.format", f"{where} has format {magic & 0xFFFF}, not {VERSION}")
+    actual = xxhash.xxh3_64_intdigest(memoryview(sealed)[_CHECKED_FROM:])
+    if magic >> 16 != MAGIC >> 16 or checksum != actual or rows == 0:
+        raise StorageError("state.corrupt", f"{where} fails its checksum", "rebuild the view")
+    if shape != layout.shape:
+        raise StorageError("state.mismatch", f"{where} holds rows of another shape")
+    return open_page(sealed)
+
+
+def order_rows(layout: Layout, image: np.ndarray) -> Selection:
+    """The rows of an unsorted image in order, equal ones added up, zeros gone."""
+    words = layout.words_of(image)
+    values = words[layout.value_at :].view(np.int64)
+    order = np.argsort(words[0])
+    rows, totals = page_kernels.settle(order, words, values)
+    hits = np.zeros((len(rows), 3), np.int64)
+    hits[:, 1] = address_of(image)
+    hits[:, 2] = rows
+    return Selection(hits, totals)

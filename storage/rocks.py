@@ -1,0 +1,245 @@
+"""RocksStore: the product's state in one RocksDB directory.
+
+One write batch a commit holds the new pages, directories and log records of all arrangements,
+and the named values. Invariant: what is on disk is always the state after some commit, and after
+a crash of the process the state after the last one. RocksDB has no reads through an open batch,
+so the open epoch is kept aside (`storage.write_set`) and every read goes through it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from rocksdict import BlockBasedOptions, Cache, IngestExternalFileOptions, Options, Rdict
+
+from storage.arrangement import RocksArrangement, RocksSums
+from storage.bulk import first_rows, identity_of, page_numbers, raw_options
+from storage.layout import Layout
+from storage.page_cache import PageCache
+from storage.pages import Tuning, verify
+from storage.run_set import RunSet
+from storage.runs import (
+    BULK_RUN,
+    PAGE,
+    RUN,
+    Run,
+    arrangement_range,
+    page_key,
+    run_key,
+    run_pages,
+)
+from storage.store import ArrangementSpec, BulkFile, StorageError, SumsSpec
+from storage.write_set import WriteSet, stored_keys
+
+FORMAT = b"tidemark 1"
+_FORMAT_KEY = b"f"
+_SPEC = b"a"
+_VALUE = b"v"
+_WRITE_BUFFER_BYTES = 64 << 20
+
+
+def _options() -> Options:
+    options = raw_options(compress=False)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+    options.set_max_background_jobs(2)
+    options.set_max_bytes_for_level_base(8 * _WRITE_BUFFER_BYTES)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(1 << 20)
+    blocks = BlockBasedOptions()
+    blocks.set_block_cache(Cache(8 << 20))
+    blocks.set_block_size(16 << 10)
+    options.set_block_based_table_factory(blocks)
+    return options
+
+
+def _open(path: str) -> Rdict:
+    Path(path).mkdir(parents=True, exist_ok=True)
+    try:
+        return Rdict(path, _options())
+    except Exception as error:
+        text = str(error)
+        if "lock" in text.lower():
+            hint = "stop the other service or choose another state directory"
+            raise StorageError("state.locked", f'"{path}" is in use', hint) from error
+        if "Corruption" in text:
+            raise StorageError("state.corrupt", f'"{path}": {text}', "rebuild") from error
+        raise StorageError("state.io", f'cannot open "{path}": {text}') from error
+
+
+class RocksStore:
+    """Arrangements and named values in the directory `path`; one service at a time.
+
+    cache_bytes: budget for pages in memory, over all arrangements; small runs not yet on disk
+    come on top. StorageError state.locked, state.format, state.corrupt, state.io on opening.
+    """
+
+    def __init__(
+        self, path: str | Path, cache_bytes: int = 256 << 20, tuning: Tuning | None = None
+    ) -> None:
+        self.path = str(path)
+        self._db = _open(self.path)
+        self._tuning = tuning or Tuning()
+        self._writes = WriteSet(self._db)
+        self._open: dict[str, tuple[str, RunSet]] = {}
+        self.cache = PageCache(cache_bytes)
+        try:
+            self._check_format()
+            self._specs = self._read_specs()
+            self._remove_left_overs()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _check_format(self) -> None:
+        found = self._db.get(_FORMAT_KEY)
+        if found is None and not stored_keys(self._db, b"", b"\xff"):
+            self._db.put(_FORMAT_KEY, FORMAT)
+        elif found != FORMAT:
+            detail = f'"{self.path}" has state format {found!r}, this version reads {FORMAT!r}'
+            raise StorageError("state.format", detail, "rebuild the views or go back a version")
+
+    def _read_specs(self) -> dict[str, str]:
+        keys = stored_keys(self._db, _SPEC, _SPEC + b"\xff")
+        return {key[1:].decode(): (self._db.get(key) or b"").decode() for key in keys}
+
+    def _remove_left_overs(self) -> None:
+        """Remove pages whose run was never finished: a merge or a bulk load was cut short."""
+        known = {identity_of(name) for name in self._specs}
+        runs = set(stored_keys(self._db, RUN, RUN + b"\xff" * 16))
+        cursor = self._db.iter()
+        cursor.seek(PAGE)
+        stale = []
+        while cursor.valid() and cursor.key()[:1] == PAGE:
+            key = cursor.key()
+            identity, run = int.from_bytes(key[1:9], "big"), int.from_bytes(key[9:13], "big")
+            start, stop = run_pages(identity, run)
+            if identity not in known or run_key(identity, run) not in runs:
+                stale.append((start, stop))
+            cursor.seek(stop)
+        del cursor
+        for start, stop in stale:
+            self._db.delete_range(start, stop)
+
+    def arrange(self, spec: ArrangementSpec) -> RocksArrangement:
+        """Open or create. StorageError state.mismatch if it exists with another shape."""
+        shape = {"kind": "rows", "kinds": spec.kinds, "key": list(spec.key)}
+        runs = self._run_set(spec, json.dumps(shape), has_weights=True)
+        return RocksArrangement(spec, runs)
+
+    def arrange_sums(self, spec: SumsSpec) -> RocksSums:
+        """Open or create. StorageError state.mismatch if it exists with another shape."""
+        shape = {"kind": "sums", "kinds": spec.key_kinds, "width": spec.width}
+        return RocksSums(spec, self._run_set(spec, json.dumps(shape), has_weights=False))
+
+    def _run_set(
+        self, spec: ArrangementSpec | SumsSpec, shape: str, *, has_weights: bool
+    ) -> RunSet:
+        name = spec.name
+        identity = identity_of(name)
+        stored = self._specs.get(name)
+        if stored is None:
+            if any(identity_of(other) == identity for other in self._specs):
+                raise StorageError("state.mismatch", f'"{name}" has the number of another')
+            self._writes.put(_SPEC + name.encode(), shape.encode())
+            self._specs[name] = shape
+        elif stored != shape:
+            detail = f'"{name}" exists as {stored}, not as {shape}'
+            raise StorageError("state.mismatch", detail, "rebuild the view that owns it")
+        if name not in self._open:
+            shared = (self._writes, self.cache, self._tuning)
+            runs = RunSet(name, identity, Layout.of(spec), shared, has_weights=has_weights)
+            self._open[name] = (shape, runs)
+        return self._open[name][1]
+
+    def drop(self, prefix: str) -> None:
+        """Remove every arrangement whose name starts with prefix; part of the open epoch."""
+        for name in [name for name in self._specs if name.startswith(prefix)]:
+            identity = identity_of(name)
+            if name in self._open:
+                self._open.pop(name)[1].discard()
+            else:
+                RunSet.remove(self._writes, identity)
+            self._writes.put(_SPEC + name.encode(), None)
+            del self._specs[name]
+
+    def put(self, key: str, value: bytes | None) -> None:
+        """Set (None: remove) a named value; part of the open epoch, visible to get at once."""
+        self._writes.put(_VALUE + key.encode(), value)
+
+    def get(self, key: str) -> bytes | None:
+        """A named value, or None."""
+        return self._writes.get(_VALUE + key.encode())
+
+    def items(self, prefix: str) -> Iterator[tuple[str, bytes]]:
+        """Named values whose key starts with prefix, in key order."""
+        start = _VALUE + prefix.encode()
+        for key in self._writes.scan(start, start + b"\xff"):
+            value = self._writes.get(key)
+            if value is not None:
+                yield key[1:].decode(), value
+
+    def commit(self, *, sync: bool = False) -> None:
+        """Write everything since the last commit, at once or not at all; see the contract."""
+        self._writes.commit(sync=sync)
+
+    def sync(self) -> None:
+        """Wait until every commit so far is on disk."""
+        self._db.flush_wal(True)
+
+    def ingest(self, files: Sequence[BulkFile]) -> None:
+        """Take the files of `BulkWriter` as the whole content of their still empty arrangements.
+
+        Each must have been arranged before. Durable on return, apart from the epoch; the files
+        are moved. StorageError state.mismatch: an arrangement is unknown, is not empty, was
+        dropped in the open epoch, or has another shape.
+        """
+        by_name: dict[str, list[BulkFile]] = {}
+        for file in sorted(files, key=lambda f: f.partition):
+            if file.pages:
+                by_name.setdefault(file.name, []).append(file)
+        for name in by_name:
+            self._check_ingest(name)
+        paths = [file.path for parts in by_name.values() for file in parts]
+        if not paths:
+            return
+        for name in by_name:
+            self._db.delete_range(*run_pages(identity_of(name), BULK_RUN))
+        options = IngestExternalFileOptions()
+        options.set_move_files(True)
+        self._db.ingest_external_file(paths, options)
+        durable = WriteSet(self._db)
+        taken = {name: self._bulk_run(name, parts) for name, parts in by_name.items()}
+        for name, run in taken.items():
+            durable.put(_SPEC + name.encode(), self._open[name][0].encode())
+            durable.put(run_key(identity_of(name), BULK_RUN), run.encode())
+        durable.commit(sync=True)
+        for name, run in taken.items():
+            self._open[name][1].ingest(run)
+
+    def _check_ingest(self, name: str) -> None:
+        if name not in self._open:
+            raise StorageError("state.mismatch", f'bulk file for unknown "{name}"', "arrange it")
+        if not self._open[name][1].is_empty():
+            raise StorageError("state.mismatch", f'bulk file for "{name}", which is not empty')
+        if self._writes.removes(arrangement_range(PAGE, identity_of(name))[0]):
+            detail = f'bulk file for "{name}", which the open epoch drops or clears'
+            raise StorageError("state.mismatch", detail, "commit first")
+
+    def _bulk_run(self, name: str, files: Sequence[BulkFile]) -> Run:
+        numbers = np.concatenate([page_numbers(file) for file in files])
+        rows = sum(file.rows for file in files)
+        run = Run(BULK_RUN, 0, (rows, rows), numbers)
+        run.first[:], run.first_row[:] = np.concatenate([first_rows(f) for f in files], axis=1)
+        for at in range(0, len(numbers), max(len(numbers) - 1, 1)):
+            sealed = self._db.get(page_key(identity_of(name), BULK_RUN, int(numbers[at])))
+            verify(sealed, self._open[name][1].layout, f'bulk page of "{name}"')
+        return run
+
+    def close(self) -> None:
+        """Release the state directory. What was not committed is dropped."""
+        self._open.clear()
+        self._db.close()

@@ -1,0 +1,170 @@
+"""A run on disk, the table of all runs of one arrangement, and the keys they are stored under.
+
+A run is an immutable sequence of pages in row order. In memory stay its page numbers and the
+first row identity of each page; pages come and go through the page cache. Invariant: a run exists
+if and only if its directory entry does; pages without one are left-overs and are removed on open.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+import xxhash
+
+from storage.pages import Page
+from storage.store import StorageError
+
+PAGE, RUN, LOG = b"p", b"r", b"l"
+BULK_RUN = 0
+_DIRECTORY = struct.Struct("<QIIqqQ")
+
+
+def arrangement_range(kind: bytes, identity: int) -> tuple[bytes, bytes]:
+    """The keys of one kind (PAGE, RUN, LOG) of an arrangement: [start, stop)."""
+    start = kind + identity.to_bytes(8, "big")
+    return start, start + b"\xff" * 16
+
+
+def run_key(identity: int, run: int) -> bytes:
+    """Where the directory of a run stands."""
+    return struct.pack(">cQI", RUN, identity, run)
+
+
+def page_key(identity: int, run: int, number: int) -> bytes:
+    """Where a page stands. Numbers of a run ascend in row order but need not be dense."""
+    return struct.pack(">cQIQ", PAGE, identity, run, number)
+
+
+def run_pages(identity: int, run: int) -> tuple[bytes, bytes]:
+    """The keys of all pages of a run: [start, stop)."""
+    start = struct.pack(">cQI", PAGE, identity, run)
+    return start, start + b"\xff" * 9
+
+
+def log_key(identity: int, sequence: int) -> bytes:
+    """Where the delta of one apply stands until it is part of a run."""
+    return struct.pack(">cQQ", LOG, identity, sequence)
+
+
+class Run:
+    """The directory of a run, and those of its pages that are in memory.
+
+    numbers, first, first_row: uint64[pages]. rows: entries, retractions included; net: entries
+    that add less those that take away. age orders the runs of an arrangement in time.
+    buffers, addresses, touched belong to the page cache.
+    """
+
+    __slots__ = (
+        "addresses",
+        "age",
+        "buffers",
+        "first",
+        "first_row",
+        "identity",
+        "net",
+        "numbers",
+        "rows",
+        "touched",
+    )
+
+    def __init__(self, identity: int, age: int, counts: tuple[int, int], numbers: np.ndarray):
+        self.identity = identity
+        self.age = age
+        self.rows, self.net = counts
+        self.numbers = numbers
+        self.first = np.empty(len(numbers), np.uint64)
+        self.first_row = np.empty(len(numbers), np.uint64)
+        self.buffers: list[bytes | None] = [None] * len(numbers)
+        self.addresses = np.zeros(len(numbers), np.int64)
+        self.touched = np.zeros(len(numbers), np.uint8)
+
+    @staticmethod
+    def of(identity: int, age: int, net: int, pages: Sequence[Page]) -> Run:
+        """The run of these pages, numbered from zero; none of them is in memory yet."""
+        counts = (sum(page.rows for page in pages), net)
+        run = Run(identity, age, counts, np.arange(len(pages), dtype=np.uint64))
+        run.first[:] = [page.first[0] for page in pages]
+        run.first_row[:] = [page.first[1] for page in pages]
+        return run
+
+    def encode(self) -> bytes:
+        """The directory entry."""
+        parts = (self.numbers, self.first, self.first_row)
+        body = b"".join(part.tobytes() for part in parts)
+        check = xxhash.xxh3_64_intdigest(body)
+        pages = len(self.numbers)
+        return (
+            _DIRECTORY.pack(check, self.identity, pages, self.rows, self.net, self.age) + body
+        )
+
+    @staticmethod
+    def decode(entry: bytes | None) -> Run:
+        """The run of a directory entry. StorageError state.corrupt."""
+        if entry is None or len(entry) < _DIRECTORY.size:
+            raise StorageError("state.corrupt", "a run directory is cut short", "rebuild the view")
+        check, identity, pages, rows, net, age = _DIRECTORY.unpack_from(entry)
+        body = entry[_DIRECTORY.size :]
+        if len(body) != 24 * pages or check != xxhash.xxh3_64_intdigest(body):
+            raise StorageError("state.corrupt", f"directory of run {identity} fails its checksum")
+        numbers, first, first_row = np.frombuffer(body, np.uint64).reshape(3, pages)
+        run = Run(identity, age, (rows, net), numbers)
+        run.first[:] = first
+        run.first_row[:] = first_row
+        return run
+
+
+class RunTable:
+    """The runs of one arrangement, oldest first, and flat arrays over all their pages."""
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+        self.replace(0, 0, [])
+
+    def replace(self, start: int, stop: int, runs: Sequence[Run]) -> None:
+        """Put runs in the place of runs[start:stop]."""
+        self.runs[start:stop] = runs
+        self.starts = np.zeros(len(self.runs) + 1, np.int64)
+        np.cumsum([len(run.numbers) for run in self.runs], out=self.starts[1:])
+        pages = int(self.starts[-1])
+        first = np.empty(pages, np.uint64)
+        addresses = np.empty(pages, np.int64)
+        touched = np.empty(pages, np.uint8)
+        at = 0
+        for run in self.runs:
+            end = at + len(run.numbers)
+            first[at:end] = run.first
+            addresses[at:end] = run.addresses
+            touched[at:end] = run.touched
+            run.addresses = addresses[at:end]
+            run.touched = touched[at:end]
+            at = end
+        self.pages = (first, addresses, touched)
+
+    def locate(self, page: int) -> tuple[Run, int]:
+        """The run, and the page within it, of a position in the flat arrays."""
+        number = int(np.searchsorted(self.starts, page, "right")) - 1
+        return self.runs[number], page - int(self.starts[number])
+
+
+def choose_merge(sizes: Sequence[int], fan: int) -> tuple[int, int] | None:
+    """Which neighbours to merge: the first `fan` or more of like size, small sizes first.
+
+    >>> choose_merge([4000, 70, 60, 80, 90], 4)
+    (1, 5)
+    >>> choose_merge([4000, 70, 60, 80], 4) is None
+    True
+    """
+    if len(sizes) < fan:
+        return None
+    base = (fan - 1).bit_length()
+    classes = [size.bit_length() // base for size in sizes]
+    for most in sorted(set(classes)):
+        start = 0
+        for at in range(len(classes) + 1):
+            if at == len(classes) or classes[at] > most:
+                if at - start >= fan:
+                    return start, at
+                start = at + 1
+    return None
