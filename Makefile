@@ -19,7 +19,7 @@ test: setup  ## the whole suite; style and types are tests of it (tests/test_tid
 	@exec $(VENV)/python -m pytest
 
 quick: setup  ## is the core sound: no server, no JVM
-	@exec $(VENV)/python -m pytest -q tests/unit tests/property tests/test_tidy.py
+	@exec $(VENV)/python -m pytest -q $(wildcard tests/unit tests/property) tests/test_tidy.py
 
 lint: setup
 	@$(VENV)/ruff check .

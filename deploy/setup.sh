@@ -66,7 +66,8 @@ make_venv() {
         "$python" -m venv .venv
     fi
     say "installing the packages of pyproject.toml (the first time takes a few minutes)"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' >&2
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+        --use-pep517 --editable '.[dev]' >&2
 }
 
 has_postgres() {
