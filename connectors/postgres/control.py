@@ -1,0 +1,355 @@
+"""The catalog of a service in its sink database: views, sources, errors, and who is told.
+
+REST, CLI and psql write what they want into tidemark.views; the pipeline reads it, acts, and
+writes how it went. All coordination goes through these tables, so the API keeps no state.
+Invariant: a row is changed by whole statements that commit at once, and everyone who waits is
+told of it (channel "tidemark", by a trigger, so that psql needs no more than SQL).
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import Any, TypeVar
+
+import psycopg2
+from psycopg2.extensions import connection as Connection
+from psycopg2.extras import Json
+
+from connectors.postgres import control_schema
+from connectors.postgres.copy_text import quote_name
+from connectors.postgres.session import connect, is_temporary, to_error
+from connectors.sink import Progress
+from dataflow.errors import SinkError, TemporaryError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ViewRow:
+    """A row of tidemark.views. identity is new for each creation and names the view's state."""
+
+    schema: str
+    name: str
+    query: str
+    identity: str
+    status: str = "analyzing"
+    desired: str = "live"
+    kind: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    row_estimate: int | None = None
+    progress: Mapping[str, Any] | None = None
+    code: str | None = None
+    detail: str | None = None
+    hint: str | None = None
+    key: list[Any] | None = None
+    fields: list[Any] | None = None
+    plan: Any = None
+    warnings: list[str] = field(default_factory=list)
+    epoch: int | None = None
+    positions: Mapping[str, int] | None = None
+    created_by: str = ""
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    live_at: datetime | None = None
+
+    @property
+    def title(self) -> str:
+        """schema.name, for people."""
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True)
+class SourceRow:
+    """A row of tidemark.sources. dsn without its password; position: the newest one confirmed."""
+
+    name: str
+    dsn: str
+    slot: str | None = None
+    publication: str | None = None
+    system_identifier: str | None = None
+    timeline: int | None = None
+    position: int | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class ErrorRow:
+    """A row of tidemark.errors: a source row left out of a view, `count` times."""
+
+    view: str
+    operator: str
+    sqlstate: str
+    message: str
+    source_row: str
+    count: int
+    first_seen: datetime
+
+
+_JSON = {"options", "progress", "key", "fields", "plan", "warnings", "positions", "facts"}
+_BY_DATABASE = {"created_by", "created_at", "updated_at"}
+_VIEW_COLUMNS = tuple(f.name for f in fields(ViewRow))
+_SOURCE_COLUMNS = tuple(f.name for f in fields(SourceRow))
+_CHANGEABLE = frozenset(_VIEW_COLUMNS) - _BY_DATABASE - {"schema", "name", "identity"}
+
+
+class Control:
+    """One session on the control tables, made anew when it was lost; safe for several threads."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._lock = threading.Lock()
+        self._session: Connection | None = None
+        self._listener: Listener | None = None
+
+    def ensure(self) -> None:
+        """Create the control tables if they are missing. SinkError sink.privilege."""
+        self._in_session(control_schema.ensure)
+
+    def close(self) -> None:
+        """End the sessions; the next call makes new ones."""
+        with self._lock:
+            if self._session is not None:
+                self._session.close()
+                self._session = None
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    # --- views -----------------------------------------------------------------------------
+
+    def insert_view(self, row: ViewRow) -> ViewRow:
+        """Ask for a view; the row as stored. SinkError view.name_taken."""
+        columns = [c for c in _VIEW_COLUMNS if c not in _BY_DATABASE]
+        values = [_adapted(c, getattr(row, c)) for c in columns]
+        try:
+            return ViewRow(*self._insert("views", columns, values, _VIEW_COLUMNS))
+        except psycopg2.errors.UniqueViolation:
+            found = self.get_view(row.schema, row.name)
+            if found is not None and found.identity == row.identity:
+                return found  # the first attempt went through before its session was lost
+            is_going = found is not None and found.desired == "dropped"
+            raise SinkError(
+                "view.name_taken",
+                f'view "{row.title}" exists already',
+                detail="it is being dropped" if is_going else "",
+                hint="wait until it is gone" if is_going else "choose another name, or drop it",
+            ) from None
+
+    def get_view(self, schema: str, name: str) -> ViewRow | None:
+        """The view of this name, or None."""
+        found = self._query(
+            _select("views", _VIEW_COLUMNS, "schema = %s AND name = %s"), schema, name
+        )
+        return ViewRow(*found[0]) if found else None
+
+    def list_views(self) -> list[ViewRow]:
+        """All views, oldest first."""
+        found = self._query(_select("views", _VIEW_COLUMNS) + " ORDER BY created_at, identity")
+        return [ViewRow(*row) for row in found]
+
+    def update_view(self, identity: str, **changes: Any) -> bool:
+        """Set the given columns; False when the view is gone."""
+        unknown = set(changes) - _CHANGEABLE
+        if unknown:
+            raise ValueError(f"not columns that change: {sorted(unknown)}")
+        sets = "".join(f", {quote_name(c)} = %s" for c in changes)
+        sql = f"UPDATE tidemark.views SET updated_at = now(){sets} WHERE identity = %s RETURNING 1"
+        return bool(self._query(sql, *(_adapted(c, v) for c, v in changes.items()), identity))
+
+    def delete_view(self, identity: str) -> bool:
+        """Forget a view; False when it was not there. Its table is the sink's to drop."""
+        sql = "DELETE FROM tidemark.views WHERE identity = %s RETURNING 1"
+        return bool(self._query(sql, identity))
+
+    def read_errors(self, schema: str, name: str, limit: int = 100) -> list[ErrorRow]:
+        """Error rows of a view, newest first."""
+        columns = ", ".join(f.name for f in fields(ErrorRow))
+        sql = f"SELECT {columns} FROM tidemark.errors WHERE view = %s"
+        sql += " ORDER BY first_seen DESC, hash LIMIT %s"
+        return [ErrorRow(*row) for row in self._query(sql, f"{schema}.{name}", limit)]
+
+    def count_errors(self) -> dict[str, int]:
+        """Number of rows left out, by "schema.name" of the view; views without any are absent."""
+        sql = "SELECT view, sum(count)::bigint FROM tidemark.errors GROUP BY view"
+        return dict(self._query(sql))
+
+    # --- sources and progress --------------------------------------------------------------
+
+    def upsert_source(self, row: SourceRow) -> None:
+        """Remember a source, or what changed about it."""
+        columns = [c for c in _SOURCE_COLUMNS if c not in _BY_DATABASE]
+        values = [_adapted(c, getattr(row, c)) for c in columns]
+        sets = ", ".join(f"{c} = excluded.{c}" for c in columns[1:])
+        marks = ", ".join(["%s"] * len(columns))
+        self._query(
+            f"INSERT INTO tidemark.sources ({', '.join(columns)}) VALUES ({marks}) "
+            f"ON CONFLICT (name) DO UPDATE SET {sets}, updated_at = now() RETURNING 1",
+            *values,
+        )
+
+    def get_source(self, name: str) -> SourceRow | None:
+        """The source of this name, or None."""
+        found = self._query(_select("sources", _SOURCE_COLUMNS, "name = %s"), name)
+        return _source_row(found[0]) if found else None
+
+    def list_sources(self) -> list[SourceRow]:
+        """All sources by name."""
+        found = self._query(_select("sources", _SOURCE_COLUMNS) + " ORDER BY name")
+        return [_source_row(row) for row in found]
+
+    def delete_source(self, name: str) -> bool:
+        """Forget a source; False when it was not there."""
+        return bool(self._query("DELETE FROM tidemark.sources WHERE name = %s RETURNING 1", name))
+
+    def read_progress(self, key: str = "tidemark") -> Progress | None:
+        """Epoch and positions that stand in the sink under a service's key."""
+        sql = "SELECT epoch, positions FROM tidemark.progress WHERE sink_key = %s"
+        found = self._query(sql, key)
+        return Progress(*found[0]) if found else None
+
+    # --- being told ------------------------------------------------------------------------
+
+    def notify(self) -> None:
+        """Wake everyone who waits, without a change."""
+        self._query("SELECT pg_notify(%s, 'CALL')", control_schema.CHANNEL)
+
+    def listen(self) -> Listener:
+        """A new waiting session; the caller closes it."""
+        return Listener(self._dsn)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether views changed (or may have) since the last call; waits up to timeout_s.
+
+        For one thread only. The first call counts as a change, since something may have been
+        missed before it.
+        """
+        if self._listener is None:
+            self._listener = self.listen()
+        return self._listener.wait(timeout_s)
+
+    # --- sessions --------------------------------------------------------------------------
+
+    def _insert(self, table: str, columns: list[str], values: list[Any], back: tuple) -> tuple:
+        names = ", ".join(columns)
+        marks = ", ".join(["%s"] * len(columns))
+        sql = f"INSERT INTO tidemark.{table} ({names}) VALUES ({marks}) RETURNING {', '.join(back)}"
+        return self._query(sql, *values)[0]
+
+    def _query(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        def run(session: Connection) -> list[tuple[Any, ...]]:
+            with session, session.cursor() as cursor:
+                cursor.execute(sql, parameters)
+                return cursor.fetchall()
+
+        return self._in_session(run)
+
+    def _in_session(self, run: Callable[[Connection], T]) -> T:
+        """Run in our session; a session found dead at the first statement is replaced once."""
+        with self._lock:
+            was_open = self._session is not None and not self._session.closed
+            try:
+                return self._attempt(run)
+            except TemporaryError:
+                if not was_open:
+                    raise
+                return self._attempt(run)
+
+    def _attempt(self, run: Callable[[Connection], T]) -> T:
+        if self._session is None or self._session.closed:
+            self._session = connect(self._dsn, side="sink", application_name="tidemark control")
+        session = self._session
+        try:
+            return run(session)
+        except psycopg2.errors.UniqueViolation:
+            raise
+        except psycopg2.errors.UndefinedTable as error:
+            raise SinkError(
+                "control.missing",
+                'the control tables in schema "tidemark" are missing',
+                detail=str(error.diag.message_primary),
+                hint="start the service once, it creates them",
+            ) from None
+        except psycopg2.Error as error:
+            if is_temporary(error):
+                session.close()
+                self._session = None
+            raise to_error(error, "sink", "cannot use the control tables") from error
+
+
+class Listener:
+    """A session that waits for changes of the catalog; a lost one is replaced."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._session: Connection | None = None
+
+    def wait(self, timeout_s: float) -> bool:
+        """True when something changed, or may have while we were not listening."""
+        if self._session is None or self._session.closed:
+            started = time.monotonic()
+            if self._open():
+                return True
+            time.sleep(max(0.0, timeout_s - (time.monotonic() - started)))
+            return False
+        try:
+            session = self._session
+            session.poll()
+            if not session.notifies:
+                select.select([session], [], [], timeout_s)
+                session.poll()
+            is_changed = bool(session.notifies)
+            session.notifies.clear()
+            return is_changed
+        except (psycopg2.Error, OSError, ValueError):
+            self.close()
+            return False
+
+    def close(self) -> None:
+        """End the session."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _open(self) -> bool:
+        try:
+            session = connect(self._dsn, side="sink", application_name="tidemark listen")
+        except TemporaryError:
+            return False
+        session.autocommit = True
+        with session.cursor() as cursor:
+            cursor.execute(f"LISTEN {quote_name(control_schema.CHANNEL)}")
+        self._session = session
+        return True
+
+
+@contextmanager
+def control_of(dsn: str) -> Iterator[Control]:
+    """A Control that is closed at the end."""
+    control = Control(dsn)
+    try:
+        yield control
+    finally:
+        control.close()
+
+
+def _select(table: str, columns: tuple[str, ...], where: str = "") -> str:
+    sql = f"SELECT {', '.join(columns)} FROM tidemark.{table}"
+    return f"{sql} WHERE {where}" if where else sql
+
+
+def _adapted(column: str, value: Any) -> Any:
+    return Json(value) if column in _JSON and value is not None else value
+
+
+def _source_row(row: tuple[Any, ...]) -> SourceRow:
+    facts = dict(zip(_SOURCE_COLUMNS, row, strict=True))
+    position = facts["position"]
+    return SourceRow(**{**facts, "position": None if position is None else int(position)})

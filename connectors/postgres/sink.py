@@ -1,0 +1,326 @@
+"""Views as plain PostgreSQL tables: one transaction an epoch, with rows, errors and progress.
+
+Invariant: a reader of the sink sees all views, error rows and tidemark.progress of one and the
+same epoch. Fence: the progress moves on by exactly one epoch in the same transaction, so of two
+writers the slower one is refused. `write` may be repeated after a lost connection once
+`read_progress` has shown that the epoch is not there; a session is made anew as needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import psycopg2
+from psycopg2.extensions import connection as Connection
+
+from connectors.postgres import control_schema, copy_text, sink_tables
+from connectors.postgres.copy_text import quote_name, quote_text
+from connectors.postgres.session import connect, is_temporary, to_error, translated
+from connectors.postgres.sink_apply import (
+    Preparer,
+    apply_by_copy,
+    is_large,
+    key_violation,
+    rows_missing,
+    split_delta,
+)
+from connectors.postgres.sink_target import ERRORS, Target, target_of
+from connectors.sink import Progress, SinkEpoch, SinkTable
+from dataflow.delta import Column, Delta
+from dataflow.errors import SinkError, TidemarkError
+
+# Prepared plans must not depend on how small a table was when it was planned: always by index.
+_WRITE_SETTINGS = {
+    "standard_conforming_strings": "on",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_seqscan": "off",
+    "jit": "off",
+    "synchronous_commit": "on",
+}
+_COPY_SETTINGS = {"standard_conforming_strings": "on", "jit": "off"}
+_EXACT_ROWS = 100_000
+
+
+class PostgresSink:
+    """The sink of one service; `key` tells it from another service on the same database.
+
+    Not for several threads at once, except `stage`, `drop` and the readers, which use sessions
+    of their own.
+    """
+
+    def __init__(self, dsn: str, *, key: str = "tidemark") -> None:
+        self._dsn = dsn
+        self._key = key
+        self._session: Connection | None = None
+        self._preparer = Preparer()
+        self._is_prepared = False
+
+    # --- life ------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Make sure that the control tables are there and that we may write.
+
+        TemporaryError sink.unreachable; SinkError sink.read_only, sink.privilege, sink.version.
+        """
+        with self._own_session("cannot prepare the sink") as session:
+            with session.cursor() as cursor:
+                cursor.execute("SELECT pg_is_in_recovery()")
+                if cursor.fetchone()[0]:  # type: ignore[index]
+                    raise SinkError(
+                        "sink.read_only",
+                        "the sink is a standby and cannot be written",
+                        hint="point the sink's DSN at the primary",
+                    )
+            session.rollback()
+            control_schema.ensure(session)
+        self._is_prepared = True
+
+    def check(self, table: SinkTable) -> None:
+        """Whether a view of this name could be created. SinkError as sink_tables.check_name."""
+        self._ensure()
+        with self._own_session(f'cannot check view "{table.title}"') as session:
+            sink_tables.check_name(session.cursor(), table)
+
+    def close(self) -> None:
+        """End the writing session; the next call of write makes a new one."""
+        if self._session is not None:
+            self._session.close()
+        self._session = None
+        self._preparer = Preparer()
+
+    # --- epochs ----------------------------------------------------------------------------
+
+    def read_progress(self) -> Progress | None:
+        """What the last committed epoch said; None before the first."""
+        self._ensure()
+        with self._own_session("cannot read the sink's progress") as session:
+            with session.cursor() as cursor:
+                cursor.execute(
+                    "SELECT epoch, positions FROM tidemark.progress WHERE sink_key = %s",
+                    (self._key,),
+                )
+                row = cursor.fetchone()
+        return None if row is None else Progress(row[0], row[1])
+
+    def write(self, epoch: SinkEpoch) -> None:
+        """Apply in one transaction, durable on return in the order of calls.
+
+        TemporaryError: not applied, or the outcome of the commit is unknown. SinkError
+        sink.fenced: another writer has this epoch. InvariantError sink.key_violation,
+        sink.row_missing: nothing of the epoch is written.
+        """
+        self._ensure()
+        parts = [(target_of(t), delta) for t, delta in epoch.deltas if len(delta)]
+        if epoch.errors is not None and len(epoch.errors):
+            parts.append((ERRORS, epoch.errors))
+        session = self._writing_session()
+        try:
+            with session.cursor() as cursor:
+                self._write(cursor, epoch, parts)
+        except psycopg2.Error as error:
+            raise self._failure(session, epoch, error) from error
+        except BaseException:
+            self._roll_back(session)
+            raise
+
+    def _write(self, cursor: Any, epoch: SinkEpoch, parts: list[tuple[Target, Delta]]) -> None:
+        """Statements gather and go to the server together; what needs an answer flushes them."""
+        positions = quote_text(json.dumps(dict(epoch.progress.positions)))
+        number = epoch.progress.epoch
+        advance = f"SELECT tidemark.advance({quote_text(self._key)}, {number}, {positions})"
+        waiting = [b"BEGIN", advance.encode()]
+        if epoch.swaps:
+            _flush(cursor, waiting)
+            for table in epoch.swaps:
+                sink_tables.swap(cursor, table)
+        for target, delta in parts:
+            changes = split_delta(target, delta)
+            if is_large(changes):
+                _flush(cursor, waiting)
+                apply_by_copy(cursor, target, changes)
+            else:
+                waiting += self._preparer.statements(cursor, target, changes)
+                if sum(map(len, waiting)) > copy_text.SPOOL_BYTES:
+                    _flush(cursor, waiting)
+        _flush(cursor, [*waiting, b"COMMIT"])
+
+    def _failure(
+        self, session: Connection, epoch: SinkEpoch, error: psycopg2.Error
+    ) -> TidemarkError:
+        number = epoch.progress.epoch
+        state, diagnostics = error.pgcode, error.diag
+        if is_temporary(error):
+            self.close()
+            return to_error(error, "sink", f"cannot write epoch {number}")
+        self._roll_back(session)
+        if state == control_schema.FENCED_STATE or diagnostics.table_name == "progress":
+            return SinkError(
+                "sink.fenced",
+                f"epoch {number} does not follow what the sink holds",
+                detail=str(diagnostics.message_primary),
+                hint="another service writes under the same key: stop it, or give it another one",
+            )
+        if state == control_schema.MISSING_STATE:
+            return rows_missing(str(diagnostics.message_primary))
+        if state == "23505" and self._is_key(session, diagnostics):
+            target = Target(str(diagnostics.schema_name), str(diagnostics.table_name), (), ())
+            return key_violation(target, str(diagnostics.message_detail))
+        code, hint = "sink.failed", ""
+        if state == "42P01":
+            code, hint = "sink.table_missing", "drop the view and create it again"
+        elif state is not None and state[:2] in ("22", "23"):
+            code, hint = "sink.constraint", "drop the constraint that was added to the table"
+        return to_error(error, "sink", f"cannot write epoch {number}", code=code, hint=hint)
+
+    def _is_key(self, session: Connection, diagnostics: Any) -> bool:
+        with session.cursor() as cursor:
+            cursor.execute(
+                "SELECT 1 FROM pg_constraint WHERE contype = 'p' AND conname = %s "
+                "AND conrelid = to_regclass(%s)",
+                (
+                    diagnostics.constraint_name,
+                    f"{quote_name(diagnostics.schema_name)}.{quote_name(diagnostics.table_name)}",
+                ),
+            )
+            return cursor.fetchone() is not None
+
+    # --- tables ----------------------------------------------------------------------------
+
+    def stage(self, table: SinkTable, rows: Iterable[Delta]) -> int:
+        """Fill a hidden staging table with a view's first rows; committed, replaced if there."""
+        self._ensure()
+        doing = f'cannot stage the rows of view "{table.title}"'
+        with self._own_session(doing, _COPY_SETTINGS) as session:
+            count = sink_tables.stage(session.cursor(), table, rows)
+            session.commit()
+            return count
+
+    def load(self, table: SinkTable, rows: Iterable[Delta], progress: Progress | None) -> int:
+        """Stage and swap in, apart from any epoch; progress is set as it is, if given."""
+        count = self.stage(table, rows)
+        with self._own_session(f'cannot load view "{table.title}"') as session:
+            cursor = session.cursor()
+            sink_tables.swap(cursor, table)
+            if progress is not None:
+                cursor.execute(
+                    "INSERT INTO tidemark.progress (sink_key, epoch, positions) "
+                    "VALUES (%s, %s, %s) ON CONFLICT (sink_key) DO UPDATE SET "
+                    "epoch = excluded.epoch, positions = excluded.positions, updated_at = now()",
+                    (self._key, progress.epoch, json.dumps(dict(progress.positions))),
+                )
+            session.commit()
+        return count
+
+    def drop_staged(self, table: SinkTable) -> None:
+        """Remove a staging table that will not become a view."""
+        self._ensure()
+        with self._own_session(f'cannot drop staged view "{table.title}"') as session:
+            sink_tables.drop(session.cursor(), table, is_staged=True)
+            session.commit()
+
+    def drop(self, tables: Sequence[SinkTable]) -> None:
+        """Remove the tables, their staging tables and their error rows; SinkError
+        sink.dependents when something of the user's hangs on one, then nothing is dropped."""
+        self._ensure()
+        with self._own_session("cannot drop views") as session:
+            cursor = session.cursor()
+            for table in tables:
+                sink_tables.drop(cursor, table, is_staged=True)
+                sink_tables.drop(cursor, table, is_staged=False)
+            sink_tables.forget_errors(cursor, tables)
+            session.commit()
+
+    def forget_progress(self) -> None:
+        """Remove our progress, when the last view is gone."""
+        self._ensure()
+        with self._own_session("cannot remove the sink's progress") as session:
+            session.cursor().execute(
+                "DELETE FROM tidemark.progress WHERE sink_key = %s", (self._key,)
+            )
+            session.commit()
+
+    def read_rows(self, table: SinkTable) -> Iterator[Delta]:
+        """The view's rows as of one moment, in chunks; a bag's with their counts as weights."""
+        self._ensure()
+        target = target_of(table)
+        columns = target.columns[1:] if target.is_bag else target.columns
+        names = ", ".join(quote_name(c.name) for c in columns)
+        with self._own_session(f'cannot read view "{table.title}"', _COPY_SETTINGS) as session:
+            query = f"SELECT {names} FROM {target.sql}"
+            types = [c.type for c in columns]
+            for chunk in copy_text.copy_out(session.cursor(), query, types):
+                yield _delta_of(chunk, is_bag=target.is_bag)
+
+    def row_count(self, table: SinkTable) -> int:
+        """About how many rows the view has; exact while it is small."""
+        self._ensure()
+        target = target_of(table)
+        rows = f"sum({quote_name(target.count)})" if target.is_bag else "count(*)"
+        with (
+            self._own_session(f'cannot count view "{table.title}"') as session,
+            session.cursor() as cursor,
+        ):
+            cursor.execute(
+                "SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass(%s)", (target.sql,)
+            )
+            found = cursor.fetchone()
+            if found is None:
+                return 0
+            if found[0] > _EXACT_ROWS:
+                return int(found[0])
+            cursor.execute(f"SELECT coalesce({rows}, 0)::bigint FROM {target.sql}")
+            return cursor.fetchone()[0]  # type: ignore[index]
+
+    # --- sessions --------------------------------------------------------------------------
+
+    def _ensure(self) -> None:
+        if not self._is_prepared:
+            self.prepare()
+
+    def _writing_session(self) -> Connection:
+        if self._session is None or self._session.closed:
+            self.close()
+            self._session = connect(
+                self._dsn,
+                side="sink",
+                application_name="tidemark sink",
+                settings=_WRITE_SETTINGS,
+            )
+            self._session.autocommit = True
+        return self._session
+
+    def _roll_back(self, session: Connection) -> None:
+        try:
+            with session.cursor() as cursor:
+                cursor.execute("ROLLBACK")
+        except psycopg2.Error:
+            self.close()
+
+    @contextmanager
+    def _own_session(
+        self, doing: str, settings: dict[str, str] | None = None
+    ) -> Iterator[Connection]:
+        session = connect(self._dsn, side="sink", settings=settings)
+        try:
+            with translated("sink", doing):
+                yield session
+        finally:
+            session.close()
+
+
+def _flush(cursor: Any, waiting: list[bytes]) -> None:
+    if waiting:
+        cursor.execute(b";".join(waiting))
+        waiting.clear()
+
+
+def _delta_of(columns: list[Column], *, is_bag: bool) -> Delta:
+    if is_bag:
+        return Delta(columns[1:], columns[0].values)
+    return Delta(columns, np.ones(len(columns[0]), np.int64))

@@ -1,0 +1,183 @@
+"""Deltas into sink tables, by size: prepared statements in one round trip, or COPY and a join.
+
+A delta is split into deletes, updates in place and inserts; each change must meet exactly the
+rows it names, else the epoch fails and nothing is written: a wrong key or a table that someone
+else changed is never covered up. Callers own the transaction.
+
+Measured (DESIGN 7): arrays in one statement up to some thousand rows, COPY above; with hash and
+merge joins off while the batch is small against the table, or the planner reads all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from connectors.postgres import copy_text, sink_target
+from connectors.postgres.sink_target import Change, Target
+from dataflow.delta import Column, Delta, row_hashes
+from dataflow.errors import InvariantError
+from storage import kernels
+
+COPY_ROWS = 5_000
+COPY_BYTES = 4 << 20
+INDEX_SHARE = 0.05
+
+Changes = list[tuple[str, list[Column], int]]
+
+
+def split_delta(target: Target, delta: Delta) -> Changes:
+    """[(letter, columns of that change, rows)] in order, empty ones left out.
+
+    InvariantError sink.key_violation when a key would come or go twice.
+    """
+    parts = _split_bag(target, delta) if target.is_bag else _split_keyed(target, delta)
+    return [(letter, columns, n) for letter, columns, n in parts if n]
+
+
+def _split_bag(target: Target, delta: Delta) -> Changes:
+    hashes = copy_text.uuid_texts(*row_hashes(delta.columns, len(delta)))
+    out, up = np.flatnonzero(delta.weights < 0), np.flatnonzero(delta.weights > 0)
+    types = [c.type for c in target.fields]
+    counts = Column(delta.weights)
+    added = delta.take(up) if len(out) else delta
+    return [
+        ("d", [hashes.take(out), _counts(counts.take(out))], len(out)),
+        (
+            "i",
+            [hashes.take(up), _counts(counts.take(up)), *copy_text.texts_of(types, added.columns)],
+            len(up),
+        ),
+    ]
+
+
+def _split_keyed(target: Target, delta: Delta) -> Changes:
+    n = len(delta)
+    keys = [delta.columns[i] for i in target.key]
+    group, first = kernels.group_hashes(*row_hashes(keys, n))
+    is_new = delta.weights > 0
+    news = np.bincount(group[is_new], minlength=len(first))
+    olds = np.bincount(group[~is_new], minlength=len(first))
+    if (
+        news.max(initial=0) > 1
+        or olds.max(initial=0) > 1
+        or np.abs(delta.weights).max(initial=0) > 1
+    ):
+        row = int(np.flatnonzero((news > 1)[group] | (olds > 1)[group] | (delta.weights**2 > 1))[0])
+        raise key_violation(target, _row_text(target, keys, row))
+    rest = [i for i in range(len(target.fields)) if i not in target.key]
+    wanted = {
+        "d": (np.flatnonzero(~is_new & (news[group] == 0)), list(target.key)),
+        "u": (np.flatnonzero(is_new & (olds[group] == 1)), [*target.key, *rest]),
+        "i": (np.flatnonzero(is_new & (olds[group] == 0)), list(range(len(target.fields)))),
+    }
+    parts: Changes = []
+    for letter, (rows, index) in wanted.items():
+        picked = [delta.columns[i].take(rows) for i in index]
+        types = [target.fields[i].type for i in index]
+        parts.append((letter, copy_text.texts_of(types, picked) if len(rows) else [], len(rows)))
+    return parts
+
+
+def key_violation(target: Target, shown: str) -> InvariantError:
+    """The derived key of a view does not hold."""
+    return InvariantError(
+        "sink.key_violation",
+        f'key of table "{target.schema}.{target.name}" does not hold',
+        detail=shown,
+        hint="the view's key was derived wrongly: please report its query",
+    )
+
+
+class Preparer:
+    """The prepared statements of one session, by target and change."""
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[Target, str], str] = {}
+
+    def statements(self, cursor: Any, target: Target, changes: Changes) -> list[bytes]:
+        """EXECUTE statements that apply the changes; prepares on `cursor` what is new."""
+        known = sink_target.changes_of(target)
+        out = []
+        for letter, columns, n in changes:
+            name = self._names.get((target, letter))
+            if name is None:
+                if letter not in known:
+                    raise key_violation(target, "an update of a row that has only key columns")
+                name = f"tm{len(self._names)}"
+                cursor.execute(_prepare(name, target, known[letter]))
+                self._names[target, letter] = name
+            arrays = b",".join(copy_text.array_literal(c) for c in columns)
+            out.append(b"EXECUTE %s(%d,%s)" % (name.encode(), n, arrays))
+        return out
+
+
+def _prepare(name: str, target: Target, change: Change) -> str:
+    types = ", ".join(sink_target.array_type(c.type) for c in change.columns)
+    rows = sink_target.unnest_rows(change, 2)
+    return f"PREPARE {name}(bigint, {types}) AS {sink_target.expected(target, change, rows)}"
+
+
+def is_large(changes: Changes) -> bool:
+    """Whether COPY is the faster road, or the only one: a statement has its limit in bytes."""
+    rows = sum(n for _, _, n in changes)
+    return rows > COPY_ROWS or sum(_bytes(c) for _, cs, _ in changes for c in cs) > COPY_BYTES
+
+
+def apply_by_copy(cursor: Any, target: Target, changes: Changes) -> None:
+    """Each change through a temporary table, inside the caller's transaction."""
+    cursor.execute("SELECT reltuples FROM pg_class WHERE oid = %s::regclass", (target.sql,))
+    total = max(float(cursor.fetchone()[0]), 0.0)
+    known = sink_target.changes_of(target)
+    for letter, columns, n in changes:
+        if letter not in known:
+            raise key_violation(target, "an update of a row that has only key columns")
+        change = known[letter]
+        fields = ", ".join(f"c{k} {c.type.name}" for k, c in enumerate(change.columns, 1))
+        cursor.execute(f"CREATE TEMP TABLE tidemark_batch ({fields}) ON COMMIT DROP")
+        reader = copy_text.ChunkReader(lines_of(columns, n))
+        cursor.copy_expert("COPY pg_temp.tidemark_batch FROM STDIN", reader)
+        way = "off" if n < total * INDEX_SHARE else "on"
+        cursor.execute(f"SET LOCAL enable_hashjoin = {way}; SET LOCAL enable_mergejoin = {way}")
+        if way == "on":
+            cursor.execute("SET LOCAL enable_seqscan = on; ANALYZE pg_temp.tidemark_batch")
+        cursor.execute(sink_target.counted(change, "pg_temp.tidemark_batch AS u"))
+        met = cursor.fetchone()[0]
+        cursor.execute("DROP TABLE pg_temp.tidemark_batch")
+        if met != n:
+            raise rows_missing(f"{met} of {n} rows found in {target.schema}.{target.name}")
+
+
+def rows_missing(shown: str) -> InvariantError:
+    """The table does not hold the rows that an epoch changes."""
+    return InvariantError(
+        "sink.row_missing",
+        "the sink does not hold the rows that an epoch changes",
+        detail=shown,
+        hint="someone else wrote to the table: drop the view and create it again",
+    )
+
+
+def lines_of(texts: Sequence[Column], n: int) -> Any:
+    """COPY lines of text columns, in chunks of bounded size."""
+    for start in range(0, n, copy_text.CHUNK_ROWS):
+        stop = min(start + copy_text.CHUNK_ROWS, n)
+        yield copy_text.copy_lines([c.slice(start, stop) for c in texts], stop - start)
+
+
+def _counts(column: Column) -> Column:
+    return copy_text.texts_of([sink_target.INT8], [column])[0]
+
+
+def _bytes(column: Column) -> int:
+    return int(column.values[-1] - column.values[0])
+
+
+def _row_text(target: Target, keys: list[Column], row: int) -> str:
+    types = [target.fields[i].type for i in target.key]
+    index = np.array([row])
+    texts = copy_text.texts_of(types, [k.take(index) for k in keys])
+    names = [target.fields[i].name for i in target.key]
+    return ", ".join(f"{n} = {t.texts()[0]}" for n, t in zip(names, texts, strict=True))

@@ -1,0 +1,271 @@
+"""The life of a view's table in the sink: checked, staged, swapped in, dropped.
+
+Invariant: only relations that stand in tidemark.tables with their oid are ever dropped or
+replaced; a name that anybody else has is refused. Every function works on the caller's cursor
+and inside the caller's transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import psycopg2
+from psycopg2 import errors as states
+
+from connectors.postgres import copy_text, sink_target
+from connectors.postgres.copy_text import quote_name, quote_text
+from connectors.postgres.sink_apply import key_violation, lines_of, rows_missing, split_delta
+from connectors.postgres.sink_target import Target, staged_target_of, target_of
+from connectors.sink import SinkTable
+from dataflow.delta import Delta
+from dataflow.errors import SinkError
+
+_OURS = """SELECT 1 FROM tidemark.tables WHERE schema = %s AND name = %s
+AND %s::regclass IN (table_oid, view_oid)"""
+
+# A bag's rows may come in parts that hold the same row: add the counts up, keep one.
+_ADD_UP = """CREATE TEMP TABLE tidemark_twice ON COMMIT DROP AS
+SELECT {hash} AS h, sum({count}) AS n, min(ctid) AS first FROM {table}
+GROUP BY 1 HAVING count(*) > 1;
+UPDATE {table} AS t SET {count} = n FROM tidemark_twice WHERE t.ctid = first;
+DELETE FROM {table} AS t USING tidemark_twice WHERE {hash} = h AND {count} <> n;
+DELETE FROM {table} AS t USING tidemark_twice WHERE {hash} = h AND t.ctid <> first AND n <> 0;
+DELETE FROM {table} WHERE {count} = 0;
+DROP TABLE tidemark_twice"""
+
+
+def check_name(cursor: Any, table: SinkTable) -> None:
+    """Whether the view could be created: schema there, right to create, name free or ours.
+
+    SinkError sink.schema_missing, sink.privilege, sink.name_taken.
+    """
+    cursor.execute("SELECT to_regnamespace(%s)::oid", (quote_name(table.schema),))
+    namespace = cursor.fetchone()[0]
+    if namespace is None:
+        raise SinkError(
+            "sink.schema_missing",
+            f'schema "{table.schema}" does not exist in the sink',
+            hint=f"CREATE SCHEMA {quote_name(table.schema)}, or choose another schema",
+        )
+    cursor.execute("SELECT has_schema_privilege(%s, 'CREATE'), current_user", (namespace,))
+    is_allowed, role = cursor.fetchone()
+    if not is_allowed:
+        raise SinkError(
+            "sink.privilege",
+            f'role "{role}" may not create tables in schema "{table.schema}" of the sink',
+            hint=f"GRANT USAGE, CREATE ON SCHEMA {quote_name(table.schema)} TO {quote_name(role)}",
+        )
+    for name in {table.name, target_of(table).name}:
+        _check_free(cursor, table, name)
+
+
+def _check_free(cursor: Any, table: SinkTable, name: str) -> None:
+    sql = f"{quote_name(table.schema)}.{quote_name(name)}"
+    cursor.execute("SELECT c.relkind FROM pg_class AS c WHERE c.oid = to_regclass(%s)", (sql,))
+    found = cursor.fetchone()
+    if found is None:
+        return
+    cursor.execute(_OURS, (table.schema, table.name, sql))
+    if cursor.fetchone() is None:
+        kinds = {"r": "table", "p": "table", "v": "view", "m": "materialized view", "i": "index"}
+        kind = kinds.get(found[0], "relation")
+        raise SinkError(
+            "sink.name_taken",
+            f'name "{table.schema}.{name}" is taken in the sink',
+            detail=f"a {kind} of this name is there, and Tidemark did not make it",
+            hint="choose another name for the view, or rename or drop what has it",
+        )
+
+
+def stage(cursor: Any, table: SinkTable, rows: Iterable[Delta]) -> int:
+    """Create and fill the hidden table, with its key; returns the rows (of a bag: each counted)."""
+    check_name(cursor, table)
+    drop(cursor, table, is_staged=True)
+    target = staged_target_of(table)
+    with _names_of(table):
+        cursor.execute(sink_target.create_table(target))
+    counter = _Counter(target)
+    chunks = (lines for delta in rows for lines in counter.lines(delta))
+    reader = copy_text.ChunkReader(chunks)
+    cursor.copy_expert(f"COPY {target.sql} FROM STDIN (FREEZE)", reader)
+    _add_key(cursor, target)
+    cursor.execute(f"ANALYZE {target.sql}")
+    _register(cursor, table, target.sql, None, is_staged=True)
+    return counter.rows
+
+
+class _Counter:
+    """Turns deltas of first rows into COPY lines and counts them."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.rows = 0
+
+    def lines(self, delta: Delta) -> Iterable[np.ndarray]:
+        """COPY lines of one chunk; first rows never have negative weights."""
+        for letter, columns, n in split_delta(self._target, delta):
+            if letter != "i":
+                raise rows_missing(f"first rows of {self._target.name} with negative weights")
+            yield from lines_of(columns, n)
+        self.rows += int(delta.weights.sum())
+
+
+def _add_key(cursor: Any, target: Target) -> None:
+    cursor.execute("SAVEPOINT before_key")
+    try:
+        cursor.execute(sink_target.add_key(target))
+    except states.UniqueViolation as error:
+        cursor.execute("ROLLBACK TO before_key")
+        if not target.is_bag:
+            raise key_violation(target, str(error.diag.message_detail)) from None
+        hash_column, count = quote_name(target.hash), quote_name(target.count)
+        cursor.execute(_ADD_UP.format(hash=hash_column, count=count, table=target.sql))
+        cursor.execute(sink_target.add_key(target))
+
+
+def swap(cursor: Any, table: SinkTable) -> None:
+    """Make the staged table the view, in place of an older one of ours.
+
+    SinkError sink.not_staged, sink.name_taken, sink.dependents.
+    """
+    staged, target = staged_target_of(table), target_of(table)
+    cursor.execute("SELECT to_regclass(%s)", (staged.sql,))
+    if cursor.fetchone()[0] is None:
+        raise SinkError(
+            "sink.not_staged",
+            f'the first rows of view "{table.title}" are gone from the sink',
+            detail=f"table {staged.sql} does not exist",
+            hint="drop the view and create it again",
+        )
+    check_name(cursor, table)
+    drop(cursor, table, is_staged=False)
+    with _names_of(table):
+        cursor.execute(f"ALTER TABLE {staged.sql} RENAME TO {quote_name(target.name)}")
+        view = None
+        if target.is_bag:
+            cursor.execute(sink_target.create_view(table))
+            view = f"{quote_name(table.schema)}.{quote_name(table.name)}"
+    _rename_key(cursor, table)
+    _register(cursor, table, target.sql, view, is_staged=False)
+    cursor.execute(
+        "DELETE FROM tidemark.tables WHERE schema = %s AND name = %s AND is_staged",
+        (table.schema, table.name),
+    )
+    _comment(cursor, table)
+
+
+def _rename_key(cursor: Any, table: SinkTable) -> None:
+    """Give the key the name that it would have had, if it is free."""
+    target, wanted = target_of(table), sink_target.key_name(table)
+    qualified = f"{quote_name(table.schema)}.{quote_name(wanted)}"
+    cursor.execute(
+        "SELECT conname FROM pg_constraint WHERE conrelid = %s::regclass AND contype = 'p' "
+        "AND to_regclass(%s) IS NULL",
+        (target.sql, qualified),
+    )
+    found = cursor.fetchone()
+    if found is not None:
+        names = f"{quote_name(found[0])} TO {quote_name(wanted)}"
+        cursor.execute(f"ALTER TABLE {target.sql} RENAME CONSTRAINT {names}")
+
+
+def _comment(cursor: Any, table: SinkTable) -> None:
+    target = target_of(table)
+    cursor.execute(
+        "SELECT query FROM tidemark.views WHERE schema = %s AND name = %s",
+        (table.schema, table.name),
+    )
+    found = cursor.fetchone()
+    query = f": {found[0]}" if found else ""
+    said = quote_text(f"Maintained by Tidemark, do not write{query}")
+    if target.is_bag:
+        name = f"{quote_name(table.schema)}.{quote_name(table.name)}"
+        cursor.execute(f"COMMENT ON VIEW {name} IS {said}")
+        count = quote_text(f"Rows of view {table.name}, each with its count; by Tidemark")
+        cursor.execute(f"COMMENT ON TABLE {target.sql} IS {count}")
+    else:
+        cursor.execute(f"COMMENT ON TABLE {target.sql} IS {said}")
+
+
+def drop(cursor: Any, table: SinkTable, *, is_staged: bool) -> None:
+    """Drop what is registered under the view's name, wherever it has been renamed to."""
+    cursor.execute(
+        "DELETE FROM tidemark.tables WHERE schema = %s AND name = %s AND is_staged = %s "
+        "RETURNING view_oid, table_oid",
+        (table.schema, table.name, is_staged),
+    )
+    for view_oid, table_oid in cursor.fetchall():
+        for oid, word in ((view_oid, "VIEW"), (table_oid, "TABLE")):
+            _drop_oid(cursor, table, oid, word)
+
+
+def _drop_oid(cursor: Any, table: SinkTable, oid: int | None, word: str) -> None:
+    cursor.execute(
+        "SELECT format('%%I.%%I', n.nspname, c.relname) FROM pg_class AS c "
+        "JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = %s AND c.relkind = %s",
+        (oid, "v" if word == "VIEW" else "r"),
+    )
+    found = cursor.fetchone()
+    if found is None:
+        return
+    try:
+        cursor.execute(f"DROP {word} {found[0]}")
+    except states.DependentObjectsStillExist as error:
+        raise SinkError(
+            "sink.dependents",
+            f'view "{table.title}" cannot be dropped from the sink',
+            detail=str(error.diag.message_detail or error),
+            hint="drop what depends on it first",
+        ) from None
+
+
+def _register(
+    cursor: Any, table: SinkTable, table_sql: str, view_sql: str | None, *, is_staged: bool
+) -> None:
+    cursor.execute(
+        "INSERT INTO tidemark.tables (schema, name, is_staged, table_oid, view_oid) "
+        "VALUES (%s, %s, %s, %s::regclass, %s::regclass)",
+        (table.schema, table.name, is_staged, table_sql, view_sql),
+    )
+
+
+class _names_of:  # noqa: N801 - a context manager that reads as a phrase
+    """Turns PostgreSQL's refusals of a name or a type into ours."""
+
+    def __init__(self, table: SinkTable) -> None:
+        self._table = table
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        title = self._table.title
+        if isinstance(error, states.DuplicateTable | states.DuplicateObject):
+            raise SinkError(
+                "sink.name_taken",
+                f'name "{title}" is taken in the sink',
+                detail=str(error.diag.message_primary),
+                hint="choose another name for the view, or rename or drop what has it",
+            ) from None
+        if isinstance(error, states.UndefinedObject):
+            raise SinkError(
+                "sink.type_missing",
+                f'view "{title}" has a type that the sink does not know',
+                detail=str(error.diag.message_primary),
+                hint="create the type in the sink too, or cast the column to text",
+            ) from None
+        if isinstance(error, psycopg2.ProgrammingError):
+            raise SinkError(
+                "sink.column",
+                f'table of view "{title}" cannot be made in the sink',
+                detail=str(error.diag.message_primary),
+                hint="rename the column in the query",
+            ) from None
+
+
+def forget_errors(cursor: Any, tables: Sequence[SinkTable]) -> None:
+    """Remove the error rows of these views."""
+    titles = [t.title for t in tables]
+    cursor.execute("DELETE FROM tidemark.errors WHERE view = ANY (%s)", (titles,))
