@@ -7,6 +7,7 @@ What must never happen: a password in an error, a log line or a `repr`.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE, make_dsn, parse_dsn
 from psycopg2.extensions import connection as Connection
+from psycopg2.sql import Composable
 
 from dataflow.errors import SinkError, SourceError, TemporaryError, TidemarkError
 from dataflow.types import SESSION_SETTINGS
@@ -131,6 +133,72 @@ def translated(side: str, doing: str, *, code: str = "", hint: str = "") -> Iter
         yield
     except psycopg2.Error as error:
         raise to_error(error, side, doing, code=code, hint=hint) from error
+
+
+class Session:
+    """A session for single statements, opened at first use and again after it was lost.
+
+    Each statement commits by itself. A statement on a session that turns out to be lost is sent
+    once more on a new one, so it must bear that. Usable from several threads, one at a time.
+    """
+
+    def __init__(self, dsn: str, side: str = "source", application_name: str = "") -> None:
+        self.dsn = dsn
+        self.side = side
+        self._application_name = application_name or APPLICATION_NAME
+        self._connection: Connection | None = None
+        self._lock = threading.Lock()
+
+    def rows(
+        self, sql: str | Composable, parameters: Any = None, *, doing: str = ""
+    ) -> list[tuple[Any, ...]]:
+        """All rows of the statement, [] when it returns none; errors as `to_error` makes them."""
+        with self._lock:
+            was_open = self._connection is not None
+            try:
+                return self._run(sql, parameters)
+            except psycopg2.Error as error:
+                if not (was_open and self._connection is None and is_temporary(error)):
+                    raise to_error(error, self.side, doing or "a statement failed") from error
+            try:
+                return self._run(sql, parameters)
+            except psycopg2.Error as error:
+                raise to_error(error, self.side, doing or "a statement failed") from error
+
+    def execute(self, sql: str | Composable, parameters: Any = None, *, doing: str = "") -> None:
+        """Run a statement for its effect."""
+        self.rows(sql, parameters, doing=doing)
+
+    @property
+    def server_version(self) -> int:
+        """PostgreSQL's version number, as 150018."""
+        return int(self.rows("SHOW server_version_num")[0][0])
+
+    def close(self) -> None:
+        """Close the session; the next statement opens a new one."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _run(self, sql: str | Composable, parameters: Any) -> list[tuple[Any, ...]]:
+        if self._connection is None:
+            self._connection = connect(
+                self.dsn,
+                side=self.side,
+                application_name=self._application_name,
+                # A table held by someone else's long transaction must not hold us for ever.
+                settings={"lock_timeout": "30s"},
+            )
+            self._connection.autocommit = True
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute(sql, parameters)
+                return cursor.fetchall() if cursor.description else []
+        except psycopg2.Error:
+            if self._connection.closed:
+                self._connection = None
+            raise
 
 
 def _keywords(dsn: str, side: str) -> dict[str, str]:

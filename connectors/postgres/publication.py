@@ -1,0 +1,247 @@
+"""The publication of a source: exactly the tables that views read, and nothing that harms them.
+
+Invariant: a table is added only if its UPDATE and DELETE go on working for everybody, and if what
+it sends is whole for the views. Never FOR ALL TABLES; partitioned tables are sent as their root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg2 import sql
+
+from connectors.postgres.session import Session
+from dataflow.errors import SourceError
+from dataflow.schema import Relation, RelationName
+
+_FACTS = """
+SELECT c.oid, c.relkind, c.relreplident, c.relpersistence,
+  EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisprimary) AS has_key,
+  c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid) AS has_children,
+  c.relispartition, pg_has_role(c.relowner, 'USAGE'), pg_get_userbyid(c.relowner), current_user,
+  has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
+  c.relrowsecurity AND row_security_active(c.oid),
+  (SELECT array_agg(DISTINCT l.relkind::text || l.relreplident::text) FROM pg_partition_tree(c.oid) t
+     JOIN pg_class l ON l.oid = t.relid WHERE t.isleaf AND c.relkind = 'p'),
+  (SELECT array_agg(a.relid::oid::bigint) FROM pg_partition_ancestors(c.oid) a
+     WHERE a.relid <> c.oid)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s
+"""
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What decides whether a table may be published; the fields in the order of _FACTS."""
+
+    oid: int
+    kind: str
+    identity: str
+    persistence: str
+    has_key: bool
+    has_children: bool
+    is_partition: bool
+    is_owned: bool
+    owner: str
+    user: str
+    is_readable: bool
+    is_filtered: bool
+    leaves: list[str] | None
+    ancestors: list[int] | None
+
+
+class Publication:
+    """One publication, owned by us."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self.name = name
+        self._session = session
+
+    def exists(self) -> bool:
+        """Whether the publication is there."""
+        found = self._session.rows(
+            "SELECT puballtables FROM pg_publication WHERE pubname = %s", (self.name,)
+        )
+        if found and found[0][0]:
+            raise SourceError(
+                "source.publication_foreign",
+                f'publication "{self.name}" is FOR ALL TABLES',
+                hint="drop it, or choose another prefix: Tidemark publishes single tables",
+            )
+        return bool(found)
+
+    def ensure(self) -> None:
+        """Make the publication if it is not there."""
+        if not self.exists():
+            self._session.execute(
+                sql.SQL("CREATE PUBLICATION {} WITH (publish_via_partition_root = true)").format(
+                    sql.Identifier(self.name)
+                ),
+                doing=f'cannot make publication "{self.name}"',
+            )
+
+    def tables(self) -> dict[int, RelationName]:
+        """What is published: oid -> name (its source left empty)."""
+        found = self._session.rows(
+            "SELECT c.oid::bigint, n.nspname, c.relname FROM pg_publication p"
+            " JOIN pg_publication_rel r ON r.prpubid = p.oid JOIN pg_class c ON c.oid = r.prrelid"
+            " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE p.pubname = %s",
+            (self.name,),
+        )
+        return {oid: RelationName("", schema, name) for oid, schema, name in found}
+
+    def add(self, names: Sequence[RelationName]) -> None:
+        """Publish tables; those that are published already are left alone.
+
+        SourceError source.table_missing, source.not_publishable, source.privilege,
+        source.no_replica_identity, source.row_security, source.partition_overlap.
+        """
+        self.ensure()
+        published = self.tables()
+        tables = {name: self._facts(name) for name in names}
+        for name, table in tables.items():
+            _check(name, table)
+        everyone = published.keys() | {table.oid for table in tables.values()}
+        for name, table in tables.items():
+            self._check_overlap(name, table, everyone)
+        for name, table in tables.items():
+            if table.oid in published:
+                continue
+            self._session.execute(
+                self._alter("ADD", name),
+                doing=f'cannot add table "{name}" to publication "{self.name}"',
+            )
+            published[table.oid] = name
+
+    def remove(self, names: Sequence[RelationName]) -> None:
+        """Publish tables no more; those that are not published or not there are passed over."""
+        published = {(n.schema, n.name) for n in self.tables().values()}
+        for name in names:
+            if (name.schema, name.name) in published:
+                self._session.execute(
+                    self._alter("DROP", name),
+                    doing=f'cannot remove table "{name}" from publication "{self.name}"',
+                )
+                published.discard((name.schema, name.name))
+
+    def require(self, relations: Sequence[Relation]) -> None:
+        """Every relation is there under its oid and published; else changes would be missed.
+
+        SourceError source.publication_missing, source.table_missing, source.not_published.
+        """
+        if relations and not self.exists():
+            raise SourceError(
+                "source.publication_missing",
+                f'publication "{self.name}" is gone',
+                hint="drop all views of this source and create them again",
+            )
+        published = self.tables()
+        there = self._session.rows(
+            "SELECT oid::bigint FROM pg_class WHERE oid = ANY(%s::bigint[]::oid[])",
+            ([r.oid for r in relations],),
+        )
+        for relation in relations:
+            if (relation.oid,) not in there:
+                raise SourceError(
+                    "source.table_missing",
+                    f'table "{relation.name}" was dropped',
+                    hint="drop the views that read it; create them again if the table is back",
+                )
+            if relation.oid not in published:
+                raise SourceError(
+                    "source.not_published",
+                    f'table "{relation.name}" is no longer in publication "{self.name}"',
+                    detail="someone removed it; its changes since then are not known",
+                    hint="drop the views that read it and create them again",
+                )
+
+    def drop(self) -> None:
+        """Drop the publication if it is there."""
+        self._session.execute(
+            sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(self.name)),
+            doing=f'cannot drop publication "{self.name}"',
+        )
+
+    def _alter(self, verb: str, name: RelationName) -> sql.Composed:
+        return sql.SQL("ALTER PUBLICATION {} {} TABLE {}").format(
+            sql.Identifier(self.name), sql.SQL(verb), sql.Identifier(name.schema, name.name)
+        )
+
+    def _facts(self, name: RelationName) -> _Table:
+        found = self._session.rows(_FACTS, (name.schema, name.name))
+        if not found:
+            raise SourceError("source.table_missing", f'table "{name}" does not exist')
+        return _Table(*found[0])
+
+    def _check_overlap(self, name: RelationName, table: _Table, everyone: set[int]) -> None:
+        published = self.tables()
+        above = everyone.intersection(table.ancestors or [])
+        below = []
+        if table.kind == "p":
+            inside = self._session.rows(
+                "SELECT relid::oid::bigint FROM pg_partition_tree(%s::bigint::oid)", (table.oid,)
+            )
+            below = [oid for (oid,) in inside if oid != table.oid and oid in everyone]
+        if above or below:
+            other = next((str(published[o]) for o in [*above, *below] if o in published), "")
+            raise SourceError(
+                "source.partition_overlap",
+                f'table "{name}" cannot be followed beside its own parent or partition',
+                detail=other and f'"{other}" is followed already, and changes are sent once only',
+                hint="let all views read the partitioned table, or all its partitions",
+            )
+
+
+def _check(name: RelationName, table: _Table) -> None:
+    """Refuse a table that cannot be followed, or that would suffer from being published."""
+    if table.kind not in ("r", "p") or table.persistence != "p" or table.has_children:
+        why = "it is not a permanent table"
+        if table.has_children:
+            why = "other tables inherit from it, and their rows are not sent under its name"
+        raise SourceError(
+            "source.not_publishable",
+            f'"{name}" cannot be followed',
+            detail=why,
+            hint="use permanent tables, ordinary or partitioned",
+        )
+    if not table.is_readable:
+        raise SourceError(
+            "source.privilege",
+            f'role "{table.user}" may not read table "{name}"',
+            hint=f'GRANT USAGE ON SCHEMA "{name.schema}" TO "{table.user}";'
+            f' GRANT SELECT ON "{name.schema}"."{name.name}" TO "{table.user}";',
+        )
+    if not table.is_owned:
+        raise SourceError(
+            "source.privilege",
+            f'role "{table.user}" may not publish table "{name}"',
+            detail="PostgreSQL lets only the owner of a table add it to a publication",
+            hint=f'GRANT "{table.owner}" TO "{table.user}";',
+        )
+    if table.is_filtered:
+        raise SourceError(
+            "source.row_security",
+            f'row security of table "{name}" hides rows from role "{table.user}"',
+            hint=f'ALTER ROLE "{table.user}" BYPASSRLS;',
+        )
+    _check_identity(name, table)
+
+
+def _check_identity(name: RelationName, table: _Table) -> None:
+    """Published without replica identity, a table would refuse everybody's UPDATE and DELETE."""
+    if table.identity == "n" or (table.identity == "d" and not table.has_key):
+        full = f'ALTER TABLE "{name.schema}"."{name.name}" REPLICA IDENTITY FULL;'
+        default = full.replace("FULL", "DEFAULT")
+        ways = f"{default} or {full}" if table.has_key else f"add a PRIMARY KEY, or {full}"
+        raise SourceError(
+            "source.no_replica_identity",
+            f'table "{name}" has nothing that tells which row an UPDATE or DELETE hits',
+            hint=ways,
+        )
+    if table.leaves and set(table.leaves) != {f"r{table.identity}"}:
+        raise SourceError(
+            "source.no_replica_identity",
+            f'partitions of table "{name}" are foreign, or differ from it in replica identity',
+            hint="ALTER TABLE ... REPLICA IDENTITY ... on each of them, as on the table itself",
+        )

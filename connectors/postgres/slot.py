@@ -1,0 +1,249 @@
+"""The replication slot of a source: made, checked and dropped, never made anew in silence.
+
+A slot stands for the promise that no change is missing between what we confirmed and now. So a
+slot that is lost, missing, of another database or further on than our state is a refusal with a
+code; the way out is the user's decision.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+
+from connectors.postgres.lsn import format_lsn, parse_lsn
+from connectors.postgres.session import APPLICATION_NAME, Session
+from dataflow.errors import SourceError, TemporaryError
+
+PLUGIN = "pgoutput"
+OLDEST_VERSION = 140000
+RELEASE_WAIT_S = 10.0
+
+_REBUILD_HINT = "drop all views of this source and create them again: they get a new slot"
+
+
+@dataclass(frozen=True)
+class SlotState:
+    """A row of pg_replication_slots."""
+
+    database: str
+    plugin: str
+    active_pid: int | None
+    confirmed: int
+    wal_status: str
+
+
+def object_name(prefix: str, name: str) -> str:
+    """The name of slot and publication: what PostgreSQL allows in a slot's name.
+
+    >>> object_name("tidemark", "Shop-1")
+    'tidemark_shop_1'
+    """
+    return re.sub(r"[^a-z0-9_]", "_", f"{prefix}_{name}".lower())[:63]
+
+
+class Slot:
+    """One permanent logical slot."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self.name = name
+        self._session = session
+
+    def state(self) -> SlotState | None:
+        """What the server says of the slot; None when there is none of the name."""
+        found = self._session.rows(
+            "SELECT database, plugin, active_pid, confirmed_flush_lsn::text, wal_status"
+            " FROM pg_replication_slots WHERE slot_name = %s",
+            (self.name,),
+            doing="cannot look at replication slots",
+        )
+        if not found:
+            return None
+        database, plugin, active_pid, confirmed, wal_status = found[0]
+        position = parse_lsn(confirmed) if confirmed else 0
+        return SlotState(database or "", plugin or "", active_pid, position, wal_status or "")
+
+    def create(self) -> int:
+        """Make the slot; the position from which it has all changes.
+
+        Waits for the transactions that run now, at most the session's lock_timeout.
+        """
+        found = self._session.rows(
+            "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, %s)",
+            (self.name, PLUGIN),
+            doing=f'cannot make replication slot "{self.name}"',
+        )
+        return parse_lsn(found[0][0])
+
+    def require(self, position: int | None = None) -> SlotState:
+        """The state of a slot that must be there and hold all changes after `position`.
+
+        SourceError source.slot_missing, source.slot_lost, source.slot_foreign,
+        source.slot_advanced.
+        """
+        state = self.state()
+        if state is None:
+            raise SourceError(
+                "source.slot_missing",
+                f'replication slot "{self.name}" is gone',
+                detail="it was dropped, or the server was replaced by one without it",
+                hint=_REBUILD_HINT,
+            )
+        self._check_usable(state)
+        if position is not None and state.confirmed > position:
+            raise SourceError(
+                "source.slot_advanced",
+                f'replication slot "{self.name}" is ahead of the state kept here',
+                detail=f"it starts at {format_lsn(state.confirmed)}, the state is at"
+                f" {format_lsn(position)}: it was made again, or someone else read from it",
+                hint=_REBUILD_HINT,
+            )
+        return state
+
+    def drop(self, wait_s: float = RELEASE_WAIT_S) -> None:
+        """Drop the slot if it is there; waits a while for its reader to go."""
+        deadline = time.monotonic() + wait_s
+        while (state := self.state()) is not None:
+            if state.active_pid is None:
+                self._session.execute(
+                    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+                    " WHERE slot_name = %s AND active_pid IS NULL",
+                    (self.name,),
+                    doing=f'cannot drop replication slot "{self.name}"',
+                )
+            elif time.monotonic() > deadline:
+                raise in_use(self.name, state.active_pid)
+            else:
+                time.sleep(0.05)
+
+    def evict(self, pid: int) -> None:
+        """End the backend that reads the slot, if it is one of ours."""
+        self._session.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE pid = %s AND application_name LIKE %s",
+            (pid, f"{APPLICATION_NAME}%"),
+            doing=f'cannot end the reader of replication slot "{self.name}"',
+        )
+
+    def _check_usable(self, state: SlotState) -> None:
+        database = self._session.rows("SELECT current_database()")[0][0]
+        if state.database != database or state.plugin != PLUGIN:
+            raise SourceError(
+                "source.slot_foreign",
+                f'replication slot "{self.name}" is not ours',
+                detail=f'it belongs to database "{state.database}", plugin "{state.plugin}"',
+                hint="choose another prefix or source name",
+            )
+        if state.wal_status == "lost":
+            raise SourceError(
+                "source.slot_lost",
+                f'replication slot "{self.name}" was invalidated by the server',
+                detail="WAL that it needs is removed (max_slot_wal_keep_size), or it is obsolete",
+                hint=f"raise max_slot_wal_keep_size; {_REBUILD_HINT}",
+            )
+
+
+def in_use(name: str, pid: int | None) -> SourceError:
+    """The refusal for a slot that someone else reads."""
+    return SourceError(
+        "source.slot_in_use",
+        f'replication slot "{name}" is read by someone else',
+        detail=f"by the backend with pid {pid}",
+        hint="stop the other reader (another Tidemark of the same prefix?), or choose a prefix",
+    )
+
+
+def check_server(session: Session, slot: str, publication: str) -> None:
+    """Whether this server can be a source for this role, before anything is made.
+
+    SourceError source.version, source.standby, source.wal_level, source.privilege,
+    source.no_free_slot, source.no_free_wal_sender.
+    """
+    version = session.server_version
+    if version < OLDEST_VERSION:
+        what = f"PostgreSQL {version // 10000} is too old to be a source"
+        raise SourceError("source.version", what, hint="use PostgreSQL 14 or newer")
+    if session.rows("SELECT pg_is_in_recovery()")[0][0]:
+        raise SourceError(
+            "source.standby", "the source is a standby", hint="use the DSN of the primary"
+        )
+    level = session.rows("SHOW wal_level")[0][0]
+    if level != "logical":
+        raise SourceError(
+            "source.wal_level",
+            f'the source has wal_level "{level}"',
+            hint="ALTER SYSTEM SET wal_level = logical; then restart the server",
+        )
+    _check_privileges(session, publication)
+    _check_room(session, slot)
+
+
+def _check_privileges(session: Session, publication: str) -> None:
+    user, may_replicate, may_create, is_there, database = session.rows(
+        "SELECT current_user,"
+        " (SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user)"
+        "  OR EXISTS (SELECT FROM pg_roles WHERE rolname IN ('rds_replication')"
+        "             AND pg_has_role(oid, 'member')),"
+        " has_database_privilege(current_database(), 'CREATE'),"
+        " EXISTS (SELECT FROM pg_publication WHERE pubname = %s), current_database()",
+        (publication,),
+    )[0]
+    if not may_replicate:
+        raise SourceError(
+            "source.privilege",
+            f'role "{user}" may not replicate',
+            hint=f'ALTER ROLE "{user}" REPLICATION;',
+        )
+    if not may_create and not is_there:
+        raise SourceError(
+            "source.privilege",
+            f'role "{user}" may not make a publication',
+            hint=f'GRANT CREATE ON DATABASE "{database}" TO "{user}";',
+        )
+
+
+def _check_room(session: Session, slot: str) -> None:
+    used, allowed, is_there = session.rows(
+        "SELECT count(*), current_setting('max_replication_slots')::int,"
+        " coalesce(bool_or(slot_name = %s), false) FROM pg_replication_slots",
+        (slot,),
+    )[0]
+    if not is_there and used >= allowed:
+        raise no_free_slot(f"all {allowed} are taken")
+    senders, most = session.rows(
+        "SELECT count(*), current_setting('max_wal_senders')::int FROM pg_stat_replication"
+    )[0]
+    if not is_there and senders >= most:
+        raise no_free_wal_sender(f"all {most} are taken")
+
+
+def no_free_slot(detail: str) -> SourceError:
+    """The refusal when max_replication_slots is reached."""
+    return SourceError(
+        "source.no_free_slot",
+        "the source has no free replication slot",
+        detail=detail,
+        hint="raise max_replication_slots (one for Tidemark, one more while a view is created),"
+        " or drop slots that nobody reads; a restart is needed",
+    )
+
+
+def no_free_wal_sender(detail: str) -> SourceError:
+    """The refusal when max_wal_senders is reached."""
+    return SourceError(
+        "source.no_free_wal_sender",
+        "the source has no free WAL sender",
+        detail=detail,
+        hint="raise max_wal_senders (one for Tidemark, one more while a view is created)"
+        " and restart the server",
+    )
+
+
+def slot_wait_over(name: str, detail: str) -> TemporaryError:
+    """What the making of a slot says when old transactions do not end."""
+    return TemporaryError(
+        "source.busy",
+        f'replication slot "{name}" waits for running transactions',
+        detail=detail,
+        hint="SELECT pid, xact_start, query FROM pg_stat_activity ORDER BY xact_start;",
+    )

@@ -1,0 +1,202 @@
+"""PostgreSQL as a source: publication, slot, snapshots and the replication stream of one database.
+
+Invariant: the stream starts only on the server, timeline and slot that the state was built from;
+anything else is refused with a code (RELIABILITY P4). What is made here is dropped here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from connectors.postgres.decode import Decoder
+from connectors.postgres.lsn import format_lsn, parse_lsn
+from connectors.postgres.publication import Publication
+from connectors.postgres.replication import ReplicationStream, StreamLimits
+from connectors.postgres.session import Session
+from connectors.postgres.slot import Slot, check_server, object_name
+from connectors.postgres.snapshot import PostgresSnapshot
+from connectors.postgres.wal_connection import WalConnection
+from dataflow.errors import SourceError
+from dataflow.schema import Relation, RelationName
+
+HEARTBEAT_PREFIX = "tidemark"
+_EVICT_WAIT_S = 5.0
+
+
+class SourceIdentity(NamedTuple):
+    """What must stay the same for positions to mean the same."""
+
+    system: str
+    timeline: int
+    database: str
+
+
+class PostgresSource:
+    """One database; `prefix` and `name` make the name of its slot and publication.
+
+    Nothing is opened before the first use. Usable from several threads.
+    """
+
+    def __init__(self, dsn: str, name: str = "source", prefix: str = "tidemark") -> None:
+        self.dsn = dsn
+        self.name = name
+        self._session = Session(dsn)
+        self._name = object_name(prefix, name)
+        self._slot = Slot(self._session, self._name)
+        self._publication = Publication(self._session, self._name)
+
+    @property
+    def slot_name(self) -> str:
+        """The slot's name, and the publication's."""
+        return self._name
+
+    def check(self) -> None:
+        """Whether this database can be a source; refuses with a code and the way out."""
+        check_server(self._session, self._name, self._name)
+        if self._slot.state() is not None:
+            self._slot.require()
+
+    def identity(self) -> SourceIdentity:
+        """System identifier, timeline and database."""
+        wal = WalConnection(self.dsn)
+        try:
+            system, timeline, _, database = wal.identify()
+        finally:
+            wal.close()
+        return SourceIdentity(system, timeline, database)
+
+    def ensure_slot(self) -> int:
+        """Make slot and publication where they are not; the position the slot has changes from.
+
+        Only for a source without state: where state is kept, use require_slot.
+        """
+        self._publication.ensure()
+        if self._slot.state() is None:
+            return self._slot.create()
+        return self._slot.require().confirmed
+
+    def require_slot(self, identity: Sequence[object] | None = None) -> None:
+        """The slot is there and usable, on the server of `identity`; else SourceError."""
+        if identity:
+            _check_identity(self.identity(), identity)
+        self._slot.require()
+
+    def drop_slot(self) -> None:
+        """Drop slot and publication; nothing of ours is left at the source."""
+        self._slot.drop()
+        self._publication.drop()
+
+    def watch(self, relations: Sequence[Relation | RelationName]) -> None:
+        """Publish these relations too; snapshots opened from now on fit to their changes."""
+        self._publication.add([_name_of(r) for r in relations])
+
+    def unwatch(self, relations: Sequence[Relation | RelationName]) -> None:
+        """Publish these relations no more."""
+        self._publication.remove([_name_of(r) for r in relations])
+
+    def watched(self) -> list[RelationName]:
+        """What is published now."""
+        found = self._publication.tables().values()
+        return sorted(
+            (RelationName(self.name, n.schema, n.name) for n in found),
+            key=lambda n: (n.schema, n.name),
+        )
+
+    def require_watched(self, relations: Sequence[Relation]) -> None:
+        """Each relation still exists and is published: there is no event for the opposite."""
+        self._publication.require(relations)
+
+    def open_snapshot(self, relations: Sequence[Relation] = ()) -> PostgresSnapshot:
+        """A snapshot with its position; `relations` are locked against DDL while it is open."""
+        return PostgresSnapshot(self.dsn, relations)
+
+    def stream(
+        self,
+        start_position: int,
+        relations: Sequence[Relation],
+        *,
+        columns: Mapping[RelationName, Sequence[int]] | None = None,
+        identity: Sequence[object] | None = None,
+        takes_over: bool = False,
+        limits: StreamLimits | None = None,
+    ) -> ReplicationStream:
+        """All transactions that end after start_position, with the changes of `relations`.
+
+        columns: the field positions in use (others come as NULLs). takes_over: end another
+        backend of ours that still reads the slot. Refuses a slot that does not hold everything
+        since start_position, and a server that is not there yet (restored from a backup).
+        """
+        state = self._slot.require(start_position)
+        self._publication.require(relations)
+        if takes_over and state.active_pid is not None:
+            self._evict(state.active_pid)
+        wal = WalConnection(self.dsn)
+        try:
+            system, timeline, flushed, database = wal.identify()
+            if identity:
+                _check_identity(SourceIdentity(system, timeline, database), identity)
+            if flushed < start_position:
+                raise SourceError(
+                    "source.identity_changed",
+                    "the source is behind the state kept here",
+                    detail=f"its WAL ends at {format_lsn(flushed)}, the state is at"
+                    f" {format_lsn(start_position)}: was it restored from a backup?",
+                    hint="drop all views of this source and create them again",
+                )
+            limits = limits or StreamLimits(status_s=_status_interval(wal))
+            wal.start(self._name, start_position, [self._name])
+            return ReplicationStream(wal, Decoder(relations, columns), start_position, limits)
+        except BaseException:
+            wal.close()
+            raise
+
+    def heartbeat(self) -> int:
+        """Commit a WAL message, so that the stream's position moves past now; its position."""
+        found = self._session.rows(
+            "SELECT pg_logical_emit_message(true, %s, '')::text",
+            (HEARTBEAT_PREFIX,),
+            doing="cannot write a heartbeat",
+        )
+        return parse_lsn(found[0][0])
+
+    def current_position(self) -> int:
+        """How far the source's WAL is flushed; what is committed visibly lies before it."""
+        return parse_lsn(self._session.rows("SELECT pg_current_wal_flush_lsn()::text")[0][0])
+
+    def close(self) -> None:
+        """Close the session; the source can be used again."""
+        self._session.close()
+
+    def _evict(self, pid: int) -> None:
+        self._slot.evict(pid)
+        deadline = time.monotonic() + _EVICT_WAIT_S
+        while time.monotonic() < deadline:
+            state = self._slot.state()
+            if state is None or state.active_pid != pid:
+                return
+            time.sleep(0.02)
+
+
+def _name_of(relation: Relation | RelationName) -> RelationName:
+    return relation.name if isinstance(relation, Relation) else relation
+
+
+def _check_identity(actual: SourceIdentity, expected: Sequence[object]) -> None:
+    if tuple(actual) != tuple(expected):
+        raise SourceError(
+            "source.identity_changed",
+            "the source is not the server that the state was built from",
+            detail=f"system identifier, timeline, database: {tuple(actual)} instead of"
+            f" {tuple(expected)}",
+            hint="connect the old server, or drop all views of this source and create them again",
+        )
+
+
+def _status_interval(wal: WalConnection) -> float:
+    """Often enough for wal_sender_timeout (milliseconds; 0 is none)."""
+    (timeout_ms,) = wal.command(
+        "SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'"
+    )[0]
+    return min(10.0, timeout_ms / 3000) if timeout_ms else 10.0
