@@ -1,0 +1,266 @@
+"""MemoryStore: the specification of state, and the store of tests and of Spark tasks.
+
+An arrangement is the sum of all deltas it was given and nothing more: a few consolidated parts,
+each at least twice as large as the next, found through a sorted array of key hashes. It is strict
+where the product store is lazy: a negative weight is refused by the very `apply` that makes it.
+Invariant: each row stands once in a part, and its weight is the sum over the parts. There is
+nothing to commit: writes are visible at once and gone with the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from storage import kernels
+from storage.delta import Column, Delta, equal_rows, hash_columns, row_hashes
+from storage.store import (
+    ArrangementSpec,
+    BulkFile,
+    NegativeWeightError,
+    StorageError,
+    SumsSpec,
+)
+
+_SCAN_ROWS = 32768
+
+
+class _Part:
+    """Distinct rows with a vector of totals each: columns of n rows, int64[width, n]."""
+
+    def __init__(self, columns: Sequence[Column], totals: np.ndarray) -> None:
+        self.columns = columns
+        self.totals = totals
+        self._sorted: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
+
+    def __len__(self) -> int:
+        return self.totals.shape[1]
+
+    @staticmethod
+    def consolidated(columns: Sequence[Column], totals: np.ndarray) -> _Part:
+        """Equal rows added up, rows whose totals are all zero gone."""
+        n = totals.shape[1]
+        group, firsts = kernels.group_hashes(*row_hashes(columns, n))
+        sums = [kernels.sum_by_group(group, row, len(firsts)) for row in totals]
+        summed = np.array(sums, np.int64).reshape(len(totals), len(firsts))
+        keep = np.flatnonzero(summed.any(axis=0))
+        return _Part([c.take(firsts[keep]) for c in columns], summed[:, keep])
+
+    @staticmethod
+    def together(parts: Sequence[_Part]) -> _Part:
+        """The sum of parts."""
+        columns = [Column.concat(same) for same in zip(*(p.columns for p in parts), strict=True)]
+        return _Part.consolidated(columns, np.concatenate([p.totals for p in parts], axis=1))
+
+    def find(
+        self, keys: Sequence[Column], n: int, key: tuple[int, ...]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Rows whose columns at `key` equal one of n keys: (index into keys, row)."""
+        if key not in self._sorted:
+            hashes = hash_columns([self.columns[c] for c in key], len(self))
+            order = np.argsort(hashes)
+            self._sorted[key] = order, hashes[order]
+        order, hashes = self._sorted[key]
+        wanted = hash_columns(keys, n)
+        start = np.searchsorted(hashes, wanted, "left")
+        count = np.searchsorted(hashes, wanted, "right") - start
+        index = np.repeat(np.arange(n), count)
+        before = np.cumsum(count) - count
+        rows = order[np.arange(len(index)) + np.repeat(start - before, count)]
+        same = np.flatnonzero(equal_rows(keys, index, [self.columns[c] for c in key], rows))
+        return index[same], rows[same]
+
+
+class _Parts:
+    """A Z-set with vectors for weights, as parts of halving size."""
+
+    def __init__(self) -> None:
+        self._parts: list[_Part] = []
+
+    def add(self, columns: Sequence[Column], totals: np.ndarray) -> _Part:
+        """Add rows; returns them consolidated."""
+        new = _Part.consolidated(columns, totals)
+        parts = self._parts
+        if len(new):
+            parts.append(new)
+        while len(parts) > 1 and 2 * len(parts[-1]) >= len(parts[-2]):
+            parts[-2:] = [_Part.together(parts[-2:])]
+        self._parts = [part for part in parts if len(part)]
+        return new
+
+    def find(self, keys: Sequence[Column], key: tuple[int, ...]) -> _Part:
+        """The rows of n keys, column 0 being the index into keys; one key if there are none."""
+        n = len(keys[0]) if keys else 1
+        found = []
+        for part in self._parts:
+            index, rows = part.find(keys, n, key)
+            columns = [Column(index), *(c.take(rows) for c in part.columns)]
+            found.append(_Part(columns, part.totals[:, rows]))
+        found = [part for part in found if len(part)] or found[:1]
+        if len(found) == 1:
+            return found[0]
+        return _Part.together(found) if found else _Part([], np.empty((0, 0), np.int64))
+
+    def whole(self) -> _Part | None:
+        """All rows in one part; None when there are none."""
+        if len(self._parts) > 1:
+            self._parts = [_Part.together(self._parts)]
+        return self._parts[0] if self._parts else None
+
+    def count(self) -> int:
+        """How many rows there are."""
+        whole = self.whole()
+        return 0 if whole is None else len(whole)
+
+
+class MemoryArrangement:
+    """A multiset of rows, indexed by key. An empty key is asked for with no columns, once."""
+
+    def __init__(self, spec: ArrangementSpec) -> None:
+        self.spec = spec
+        self._parts = _Parts()
+
+    def apply(self, delta: Delta) -> None:
+        """Add the weights of delta's rows. NegativeWeightError if one then is below zero."""
+        if not len(delta):
+            return
+        new = self._parts.add(delta.columns, delta.weights.reshape(1, -1))
+        less = np.flatnonzero(new.totals[0] < 0)
+        if len(less):
+            rows = [column.take(less) for column in new.columns]
+            self._check(self._parts.find(rows, tuple(range(len(rows)))))
+
+    def _check(self, found: _Part) -> None:
+        if len(found) and found.totals.min() < 0:
+            at = int(np.argmin(found.totals[0]))
+            row = tuple(c.slice(at, at + 1).to_list()[0] for c in found.columns[1:])
+            raise NegativeWeightError(self.spec.name, repr(row), int(found.totals[0, at]))
+
+    def lookup(self, keys: Sequence[Column]) -> tuple[np.ndarray, Delta]:
+        """Every row kept under each of n keys; see the contract."""
+        found = self._parts.find(keys, self.spec.key)
+        if not len(found):
+            return np.empty(0, np.int64), Delta.empty(self.spec.kinds)
+        return found.columns[0].values, Delta(found.columns[1:], found.totals[0])
+
+    def scan(self) -> Iterator[Delta]:
+        """All rows, each once, in chunks of bounded size."""
+        whole = self._parts.whole()
+        if whole is not None:
+            delta = Delta(whole.columns, whole.totals[0])
+            for start in range(0, len(delta), _SCAN_ROWS):
+                yield delta.slice(start, min(start + _SCAN_ROWS, len(delta)))
+
+    def row_count(self) -> int:
+        """How many distinct rows are kept."""
+        return self._parts.count()
+
+
+class MemorySums:
+    """A vector of int64 sums for each key. An empty key is given by no columns, once."""
+
+    def __init__(self, spec: SumsSpec) -> None:
+        self.spec = spec
+        self._parts = _Parts()
+        self._key = tuple(range(len(spec.key_kinds)))
+
+    def add(self, keys: Sequence[Column], sums: np.ndarray) -> None:
+        """Add int64[width, n] to the vectors of n keys."""
+        if sums.shape[1]:
+            self._parts.add(keys, np.ascontiguousarray(sums, np.int64))
+
+    def lookup(self, keys: Sequence[Column]) -> np.ndarray:
+        """int64[width, n]: the vector of each key; zeros where there is none."""
+        out = np.zeros((self.spec.width, len(keys[0]) if keys else 1), np.int64)
+        found = self._parts.find(keys, self._key)
+        if len(found):
+            out[:, found.columns[0].values] = found.totals
+        return out
+
+    def scan(self) -> Iterator[tuple[tuple[Column, ...], np.ndarray]]:
+        """All (key columns, int64[width, n]) in chunks of bounded size."""
+        whole = self._parts.whole()
+        if whole is not None:
+            for start in range(0, len(whole), _SCAN_ROWS):
+                stop = min(start + _SCAN_ROWS, len(whole))
+                keys = tuple(c.slice(start, stop) for c in whole.columns)
+                yield keys, np.ascontiguousarray(whole.totals[:, start:stop])
+
+    def key_count(self) -> int:
+        """How many keys are kept."""
+        return self._parts.count()
+
+
+class MemoryStore:
+    """Arrangements and named values in this process only; implements `storage.store.Store`."""
+
+    def __init__(self) -> None:
+        self._arrangements: dict[str, MemoryArrangement] = {}
+        self._sums: dict[str, MemorySums] = {}
+        self._values: dict[str, bytes] = {}
+
+    def arrange(self, spec: ArrangementSpec) -> MemoryArrangement:
+        """Open or create. StorageError state.mismatch if it exists with another shape."""
+        found = self._arrangements.get(spec.name) or MemoryArrangement(spec)
+        if found.spec != spec or spec.name in self._sums:
+            raise StorageError("state.mismatch", f'"{spec.name}" exists with another shape')
+        self._arrangements[spec.name] = found
+        return found
+
+    def arrange_sums(self, spec: SumsSpec) -> MemorySums:
+        """Open or create. StorageError state.mismatch if it exists with another shape."""
+        found = self._sums.get(spec.name) or MemorySums(spec)
+        if found.spec != spec or spec.name in self._arrangements:
+            raise StorageError("state.mismatch", f'"{spec.name}" exists with another shape')
+        self._sums[spec.name] = found
+        return found
+
+    def drop(self, prefix: str) -> None:
+        """Remove every arrangement whose name starts with prefix."""
+        for kept in (self._arrangements, self._sums):
+            for name in [name for name in kept if name.startswith(prefix)]:
+                del kept[name]
+
+    def put(self, key: str, value: bytes | None) -> None:
+        """Set (None: remove) a named value."""
+        if value is None:
+            self._values.pop(key, None)
+        else:
+            self._values[key] = value
+
+    def get(self, key: str) -> bytes | None:
+        """A named value, or None."""
+        return self._values.get(key)
+
+    def items(self, prefix: str) -> Iterator[tuple[str, bytes]]:
+        """Named values whose key starts with prefix, in key order."""
+        yield from sorted((k, v) for k, v in self._values.items() if k.startswith(prefix))
+
+    def commit(self, *, sync: bool = False) -> None:
+        """Nothing to do: there is nothing durable."""
+
+    def sync(self) -> None:
+        """Nothing to do: there is nothing durable."""
+
+    def ingest(self, files: Sequence[BulkFile]) -> None:
+        """Add the rows of the files to their arrangements. The files stay."""
+        from storage.bulk import read_file
+
+        for file in files:
+            if file.name in self._arrangements:
+                rows = self._arrangements[file.name]
+                for columns, values in read_file(file, rows.spec):
+                    rows.apply(Delta(columns, values[0]))
+            elif file.name in self._sums:
+                sums = self._sums[file.name]
+                for columns, values in read_file(file, sums.spec):
+                    sums.add(columns, values)
+            else:
+                raise StorageError("state.mismatch", f'bulk file for unknown "{file.name}"')
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._arrangements.clear()
+        self._sums.clear()
+        self._values.clear()
