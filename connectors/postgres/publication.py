@@ -22,8 +22,9 @@ SELECT c.oid, c.relkind, c.relreplident, c.relpersistence,
   c.relispartition, pg_has_role(c.relowner, 'USAGE'), pg_get_userbyid(c.relowner), current_user,
   has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
   c.relrowsecurity AND row_security_active(c.oid),
-  (SELECT array_agg(DISTINCT l.relkind::text || l.relreplident::text) FROM pg_partition_tree(c.oid) t
-     JOIN pg_class l ON l.oid = t.relid WHERE t.isleaf AND c.relkind = 'p'),
+  (SELECT array_agg(DISTINCT l.relkind::text || l.relreplident::text)
+     FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid
+     WHERE t.isleaf AND c.relkind = 'p'),
   (SELECT array_agg(a.relid::oid::bigint) FROM pg_partition_ancestors(c.oid) a
      WHERE a.relid <> c.oid)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
