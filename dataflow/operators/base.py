@@ -8,10 +8,15 @@ weights, so that a repaired row takes its error back.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from dataflow.delta import Delta
-from dataflow.expressions.evaluator import RowErrors
+from dataflow.expressions.evaluator import Evaluator, RowErrors
+from dataflow.schema import Field
+from dataflow.types import SqlType
+from storage.store import Arrangement, ArrangementSpec, Store, Sums, SumsSpec
 
 
 class Operator(Protocol):
@@ -23,8 +28,50 @@ class Operator(Protocol):
 
 
 class ErrorCollector(Protocol):
-    """Where operators leave rows that failed: a Z-set of (sqlstate, message, row)."""
+    """Where operators leave rows that failed: a Z-set of (operator, sqlstate, message, row)."""
 
-    def collect(self, operator: str, rows: Delta, errors: RowErrors) -> None:
-        """Note rows.take(failed positions) with their weights under the operator's name."""
+    def collect(
+        self, operator: str, types: Sequence[SqlType], rows: Delta, errors: RowErrors
+    ) -> None:
+        """Note the failed rows, of columns of `types`, with their weights under a name."""
         ...
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an operator is given: its name, its state's prefix, its way out for what fails.
+
+    An arrangement is named "<scope>/<name>/<role>".
+    """
+
+    name: str
+    scope: str
+    store: Store
+    evaluator: Evaluator
+    errors: ErrorCollector
+
+    def arrange(self, role: str, kinds: str, key: Sequence[int]) -> Arrangement:
+        """Rows of `kinds`, looked up by the columns at `key`."""
+        spec = ArrangementSpec(f"{self.scope}/{self.name}/{role}", kinds, tuple(key))
+        return self.store.arrange(spec)
+
+    def arrange_sums(self, role: str, key_kinds: str, width: int) -> Sums:
+        """One vector of `width` sums for each key of `key_kinds`."""
+        return self.store.arrange_sums(
+            SumsSpec(f"{self.scope}/{self.name}/{role}", key_kinds, width)
+        )
+
+    def collect(self, types: Sequence[SqlType], rows: Delta, errors: RowErrors) -> None:
+        """Leave the failed rows out: they go to the error rows under this operator's name."""
+        if errors:
+            self.errors.collect(self.name, types, rows, errors)
+
+
+def types_of(fields: Sequence[Field]) -> tuple[SqlType, ...]:
+    """The types of a plan node's output."""
+    return tuple(f.type for f in fields)
+
+
+def kinds_of(fields: Sequence[Field]) -> str:
+    """The physical kinds of a plan node's output, one letter each."""
+    return "".join(f.type.physical for f in fields)

@@ -1,0 +1,64 @@
+"""Error rows: what was left out of a view because an expression failed, as a Z-set.
+
+Invariant: the sum over all epochs is exactly the set of rows that fail now; a repaired or deleted
+row takes its error back, because it comes here with the opposite weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dataflow.delta import KIND_BYTES, Delta
+from dataflow.expressions.evaluator import RowErrors
+from dataflow.types import SqlType
+from dataflow.values import to_text
+
+ERROR_KINDS = KIND_BYTES * 4
+_QUOTED = frozenset('(),"\\ \t\n\r\v\f')
+
+
+class ErrorRows:
+    """Gathers the error rows of one view, epoch by epoch.
+
+    Rows are (operator, sqlstate, message, row): the row as PostgreSQL prints a composite value.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[str, str, str, str]] = []
+        self._weights: list[int] = []
+
+    def collect(
+        self, operator: str, types: Sequence[SqlType], rows: Delta, errors: RowErrors
+    ) -> None:
+        """Note the failed rows, of columns of `types`, with their weights under a name."""
+        failed = sorted(errors.by_row)
+        found = rows.take(np.array(failed, np.int64))
+        for position, text, weight in zip(
+            failed, _row_texts(types, found), found.weights.tolist(), strict=True
+        ):
+            self._rows.append((operator, *errors.by_row[position], text))
+            self._weights.append(weight)
+
+    def take(self) -> Delta:
+        """What changed since the last call, consolidated; it is forgotten here."""
+        out = Delta.of(ERROR_KINDS, self._rows, self._weights).consolidate()
+        self._rows, self._weights = [], []
+        return out
+
+
+def _row_texts(types: Sequence[SqlType], rows: Delta) -> list[str]:
+    if not rows.columns:
+        return ["()"] * len(rows)
+    columns = (to_text(t, c).texts() for t, c in zip(types, rows.columns, strict=True))
+    return [f"({','.join(map(_cell, cells))})" for cells in zip(*columns, strict=True)]
+
+
+def _cell(text: str | None) -> str:
+    # As record_out of PostgreSQL: NULL is nothing, the empty string is quoted.
+    if text is None:
+        return ""
+    if text and _QUOTED.isdisjoint(text):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '""') + '"'

@@ -1,0 +1,108 @@
+"""The dataflow of one view: its operators in topological order, stepped once an epoch.
+
+Invariant: a step over deltas of the base relations gives exactly the delta of the view; what has
+no input is not stepped and costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dataflow.delta import Delta
+from dataflow.expressions.evaluator import Evaluator
+from dataflow.operators.base import ErrorCollector, Operator, kinds_of
+from dataflow.schema import VIEW_SOURCE, RelationName
+from dataflow.sql.lower import Node, make_operator
+from dataflow.sql.plan import Scan
+from storage.store import Store
+
+
+def needed_columns(nodes: Sequence[Node]) -> dict[RelationName, tuple[int, ...]]:
+    """For each relation the columns that its scans read, sorted; a primary key that old rows are
+    found by included."""
+    needed: dict[RelationName, set[int]] = {}
+    for node in nodes:
+        if isinstance(node.plan, Scan):
+            relation = node.plan.relation
+            columns = needed.setdefault(relation.name, set())
+            columns.update(node.plan.columns)
+            if not relation.is_full and relation.name.source != VIEW_SOURCE:
+                columns.update(relation.key)
+    return {name: tuple(sorted(columns)) for name, columns in needed.items()}
+
+
+class ViewDataflow:
+    """Operators over a store. rows_in and rows_out count the rows of each node's deltas."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        scope: str,
+        store: Store,
+        evaluator: Evaluator,
+        errors: ErrorCollector,
+    ) -> None:
+        self.nodes = tuple(nodes)
+        self.rows_in = [0] * len(nodes)
+        self.rows_out = [0] * len(nodes)
+        self._needed = needed_columns(nodes)
+        self._empty = [Delta.empty(kinds_of(node.plan.fields)) for node in nodes]
+        self._scans: dict[int, tuple[RelationName, tuple[int, ...], bool]] = {}
+        self._operators: dict[int, Operator] = {}
+        for position, node in enumerate(nodes):
+            if isinstance(node.plan, Scan):
+                self._scans[position] = self._scan(node.plan)
+            else:
+                self._operators[position] = make_operator(node, store, scope, evaluator, errors)
+
+    def needed_columns(self) -> dict[RelationName, tuple[int, ...]]:
+        """For each relation the columns, in order, that `step` expects of its delta."""
+        return dict(self._needed)
+
+    def seed(self, tables: Mapping[RelationName, Delta] | None = None) -> Delta:
+        """The first step of a new view: every operator is stepped, also without input.
+
+        So constant rows, global aggregates and scalar subqueries come to be. They remember it in
+        their state: to seed again changes nothing.
+        """
+        return self._run(tables or {}, is_first=True)
+
+    def step(self, tables: Mapping[RelationName, Delta]) -> Delta:
+        """One epoch: the view's consolidated delta.
+
+        tables: consolidated deltas of base relations and maintained views, exactly the columns
+        of `needed_columns`; what is missing has not changed.
+        """
+        return self._run(tables, is_first=False)
+
+    def _run(self, tables: Mapping[RelationName, Delta], *, is_first: bool) -> Delta:
+        deltas: list[Delta] = []
+        for position, node in enumerate(self.nodes):
+            if position in self._scans:
+                out = self._read(position, tables)
+            else:
+                inputs = [deltas[i] for i in node.inputs]
+                arriving = sum(map(len, inputs))
+                if arriving or is_first:
+                    self.rows_in[position] += arriving
+                    out = self._operators[position].step(*inputs)
+                else:
+                    out = self._empty[position]
+            self.rows_out[position] += len(out)
+            deltas.append(out)
+        return deltas[-1]
+
+    def _scan(self, plan: Scan) -> tuple[RelationName, tuple[int, ...], bool]:
+        """(relation, positions in its needed columns, whether rows may become equal)."""
+        needed = self._needed[plan.relation.name]
+        positions = tuple(needed.index(c) for c in plan.columns)
+        return plan.relation.name, positions, len(set(positions)) < len(needed)
+
+    def _read(self, position: int, tables: Mapping[RelationName, Delta]) -> Delta:
+        name, positions, is_narrower = self._scans[position]
+        delta = tables.get(name)
+        if delta is None or len(delta) == 0:
+            return self._empty[position]
+        self.rows_in[position] += len(delta)
+        rows = delta.project(positions)
+        return rows.consolidate() if is_narrower else rows

@@ -1,0 +1,184 @@
+"""Aggregates that are sums of what each row contributes: one Sums holds all of them.
+
+Invariant: sums are exact. A smallint or integer counts in one int64, a wider one in two limbs
+(v & 0xffffffff and v >> 32), so that 2^31 rows of a group cannot overflow. NaN of fixed point is
+counted, not added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from dataflow.delta import Column
+from dataflow.errors import InvariantError
+from dataflow.operators.base import Context
+from dataflow.operators.groups import Touched
+from dataflow.operators.numeric_results import average_column, sum_column, whole_totals
+from dataflow.types import FIXED_NAN, SqlType, TypeKind
+from storage import kernels
+
+INPUT = -1
+_LOW = 0xFFFFFFFF
+
+
+class Measure(Enum):
+    """What a part of the vector adds up. FIXED_* leave NaN out."""
+
+    ROWS = 1
+    EMITTED = 2
+    COUNT = 3
+    WHOLE = 4
+    LOW = 5
+    HIGH = 6
+    FIXED_LOW = 7
+    FIXED_HIGH = 8
+    NANS = 9
+
+
+@dataclass(frozen=True)
+class Part:
+    """One int64 of the vector: a measure of a column of a feed."""
+
+    measure: Measure
+    column: int = -1
+    feed: int = INPUT
+
+
+ROWS = Part(Measure.ROWS)
+EMITTED = Part(Measure.EMITTED)
+Vectors = Callable[[Part], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """n rows that reach accumulators: columns by position, weights, touched group of each row."""
+
+    columns: Mapping[int, Column]
+    weights: np.ndarray
+    group: np.ndarray
+
+
+class LinearSums:
+    """The vector of all linear accumulators of one aggregate."""
+
+    def __init__(self, context: Context, key_kinds: str, parts: Sequence[Part]) -> None:
+        self._parts = tuple(dict.fromkeys(parts))
+        self._position = {part: i for i, part in enumerate(self._parts)}
+        self._sums = context.arrange_sums("sums", key_kinds, len(self._parts))
+
+    def is_emitted(self) -> bool:
+        """Whether a global aggregate has given out its row."""
+        return bool(self._sums.lookup(())[self._position[EMITTED], 0])
+
+    def advance(
+        self, touched: Touched, feeds: Mapping[int, Feed], emitting: int
+    ) -> tuple[np.ndarray, Vectors]:
+        """Take what the feeds contribute.
+
+        Returns int64[2, groups], the rows of each group before and after, and the access to any
+        part's int64[2 * groups] sums: all before, then all after.
+        """
+        change = np.empty((len(self._parts), touched.count), np.int64)
+        for i, part in enumerate(self._parts):
+            if part.measure is Measure.EMITTED:
+                change[i] = emitting
+                continue
+            feed = feeds[part.feed]
+            change[i] = kernels.sum_by_group(feed.group, _contribution(part, feed), touched.count)
+        old = self._sums.lookup(touched.keys)
+        self._sums.add(touched.keys, change)
+        both = np.concatenate([old, old + change], axis=1)
+        rows = both[self._position.get(EMITTED, 0)]
+        return rows.reshape(2, -1), lambda part: both[self._position[part]]
+
+
+def _contribution(part: Part, feed: Feed) -> np.ndarray:
+    """int64[n]: what each row of a feed adds to a part."""
+    weights, measure = feed.weights, part.measure
+    if measure is Measure.ROWS:
+        return weights
+    column = feed.columns[part.column]
+    if measure is Measure.COUNT:
+        return weights if column.valid is None else weights * column.valid
+    values = column.values
+    if measure is Measure.WHOLE:
+        return values * weights
+    if measure not in (Measure.LOW, Measure.HIGH):
+        nan = values == FIXED_NAN
+        if measure is Measure.NANS:
+            return nan * weights
+        if nan.any():
+            values = np.where(nan, 0, values)
+    is_low = measure in (Measure.LOW, Measure.FIXED_LOW)
+    return ((values & _LOW) if is_low else (values >> 32)) * weights
+
+
+class LinearCall:
+    """count, sum, avg, bool_and, bool_or: parts of the vector, and the result out of them."""
+
+    def __init__(self, function: str, column: int, type: SqlType | None, feed: int) -> None:
+        self._function = function
+        self._type = type
+        if column < 0:
+            self._count = ROWS
+            self._parts = [ROWS]
+            return
+        self._count = Part(Measure.COUNT, column, feed)
+        measures: tuple[Measure, ...] = ()
+        if function != "count":
+            measures = _MEASURES[type.kind]  # type: ignore[union-attr]
+        self._parts = [Part(m, column, feed) for m in measures]
+
+    @property
+    def parts(self) -> list[Part]:
+        """What the vector must hold for this call."""
+        return [self._count, *self._parts]
+
+    def result(self, sums: Vectors) -> Column:
+        """One value for each vector."""
+        counts = sums(self._count)
+        if self._function == "count":
+            return Column(counts)
+        valid, parts = counts > 0, [sums(p) for p in self._parts]
+        if self._function.startswith("bool"):
+            verdict = parts[0] == counts if self._function == "bool_and" else parts[0] > 0
+            return Column(verdict & valid, _mask(valid))
+        if len(parts) == 1 and self._function == "sum":
+            return Column(parts[0], _mask(valid))
+        nan = parts[2] > 0 if len(parts) == 3 else None
+        scale = self._type.scale if self._type is not None else 0
+        if self._function == "sum":
+            return sum_column(parts[0], parts[1], scale, (valid, nan))
+        totals = parts[0] if len(parts) == 1 else whole_totals(parts[0], parts[1])[0]
+        return average_column(totals, counts, scale, (valid, nan))
+
+
+_WIDE = (Measure.LOW, Measure.HIGH)
+_MEASURES = {
+    TypeKind.BOOL: (Measure.WHOLE,),
+    TypeKind.INT2: (Measure.WHOLE,),
+    TypeKind.INT4: (Measure.WHOLE,),
+    TypeKind.INT8: _WIDE,
+    TypeKind.FIXED: (Measure.FIXED_LOW, Measure.FIXED_HIGH, Measure.NANS),
+}
+
+
+def is_linear(function: str, type: SqlType | None) -> bool:
+    """Whether a call is kept as a few int64 sums."""
+    if function == "count":
+        return True
+    return function in ("sum", "avg", "bool_and", "bool_or") and _kind(type) in _MEASURES
+
+
+def _kind(type: SqlType | None) -> TypeKind:
+    if type is None:
+        raise InvariantError("plan.aggregate", "only count does without an argument")
+    return type.kind
+
+
+def _mask(valid: np.ndarray) -> np.ndarray | None:
+    return None if valid.all() else valid

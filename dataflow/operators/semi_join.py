@@ -1,0 +1,95 @@
+"""Semi and anti join: left rows with or without a match in the right input.
+
+Invariant: a left row comes out with its own weight or not at all, however often it matches.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dataflow.delta import Delta
+from dataflow.operators.base import Context, kinds_of
+from dataflow.operators.groups import columns_at, split_nulls
+from dataflow.operators.pairs import LEFT, RIGHT, Sides, plain_columns
+from dataflow.operators.unmatched import KeyTurns, row_turns
+from dataflow.sql.plan import SemiJoin
+
+
+class SemiJoinOperator:
+    """Group: without a residual, rows of the right input are only counted.
+
+    State: the left rows that have no NULL key, by key; the number of right rows of each key.
+    Cost: O(rows of the deltas + left rows of keys that gain their first or lose their last match).
+    NULL: equals nothing: a left row with a NULL key never passes semi and always passes anti.
+    """
+
+    def __init__(self, plan: SemiJoin, context: Context) -> None:
+        self._is_anti = plan.kind == "anti"
+        self._keys = (plain_columns(plan.left_keys), plain_columns(plan.right_keys))
+        self._left_kinds, right = kinds_of(plan.left.fields), kinds_of(plan.right.fields)
+        self._left = context.arrange("left", self._left_kinds, self._keys[LEFT])
+        key_kinds = "".join(right[i] for i in self._keys[RIGHT])
+        self._counts = context.arrange_sums("right counts", key_kinds, 1)
+        self._turns = KeyTurns(self._counts, self._keys[RIGHT])
+
+    def step(self, left: Delta, right: Delta) -> Delta:
+        """The change of the left rows that pass."""
+        left, left_nulls = split_nulls(left, self._keys[LEFT])
+        right, _ = split_nulls(right, self._keys[RIGHT])
+        parts = [self._passing(left)]
+        if left_nulls is not None and self._is_anti:
+            parts.append(left_nulls)
+        if len(left):
+            self._left.apply(left)
+        if len(right):
+            parts.append(self._turning(right))
+        parts = [p for p in parts if len(p)]
+        if not parts:
+            return Delta.empty(self._left_kinds)
+        return parts[0] if len(parts) == 1 else Delta.concat(parts).consolidate()
+
+    def _passing(self, left: Delta) -> Delta:
+        """dL where the right as it was has a match (semi) or none (anti)."""
+        if len(left) == 0:
+            return left
+        counts = self._counts.lookup(columns_at(left, self._keys[LEFT]))[0]
+        if not self._keys[LEFT]:
+            counts = np.repeat(counts, len(left))
+        return left.filter((counts == 0) == self._is_anti)
+
+    def _turning(self, right: Delta) -> Delta:
+        """L_new of the keys whose first match came or last match went."""
+        representative, turns = self._turns.advance(right)
+        chosen = np.flatnonzero(turns)
+        if len(chosen) == 0:
+            return Delta.empty(self._left_kinds)
+        keys = columns_at(right.take(representative[chosen]), self._keys[RIGHT])
+        index, rows = self._left.lookup(keys)
+        signs = turns[chosen][index] if self._is_anti else -turns[chosen][index]
+        return rows.weighted(rows.weights * signs)
+
+
+class ResidualSemiJoinOperator:
+    """Group: with a residual, left rows that a changed right row pairs with are re-evaluated.
+
+    State: the rows of either side that have no NULL key, by key.
+    Cost: O(rows of the deltas + matches + matches of each left row that a changed one pairs with).
+    NULL: as in SemiJoinOperator; a residual that is NULL or fails is no match.
+    """
+
+    def __init__(self, plan: SemiJoin, context: Context) -> None:
+        self._is_anti = plan.kind == "anti"
+        self._sides = Sides(plan, context)
+
+    def step(self, left: Delta, right: Delta) -> Delta:
+        """The change of the left rows that pass."""
+        left, left_nulls = split_nulls(left, self._sides.keys[LEFT])
+        right, _ = split_nulls(right, self._sides.keys[RIGHT])
+        first, second = self._sides.advance(left, right)
+        is_unmatched = first.match_counts(len(left)) == 0
+        parts = [left.filter(is_unmatched == self._is_anti)]
+        if left_nulls is not None and self._is_anti:
+            parts.append(left_nulls)
+        turning = row_turns(self._sides, second)
+        parts.append(turning if self._is_anti else turning.negate())
+        return Delta.concat(parts).consolidate()

@@ -1,0 +1,63 @@
+"""A scalar subquery: one row, whatever its input holds.
+
+Invariant: exactly one row is out (NULLs over an empty input), or, over two rows and more, one
+error row instead.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dataflow.delta import Column, Delta, equal_rows
+from dataflow.expressions.evaluator import RowErrors
+from dataflow.operators.base import Context, kinds_of, types_of
+from dataflow.sql.plan import SingleRow
+
+_TOO_MANY = ("21000", "more than one row returned by a subquery used as an expression")
+_EMITTED, _ROWS = 0, 1
+
+
+class SingleRowOperator:
+    """Group: one group of all rows.
+
+    State: the rows, their number, and a mark that the one row has been emitted.
+    Cost: O(rows of the delta).
+    NULL: every column of the row over an empty input.
+    """
+
+    def __init__(self, plan: SingleRow, context: Context) -> None:
+        self._context = context
+        self._types = types_of(plan.fields)
+        self._kinds = kinds_of(plan.fields)
+        self._rows = context.arrange("rows", self._kinds, ())
+        self._counts = context.arrange_sums("counts", "", 2)
+        self._nulls = Delta([Column.nulls(k, 1) for k in self._kinds], np.ones(1, np.int64))
+
+    def step(self, delta: Delta) -> Delta:
+        """The change of the one row."""
+        was_emitted, before = self._counts.lookup(())[:, 0].tolist()
+        if was_emitted and len(delta) == 0:
+            return Delta.empty(self._kinds)
+        change = int(delta.weights.sum())
+        old = self._shown(before, -1) if was_emitted else None
+        if len(delta):
+            self._rows.apply(delta)
+        self._counts.add((), np.array([[1 - was_emitted], [change]], np.int64))
+        new = self._shown(before + change, 1)
+        if old is None or new is None:
+            return old or new or Delta.empty(self._kinds)
+        one = np.zeros(1, np.int64)
+        if equal_rows(old.columns, one, new.columns, one).all():
+            return Delta.empty(self._kinds)
+        return Delta.concat([old, new])
+
+    def _shown(self, rows: int, weight: int) -> Delta | None:
+        """The row that stands for so many rows of state; None where that is an error."""
+        weights = np.array([weight], np.int64)
+        if rows == 0:
+            return self._nulls.weighted(weights)
+        if rows == 1:
+            return self._rows.lookup(())[1].weighted(weights)
+        failed = RowErrors({0: _TOO_MANY})
+        self._context.collect(self._types, self._nulls.weighted(weights), failed)
+        return None

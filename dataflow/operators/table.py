@@ -1,0 +1,186 @@
+"""The rows of a base relation as views need them, and exact deltas out of what a source reports.
+
+Invariant: the sum of all deltas given out is the relation's present rows. A change that does not
+fit the rows kept (an update of a row that is not there) is refused, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dataflow.changes import Changes
+from dataflow.delta import Column, Delta
+from dataflow.errors import InvariantError
+from dataflow.operators.groups import columns_at, touch
+from dataflow.schema import Relation
+from storage.store import ArrangementSpec, Store
+
+_ADDS = (Changes.INSERT, Changes.NEW)
+_OLD_SIDES = (Changes.OLD, Changes.OLD_KEY)
+
+
+def table_spec(relation: Relation, columns: Sequence[int], scope: str) -> ArrangementSpec:
+    """The arrangement of a relation's rows: by primary key, or by the whole row without one."""
+    kinds = "".join(relation.fields[c].type.physical for c in columns)
+    key = tuple(range(len(columns)))
+    if is_keyed(relation):
+        key = tuple(list(columns).index(c) for c in relation.key)
+    name = f"{scope}/table {relation.name.source}.{relation.name}/rows"
+    return ArrangementSpec(name, kinds, key)
+
+
+def is_keyed(relation: Relation) -> bool:
+    """Whether old rows are found by primary key, not sent whole."""
+    return bool(relation.key) and not relation.is_full
+
+
+class TableState:
+    """The needed columns of one relation.
+
+    State: the rows by primary key; with REPLICA IDENTITY FULL by the whole row, read only when
+    the table is truncated.
+    Cost: O(changes), one lookup for each row that is updated or deleted.
+    NULL: carried through; never in a primary key.
+    """
+
+    def __init__(
+        self, relation: Relation, columns: Sequence[int], store: Store, scope: str
+    ) -> None:
+        self._relation = relation
+        self._columns = tuple(columns)
+        spec = table_spec(relation, columns, scope)
+        self._key = spec.key
+        self._kinds = spec.kinds
+        self._is_keyed = is_keyed(relation)
+        self._rows = store.arrange(spec)
+
+    def load(self, delta: Delta) -> None:
+        """Take snapshot rows of exactly the needed columns into the state."""
+        if len(delta):
+            self._rows.apply(delta)
+
+    def resolve(self, changes: Changes) -> Delta:
+        """The exact, consolidated delta of the needed columns; the state has it on return."""
+        kinds = changes.kinds
+        rows = Delta([changes.columns[c] for c in self._columns], np.ones(len(kinds), np.int64))
+        unchanged = {
+            i: changes.unchanged[c] for i, c in enumerate(self._columns) if c in changes.unchanged
+        }
+        truncates = np.flatnonzero(kinds == Changes.TRUNCATE)
+        parts: list[Delta] = []
+        if len(truncates):
+            # What came before the last truncation is gone with everything else.
+            start = int(truncates[-1]) + 1
+            parts = [kept.negate() for kept in self._rows.scan()]
+            for part in parts:
+                self._rows.apply(part)
+            kinds, rows = kinds[start:], rows.slice(start, len(rows))
+            unchanged = {c: mask[start:] for c, mask in unchanged.items()}
+        if len(kinds):
+            resolve = self._by_key if self._is_keyed else self._by_row
+            delta = resolve(kinds, rows, unchanged).consolidate()
+            self._rows.apply(delta)
+            parts.append(delta)
+        return Delta.concat(parts).consolidate() if parts else Delta.empty(self._kinds)
+
+    def _by_row(self, kinds: np.ndarray, rows: Delta, unchanged: dict[int, np.ndarray]) -> Delta:
+        """Old rows come whole, each directly before its new one."""
+        adds = np.isin(kinds, _ADDS)
+        if np.isin(kinds, (Changes.OLD_KEY, Changes.DELETE_KEY)).any():
+            raise self._refusal("a change of a relation without key came without its old row")
+        is_new = kinds == Changes.NEW
+        if is_new.any() and (is_new[0] or (kinds[:-1][is_new[1:]] != Changes.OLD).any()):
+            raise self._refusal("an update of a relation without key came without its old row")
+        before = np.arange(len(rows)) - 1
+        columns = [
+            _filled(column, unchanged.get(i), column, before)
+            for i, column in enumerate(rows.columns)
+        ]
+        return Delta(columns, np.where(adds, 1, -1))
+
+    def _by_key(self, kinds: np.ndarray, rows: Delta, unchanged: dict[int, np.ndarray]) -> Delta:
+        """Of each key only the row before the batch and the last one in it matter.
+
+        Changes of a key must alternate: a row is added where there is none and removed where
+        there is one. Columns that were not sent are followed back to where they were.
+        """
+        n = len(kinds)
+        touched = touch(columns_at(rows, self._key), n)
+        adds = np.isin(kinds, _ADDS)
+        follows = np.zeros(n, np.bool_)
+        follows[1:] = (kinds[1:] == Changes.NEW) & np.isin(kinds[:-1], _OLD_SIDES)
+        removes = ~adds | ((kinds == Changes.NEW) & ~follows)
+        previous, last = _neighbours(touched.group, touched.count)
+        is_first = previous < 0
+        present = ~is_first & adds[previous]
+        broken = ~is_first & (present != removes)
+        if broken.any():
+            raise self._refusal("two changes of one row do not follow each other", rows, broken)
+        asked = np.flatnonzero(is_first & removes)
+        index, kept = self._rows.lookup(columns_at(rows.take(asked), self._key))
+        found = np.bincount(index, minlength=len(asked))
+        if (found != 1).any():
+            missing = np.zeros(n, np.bool_)
+            missing[asked[found != 1]] = True
+            raise self._refusal("the old row of a change is not in the state", rows, missing)
+        columns = rows.columns
+        if unchanged:
+            # Where a row's own past stands: at n and beyond the kept rows, else in the batch.
+            past = previous.copy()
+            past[asked[index]] = n + np.arange(len(index))
+            past[follows] = past[np.flatnonzero(follows) - 1]
+            columns = [
+                _filled(c, unchanged.get(i), Column.concat([c, kept.columns[i]]), past)
+                for i, c in enumerate(columns)
+            ]
+        final = np.flatnonzero(last & adds)
+        added = Delta(columns, rows.weights).take(final)
+        return Delta.concat([kept.negate(), added])
+
+    def _refusal(
+        self, why: str, rows: Delta | None = None, where: np.ndarray | None = None
+    ) -> InvariantError:
+        detail = why
+        if rows is not None and where is not None:
+            first = rows.take(np.flatnonzero(where)[:1])
+            detail += f": key {[first.columns[i].to_list()[0] for i in self._key]}"
+        return InvariantError(
+            "state.table_mismatch",
+            f'changes of "{self._relation.name}" do not fit the rows kept',
+            detail=detail,
+            hint="rebuild the views that read it",
+        )
+
+
+def _neighbours(group: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """(int64[n] the row before of the same group or -1, bool[n] whether it is the group's last)."""
+    n = len(group)
+    previous = np.full(n, -1, np.int64)
+    last = np.ones(n, np.bool_)
+    if count < n:
+        order = np.argsort(group, kind="stable")
+        same = group[order[1:]] == group[order[:-1]]
+        previous[order[1:][same]] = order[:-1][same]
+        last[order[:-1][same]] = False
+    return previous, last
+
+
+def _filled(column: Column, unchanged: np.ndarray | None, pool: Column, past: np.ndarray) -> Column:
+    """The column, its unchanged values taken from pool at where the row was before.
+
+    pool starts with the column itself, so that a row that was not sent either leads on.
+    """
+    if unchanged is None or not unchanged.any():
+        return column
+    source = np.arange(len(column))
+    source[unchanged] = past[unchanged]
+    while True:
+        within = source < len(column)
+        follow = np.zeros(len(column), np.bool_)
+        follow[within] = unchanged[source[within]]
+        # An old side holds only the key: its row is where it was before, too.
+        if not follow.any():
+            return pool.take(source)
+        source[follow] = past[source[follow]]

@@ -1,0 +1,29 @@
+"""Union all: the rows of all inputs, weights added.
+
+Invariant: rows that one input gains and another loses in the same epoch cancel out.
+"""
+
+from __future__ import annotations
+
+from dataflow.delta import Delta
+from dataflow.operators.base import Context, kinds_of
+from dataflow.sql.plan import UnionAll
+
+
+class UnionAllOperator:
+    """Linear.
+
+    State: none.
+    Cost: O(rows of the deltas).
+    NULL: carried through.
+    """
+
+    def __init__(self, plan: UnionAll, context: Context) -> None:
+        self._kinds = kinds_of(plan.fields)
+
+    def step(self, *deltas: Delta) -> Delta:
+        """The sum of the deltas."""
+        filled = [d for d in deltas if len(d)]
+        if not filled:
+            return Delta.empty(self._kinds)
+        return filled[0] if len(filled) == 1 else Delta.concat(filled).consolidate()

@@ -1,0 +1,72 @@
+"""Which kept rows lose their last match or gain their first: the core of padding and anti joins.
+
+With M(l) the weight of the right rows that match l, the unmatched left rows change by
+dL * [M_old = 0] + L_new * ([M_new = 0] - [M_old = 0]); for the right side, which comes second,
+by dR * [M_new = 0] + R_old * ([M_new = 0] - [M_old = 0]). Invariant: only rows that a changed row
+pairs with are looked at.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dataflow.delta import Delta
+from dataflow.operators.groups import columns_at, touch
+from dataflow.operators.pairs import Pairs, Sides
+from storage.store import Sums
+
+
+def unmatched_changes(pairs: Pairs, delta: Delta) -> Delta:
+    """The rows of a delta that pair with nothing."""
+    return delta.filter(pairs.match_counts(len(delta)) == 0)
+
+
+def turn(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """int64[n]: [new = 0] - [old = 0]: 1 where the last match goes, -1 where the first comes."""
+    return (new == 0).astype(np.int64) - (old == 0)
+
+
+class KeyTurns:
+    """Without residual all rows of a key match alike: one count for each key of the other side."""
+
+    def __init__(self, counts: Sums, key: tuple[int, ...]) -> None:
+        self._counts = counts
+        self._key = key
+
+    def advance(self, delta: Delta) -> tuple[np.ndarray, np.ndarray]:
+        """Take the counted side's delta: (first row of each key, how each key turns)."""
+        if len(delta) == 0:
+            empty = np.empty(0, np.int64)
+            return empty, empty
+        touched = touch(columns_at(delta, self._key), len(delta))
+        change = touched.sum(delta.weights)
+        old = self._counts.lookup(touched.keys)[0]
+        self._counts.add(touched.keys, change[np.newaxis])
+        return touched.representative, turn(old, old + change)
+
+    def kept_turns(self, pairs: Pairs, delta: Delta) -> Delta:
+        """Kept rows that turn when the delta comes, weighted by their turn."""
+        representative, turns = self.advance(delta)
+        by_row = np.zeros(len(delta), np.int64)
+        # A kept row pairs with every changed row of its key: it counts at the first of them.
+        by_row[representative] = turns
+        of_pair = by_row[pairs.index]
+        chosen = np.flatnonzero(of_pair)
+        kept = pairs.kept.take(chosen)
+        return kept.weighted(kept.weights * of_pair[chosen])
+
+
+def row_turns(sides: Sides, pairs: Pairs) -> Delta:
+    """With a residual: kept rows that turn, each re-evaluated against the other side as it is now.
+
+    The state must already hold both deltas. weights are the kept ones times the turn.
+    """
+    if len(pairs) == 0:
+        return pairs.kept
+    touched = touch(pairs.kept.columns, len(pairs))
+    change = touched.sum(pairs.changed.weights)
+    chosen = np.flatnonzero(change)
+    rows = pairs.kept.take(touched.representative[chosen])
+    now = sides.pairs(1 - pairs.side, rows, is_collecting=False).match_counts(len(rows))
+    turns = turn(now - change[chosen], now)
+    return rows.weighted(rows.weights * turns).filter(turns != 0)

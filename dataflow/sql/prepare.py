@@ -1,0 +1,209 @@
+"""The last rewriting of a plan before it becomes operators: keys and arguments as plain columns.
+
+Invariant: the rewritten plan computes the same rows, in the same columns. Expressions that
+operators need as columns (join keys, group keys, arguments of aggregates) are computed by a
+projection below, and projected away above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dataflow.errors import SqlError
+from dataflow.expressions.ir import (
+    Call,
+    ColumnRef,
+    Expression,
+    Literal,
+    columns_of,
+    remap,
+    substitute,
+)
+from dataflow.expressions.keys import key_form
+from dataflow.operators.extremes import LEAST
+from dataflow.schema import Field
+from dataflow.sql.plan import (
+    Aggregate,
+    AggregateCall,
+    Distinct,
+    Filter,
+    Join,
+    Plan,
+    Project,
+    Scan,
+    SemiJoin,
+    SingleRow,
+    UnionAll,
+    Values,
+)
+from dataflow.types import BOOL
+
+
+def prepare(plan: Plan) -> Plan:
+    """The plan with every key and argument a plain column; neighbouring projections are one."""
+    if isinstance(plan, Scan | Values):
+        return plan
+    if isinstance(plan, Filter):
+        return Filter(prepare(plan.input), plan.predicate)
+    if isinstance(plan, Project):
+        return project(prepare(plan.input), plan.expressions, plan.fields)
+    if isinstance(plan, Join):
+        return _join(plan)
+    if isinstance(plan, SemiJoin):
+        return _semi_join(plan)
+    if isinstance(plan, Aggregate):
+        return _aggregate(plan)
+    if isinstance(plan, Distinct):
+        groups = tuple(references(plan.fields))
+        return _aggregate(Aggregate(plan.input, groups, (), plan.fields))
+    if isinstance(plan, UnionAll):
+        return UnionAll(tuple(prepare(p) for p in plan.inputs), plan.fields)
+    return SingleRow(prepare(plan.input))
+
+
+def references(fields: Sequence[Field], start: int = 0) -> list[Expression]:
+    """Plain references to the columns of these fields, the first standing at `start`."""
+    return [ColumnRef(start + i, f.type, f.name) for i, f in enumerate(fields)]
+
+
+def project(plan: Plan, expressions: Sequence[Expression], fields: Sequence[Field]) -> Plan:
+    """A projection over a plan, merged with one below where that repeats no work."""
+    expressions, fields = tuple(expressions), tuple(fields)
+    if isinstance(plan, Project) and _merges(plan, expressions):
+        merged = tuple(substitute(e, plan.expressions) for e in expressions)
+        return project(plan.input, merged, fields)
+    is_identity = all(isinstance(e, ColumnRef) and e.index == i for i, e in enumerate(expressions))
+    if is_identity and len(expressions) == len(plan.fields):
+        return plan
+    return Project(plan, expressions, fields)
+
+
+def _merges(below: Project, expressions: Sequence[Expression]) -> bool:
+    """Whether all below are plain columns, or all above are and lose none that may fail."""
+    if all(isinstance(e, ColumnRef | Literal) for e in below.expressions):
+        return True
+    used = set().union(*(columns_of(e) for e in expressions))
+    return all(isinstance(e, ColumnRef) for e in expressions) and all(
+        isinstance(e, ColumnRef | Literal) or i in used for i, e in enumerate(below.expressions)
+    )
+
+
+def _widened(plan: Plan, keys: Sequence[Expression]) -> tuple[Plan, tuple[Expression, ...]]:
+    """The plan with keys that are no plain columns appended; the keys as references to it."""
+    expressions, fields = references(plan.fields), list(plan.fields)
+    out: list[Expression] = []
+    for key in keys:
+        if isinstance(key, ColumnRef):
+            out.append(key)
+            continue
+        if key not in expressions:
+            expressions.append(key)
+            fields.append(Field(f"key {len(fields)}", key.type))
+        at = expressions.index(key)
+        out.append(ColumnRef(at, key.type, fields[at].name))
+    return project(plan, expressions, fields), tuple(out)
+
+
+def _join(plan: Join) -> Plan:
+    left, left_keys = _widened(prepare(plan.left), plan.left_keys)
+    right, right_keys = _widened(prepare(plan.right), plan.right_keys)
+    was_left, was_right = len(plan.left.fields), len(plan.right.fields)
+    extra, hidden = len(left.fields) - was_left, len(right.fields) - was_right
+    residual = _shifted(plan.residual, was_left, extra)
+    fields = (
+        plan.fields[:was_left]
+        + _nullable(left.fields[was_left:])
+        + plan.fields[was_left:]
+        + _nullable(right.fields[was_right:])
+    )
+    joined = Join(plan.kind, left, right, left_keys, right_keys, residual, fields)
+    if extra == hidden == 0:
+        return joined
+    kept = references(plan.fields[:was_left])
+    kept += references(plan.fields[was_left:], was_left + extra)
+    return project(joined, kept, plan.fields)
+
+
+def _semi_join(plan: SemiJoin) -> Plan:
+    left, left_keys = _widened(prepare(plan.left), plan.left_keys)
+    right, right_keys = _widened(prepare(plan.right), plan.right_keys)
+    was_left = len(plan.left.fields)
+    residual = _shifted(plan.residual, was_left, len(left.fields) - was_left)
+    joined = SemiJoin(plan.kind, left, right, left_keys, right_keys, residual)
+    return project(joined, references(plan.fields), plan.fields)
+
+
+def _shifted(residual: Expression | None, left: int, extra: int) -> Expression | None:
+    """A residual over a left input that is `extra` columns wider."""
+    if residual is None or extra == 0:
+        return residual
+    return remap(residual, {i: i if i < left else i + extra for i in columns_of(residual)})
+
+
+def _nullable(fields: Sequence[Field]) -> tuple[Field, ...]:
+    return tuple(Field(f.name, f.type) for f in fields)
+
+
+def _aggregate(plan: Aggregate) -> Plan:
+    """Groups by key form; the shown value of a group is the least of its values by text."""
+    below: list[Expression] = []
+    names: list[Field] = []
+
+    def column(expression: Expression, name: str, is_nullable: bool = True) -> ColumnRef:
+        if expression not in below:
+            below.append(expression)
+            names.append(Field(name, expression.type, is_nullable))
+        return ColumnRef(below.index(expression), expression.type, name)
+
+    forms = [_key_form(group) for group in plan.groups]
+    shown_fields = plan.fields[: len(plan.groups)]
+    keys = [
+        column(form, field.name, field.is_nullable)
+        for form, field in zip(forms, shown_fields, strict=True)
+    ]
+    calls: list[AggregateCall] = []
+    above: list[Expression] = []
+    for i, (group, form) in enumerate(zip(plan.groups, forms, strict=True)):
+        field = shown_fields[i]
+        if form == group:
+            above.append(ColumnRef(i, field.type, field.name))
+            continue
+        above.append(ColumnRef(len(keys) + len(calls), field.type, field.name))
+        argument = column(group, field.name, field.is_nullable)
+        calls.append(AggregateCall(LEAST, argument, False, None, field))
+    for call in plan.calls:
+        argument = _argument(call)
+        if argument is not None:
+            argument = column(argument, call.field.name)
+        above.append(ColumnRef(len(keys) + len(calls), call.field.type, call.field.name))
+        calls.append(AggregateCall(call.function, argument, call.is_distinct, None, call.field))
+    key_fields = tuple(
+        Field(f.name, form.type, f.is_nullable) for f, form in zip(shown_fields, forms, strict=True)
+    )
+    below_plan = project(prepare(plan.input), below, names)
+    fields = key_fields + tuple(call.field for call in calls)
+    return project(Aggregate(below_plan, tuple(keys), tuple(calls), fields), above, plan.fields)
+
+
+def _key_form(expression: Expression) -> Expression:
+    form = key_form(expression)
+    if form is None:
+        raise SqlError(
+            "sql.not_maintained",
+            f"grouping by values of type {expression.type.name} is not maintained",
+            hint="group by a cast of the value to text",
+        )
+    return form
+
+
+def _argument(call: AggregateCall) -> Expression | None:
+    """The argument where FILTER holds, else NULL, which every aggregate with argument ignores."""
+    argument = call.argument
+    if argument is not None and call.is_distinct and call.function == "count":
+        # Only how many differ is asked: the key form stands for the value.
+        argument = _key_form(argument)
+    if call.filter is None:
+        return argument
+    if argument is None:
+        argument = Literal("t", BOOL)
+    return Call("case", (call.filter, argument, Literal(None, argument.type)), argument.type)
