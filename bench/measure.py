@@ -1,0 +1,90 @@
+"""Percentiles, peak memory, and the machine that a figure was measured on."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("numpy", "numba", "rocksdict", "psycopg2-binary", "pyspark", "sqlglot")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row of the table: a value of ours and, where there is one, a peer's beside it.
+
+    more_is_better decides which way the ratio reads: above 1 is always good for us.
+    """
+
+    group: str
+    what: str
+    value: float
+    unit: str
+    peer: str = ""
+    peer_value: float | None = None
+    more_is_better: bool = True
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times better than the peer."""
+        if not self.peer_value or not self.value:
+            return None
+        ratio = self.value / self.peer_value
+        return ratio if self.more_is_better else 1 / ratio
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which this share lies, by nearest rank."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def peak_rss_mb(pid: int | str = "self") -> float:
+    """Most memory that a process has held so far, in MB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of a function that ran in a process of its own, so that its memory is its own."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+def machine() -> list[str]:
+    """Lines that say where the figures come from."""
+    model = next(
+        (
+            line.split(":")[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    return [
+        f"Machine: {os.cpu_count()} x {model}, {memory_gb:.0f} GiB, {platform.system()}",
+        f"Python {platform.python_version()}; {packages}",
+        f"Revision {_revision()}; load before the run {os.getloadavg()[0]:.1f}",
+    ]
+
+
+def _revision() -> str:
+    answer = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parent,
+    )
+    return answer.stdout.strip() or "unknown"

@@ -1,0 +1,132 @@
+"""The workload inside PostgreSQL: tables, a procedure that applies changes, and PostgreSQL's peers.
+
+The changes lie in an unlogged table, so that applying them is one CALL and the client costs
+nothing: what is measured is the server.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterable
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg2
+
+from bench.orders import QUERY, TABLES, Workload
+
+_STAGE = """
+CREATE UNLOGGED TABLE changes (
+    seq bigint PRIMARY KEY, op text NOT NULL, order_id bigint NOT NULL,
+    customer_id bigint, status text, amount bigint
+);
+CREATE PROCEDURE apply_changes(low bigint, high bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    r record;
+BEGIN
+    FOR r IN SELECT * FROM changes WHERE seq >= low AND seq < high ORDER BY seq LOOP
+        IF r.op = 'c' THEN
+            INSERT INTO orders VALUES (r.order_id, r.customer_id, r.status, r.amount);
+        ELSIF r.op = 'u' THEN
+            UPDATE orders SET customer_id = r.customer_id, status = r.status, amount = r.amount
+            WHERE order_id = r.order_id;
+        ELSE
+            DELETE FROM orders WHERE order_id = r.order_id;
+        END IF;
+    END LOOP;
+END $$;
+"""
+_TRIGGER = f"""
+CREATE TABLE kept (
+    region text, segment text, n bigint NOT NULL, total numeric NOT NULL,
+    PRIMARY KEY (region, segment)
+) WITH (fillfactor = 50);
+INSERT INTO kept {QUERY};
+CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    r customers;
+BEGIN
+    IF tg_op <> 'INSERT' AND old.status <> 'cancelled' THEN
+        SELECT * INTO r FROM customers WHERE customer_id = old.customer_id;
+        UPDATE kept SET n = n - 1, total = total - old.amount
+        WHERE region = r.region AND segment = r.segment;
+    END IF;
+    IF tg_op <> 'DELETE' AND new.status <> 'cancelled' THEN
+        SELECT * INTO r FROM customers WHERE customer_id = new.customer_id;
+        INSERT INTO kept VALUES (r.region, r.segment, 1, new.amount)
+        ON CONFLICT (region, segment)
+        DO UPDATE SET n = kept.n + 1, total = kept.total + excluded.total;
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER keep AFTER INSERT OR UPDATE OR DELETE ON orders
+FOR EACH ROW EXECUTE FUNCTION keep();
+"""
+
+
+@contextmanager
+def session(dsn: str) -> Any:
+    """An autocommit session."""
+    connection = psycopg2.connect(dsn)
+    connection.autocommit = True
+    try:
+        with connection.cursor() as cursor:
+            yield cursor
+    finally:
+        connection.close()
+
+
+def fill(cursor: Any, workload: Workload) -> None:
+    """Tables, rows and staged changes."""
+    cursor.execute(TABLES + _STAGE)
+    _copy(cursor, "customers", workload.customers)
+    _copy(cursor, "orders", workload.orders)
+    rows = (
+        (seq, op, before[0], None, None, None) if after is None else (seq, op, *after)
+        for seq, (op, before, after) in enumerate(workload.changes)
+    )
+    _copy(cursor, "changes", rows)
+    cursor.execute("VACUUM ANALYZE")
+
+
+def _copy(cursor: Any, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
+    text = io.StringIO()
+    for row in rows:
+        text.write("\t".join("\\N" if v is None else str(v) for v in row) + "\n")
+    text.seek(0)
+    cursor.copy_expert(f"COPY {table} FROM STDIN", text)
+
+
+def apply_all(cursor: Any, low: int, high: int, per_transaction: int) -> list[float]:
+    """Apply changes [low, high); the seconds that each transaction took."""
+    seconds = []
+    for start in range(low, high, per_transaction):
+        started = time.perf_counter()
+        cursor.execute("CALL apply_changes(%s, %s)", (start, min(start + per_transaction, high)))
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+def add_trigger(cursor: Any) -> None:
+    """From now on a row trigger keeps the view in table `kept`."""
+    cursor.execute(_TRIGGER)
+
+
+def drop_trigger(cursor: Any) -> None:
+    """Undo add_trigger."""
+    cursor.execute("DROP TRIGGER keep ON orders; DROP FUNCTION keep; DROP TABLE kept")
+
+
+def refresh_seconds(cursor: Any, times: int) -> tuple[float, float]:
+    """(seconds of CREATE MATERIALIZED VIEW, the fastest REFRESH of it)."""
+    started = time.perf_counter()
+    cursor.execute(f"CREATE MATERIALIZED VIEW matview AS {QUERY}")
+    created = time.perf_counter() - started
+    refreshed = []
+    for _ in range(times):
+        started = time.perf_counter()
+        cursor.execute("REFRESH MATERIALIZED VIEW matview")
+        refreshed.append(time.perf_counter() - started)
+    cursor.execute("DROP MATERIALIZED VIEW matview")
+    return created, min(refreshed)

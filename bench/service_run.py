@@ -1,0 +1,110 @@
+"""The real service as a child, and the eyes of the benchmark on it: REST, progress, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from bench.measure import peak_rss_mb
+
+READY_S = 60.0
+BUILD_S = 900.0
+PROGRESS = (
+    "SELECT coalesce(max(p.position::numeric), 0)::bigint "
+    "FROM tidemark.progress, jsonb_each_text(positions) AS p(source, position)"
+)
+
+
+class ServiceRun:
+    """`with ServiceRun(dsn, folder) as service:` the service on a free port."""
+
+    def __init__(self, dsn: str, folder: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self._environment = {
+            **os.environ,
+            "TIDEMARK_SOURCE": dsn,
+            "TIDEMARK_STATE": str(folder / "state"),
+            "TIDEMARK_PORT": str(port),
+            "TIDEMARK_LOG_LEVEL": "warning",
+        }
+        self._log_path = folder / "service.log"
+        self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=BUILD_S)
+
+    def __enter__(self) -> ServiceRun:
+        with self._log_path.open("wb") as log:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "service.cli", "serve"],
+                env=self._environment,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline and self._child.poll() is None:
+            with contextlib.suppress(httpx.HTTPError):
+                self._client.get("/health")
+                return self
+            time.sleep(0.05)
+        self.__exit__()
+        raise RuntimeError(f"the service did not start\n{self.log_tail()}")
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+        self._child.send_signal(signal.SIGTERM)
+        try:
+            self._child.wait(60)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+
+    def create(self, name: str, query: str, road: str) -> float:
+        """Seconds from POST until the view is live."""
+        started = time.perf_counter()
+        body = {"name": name, "query": query, "options": {"backfill": road}}
+        answer = self._client.post(f"/views?wait_s={BUILD_S:.0f}", json=body)
+        elapsed = time.perf_counter() - started
+        view = answer.json()
+        if answer.status_code != 201 or view["status"] != "live":
+            raise RuntimeError(f"view {name} is not live: {answer.text}\n{self.log_tail()}")
+        return elapsed
+
+    def view(self, name: str) -> dict[str, Any]:
+        """What REST says of a view."""
+        return self._client.get(f"/views/{name}").json()
+
+    def drop(self, name: str) -> None:
+        """Drop a view and wait until it is gone."""
+        self._client.delete(f"/views/{name}").raise_for_status()
+
+    def pipeline_rss_mb(self) -> float:
+        """Peak memory of the pipeline's process so far."""
+        for child in psutil.Process(self._child.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if "service.run_pipeline" in child.cmdline():
+                    return peak_rss_mb(child.pid)
+        return 0.0
+
+    def log_tail(self) -> str:
+        """The end of its log."""
+        return self._log_path.read_text()[-4000:] if self._log_path.exists() else ""
+
+
+def await_position(cursor: Any, position: int, timeout_s: float) -> float:
+    """The moment (perf_counter) at which the sink was seen to be beyond a WAL position."""
+    deadline = time.perf_counter() + timeout_s
+    while time.perf_counter() < deadline:
+        cursor.execute(PROGRESS)
+        if cursor.fetchone()[0] > position:
+            return time.perf_counter()
+        time.sleep(0.002)
+    raise RuntimeError(f"the sink did not pass {position} in {timeout_s:.0f} s")
