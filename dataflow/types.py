@@ -103,6 +103,7 @@ class SqlType:
 
     name is format_type(oid, typmod), always valid in a cast: "numeric(12,2)", "integer", "mood".
     is_bytewise: text order and equality are the order of the bytes (collation C or POSIX).
+    is_enum: an enum, so that equal text is equal value.
     """
 
     name: str
@@ -112,6 +113,7 @@ class SqlType:
     scale: int = 0
     is_bytewise: bool = True
     collation: str = ""
+    is_enum: bool = False
 
     @property
     def physical(self) -> str:

@@ -1,0 +1,150 @@
+"""EXTRACT, date_part and date_trunc over dates and timestamps.
+
+EXTRACT gives numeric with PostgreSQL's scales, date_part the same as double precision. A field
+that is not listed here (julian, timezone, a wrong name ...) is left to PostgreSQL, row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dataflow.delta import Column
+from dataflow.expressions import stamp_kernels as kernels
+from dataflow.expressions.frame import Frame, Value, in_postgres, rows_in_postgres
+from dataflow.expressions.intervals import DAY_US
+from dataflow.expressions.kernel import Kernel, both_valid, fixed_width
+from dataflow.expressions.numbers import Numbers
+from dataflow.expressions.stamps import DATE_MAX, DATE_MIN, STAMP_MAX, STAMP_MIN, STAMPS
+from dataflow.types import TEXT, SqlType, TypeKind
+
+_DAY_FIELDS = {
+    "year": kernels.YEAR,
+    "month": kernels.MONTH,
+    "day": kernels.DAY,
+    "quarter": kernels.QUARTER,
+    "dow": kernels.DOW,
+    "isodow": kernels.ISODOW,
+    "doy": kernels.DOY,
+    "week": kernels.WEEK,
+    "isoyear": kernels.ISOYEAR,
+    "decade": kernels.DECADE,
+    "century": kernels.CENTURY,
+    "millennium": kernels.MILLENNIUM,
+}
+# Of the microseconds of a day: (size of the unit, units in the next one, display scale).
+_CLOCK_FIELDS = {
+    "hour": (3_600_000_000, 24, 0),
+    "minute": (60_000_000, 60, 0),
+    "second": (1, 60_000_000, 6),
+    "milliseconds": (1, 60_000_000, 3),
+    "microseconds": (1, 60_000_000, 0),
+}
+_UNIX_EPOCH_DAYS = 10_957
+_TRUNCATIONS = {
+    "year": kernels.YEAR,
+    "quarter": kernels.QUARTER,
+    "month": kernels.MONTH,
+    "week": kernels.WEEK,
+    "day": kernels.DAY,
+}
+_CLOCK_TRUNCATIONS = {
+    "hour": 3_600_000_000,
+    "minute": 60_000_000,
+    "second": 1_000_000,
+    "milliseconds": 1_000,
+    "microseconds": 1,
+}
+
+
+def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel | None:
+    """The kernel of a calendar function, if it is one."""
+    if len(types) != 2 or types[0].kind is not TypeKind.TEXT:
+        return None
+    kind = types[1].kind
+    if function == "date_trunc" and kind in STAMPS and result.kind is kind:
+        return _truncation(types[1])
+    if kind not in (TypeKind.DATE, *STAMPS):
+        return None
+    if function == "extract" and result.kind is TypeKind.DECIMAL:
+        return _extraction(types[1], result)
+    if function == "date_part" and result.kind is TypeKind.FLOAT8 and kind in STAMPS:
+        return _extraction(types[1], result)
+    return None
+
+
+def _extraction(type: SqlType, result: SqlType) -> Kernel:
+    is_date = type.kind is TypeKind.DATE
+    is_float = result.kind is TypeKind.FLOAT8
+    low, high = (DATE_MIN, DATE_MAX) if is_date else (STAMP_MIN, STAMP_MAX)
+
+    def run(frame: Frame, values: Sequence[Value]) -> Value:
+        name = _constant_text(values[0])
+        value = values[1]
+        assert isinstance(value, Column)
+        sql = f"date_part('{name}', $1)" if is_float else f"EXTRACT({name} FROM $1)"
+        found = None if name is None else _extract(name, value.values, is_date)
+        if found is None:
+            if name is None or not name.isalpha():
+                sql = "date_part($1, $2)" if is_float else 'pg_catalog."extract"($1, $2)'
+                return in_postgres(frame, sql, (TEXT, type), values, result)
+            return in_postgres(frame, sql, (type,), (value,), result)
+        units, scale = found
+        valid = both_valid(values)
+        answer: Value
+        if is_float:
+            answer = fixed_width(units / 10.0**scale, valid)
+        else:
+            answer = Numbers(units, np.array([scale], np.int64), value.valid)
+        infinite = (value.values == high) | (value.values == low)
+        if value.valid is not None:
+            infinite &= value.valid
+        if not infinite.any():
+            return answer
+        return rows_in_postgres(frame, infinite, answer, (sql, (type,), (value,), result))
+
+    return Kernel(run, can_fail=True)
+
+
+def _extract(name: str, values: np.ndarray, is_date: bool) -> tuple[np.ndarray, int] | None:
+    """(int64 units, scale) of a field, None when it is not computed here."""
+    if name in _DAY_FIELDS:
+        return kernels.fields(values if is_date else values // DAY_US, _DAY_FIELDS[name]), 0
+    if name == "epoch":
+        if is_date:
+            return (values + _UNIX_EPOCH_DAYS) * 86_400, 0
+        too_far = STAMP_MAX - _UNIX_EPOCH_DAYS * DAY_US
+        if ((values > too_far) & (values != STAMP_MAX)).any():
+            return None
+        return values + _UNIX_EPOCH_DAYS * DAY_US, 6
+    if is_date or name not in _CLOCK_FIELDS:
+        return None
+    size, modulus, scale = _CLOCK_FIELDS[name]
+    return values % DAY_US // size % modulus, scale
+
+
+def _truncation(type: SqlType) -> Kernel:
+    def run(frame: Frame, values: Sequence[Value]) -> Value:
+        name = _constant_text(values[0])
+        value = values[1]
+        assert isinstance(value, Column)
+        if name in _TRUNCATIONS:
+            return Column(kernels.truncate(value.values, _TRUNCATIONS[name]), value.valid)
+        if name in _CLOCK_TRUNCATIONS:
+            size = _CLOCK_TRUNCATIONS[name]
+            stamps = value.values
+            infinite = (stamps == STAMP_MAX) | (stamps == STAMP_MIN)
+            return Column(np.where(infinite, stamps, stamps // size * size), value.valid)
+        return in_postgres(frame, "date_trunc($1, $2)", (TEXT, type), values, type)
+
+    return Kernel(run, can_fail=True)
+
+
+def _constant_text(value: Value) -> str | None:
+    """The lower-case text that a value is in every row, None when it varies or is NULL."""
+    assert isinstance(value, Column)
+    texts = value.texts()
+    if not texts or texts[0] is None or any(t != texts[0] for t in texts[1:]):
+        return None
+    return texts[0].lower()

@@ -1,0 +1,74 @@
+"""Which functions are native: the registry that binder and compiler ask.
+
+A family is a file with find(function, argument types, result type). What no family knows is
+evaluated in PostgreSQL, so that leaving a function out is never wrong, only slower.
+"""
+
+from __future__ import annotations
+
+from dataflow.expressions import (
+    arithmetic,
+    booleans,
+    calendar,
+    casts,
+    comparison,
+    decimals,
+    key_kernels,
+    stamps,
+    text,
+)
+from dataflow.expressions.frame import NUMERIC_KINDS
+from dataflow.expressions.kernel import Kernel, Lookup
+from dataflow.types import SqlType, TypeKind
+
+FAMILIES: tuple[Lookup, ...] = (
+    booleans.find,
+    comparison.find,
+    casts.find,
+    arithmetic.find,
+    decimals.find,
+    text.find,
+    calendar.find,
+    stamps.find,
+    key_kernels.find,
+)
+
+
+def kernel_for(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel | None:
+    """The kernel of a function over these argument types, None when there is none."""
+    for find in FAMILIES:
+        kernel = find(function, types, result)
+        if kernel is not None:
+            return kernel
+    return None
+
+
+def has_kernel(function: str, argument_types: tuple[SqlType, ...], result: SqlType) -> bool:
+    """Whether a Call of this function over these types may stand in a plan.
+
+    False is always a legal answer: PostgreSQL evaluates it then.
+
+    >>> from dataflow.types import INT4, BOOL, JSONB
+    >>> has_kernel("<", (INT4, INT4), BOOL), has_kernel("<", (JSONB, JSONB), BOOL)
+    (True, False)
+    """
+    if function in ("and", "or"):
+        return all(t.kind is TypeKind.BOOL for t in argument_types) and bool(argument_types)
+    if function == "case":
+        conditions = argument_types[0 : len(argument_types) // 2 * 2 : 2]
+        branches = argument_types[1::2] + argument_types[-1:] * (len(argument_types) % 2)
+        return all(t.kind is TypeKind.BOOL for t in conditions) and _alike(branches, result)
+    if function == "coalesce":
+        return _alike(argument_types, result)
+    return kernel_for(function, argument_types, result) is not None
+
+
+def _alike(types: tuple[SqlType, ...], result: SqlType) -> bool:
+    """Whether values of all types are values of the result as they are."""
+    if result.kind in NUMERIC_KINDS:
+        scales = {t.scale for t in types}
+        is_fixed = result.kind is TypeKind.FIXED
+        return all(t.kind in NUMERIC_KINDS for t in types) and (
+            not is_fixed or scales == {result.scale}
+        )
+    return bool(types) and all(t.kind is result.kind for t in types)

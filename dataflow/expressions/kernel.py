@@ -1,0 +1,69 @@
+"""What a native function is to the compiler, and the forms most functions share.
+
+A Kernel computes one function over whole columns. Its arguments have n rows or one row that
+stands for all; so has its answer. It notes the rows that fail in the frame, only where no
+argument is NULL, and leaves whatever it likes in NULL slots: the root blanks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dataflow.delta import Column
+from dataflow.expressions.frame import Frame, Value
+from dataflow.types import SqlType
+
+Run = Callable[[Frame, Sequence[Value]], Value]
+Lookup = Callable[[str, tuple[SqlType, ...], SqlType], "Kernel | None"]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """run computes the answer. can_fail: some row may be an error, or may need PostgreSQL."""
+
+    run: Run
+    can_fail: bool = False
+
+
+def both_valid(values: Sequence[Value]) -> np.ndarray | None:
+    """bool[n] or bool[1]: rows where no value is NULL; None when there is no NULL at all."""
+    valid = None
+    for value in values:
+        if value.valid is not None:
+            valid = value.valid if valid is None else valid & value.valid
+    return valid
+
+
+def fixed_width(values: np.ndarray, valid: np.ndarray | None) -> Column:
+    """A Column of values and mask, either of which may be one row for all."""
+    if valid is not None and len(valid) != len(values):
+        if len(valid) == 1:
+            valid = np.broadcast_to(valid, len(values))
+        else:
+            values = np.broadcast_to(values, len(valid))
+    return Column(values, valid)
+
+
+def at_valid(mask: np.ndarray, valid: np.ndarray | None) -> np.ndarray:
+    """The rows of a mask that are not NULL."""
+    return mask if valid is None else mask & valid
+
+
+def elementwise(compute: Callable[..., np.ndarray]) -> Kernel:
+    """A strict function of fixed-width values that never fails: numpy in, numpy out."""
+
+    def run(frame: Frame, values: Sequence[Value]) -> Value:
+        return fixed_width(compute(*(v.values for v in values)), both_valid(values))  # type: ignore[union-attr]
+
+    return Kernel(run)
+
+
+def identity(frame: Frame, values: Sequence[Value]) -> Value:
+    """The first argument as it is."""
+    return values[0]
+
+
+IDENTITY = Kernel(identity)

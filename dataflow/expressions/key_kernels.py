@@ -1,0 +1,97 @@
+"""The kernels of "key form": values whose bits are equal exactly when PostgreSQL says equal.
+
+Built by expressions.keys; see there for which type has which form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from dataflow.delta import Column
+from dataflow.expressions import number_kernels, text_kernels
+from dataflow.expressions.arithmetic import FLOAT_KINDS, INT_RANGES
+from dataflow.expressions.frame import NUMERIC_KINDS, Frame, Value
+from dataflow.expressions.intervals import spans
+from dataflow.expressions.kernel import Kernel, elementwise
+from dataflow.expressions.number_casts import find as find_number_cast
+from dataflow.expressions.numbers import EXACT, Numbers
+from dataflow.expressions.stamps import STAMPS, stamps_of
+from dataflow.types import SqlType, TypeKind
+
+_JSON_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d+\.\d+')
+_BLANK = np.zeros(256, np.bool_)
+_BLANK[32] = True
+
+
+def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel | None:
+    """The kernel of "key form" for one argument."""
+    if function != "key form" or len(types) != 1:
+        return None
+    source = types[0]
+    if source.kind in FLOAT_KINDS:
+        return elementwise(_float_key)
+    if source.kind in NUMERIC_KINDS and result.kind is TypeKind.DECIMAL:
+        return Kernel(_numeric_key)
+    if source.kind in INT_RANGES and result.kind is TypeKind.DECIMAL:
+        cast = find_number_cast(source, result)
+        return cast and Kernel(lambda frame, values: _numeric_key(frame, [cast.run(frame, values)]))
+    if source.kind is TypeKind.DATE and result.kind in STAMPS:
+        return Kernel(lambda frame, values: Column(stamps_of(values[0], source), values[0].valid))
+    return _BY_KIND.get(source.kind)
+
+
+def _float_key(values: np.ndarray) -> np.ndarray:
+    """-0 as 0 and one NaN."""
+    return np.where(np.isnan(values), np.nan, values + 0.0)
+
+
+def _numeric_key(frame: Frame, values: Sequence[Value]) -> Value:
+    """No zeros after the last digit that counts."""
+    (value,) = values
+    assert isinstance(value, Numbers)
+    if value.scales is not None:
+        return Numbers(*number_kernels.strip(value.units, value.scales), value.valid)
+    out = []
+    for number in value.units:
+        if number.is_finite():
+            number = number.normalize(EXACT)
+            if number.as_tuple().exponent > 0:
+                number = number.quantize(1, context=EXACT)
+        out.append(number)
+    return Numbers.of_decimals(out, value.valid)
+
+
+def _padded_key(frame: Frame, values: Sequence[Value]) -> Value:
+    (value,) = values
+    assert isinstance(value, Column)
+    offsets, data = text_kernels.trim(value.values, value.data, _BLANK, False, True)
+    return Column(offsets, value.valid, data)
+
+
+def _interval_key(frame: Frame, values: Sequence[Value]) -> Value:
+    (value,) = values
+    texts = [str(span) for span in spans(value)]
+    return Column.of("s", [t if ok else None for t, ok in zip(texts, value.mask(), strict=True)])
+
+
+def _jsonb_key(frame: Frame, values: Sequence[Value]) -> Value:
+    """Numbers in a jsonb are equal as numerics are: 1.0 is 1."""
+    (value,) = values
+    assert isinstance(value, Column)
+    out = [None if t is None else _JSON_NUMBER.sub(_json_number, t) for t in value.to_list()]
+    return Column.of("s", out)
+
+
+def _json_number(found: re.Match[bytes]) -> bytes:
+    text = found.group()
+    return text if text.startswith(b'"') else text.rstrip(b"0").rstrip(b".")
+
+
+_BY_KIND = {
+    TypeKind.BPCHAR: Kernel(_padded_key),
+    TypeKind.INTERVAL: Kernel(_interval_key),
+    TypeKind.JSONB: Kernel(_jsonb_key),
+}

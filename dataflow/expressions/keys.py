@@ -1,0 +1,127 @@
+"""Key forms: what grouping, DISTINCT and joins compare instead of the value.
+
+PostgreSQL's `=` says equal exactly when the bits of the key forms are equal, so that rows may be
+hashed and compared as bytes: 1.50 = 1.5, -0.0 = 0.0, 'a ' = 'a' in char(n), 24 hours = 1 day.
+Text is compared by its bytes, which is right for every deterministic collation.
+"""
+
+from __future__ import annotations
+
+from dataflow.expressions.arithmetic import FLOAT_KINDS, INT_RANGES
+from dataflow.expressions.frame import NUMERIC_KINDS
+from dataflow.expressions.ir import Call, Expression
+from dataflow.expressions.number_casts import limits
+from dataflow.expressions.stamps import STAMPS
+from dataflow.types import (
+    FIXED_DIGITS,
+    FLOAT8,
+    NUMERIC,
+    TIMESTAMP,
+    SqlType,
+    TypeKind,
+    fixed,
+)
+
+_IDENTICAL = frozenset(
+    {
+        TypeKind.BOOL,
+        *INT_RANGES,
+        TypeKind.FIXED,
+        TypeKind.TEXT,
+        TypeKind.DATE,
+        TypeKind.TIME,
+        *STAMPS,
+        TypeKind.UUID,
+        TypeKind.BYTEA,
+    }
+)
+_CALLED = frozenset({*FLOAT_KINDS, TypeKind.DECIMAL, TypeKind.BPCHAR, TypeKind.JSONB})
+_STAMP_KINDS = frozenset({TypeKind.DATE, *STAMPS})
+# Of the built-in types kept as text, those whose `=` is equality of their output: "char", oid,
+# xid, cid, tid, regclass and its kin, macaddr, macaddr8, inet, cidr, bit, varbit, money, timetz,
+# pg_lsn, and arrays of types that are identical.
+_TEXT_EQUALITY = frozenset(
+    {18, 26, 27, 28, 29, 650, 774, 790, 829, 869, 1266, 1560, 1562, 2205, 2206, 3220}
+    | {1000, 1001, 1003, 1005, 1007, 1009, 1015, 1016, 1115, 1182, 1183, 1185, 2951}
+)
+_INT_DIGITS = {TypeKind.INT2: 5, TypeKind.INT4: 10, TypeKind.INT8: 19}
+
+
+def key_form(expression: Expression) -> Expression | None:
+    """The expression whose bits are equal exactly when PostgreSQL's `=` says equal.
+
+    None where no such form is known: the type has no `=`, or one that its text does not tell.
+    NULL stays NULL.
+    """
+    type = expression.type
+    if type.kind in _IDENTICAL or type.is_enum:
+        return expression
+    if type.kind in _CALLED:
+        return Call("key form", (expression,), type)
+    if type.kind is TypeKind.INTERVAL:
+        return Call("key form", (expression,), NUMERIC)
+    return expression if type.oid in _TEXT_EQUALITY else None
+
+
+def common_key_forms(left: Expression, right: Expression) -> tuple[Expression, Expression] | None:
+    """Key forms that are equal across two types exactly when PostgreSQL's `=` says equal.
+
+    None where the types are not comparable, or only by a form that is not known.
+    """
+    a, b = left.type, right.type
+    kinds = {a.kind, b.kind}
+    if kinds <= NUMERIC_KINDS | set(INT_RANGES):
+        return _numbers(left, right)
+    if kinds <= NUMERIC_KINDS | set(INT_RANGES) | set(FLOAT_KINDS):
+        return _floats(left), _floats(right)
+    if kinds <= _STAMP_KINDS:
+        if TypeKind.DATE in kinds and len(kinds) > 1:
+            return _stamps(left), _stamps(right)
+        return left, right
+    if kinds == {TypeKind.TEXT, TypeKind.BPCHAR} or a.oid == b.oid or len(kinds) == 1:
+        if kinds == {TypeKind.OPAQUE} and a.oid != b.oid:
+            return None
+        forms = key_form(left), key_form(right)
+        return None if forms[0] is None or forms[1] is None else (forms[0], forms[1])
+    return None
+
+
+def _numbers(left: Expression, right: Expression) -> tuple[Expression, Expression]:
+    a, b = left.type, right.type
+    if a.kind in INT_RANGES and b.kind in INT_RANGES:
+        return left, right
+    if a.kind is b.kind is TypeKind.FIXED and a.scale == b.scale:
+        return left, right
+    scale = max(a.scale, b.scale)
+    if _digits_at(a, scale) <= FIXED_DIGITS and _digits_at(b, scale) <= FIXED_DIGITS:
+        return _at_scale(left, scale), _at_scale(right, scale)
+    return Call("key form", (left,), NUMERIC), Call("key form", (right,), NUMERIC)
+
+
+def _digits_at(type: SqlType, scale: int) -> int:
+    """Digits that any value of the type may have at a scale, beyond FIXED_DIGITS if unknown."""
+    if type.kind in _INT_DIGITS:
+        return _INT_DIGITS[type.kind] + scale
+    limit = limits(type)
+    if type.kind is not TypeKind.FIXED or limit is None:
+        return FIXED_DIGITS + 1
+    return limit[0] - limit[1] + scale
+
+
+def _at_scale(expression: Expression, scale: int) -> Expression:
+    if expression.type.kind is TypeKind.FIXED and expression.type.scale == scale:
+        return expression
+    return Call("cast", (expression,), fixed(FIXED_DIGITS, scale))
+
+
+def _floats(expression: Expression) -> Expression:
+    """Numbers meet floats as double precision."""
+    if expression.type.kind not in FLOAT_KINDS:
+        expression = Call("cast", (expression,), FLOAT8)
+    return Call("key form", (expression,), FLOAT8)
+
+
+def _stamps(expression: Expression) -> Expression:
+    if expression.type.kind is not TypeKind.DATE:
+        return expression
+    return Call("key form", (expression,), TIMESTAMP)

@@ -1,0 +1,209 @@
+"""Numbers: PostgreSQL numerics in the middle of an expression, each with its display scale.
+
+Narrow form: int64 units and a scale a row (or one for all), value = units / 10^scale, NaN is
+FIXED_NAN. Wide form: Python decimals, for what does not fit and for infinities. Both are exact,
+both give the same answer; an operation leaves the narrow form only when it must. Invariant: the
+scale of a number is PostgreSQL's display scale, and no zero is negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
+
+import numpy as np
+
+from dataflow.delta import Column
+from dataflow.errors import InvariantError
+from dataflow.expressions import number_kernels
+from dataflow.types import FIXED_NAN
+
+# PostgreSQL's numeric has at most 131,072 digits before and 16,383 after the point.
+EXACT = Context(prec=400_000, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
+NAN = Decimal("NaN")
+ZERO = Decimal(0)
+
+
+class Numbers:
+    """k numerics: narrow (int64 units, int64 scales[k] or [1]) or wide (decimals, scales None)."""
+
+    __slots__ = ("scales", "units", "valid")
+
+    def __init__(
+        self, units: np.ndarray, scales: np.ndarray | None, valid: np.ndarray | None
+    ) -> None:
+        self.units = units
+        self.scales = scales
+        self.valid = valid
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether every number is an int64 with a scale."""
+        return self.scales is not None
+
+    @staticmethod
+    def of_fixed(units: np.ndarray, scale: int, valid: np.ndarray | None) -> Numbers:
+        """Numbers of one scale from int64 units."""
+        return Numbers(units, np.array([scale], np.int64), valid)
+
+    @staticmethod
+    def of_text(column: Column) -> Numbers:
+        """Numbers from PostgreSQL's text output of numeric."""
+        units, scales, fits = number_kernels.parse(column.values, column.data)
+        if fits:
+            return Numbers(units, scales, column.valid)
+        return Numbers.of_decimals(
+            [ZERO if x is None else Decimal(x) for x in column.texts()], column.valid
+        )
+
+    @staticmethod
+    def of_decimals(decimals: Sequence[Decimal], valid: np.ndarray | None) -> Numbers:
+        """Wide numbers; the exponent of each is minus its display scale."""
+        units = np.empty(len(decimals), object)
+        for i, number in enumerate(decimals):
+            units[i] = number if number else number.copy_abs()
+        return Numbers(units, None, valid)
+
+    @staticmethod
+    def of_integers(
+        units: Sequence[int], scales: Sequence[int], valid: np.ndarray | None
+    ) -> Numbers:
+        """Numbers from Python integers: narrow when all fit."""
+        if all(-FIXED_NAN < u < FIXED_NAN for u in units) and all(s <= 18 for s in scales):
+            return Numbers(np.array(units, np.int64), np.array(scales, np.int64), valid)
+        return Numbers.of_decimals(
+            [scaled(u, s) for u, s in zip(units, scales, strict=True)], valid
+        )
+
+    @staticmethod
+    def concat(parts: Sequence[Numbers]) -> Numbers:
+        """Rows of all parts, in order."""
+        valid = None
+        if any(p.valid is not None for p in parts):
+            valid = np.concatenate([p.mask() for p in parts])
+        if all(p.scales is not None for p in parts):
+            units = np.concatenate([p.units for p in parts])
+            scales = np.concatenate([np.broadcast_to(p.scales, len(p)) for p in parts])  # type: ignore[arg-type]
+            return Numbers(units, scales, valid)
+        return Numbers(np.concatenate([p.decimals() for p in parts]), None, valid)
+
+    def mask(self) -> np.ndarray:
+        """bool[k]: True where the number is not NULL."""
+        return np.ones(len(self), np.bool_) if self.valid is None else self.valid
+
+    def with_valid(self, valid: np.ndarray | None) -> Numbers:
+        """The same numbers under another mask, bool[k] or bool[1]."""
+        if valid is None or len(valid) == len(self):
+            return Numbers(self.units, self.scales, valid)
+        if len(valid) == 1:
+            return Numbers(self.units, self.scales, np.broadcast_to(valid, len(self)))
+        index = np.zeros(len(valid), np.int64)
+        return Numbers(self.units[index], self.scales, valid)
+
+    def take(self, index: np.ndarray) -> Numbers:
+        """Rows at int64 positions."""
+        scales = self.scales
+        if scales is not None and len(scales) > 1:
+            scales = scales[index]
+        return Numbers(self.units[index], scales, None if self.valid is None else self.valid[index])
+
+    def decimals(self) -> np.ndarray:
+        """object[k] of Decimal; NULL slots hold zero."""
+        if self.scales is None:
+            return self.units
+        scales = np.broadcast_to(self.scales, len(self)).tolist()
+        out = np.empty(len(self), object)
+        for i, (units, scale) in enumerate(zip(self.units.tolist(), scales, strict=True)):
+            out[i] = NAN if units == FIXED_NAN else scaled(units, scale)
+        return out
+
+    def is_nan(self) -> np.ndarray:
+        """bool[k]: True for NaN."""
+        if self.scales is not None:
+            return self.units == FIXED_NAN
+        return np.fromiter((x.is_nan() for x in self.units), np.bool_, len(self))
+
+    def is_finite(self) -> np.ndarray:
+        """bool[k]: True for neither NaN nor an infinity."""
+        if self.scales is not None:
+            return self.units != FIXED_NAN
+        return np.fromiter((x.is_finite() for x in self.units), np.bool_, len(self))
+
+    def is_zero(self) -> np.ndarray:
+        """bool[k]: True for zero."""
+        if self.scales is not None:
+            return self.units == 0
+        return np.fromiter((not x for x in self.units), np.bool_, len(self))
+
+    def to_text(self) -> Column:
+        """Bytes column of PostgreSQL's text output."""
+        if self.scales is not None:
+            valid = np.empty(0, np.bool_) if self.valid is None else self.valid
+            offsets, data = number_kernels.format(self.units, self.scales, valid)
+            return Column(offsets, self.valid, data)
+        mask = self.mask()
+        return Column.of(
+            "s", [text_of(x) if ok else None for x, ok in zip(self.units, mask, strict=True)]
+        )
+
+    def to_fixed(self, scale: int) -> Column:
+        """int64 column of units at one scale; InvariantError for a number that does not fit it."""
+        if self.scales is not None:
+            if len(self.scales) == 1 and self.scales[0] == scale:
+                return Column(self.units, self.valid)
+            units, fits = number_kernels.rescale(self.units, self.scales, scale, self.mask())
+            if fits:
+                return Column(units, self.valid)
+        else:
+            units = np.zeros(len(self), np.int64)
+            for i in np.flatnonzero(self.mask()).tolist():
+                units[i] = _fixed_units(self.units[i], scale)
+            return Column(units, self.valid)
+        raise _does_not_fit(scale)
+
+
+def scaled(units: int, scale: int) -> Decimal:
+    """units / 10^scale, its exponent -scale.
+
+    >>> scaled(150, 2)
+    Decimal('1.50')
+    """
+    return Decimal(units).scaleb(-scale, EXACT)
+
+
+def text_of(number: Decimal) -> str:
+    """PostgreSQL's text output of a numeric.
+
+    >>> text_of(Decimal("-1.50")), text_of(Decimal("NaN")), text_of(Decimal("-Infinity"))
+    ('-1.50', 'NaN', '-Infinity')
+    """
+    if number.is_finite():
+        return format(number if number else number.copy_abs(), "f")
+    return "NaN" if number.is_nan() else str(number)
+
+
+def scale_of(number: Decimal) -> int:
+    """Display scale of a finite number."""
+    return -number.as_tuple().exponent  # type: ignore[operator]
+
+
+def rounded(number: Decimal, scale: int, mode: str) -> Decimal:
+    """A finite number brought to a scale (negative: zeros before the point, display scale 0)."""
+    out = number.quantize(Decimal((0, (1,), -scale)), rounding=mode, context=EXACT)
+    return out.quantize(Decimal(1), context=EXACT) if scale < 0 else out
+
+
+def _fixed_units(number: Decimal, scale: int) -> int:
+    if number.is_nan():
+        return FIXED_NAN
+    units = number.scaleb(scale, EXACT) if number.is_finite() else number
+    if not number.is_finite() or units != units.to_integral_value() or abs(units) >= FIXED_NAN:
+        raise _does_not_fit(scale)
+    return int(units)
+
+
+def _does_not_fit(scale: int) -> InvariantError:
+    return InvariantError("numeric_form", f"a number does not fit fixed point of scale {scale}")
