@@ -124,9 +124,7 @@ class BulkWriter:
             raise StorageError("state.mismatch", detail, "partition rows with partition_rows")
         if isinstance(self.spec, ArrangementSpec) and selection.totals.min() < 0:
             at = int(np.argmin(selection.totals[:, 0]))
-            row = tuple(
-                c.to_list()[0] for c in self._layout.columns(selection.hits[at : at + 1])
-            )
+            row = tuple(c.to_list()[0] for c in self._layout.columns(selection.hits[at : at + 1]))
             raise NegativeWeightError(self.spec.name, repr(row), int(selection.totals[at, 0]))
 
     def _file(self, rows: int, first: list[int], first_row: list[int]) -> BulkFile:

@@ -55,7 +55,7 @@ class Layout:
 
     def heap_bytes(self, columns: Sequence[Column]) -> int:
         """Bytes of all byte strings in these columns."""
-        ends = (columns[c].values for c in self.byte_columns)
+        ends = (columns[c].values for c in self.byte_columns.tolist())
         return sum(int(v[-1] - v[0]) for v in ends)
 
     def image(self, columns: Sequence[Column], values: np.ndarray) -> np.ndarray:
@@ -122,4 +122,3 @@ class Layout:
             else:
                 out.append(Column(word.view(np.float64 if kind == KIND_FLOAT else np.int64), valid))
         return out
-

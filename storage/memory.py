@@ -10,6 +10,7 @@ nothing to commit: writes are visible at once and gone with the process.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -258,6 +259,23 @@ class MemoryStore:
                     sums.add(columns, values)
             else:
                 raise StorageError("state.mismatch", f'bulk file for unknown "{file.name}"')
+
+    def write_files(self, folder: Path) -> list[BulkFile]:
+        """Everything that is kept, one file an arrangement or sums, for another store's `ingest`."""
+        from storage.bulk import BulkWriter
+
+        files = []
+        for number, rows in enumerate(self._arrangements.values()):
+            writer = BulkWriter(rows.spec, 0, 1, str(folder / f"rows-{number:04d}.sst"))
+            for chunk in rows.scan():
+                writer.add(chunk)
+            files.append(writer.finish())
+        for number, sums in enumerate(self._sums.values()):
+            writer = BulkWriter(sums.spec, 0, 1, str(folder / f"sums-{number:04d}.sst"))
+            for keys, values in sums.scan():
+                writer.add_sums(keys, values)
+            files.append(writer.finish())
+        return files
 
     def close(self) -> None:
         """Forget everything."""

@@ -6,9 +6,9 @@ call visits the pages of all runs without Python in between. Invariant: the call
 image alive for the whole call; address 0 is a page that is not in memory.
 """
 
+import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
-import numpy as np
 
 HEADER = 4
 HASHES = 3
@@ -39,9 +39,12 @@ def byte_at(typing_context, address):
 
 @njit(nogil=True, cache=True, inline="always")
 def row_count(address):
-    return np.int64(word_at(np.int64(address + _COUNT_AT)))
+    """Rows of the image at an address."""
+    return np.int64(word_at(np.int64(address + _COUNT_AT)))  # pyright: ignore
 
 
 @njit(nogil=True, cache=True, inline="always")
 def cell(address, rows, word, row):
-    return word_at(np.int64(address + 8 * (HEADER + word * rows + row)))
+    """One word of one row of an image of so many rows."""
+    at = np.int64(address + 8 * (HEADER + word * rows + row))
+    return word_at(at)  # pyright: ignore

@@ -150,7 +150,7 @@ def gather_bytes(hits, packed, words):
 
 @njit(nogil=True, cache=True)
 def heap_ends(hits, columns):
-    """int64[k + 1]: bytes of all byte strings of the rows before each hit; columns: word numbers."""
+    """int64[k + 1]: bytes of the strings of all rows before each hit; columns: word numbers."""
     k = hits.shape[0]
     ends = np.zeros(k + 1, np.int64)
     for i in range(k):

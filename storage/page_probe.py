@@ -113,7 +113,7 @@ def _enter_run(h, page, stop, first, addresses, touched, cursor):
 
 
 @njit(nogil=True, cache=True)
-def _locate(h, starts, first, addresses, touched, memory, cursors, missing):
+def _locate(h, starts, first, addresses, touched, memory, cursors, missing) -> tuple:
     """Point cursors at the rows of key hash h, one cursor for each run that has some.
 
     Returns (runs that have it, pages that are missing). A memory run has page -1.
@@ -163,7 +163,7 @@ def _advance(cursor, h, first, addresses, touched):
 
 
 @njit(nogil=True, cache=True)
-def _smallest(cursors, found):
+def _smallest(cursors, found) -> tuple:
     """(cursor whose row has the smallest row hashes, these two hashes)."""
     best = 0
     rows = row_count(cursors[0, 3])
@@ -181,7 +181,7 @@ def _smallest(cursors, found):
 
 
 @njit(nogil=True, cache=True)
-def _take_row(h, cursors, found, pages, value_at, hit, totals):
+def _take_row(h, cursors, found, pages, value_at, hit, totals) -> tuple:
     """Add up the smallest row of all cursors into hit and totals, and move them past it.
 
     pages: (first, addresses, touched). Returns (cursors left, missing page or -1).

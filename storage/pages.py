@@ -69,7 +69,7 @@ def seal(layout: Layout, selection: Selection, heap_bytes: int) -> Page:
         image, selection.hits, selection.totals, layout.byte_words, layout.words
     )
     body = image.view(np.uint8)[_CHECKED_FROM:]
-    image[1] = xxhash.xxh3_64_intdigest(memoryview(body))
+    image[1] = xxhash.xxh3_64_intdigest(body.data)
     return open_page(image.tobytes())
 
 

@@ -95,9 +95,7 @@ class Run:
         body = b"".join(part.tobytes() for part in parts)
         check = xxhash.xxh3_64_intdigest(body)
         pages = len(self.numbers)
-        return (
-            _DIRECTORY.pack(check, self.identity, pages, self.rows, self.net, self.age) + body
-        )
+        return _DIRECTORY.pack(check, self.identity, pages, self.rows, self.net, self.age) + body
 
     @staticmethod
     def decode(entry: bytes | None) -> Run:

@@ -1,0 +1,162 @@
+"""Oracle: a dictionary of what the child had written by its last acknowledged commit.
+
+A child writes epochs and says on its output which one is committed; it is killed with SIGKILL at
+a random moment, often in the middle of a commit or a merge. The state then is that of one epoch
+from the last one acknowledged on, at most one later, in rows, sums and named values alike.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from storage.pages import Tuning
+from storage.rocks import RocksStore
+from storage.store import ArrangementSpec, SumsSpec
+from storage.write_set import stored_keys
+from tests.unit.storage.oracle import (
+    Row,
+    check_lookup,
+    check_scan,
+    check_sums,
+    columns_of,
+    delta_of,
+    random_delta,
+)
+
+KINDS = "isf"
+ROWS = ArrangementSpec("view/join/left", KINDS, (0,))
+SUMS = SumsSpec("view/aggregate/groups", "i", 2)
+TUNING = Tuning(page_rows=8, memory_rows=60, fan=2, fuel=3, merge_pages=1, scan_pages=4)
+CACHE_BYTES = 20_000
+
+
+class History:
+    """Random epochs that any two of us make alike from a seed, and what they add up to."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.rows: Counter[Row] = Counter()
+        self.sums: dict[Row, np.ndarray] = {}
+        self.epoch = 0
+
+    def step(self) -> list[tuple[Row, int]]:
+        """The changes of the next epoch; the sums count rows and weights by the first column."""
+        self.epoch += 1
+        size = self.rng.choice([1, 5, 40, 100])
+        changes = random_delta(self.rng, KINDS, self.rows, size)
+        for row, weight in changes:
+            vector = self.sums.get(row[:1], 0) + np.array([weight, 2 * weight])
+            self.sums[row[:1]] = vector
+            if not vector.any():
+                del self.sums[row[:1]]
+        return changes
+
+
+def write(store: RocksStore, epoch: int, changes: list[tuple[Row, int]]) -> None:
+    """One epoch of the history, not committed."""
+    arrangement, sums = store.arrange(ROWS), store.arrange_sums(SUMS)
+    half = len(changes) // 2
+    for part in (changes[:half], changes[half:]):
+        arrangement.apply(delta_of(KINDS, part))
+    totals: dict[Row, int] = {}
+    for row, weight in changes:
+        totals[row[:1]] = totals.get(row[:1], 0) + weight
+    vectors = np.array([list(totals.values()), [2 * w for w in totals.values()]], np.int64)
+    sums.add(columns_of("i", list(totals)), vectors)
+    store.put("epoch", str(epoch).encode())
+
+
+def write_for_ever(path: str, seed: int, done: int) -> None:
+    """What the child does: go on after `done` epochs and say each one that is committed."""
+    history = History(seed)
+    for _ in range(done):
+        history.step()
+    store = RocksStore(path, cache_bytes=CACHE_BYTES, tuning=TUNING)
+    print("open", flush=True)
+    while True:
+        changes = history.step()
+        write(store, history.epoch, changes)
+        store.commit(sync=history.epoch % 10 == 0)
+        print(history.epoch, flush=True)
+
+
+def run_and_kill(path: str, seed: int, done: int, delay_s: float) -> int:
+    """Start a child, kill it after the delay; the last epoch it acknowledged."""
+    code = f"from {__name__} import *; write_for_ever({path!r}, {seed}, {done})"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "open\n"
+        time.sleep(delay_s)
+        child.send_signal(signal.SIGKILL)
+        lines = child.stdout.read().split("\n")
+    return max([int(line) for line in lines[:-1]], default=done)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_killed_state_is_the_last_commit(tmp_path, seed):
+    path = str(tmp_path / "state")
+    history = History(seed)
+    rng = random.Random(seed)
+    for _ in range(5):
+        said = run_and_kill(path, seed, history.epoch, rng.uniform(0.05, 0.6))
+        store = RocksStore(path, cache_bytes=CACHE_BYTES, tuning=TUNING)
+        found = int(store.get("epoch") or b"0")
+        assert said <= found <= said + 1
+        while history.epoch < found:
+            history.step()
+        arrangement, sums = store.arrange(ROWS), store.arrange_sums(SUMS)
+        check_scan(arrangement, history.rows)
+        keys = sorted({row[:1] for row in history.rows}, key=repr)
+        check_lookup(arrangement, history.rows, keys)
+        check_sums(sums, history.sums, keys)
+        store.close()
+    assert history.epoch > 50
+
+
+def test_uncommitted_writes_are_gone_all_of_them(tmp_path):
+    history = History(5)
+    store = RocksStore(tmp_path, cache_bytes=CACHE_BYTES, tuning=TUNING)
+    for _ in range(30):
+        changes = history.step()
+        write(store, history.epoch, changes)
+        store.commit()
+    rows, sums = history.rows.copy(), dict(history.sums)
+    for _ in range(3):
+        changes = history.step()
+        write(store, history.epoch, changes)
+    check_scan(store.arrange(ROWS), history.rows)
+    store.drop("view/agg")
+    store.close()
+    store = RocksStore(tmp_path, cache_bytes=CACHE_BYTES, tuning=TUNING)
+    check_scan(store.arrange(ROWS), rows)
+    check_sums(store.arrange_sums(SUMS), sums, sums)
+    assert store.get("epoch") == b"30"
+    store.close()
+
+
+def test_pages_of_an_unfinished_merge_are_removed_on_open(tmp_path):
+    slow = Tuning(page_rows=8, memory_rows=16, fan=2, fuel=1, merge_pages=1)
+    store = RocksStore(tmp_path, tuning=slow)
+    arrangement = store.arrange(ROWS)
+    kept: Counter[Row] = Counter({(n, b"x", None): 1 for n in range(400)})
+    for start in range(0, 400, 20):
+        arrangement.apply(delta_of(KINDS, list(kept.items())[start : start + 20]))
+        store.commit()
+    before = _stored_pages(store)
+    store.close()
+    store = RocksStore(tmp_path, tuning=slow)
+    assert _stored_pages(store) < before, "the test was to stop in the middle of a merge"
+    check_scan(store.arrange(ROWS), kept)
+    store.close()
+
+
+def _stored_pages(store: RocksStore) -> int:
+    return len(stored_keys(store._db, b"p", b"q"))
