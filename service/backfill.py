@@ -28,7 +28,6 @@ from dataflow.operators.table import TableState
 from dataflow.schema import Relation, RelationName
 from dataflow.sql.lower import lower
 from dataflow.sql.plan import Plan
-from storage.bulk import write_store
 from storage.memory import MemoryStore
 from storage.store import BulkFile
 
@@ -94,7 +93,9 @@ def run_local(job: BackfillJob, on_progress: OnProgress) -> Backfilled:
 
 def _child(job: BackfillJob, pipe: Connection) -> None:
     try:
-        pipe.send(("result", backfill(job, lambda done, total: pipe.send(("progress", (done, total))))))
+        pipe.send(
+            ("result", backfill(job, lambda done, total: pipe.send(("progress", (done, total)))))
+        )
     except TidemarkError as error:
         pipe.send(("error", error))
     except Exception:
@@ -124,7 +125,7 @@ def backfill(job: BackfillJob, on_progress: OnProgress) -> Backfilled:
         outputs.append(dataflow.step({relation.name: delta}))
     output = Delta.concat(outputs).consolidate()
     paths = _write_chunks(output, job.work_dir)
-    files = write_store(store, job.work_dir)
+    files = store.write_files(job.work_dir)
     return Backfilled(files, paths, errors.take(), rows)
 
 

@@ -19,12 +19,13 @@ from connectors.source import Snapshot, SourceBatch
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
 from dataflow.expressions.evaluator import Evaluator
+from dataflow.graph import needed_columns
 from dataflow.schema import Relation
+from dataflow.sql.lower import lower
 from service.backfill import Backfilled, BackfillJob, OnProgress
 from service.engine import View, ViewDefinition
 from service.log import log
 from service.spool import Spool
-from storage.memory import MemoryStore
 from storage.store import Store
 
 CATCH_UP_S = 0.05
@@ -125,10 +126,10 @@ class ViewBuild:
             self._outputs = [Delta.concat(self._outputs).consolidate()]
         return False
 
-    def take_over(self) -> tuple[View, list[Delta]]:
-        """The caught-up view and what changed in it since its snapshot."""
-        assert self._view is not None
-        return self._view, self._outputs
+    def take_over(self) -> tuple[View, list[Delta], Delta | None]:
+        """The caught-up view, what changed in it since its snapshot, the snapshot's error rows."""
+        assert self._view is not None and self._result is not None
+        return self._view, self._outputs, self._result.errors
 
     def close(self) -> None:
         """Remove the working files."""
@@ -138,10 +139,8 @@ class ViewBuild:
     def _open_view(self) -> None:
         assert self._result is not None
         self.status.phase = "catching up"
-        self._store.ingest(self._result.files)
         self._view = View(self.definition, self._store, self._parts.evaluator())
-        if self._result.errors is not None:
-            self._view.errors.restore(self._result.errors)
+        self._store.ingest(self._result.files)
 
     def _run(self) -> None:
         try:
@@ -154,13 +153,14 @@ class ViewBuild:
             self.failure = error
         except Exception as error:
             log.exception("build.failed", view=self.definition.table.title)
-            self.failure = TidemarkError("backfill.failed", "the backfill failed", detail=str(error))
+            self.failure = TidemarkError(
+                "backfill.failed", "the backfill failed", detail=str(error)
+            )
 
     def _backfill(self) -> Backfilled:
         definition, status = self.definition, self.status
         relations = list(definition.relations())
-        evaluator = self._parts.evaluator()
-        needed = View(definition, MemoryStore(), evaluator).dataflow.needed_columns()
+        needed = needed_columns(lower(definition.plan.root))
         snapshot = self._parts.open_snapshot(relations)
         try:
             self._position = snapshot.position

@@ -202,7 +202,7 @@ class Demo:
         finally:
             connection.close()
 
-    def _compare(self, cursor, name: str, query: str) -> None:  # noqa: ANN001
+    def _compare(self, cursor, name: str, query: str) -> None:
         cursor.execute(
             f"SELECT (SELECT count(*) FROM ((TABLE {name} EXCEPT ALL ({query})) UNION ALL"
             f" (({query}) EXCEPT ALL TABLE {name})) AS d), (SELECT count(*) FROM {name})"
@@ -254,7 +254,9 @@ def _bar(view: dict) -> dict:
     state = view.get("backfill") or {}
     total = state.get("parts_total") or 1
     done = total if view["status"] == "live" else min(state.get("parts_done", 0), total * 0.99)
-    note = "live" if view["status"] == "live" else f"{state.get('road', '')} {state.get('phase', '')}"
+    note = (
+        "live" if view["status"] == "live" else f"{state.get('road', '')} {state.get('phase', '')}"
+    )
     return {"total": total, "completed": done, "note": note}
 
 

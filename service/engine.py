@@ -164,11 +164,30 @@ class Engine:
             if len(output):
                 outputs[name] = output
                 deltas.append((view.definition.table, output))
-            errors.extend(_error_rows(view))
+            found = view.errors.take()
+            if len(found):
+                errors.append(_named(view.definition.table, found))
         progress = Progress(self.epoch + 1, {self.source: batch.position})
         self.progress = progress
-        found = Delta.concat(errors).consolidate() if errors else None
-        return SinkEpoch(progress, deltas, found, batch.commit_time_us)
+        rows = Delta.concat(errors).consolidate() if errors else None
+        return SinkEpoch(progress, deltas, rows, batch.commit_time_us)
+
+    def announce(self, view: View, outputs: list[Delta], errors: Delta | None) -> SinkEpoch:
+        """The epoch in which a staged view becomes visible, at the position that stands now.
+
+        outputs: what changed in the view since its snapshot; errors: its snapshot's error rows.
+        """
+        table = view.definition.table
+        rows = [_named(table, found) for found in (errors, view.errors.take()) if found is not None]
+        rows = [found for found in rows if len(found)]
+        output = Delta.concat(outputs).consolidate() if outputs else None
+        self.progress = Progress(self.epoch + 1, {self.source: self.position})
+        return SinkEpoch(
+            self.progress,
+            [(table, output)] if output is not None and len(output) else [],
+            Delta.concat(rows).consolidate() if rows else None,
+            swaps=(table,),
+        )
 
     def commit(self, epoch: SinkEpoch | None, *, written: int, sync: bool = False) -> None:
         """One atomic write: state, progress and outbox; forget the outbox up to epoch `written`."""
@@ -205,12 +224,9 @@ def _outbox_key(epoch: int) -> str:
     return f"{_OUTBOX}{epoch:020d}"
 
 
-def _error_rows(view: View) -> list[Delta]:
-    found = view.errors.take()
-    if not len(found):
-        return []
-    title = view.definition.table.title.encode()
-    n = len(found)
+def _named(table: SinkTable, found: Delta) -> Delta:
+    """Error rows of one view with its name in front."""
+    title, n = table.title.encode(), len(found)
     offsets = np.arange(n + 1, dtype=np.int64) * len(title)
-    named = Column(offsets, None, np.frombuffer(title * n, np.uint8))
-    return [Delta((named, *found.columns), found.weights)]
+    name = Column(offsets, None, np.frombuffer(title * n, np.uint8))
+    return Delta((name, *found.columns), found.weights)

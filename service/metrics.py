@@ -89,6 +89,22 @@ def read_metrics(folder: Path) -> dict[str, Any] | None:
         return None
 
 
+def write_refusal(folder: Path, error: Exception) -> None:
+    """Leave an error that no restart can heal, until the pipeline runs again."""
+    refusal = {
+        "title": getattr(error, "what", str(error)),
+        "status": 503,
+        "code": getattr(error, "code", "internal"),
+        "detail": getattr(error, "detail", ""),
+        "hint": getattr(error, "hint", ""),
+    }
+    figures = {**(read_metrics(folder) or PipelineMetrics(folder).snapshot()), "refused": refusal}
+    figures["updated_at"] = time.time()
+    part = folder / f"{FILE}.part"
+    part.write_text(json.dumps(figures))
+    part.replace(folder / FILE)
+
+
 def _quantiles(values: deque[float]) -> dict[str, float]:
     ordered = sorted(values)
     if not ordered:

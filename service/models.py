@@ -30,7 +30,9 @@ class CreateView(BaseModel):
     )
 
     name: str = Field(
-        min_length=1, max_length=130, description="name, or schema.name; quoted as in SQL if need be"
+        min_length=1,
+        max_length=130,
+        description="name, or schema.name; quoted as in SQL if need be",
     )
     query: str = Field(min_length=1, max_length=200_000, description="one SELECT")
     options: ViewOptions = ViewOptions()

@@ -9,11 +9,15 @@ state lacks against the sink is stepped again with the sink muted.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
+from connectors.postgres.control import ViewRow
+from connectors.postgres.replication import ReplicationStream
 from connectors.sink import Progress, SinkEpoch
 from connectors.source import SourceBatch
 from dataflow.delta import Delta
-from dataflow.errors import SourceError, TidemarkError
+from dataflow.errors import TidemarkError
+from dataflow.schema import Relation, RelationName
 from service.build import ViewBuild
 from service.desk import Desk
 from service.engine import Engine
@@ -40,8 +44,9 @@ class Pipeline:
         self._store = parts.open_store()
         self._engine = Engine(self._store, parts.evaluator(), parts.source.name)
         self._sink = parts.sink()
+        self._staging = parts.sink()
         self._writer: SinkWriter | None = None
-        self._stream = None
+        self._stream: ReplicationStream | None = None
         self._mute_until = 0
         self._builds: dict[str, ViewBuild] = {}
         self._desk = Desk(parts.control(), self._engine, parts)
@@ -55,6 +60,8 @@ class Pipeline:
         """Recover, then stream until stopped."""
         try:
             self._recover()
+            self._metrics.position = self._engine.position
+            self._metrics.write()
             while not self._is_stopping:
                 self._tick()
         finally:
@@ -82,8 +89,9 @@ class Pipeline:
         if self._writer is None:
             self._writer = self._start_writer(in_sink)
         if engine.views:
-            self._parts.source.require_slot(self._desk.identity())
             self._open_stream()
+        if self._desk.refresh():
+            self._desk.settle_recovered()
 
     def _start_writer(self, written: int) -> SinkWriter:
         return SinkWriter(self._sink, written, self._metrics)
@@ -97,6 +105,7 @@ class Pipeline:
             self._writer.close()
         for build in self._builds.values():
             build.close()
+        self._desk.close()
         self._parts.close()
         self._store.close()
 
@@ -108,11 +117,13 @@ class Pipeline:
         now = time.monotonic()
         if self._desk.is_called() or now - self._reconciled_at > RECONCILE_S:
             self._reconciled_at = now
-            self._reconcile()
+            if self._desk.refresh():
+                self._reconcile()
         batch = self._poll()
         if batch is not None:
             self._run_epoch(batch)
         self._advance_builds()
+        self._desk.settle(self._writer.written)
         if now - self._synced_at > self._settings.sync_interval_s:
             self._synced_at = now
             self._checkpoint()
@@ -165,21 +176,21 @@ class Pipeline:
         if self._stream is not None and self._engine.position:
             self._stream.confirm(self._engine.position)
             self._metrics.source_position = self._stream.received_position
-        self._desk.report(self._builds, self._metrics)
+        self._desk.report(self._builds)
         self._metrics.write()
 
     def _reconnect(self, error: TidemarkError) -> None:
         self._metrics.source_error = str(error)
         pause = RECONNECT_S[0]
-        self._stream.close()
-        self._stream = None
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
         while not self._is_stopping:
             log.warning("source.retry", code=error.code, pause_s=pause)
             self._metrics.write()
             time.sleep(pause)
             pause = min(pause * 2, RECONNECT_S[1])
             try:
-                self._parts.source.require_slot(self._desk.identity())
                 self._open_stream()
                 break
             except TidemarkError as again:
@@ -203,8 +214,10 @@ class Pipeline:
                     continue
                 self._desk.fail(row, error)
 
-    def _start_build(self, row) -> None:  # noqa: ANN001
+    def _start_build(self, row: ViewRow) -> None:
         definition = self._desk.define(row)
+        if not self._desk.are_parents_live(definition):
+            return
         source, relations = self._parts.source, list(definition.relations())
         self._store.drop(definition.scope + "/")
         self._engine.commit(None, written=self._written())
@@ -216,9 +229,8 @@ class Pipeline:
                     self._engine.epoch, {self._engine.source: position}
                 )
         source.watch(relations)
-        build = ViewBuild(
-            definition, self._store, self._settings.state / "builds", self._parts.build(definition)
-        )
+        parts = self._parts.build(definition, row.options.get("backfill", "auto"))
+        build = ViewBuild(definition, self._store, self._settings.state / "builds", parts)
         self._builds[definition.identity] = build
         self._open_stream()
         build.start()
@@ -230,7 +242,7 @@ class Pipeline:
                 continue
             if build.is_cancelled or build.failure is not None:
                 self._end_build(identity)
-            elif build.catch_up():
+            elif build.catch_up() and self._engine.position >= self._mute_until:
                 self._join(identity)
 
     def _end_build(self, identity: str) -> None:
@@ -238,7 +250,7 @@ class Pipeline:
         build.close()
         self._store.drop(build.definition.scope + "/")
         self._engine.commit(None, written=self._written())
-        self._sink_side().drop_staged(build.definition.table)
+        self._staging.drop_staged(build.definition.table)
         if build.failure is not None and not build.is_cancelled:
             log.warning("build.failed", view=build.definition.table.title, why=str(build.failure))
             self._desk.fail_build(build)
@@ -248,43 +260,43 @@ class Pipeline:
         """Make a caught-up view live: its staged rows and what came since, in one epoch."""
         assert self._writer is not None
         build = self._builds.pop(identity)
-        view, outputs = build.take_over()
+        view, outputs, errors = build.take_over()
         if view.definition.parents():
             self._writer.drain()
             rows = {p: self._rows_of(p) for p in view.definition.parents()}
             outputs = [*outputs, view.step(rows)]
         engine = self._engine
         engine.add(view)
-        epoch = engine.announce(view, outputs)
+        epoch = engine.announce(view, outputs, errors)
         self._finish_epoch(epoch)
         self._desk.joined(build, epoch.progress.epoch)
         build.close()
         log.info("view.joined", view=view.definition.table.title, epoch=epoch.progress.epoch)
 
-    def _rows_of(self, parent) -> Delta:  # noqa: ANN001
+    def _rows_of(self, parent: RelationName) -> Delta:
         table = self._engine.views[parent].definition.table
-        chunks = list(self._sink_side().read_rows(table))
+        chunks = list(self._staging.read_rows(table))
         kinds = [f.type.physical for f in table.fields]
         return Delta.concat(chunks).consolidate() if chunks else Delta.empty(kinds)
 
-    def _drop(self, row) -> None:  # noqa: ANN001
+    def _drop(self, row: ViewRow) -> None:
         build = self._builds.get(row.identity)
         if build is not None:
             build.is_cancelled = True
             return
         assert self._writer is not None
         self._writer.drain()
-        relations = ()
+        relations: tuple[Relation, ...] = ()
         live = self._engine.live(row.identity)
         if live is not None:
             relations = live.definition.relations()
             self._engine.remove(live.definition.name)
             self._engine.commit(None, written=self._written())
-        self._desk.drop(row, self._sink_side())
+        self._desk.drop(row, self._staging)
         self._release(relations)
         log.info("view.dropped", view=row.title)
 
-    def _release(self, relations) -> None:  # noqa: ANN001
+    def _release(self, relations: Sequence[Relation]) -> None:
         """Stop watching what no view reads any more; the last view takes the slot with it."""
         used = self._used_relations()
         if not used and not self._desk.has_views():
@@ -294,12 +306,12 @@ class Pipeline:
             self._parts.source.drop_slot()
             self._engine.forget_progress()
             self._engine.commit(None, written=self._written())
-            self._sink_side().forget_progress()
+            self._staging.forget_progress()
             self._desk.forget_source()
             return
         self._parts.source.unwatch([r for r in relations if r.name not in used])
 
-    def _used_relations(self) -> dict:
+    def _used_relations(self) -> dict[RelationName, Relation]:
         used = dict(self._engine.relations())
         for build in self._builds.values():
             used.update({r.name: r for r in build.definition.relations()})
@@ -310,15 +322,12 @@ class Pipeline:
             self._stream.close()
             self._stream = None
         relations = list(self._used_relations().values())
-        self._stream = self._parts.source.stream(self._engine.position, relations)
-
-    def _sink_side(self):  # noqa: ANN202
-        return self._parts.staging_sink
+        self._stream = self._parts.source.stream(
+            self._engine.position,
+            relations,
+            identity=self._desk.source_identity(),
+            takes_over=True,
+        )
 
     def _written(self) -> int:
         return 0 if self._writer is None else self._writer.written
-
-
-def refused(error: TidemarkError) -> bool:
-    """Whether a restart of the pipeline cannot help."""
-    return isinstance(error, SourceError) and not error.is_temporary

@@ -261,7 +261,7 @@ class MemoryStore:
                 raise StorageError("state.mismatch", f'bulk file for unknown "{file.name}"')
 
     def write_files(self, folder: Path) -> list[BulkFile]:
-        """Everything that is kept, one file an arrangement or sums, for another store's `ingest`."""
+        """All that is kept, one file an arrangement or sums, for another store's `ingest`."""
         from storage.bulk import BulkWriter
 
         files = []

@@ -13,8 +13,8 @@ from service.catalog import Catalog
 from service.models import (
     CreateView,
     PlanAnswer,
-    Validation,
     ValidateView,
+    Validation,
     ViewList,
     ViewModel,
     WaitAnswer,

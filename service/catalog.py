@@ -1,0 +1,292 @@
+"""What the API does: analyze, ask for views, and tell how they stand.
+
+All of it goes through the control tables and the pipeline's figures, so an API process can be
+killed and started at any time. Invariant: nothing is asked for that is known to be refused, and
+what is refused leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+from dataflow.sql.explain import explain_text, explain_tree
+
+from connectors.postgres.control import ViewRow
+from connectors.postgres.lsn import format_lsn, parse_lsn
+from connectors.sink import SinkTable
+from dataflow.errors import TidemarkError
+from dataflow.sql.plan import ViewPlan
+from service import fields
+from service.desk import DROPPED, children_of
+from service.engine import ViewDefinition
+from service.metrics import read_metrics
+from service.models import (
+    CreateView,
+    FieldModel,
+    Health,
+    PlanAnswer,
+    ProblemModel,
+    Validation,
+    ViewModel,
+)
+from service.names import parse_name
+from service.parts import SOURCE, Parts
+from service.planning import plan_definition
+from service.settings import Settings
+
+STALE_S = 10.0
+
+
+class Catalog:
+    """One for an API process; safe for several threads."""
+
+    def __init__(self, settings: Settings, parts: Parts) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._control = parts.control()
+        self._sink = parts.sink()
+        self._started_at = time.time()
+
+    # --- creating ----------------------------------------------------------------------------
+
+    def create(self, body: CreateView) -> str:
+        """Ask for a view; its name as paths take it. Refuses what cannot be kept up to date."""
+        schema, name = parse_name(body.name)
+        self._control.ensure()
+        rows = self._control.list_views()
+        definition = plan_definition(
+            uuid.uuid4().hex, (schema, name), body.query, self._parts, rows
+        )
+        self._require_parents(definition, rows)
+        self._sink.check(definition.table)
+        if not rows:
+            self._parts.source.check()
+        plan = definition.plan
+        self._control.insert_view(
+            ViewRow(
+                schema,
+                name,
+                body.query,
+                definition.identity,
+                kind=_kind(plan),
+                options=body.options.model_dump(),
+                key=_key_names(plan),
+                fields=fields.to_json(plan.root.fields),
+                plan=_plan_facts(definition),
+                warnings=list(plan.warnings),
+            )
+        )
+        return _path_name(schema, name)
+
+    def validate(self, query: str) -> Validation:
+        """What would be created."""
+        self._control.ensure()
+        rows = self._control.list_views()
+        definition = plan_definition("", ("", ""), query, self._parts, rows)
+        plan = definition.plan
+        return Validation(
+            kind=_kind(plan),
+            key=_key_names(plan),
+            fields=_field_models(fields.to_json(plan.root.fields)),
+            warnings=list(plan.warnings),
+            in_postgres=list(plan.evaluates),
+            estimated_source_rows=sum(max(0, r.row_estimate) for r in definition.relations()),
+            backfill=self._parts.choose_road(definition, "auto"),
+            plan=explain_text(plan),
+        )
+
+    def drop(self, name: str) -> str:
+        """Ask for a view to be dropped; its identity. Refused while other views read it."""
+        row = self._row(name)
+        children = children_of(row, self._control.list_views())
+        if children:
+            raise TidemarkError(
+                "view.has_children",
+                f'view "{row.title}" is read by other views',
+                detail=", ".join(c.title for c in children),
+                hint="drop those first",
+            )
+        self._control.update_view(row.identity, desired=DROPPED, status="dropping")
+        return row.identity
+
+    def exists(self, identity: str) -> bool:
+        """Whether a view of this identity is still there."""
+        return any(r.identity == identity for r in self._control.list_views())
+
+    # --- telling -------------------------------------------------------------------------------
+
+    def view(self, name: str) -> ViewModel:
+        """One view as it stands."""
+        row = self._row(name)
+        return self._model(row, self._control.count_errors())
+
+    def views(self) -> list[ViewModel]:
+        """All views by name."""
+        self._control.ensure()
+        errors = self._control.count_errors()
+        rows = sorted(self._control.list_views(), key=lambda r: (r.schema, r.name))
+        return [self._model(row, errors) for row in rows]
+
+    def plan(self, name: str) -> PlanAnswer:
+        """How a view is computed."""
+        facts = self._row(name).plan or {}
+        return PlanAnswer(
+            text=facts.get("text", ""),
+            tree=facts.get("tree", {}),
+            in_postgres=facts.get("in_postgres", []),
+        )
+
+    def metrics(self) -> dict[str, Any] | None:
+        """The pipeline's newest figures."""
+        return read_metrics(self._settings.state)
+
+    def health(self) -> Health:
+        """Whether views are kept up to date."""
+        figures = self.metrics()
+        reasons = []
+        if figures is None or time.time() - figures["updated_at"] > STALE_S:
+            is_young = time.time() - self._started_at < STALE_S
+            if is_young:
+                return Health(status="starting", pipeline=figures, reasons=[])
+            reasons.append("the pipeline has not reported lately")
+        else:
+            refusal = figures.get("refused")
+            reasons += [str(figures[k]) for k in ("source_error", "sink_error") if figures.get(k)]
+            if refusal:
+                reasons.append(f"{refusal['title']} [{refusal['code']}]")
+        return Health(status="degraded" if reasons else "ok", pipeline=figures, reasons=reasons)
+
+    # --- waiting -------------------------------------------------------------------------------
+
+    def check_wait(self, name: str, position: str) -> int:
+        """The position as a number; the view must be there."""
+        self._row(name)
+        try:
+            return parse_lsn(position)
+        except ValueError as error:
+            raise TidemarkError(
+                "position.bad", str(error), hint="SELECT pg_current_wal_flush_lsn()"
+            ) from None
+
+    def visible_position(self, name: str) -> int | None:
+        """The position that the view's rows show; None while it is not live."""
+        if self._row(name).status != "live":
+            return None
+        progress = self._control.read_progress(self._settings.prefix)
+        return None if progress is None else progress.positions.get(SOURCE)
+
+    def nudge_source(self) -> None:
+        """Commit a WAL message, so that an idle source's position moves on at once."""
+        self._parts.source.heartbeat()
+
+    def wait_timeout(self, name: str, position: str, reached: int | None) -> TidemarkError:
+        """The error of a wait whose time is up."""
+        shown = "none yet" if reached is None else format_lsn(reached)
+        return TidemarkError(
+            "view.wait_timeout",
+            f'view "{name}" has not reached position {position} in time',
+            detail=f"visible now: {shown}",
+            hint="see its status and lag, or wait longer",
+        )
+
+    def format_position(self, position: int) -> str:
+        """A position as PostgreSQL writes it."""
+        return format_lsn(position)
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _row(self, name: str) -> ViewRow:
+        schema, plain = parse_name(name)
+        row = self._control.get_view(schema, plain)
+        if row is None:
+            raise TidemarkError(
+                "view.not_found", f'view "{schema}.{plain}" does not exist', hint="see GET /views"
+            )
+        return row
+
+    def _require_parents(self, definition: ViewDefinition, rows: list[ViewRow]) -> None:
+        for parent in definition.parents():
+            found = next(
+                (r for r in rows if (r.schema, r.name) == (parent.schema, parent.name)), None
+            )
+            if found is None or found.status != "live":
+                raise TidemarkError(
+                    "view.parent_not_live",
+                    f'view "{parent}", which the query reads, is not live',
+                    detail="" if found is None else f"it is {found.status}",
+                    hint="create the view once that one is live",
+                )
+
+    def _model(self, row: ViewRow, errors: dict[str, int]) -> ViewModel:
+        figures = self.metrics() or {}
+        status, error = row.status, _error_of(row)
+        position = None
+        if status == "live":
+            progress = self._control.read_progress(self._settings.prefix)
+            position = None if progress is None else progress.positions.get(SOURCE)
+            if figures.get("refused"):
+                status, error = "failed", ProblemModel(**figures["refused"])
+        lag = None
+        if position is not None:
+            lag = max(0, figures.get("source_position", 0) - position)
+        facts = fields.from_json(row.fields or [])
+        table = SinkTable(row.schema, row.name, facts, (0,) if row.kind == "keyed" else ())
+        return ViewModel(
+            name=row.name,
+            schema_name=row.schema,
+            query=row.query,
+            status=status,
+            kind=row.kind or "",
+            key=list(row.key or []),
+            fields=_field_models(row.fields or []),
+            options=dict(row.options),
+            warnings=list(row.warnings),
+            rows=self._sink.row_count(table) if row.status == "live" else None,
+            positions={} if position is None else {SOURCE: format_lsn(position)},
+            lag_bytes=lag,
+            backfill=None if row.progress is None else dict(row.progress),
+            plan=(row.plan or {}).get("text", ""),
+            errors=errors.get(row.title, 0),
+            error=error,
+            created_at=row.created_at.isoformat() if row.created_at else "",
+            live_at=row.live_at.isoformat() if row.live_at else None,
+        )
+
+
+def _kind(plan: ViewPlan) -> str:
+    return "keyed" if plan.key else "bag"
+
+
+def _key_names(plan: ViewPlan) -> list[str]:
+    return [plan.root.fields[i].name for i in plan.key]
+
+
+def _field_models(facts: list[dict[str, Any]]) -> list[FieldModel]:
+    return [FieldModel(name=f["name"], type=f["type"], nullable=f["nullable"]) for f in facts]
+
+
+def _plan_facts(definition: ViewDefinition) -> dict[str, Any]:
+    plan = definition.plan
+    return {
+        "text": explain_text(plan),
+        "tree": explain_tree(plan),
+        "in_postgres": list(plan.evaluates),
+        "parents": [[p.schema, p.name] for p in definition.parents()],
+    }
+
+
+def _error_of(row: ViewRow) -> ProblemModel | None:
+    if row.code is None:
+        return None
+    return ProblemModel(
+        title=row.detail or row.code, status=422, code=row.code, hint=row.hint or ""
+    )
+
+
+def _path_name(schema: str, name: str) -> str:
+    def part(text: str) -> str:
+        return '"' + text.replace('"', '""') + '"'
+
+    return f"{part(schema)}.{part(name)}"

@@ -1,0 +1,64 @@
+"""Checks before the service starts, and on demand: what is wrong, and what to do about it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+
+from dataflow.errors import TidemarkError
+from service.parts import Parts
+from service.settings import Settings
+
+MIN_FREE_BYTES = 1 << 30
+JAVA_VERSION = 17
+
+
+def check_service(settings: Settings) -> list[TidemarkError]:
+    """What keeps the service from working at all: source and sink."""
+    parts = Parts(settings)
+    found = [_outcome(parts.source.check), _outcome(parts.sink().prepare)]
+    return [problem for problem in found if problem is not None]
+
+
+def check_all(settings: Settings) -> list[tuple[str, TidemarkError | None]]:
+    """(what was checked, the problem or None) for source, sink, state and Java."""
+    parts = Parts(settings)
+    return [
+        ("source: reachable, wal_level, privileges, slots", _outcome(parts.source.check)),
+        ("sink: reachable, privileges, control tables", _outcome(parts.sink().prepare)),
+        ("state: directory and free space", _outcome(lambda: _check_state(settings))),
+        ("java: for backfill by Spark", _outcome(_check_java)),
+    ]
+
+
+def _outcome(check: Callable[[], object]) -> TidemarkError | None:
+    try:
+        check()
+    except TidemarkError as error:
+        return error
+    return None
+
+
+def _check_state(settings: Settings) -> None:
+    settings.state.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(settings.state).free
+    if free < MIN_FREE_BYTES:
+        raise TidemarkError(
+            "state.no_space",
+            f'little space left for state directory "{settings.state}"',
+            detail=f"{free >> 20} MiB free",
+            hint="make room, or choose another directory with --state",
+        )
+
+
+def _check_java() -> None:
+    java = shutil.which("java")
+    hint = "apt-get install openjdk-17-jre-headless; without Java views are backfilled in process"
+    if java is None:
+        raise TidemarkError("spark.no_java", "no Java on the PATH", hint=hint)
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    version = answer.stderr.split('"')[1].split(".")[0] if '"' in answer.stderr else "0"
+    if not version.isdigit() or int(version) < JAVA_VERSION:
+        detail = f"Java {version}, {JAVA_VERSION} is needed"
+        raise TidemarkError("spark.no_java", "Java is too old", detail=detail, hint=hint)

@@ -1,0 +1,109 @@
+"""The concrete parts of one service, made from its settings: source, sink, state, backfill roads.
+
+Everything above asks here, so that which class stands behind a contract is decided in one place.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from connectors.postgres.analyzer import PostgresAnalyzer
+
+from connectors.postgres.control import Control
+from connectors.postgres.evaluator import PostgresEvaluator
+from connectors.postgres.session import redact
+from connectors.postgres.sink import PostgresSink
+from connectors.postgres.source import PostgresSource
+from dataflow.errors import TidemarkError
+from dataflow.expressions.evaluator import Evaluator
+from dataflow.schema import Field
+from service.backfill import Backfilled, BackfillJob, OnProgress, run_local
+from service.build import BuildParts
+from service.engine import ViewDefinition
+from service.metrics import write_refusal
+from service.settings import Settings
+from storage.rocks import RocksStore
+from storage.store import StorageError, Store
+
+if TYPE_CHECKING:
+    from connectors.spark.session import LazySession
+
+SOURCE = "source"
+LOCAL_PARTS = 8
+ROWS_A_PART = 250_000
+
+
+class Parts:
+    """Makes parts on demand; holds only what is shared: the source and a warm Spark session."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.source = PostgresSource(settings.source, name=SOURCE, prefix=settings.prefix)
+        self._spark: LazySession | None = None
+
+    def open_store(self) -> Store:
+        """The state; StorageError state.locked when another process has it."""
+        path = self.settings.state / "store"
+        return RocksStore(path, cache_bytes=self.settings.cache_mb << 20)
+
+    def sink(self) -> PostgresSink:
+        """A new session on the sink."""
+        return PostgresSink(self.settings.sink, key=self.settings.prefix)
+
+    def control(self) -> Control:
+        """A new session on the control tables."""
+        return Control(self.settings.sink)
+
+    def evaluator(self) -> Evaluator:
+        """A new session for expressions without a native kernel."""
+        return PostgresEvaluator(self.settings.source)
+
+    def analyzer(self, views: Mapping[tuple[str, str], tuple[Field, ...]]) -> PostgresAnalyzer:
+        """A new analysis, knowing the maintained views by (schema, name)."""
+        return PostgresAnalyzer(
+            self.settings.source,
+            SOURCE,
+            views,
+            is_sink=self.settings.source == self.settings.sink,
+        )
+
+    def choose_road(self, definition: ViewDefinition, wanted: str) -> str:
+        """ "local" or "spark": what `backfill` asks for, by size when it says auto."""
+        if wanted != "auto":
+            return wanted
+        is_cluster = not self.settings.spark_master.startswith("local")
+        rows = sum(max(0, r.row_estimate) for r in definition.relations())
+        return "spark" if is_cluster or rows >= self.settings.spark_rows else "local"
+
+    def build(self, definition: ViewDefinition, wanted: str) -> BuildParts:
+        """What building this view works with."""
+        road = self.choose_road(definition, wanted)
+        rows = sum(max(0, r.row_estimate) for r in definition.relations())
+        return BuildParts(
+            open_snapshot=self.source.open_snapshot,
+            run=self._run_spark if road == "spark" else run_local,
+            evaluator=functools.partial(PostgresEvaluator, self.settings.source),
+            sink=self.sink(),
+            road=road,
+            parts=max(LOCAL_PARTS, -(-rows // ROWS_A_PART)),
+        )
+
+    @property
+    def shown_source(self) -> str:
+        """The source's DSN without secrets, for the catalog."""
+        return redact(self.settings.source)
+
+    def report_failure(self, error: TidemarkError | StorageError) -> None:
+        """Leave word for the API why the pipeline refuses to run."""
+        write_refusal(self.settings.state, error)
+
+    def _run_spark(self, job: BackfillJob, on_progress: OnProgress) -> Backfilled:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Stop what was started: Spark with its JVM."""
+        if self._spark is not None:
+            self._spark.stop()
+            self._spark = None
