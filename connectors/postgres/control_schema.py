@@ -115,7 +115,8 @@ COMMENT ON TABLE tidemark.tables IS 'Relations in this database that Tidemark ma
 CREATE FUNCTION tidemark.advance(writer text, new_epoch bigint, reached jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE tidemark.progress SET epoch = new_epoch, positions = reached, updated_at = clock_timestamp()
+    UPDATE tidemark.progress
+    SET epoch = new_epoch, positions = reached, updated_at = clock_timestamp()
     WHERE sink_key = writer AND epoch = new_epoch - 1;
     IF FOUND THEN RETURN; END IF;
     IF EXISTS (SELECT FROM tidemark.progress WHERE sink_key = writer) THEN

@@ -12,9 +12,17 @@ _TAB, _NEWLINE, _RETURN, _BACKSLASH, _QUOTE, _APOSTROPHE = 9, 10, 13, 92, 34, 39
 _LETTER_N, _LETTER_R, _LETTER_T, _NULL_LETTER = 110, 114, 116, 78
 
 
-@njit(nogil=True, cache=True, inline="always")
-def _is_special(c):
-    return c == _TAB or c == _NEWLINE or c == _RETURN or c == _BACKSLASH
+def _letters(text):
+    """bool[256]: which bytes are in text."""
+    found = np.zeros(256, np.bool_)
+    found[np.frombuffer(text, np.uint8)] = True
+    return found
+
+
+_ESCAPED_IN_LINES = _letters(b"\t\n\r\\")
+_ENDS = _letters(b"\t\n")
+_DOUBLED_IN_ARRAYS = _letters(b"\"\\'")
+_BACKSLASHED_IN_ARRAYS = _letters(b'"\\')
 
 
 @njit(nogil=True, cache=True)
@@ -27,7 +35,7 @@ def add_sizes(sizes, offsets, data, valid):
             continue
         extra = 1
         for j in range(offsets[i], offsets[i + 1]):
-            if _is_special(data[j]):
+            if _ESCAPED_IN_LINES[data[j]]:
                 extra += 1
         sizes[i] += offsets[i + 1] - offsets[i] + extra
 
@@ -44,7 +52,7 @@ def put_values(out, at, offsets, data, valid, delimiter):
         else:
             for j in range(offsets[i], offsets[i + 1]):
                 c = data[j]
-                if _is_special(c):
+                if _ESCAPED_IN_LINES[c]:
                     out[k] = _BACKSLASH
                     k += 1
                     if c == _TAB:
@@ -67,7 +75,7 @@ def array_literal(offsets, data, valid):
     size = 4 + 7 * n
     for j in range(offsets[0], offsets[n]):
         c = data[j]
-        size += 2 if c == _QUOTE or c == _BACKSLASH or c == _APOSTROPHE else 1
+        size += 2 if _DOUBLED_IN_ARRAYS[c] else 1
     out = np.empty(size, np.uint8)
     out[0], out[1] = _APOSTROPHE, 123
     k = 2
@@ -83,7 +91,7 @@ def array_literal(offsets, data, valid):
         k += 1
         for j in range(offsets[i], offsets[i + 1]):
             c = data[j]
-            if c == _QUOTE or c == _BACKSLASH:
+            if _BACKSLASHED_IN_ARRAYS[c]:
                 out[k] = _BACKSLASH
                 k += 1
             elif c == _APOSTROPHE:
@@ -109,7 +117,7 @@ def split_lines(data, columns):
     row, column, start = 0, 0, 0
     for j in range(data.shape[0]):
         c = data[j]
-        if c == _TAB or c == _NEWLINE:
+        if _ENDS[c]:
             # A line of no columns is an empty line.
             if column < columns:
                 starts[column, row] = start

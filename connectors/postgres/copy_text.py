@@ -120,7 +120,7 @@ class ChunkReader:
             chunk = next(self._chunks, None)
             if chunk is None:
                 return b""
-            self._rest = memoryview(chunk)
+            self._rest = memoryview(chunk.data)
         part, self._rest = self._rest[:size], self._rest[size:]
         return part.tobytes()
 

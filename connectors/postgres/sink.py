@@ -100,12 +100,11 @@ class PostgresSink:
         """What the last committed epoch said; None before the first."""
         self._ensure()
         with self._own_session("cannot read the sink's progress") as session:
-            with session.cursor() as cursor:
-                cursor.execute(
-                    "SELECT epoch, positions FROM tidemark.progress WHERE sink_key = %s",
-                    (self._key,),
-                )
-                row = cursor.fetchone()
+            cursor = session.cursor()
+            cursor.execute(
+                "SELECT epoch, positions FROM tidemark.progress WHERE sink_key = %s", (self._key,)
+            )
+            row = cursor.fetchone()
         return None if row is None else Progress(row[0], row[1])
 
     def write(self, epoch: SinkEpoch) -> None:

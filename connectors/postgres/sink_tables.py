@@ -29,10 +29,8 @@ AND %s::regclass IN (table_oid, view_oid)"""
 _ADD_UP = """CREATE TEMP TABLE tidemark_twice ON COMMIT DROP AS
 SELECT {hash} AS h, sum({count}) AS n, min(ctid) AS first FROM {table}
 GROUP BY 1 HAVING count(*) > 1;
-UPDATE {table} AS t SET {count} = n FROM tidemark_twice WHERE t.ctid = first;
-DELETE FROM {table} AS t USING tidemark_twice WHERE {hash} = h AND {count} <> n;
-DELETE FROM {table} AS t USING tidemark_twice WHERE {hash} = h AND t.ctid <> first AND n <> 0;
-DELETE FROM {table} WHERE {count} = 0;
+DELETE FROM {table} AS t USING tidemark_twice WHERE {hash} = h AND t.ctid <> first;
+UPDATE {table} SET {count} = n FROM tidemark_twice WHERE {hash} = h;
 DROP TABLE tidemark_twice"""
 
 
@@ -84,7 +82,7 @@ def stage(cursor: Any, table: SinkTable, rows: Iterable[Delta]) -> int:
     check_name(cursor, table)
     drop(cursor, table, is_staged=True)
     target = staged_target_of(table)
-    with _names_of(table):
+    with _NamesOf(table):
         cursor.execute(sink_target.create_table(target))
     counter = _Counter(target)
     chunks = (lines for delta in rows for lines in counter.lines(delta))
@@ -141,7 +139,7 @@ def swap(cursor: Any, table: SinkTable) -> None:
         )
     check_name(cursor, table)
     drop(cursor, table, is_staged=False)
-    with _names_of(table):
+    with _NamesOf(table):
         cursor.execute(f"ALTER TABLE {staged.sql} RENAME TO {quote_name(target.name)}")
         view = None
         if target.is_bag:
@@ -231,7 +229,7 @@ def _register(
     )
 
 
-class _names_of:  # noqa: N801 - a context manager that reads as a phrase
+class _NamesOf:
     """Turns PostgreSQL's refusals of a name or a type into ours."""
 
     def __init__(self, table: SinkTable) -> None:

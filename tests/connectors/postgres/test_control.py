@@ -1,0 +1,179 @@
+"""Oracle: the control tables as plain SQL in another session reads and writes them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from connectors.postgres.control import Control, SourceRow, ViewRow
+from connectors.postgres.sink import PostgresSink
+from connectors.sink import Progress, SinkEpoch
+from dataflow.delta import Delta
+from dataflow.errors import SinkError, TemporaryError
+from tests.harness.postgres import Database
+
+_VIEW = ViewRow(
+    "public",
+    'we "ird %s',
+    "SELECT 'it''s' AS x",
+    "id-1",
+    kind="bag",
+    options={"backfill": "auto", "nested": [1, None]},
+    key=[],
+    fields=[{"name": "x", "type": "text"}],
+    plan={"node": "Values"},
+    warnings=["sorted for no one"],
+)
+
+
+@pytest.fixture
+def control(every_database: Database) -> Iterator[Control]:
+    control = Control(every_database.dsn)
+    control.ensure()
+    yield control
+    control.close()
+
+
+def test_a_view_is_kept_as_it_was_given(every_database: Database, control: Control) -> None:
+    stored = control.insert_view(_VIEW)
+    assert stored == control.get_view(_VIEW.schema, _VIEW.name) == control.list_views()[0]
+    for name in ("query", "options", "key", "fields", "plan", "warnings", "kind", "identity"):
+        assert getattr(stored, name) == getattr(_VIEW, name)
+    assert (stored.status, stored.desired, stored.created_by) == ("analyzing", "live", "postgres")
+    assert stored.created_at is not None and stored.live_at is None
+    assert stored.title == 'public.we "ird %s'
+    assert every_database.rows("SELECT name, options->'nested' FROM tidemark.views") == [
+        (_VIEW.name, [1, None])
+    ]
+    assert control.get_view("public", "none") is None
+
+
+def test_a_name_is_taken_once(control: Control) -> None:
+    control.insert_view(_VIEW)
+    assert control.insert_view(_VIEW).identity == "id-1", "the same creation, tried again"
+    again = ViewRow(_VIEW.schema, _VIEW.name, "SELECT 2", "id-2")
+    with pytest.raises(SinkError) as raised:
+        control.insert_view(again)
+    assert raised.value.code == "view.name_taken"
+    control.update_view("id-1", desired="dropped")
+    with pytest.raises(SinkError) as raised:
+        control.insert_view(again)
+    assert "dropped" in raised.value.detail
+    assert control.delete_view("id-1")
+    assert not control.delete_view("id-1")
+    assert control.insert_view(again).query == "SELECT 2"
+
+
+def test_updates_set_what_is_named(control: Control) -> None:
+    before = control.insert_view(_VIEW)
+    progress = {"phase": "backfill", "rows": 5}
+    assert control.update_view("id-1", status="backfilling", progress=progress, row_estimate=7)
+    after = control.get_view(_VIEW.schema, _VIEW.name)
+    assert after is not None
+    assert (after.status, after.progress, after.row_estimate) == ("backfilling", progress, 7)
+    assert after.options == before.options
+    assert after.updated_at >= before.updated_at  # type: ignore[operator]
+    control.update_view("id-1", progress=None, code="x.y", detail="it's", hint="%s")
+    after = control.get_view(_VIEW.schema, _VIEW.name)
+    assert after is not None
+    assert (after.progress, after.code, after.detail, after.hint) == (None, "x.y", "it's", "%s")
+    assert not control.update_view("nobody", status="live")
+    with pytest.raises(ValueError, match="schema"):
+        control.update_view("id-1", schema="other")
+
+
+def test_sources_and_progress(every_database: Database, control: Control) -> None:
+    source = SourceRow("source", "dbname=shop", "slot", "pub", "7123", 1, 2**64 - 1, {"a": 1})
+    control.upsert_source(source)
+    control.upsert_source(SourceRow("source", "dbname=shop2", "slot", position=5))
+    found = control.get_source("source")
+    assert found is not None
+    assert (found.dsn, found.position, found.system_identifier) == ("dbname=shop2", 5, None)
+    assert control.list_sources() == [found]
+    control.upsert_source(source)
+    assert control.list_sources()[0].position == 2**64 - 1
+    assert control.read_progress() is None
+    sink = PostgresSink(every_database.dsn)
+    sink.write(SinkEpoch(Progress(1, {"source": 2**63}), []))
+    assert control.read_progress() == Progress(1, {"source": 2**63}) == sink.read_progress()
+    assert control.delete_source("source") and not control.delete_source("source")
+    sink.close()
+
+
+def test_errors_of_a_view(every_database: Database, control: Control) -> None:
+    sink = PostgresSink(every_database.dsn)
+    rows = [("public.v", "project", "22012", f"no {i}", "{}") for i in range(5)]
+    other = ("public.w", "filter", "22012", "other", "{}")
+    errors = Delta.of("sssss", [*rows, other], [1, 1, 1, 1, 2, 1])
+    sink.write(SinkEpoch(Progress(1, {}), [], errors))
+    assert {e.message for e in control.read_errors("public", "v")} == {f"no {i}" for i in range(5)}
+    assert len(control.read_errors("public", "v", limit=2)) == 2
+    assert control.count_errors() == {"public.v": 6, "public.w": 1}
+    sink.close()
+
+
+def test_who_waits_is_told(every_database: Database, control: Control) -> None:
+    waiting = Control(every_database.dsn)
+    assert waiting.wait(0.01), "what was missed before the first call counts as a change"
+    assert not waiting.wait(0.05)
+    control.insert_view(_VIEW)
+    assert waiting.wait(5)
+    control.update_view("id-1", row_estimate=5)
+    assert not waiting.wait(0.1), "figures wake nobody"
+    control.update_view("id-1", status="live")
+    assert waiting.wait(5)
+    every_database.execute("UPDATE tidemark.views SET desired = 'dropped'")
+    assert waiting.wait(5), "psql alone is enough"
+    timer = threading.Timer(0.2, control.notify)
+    timer.start()
+    started = time.monotonic()
+    assert waiting.wait(10)
+    assert time.monotonic() - started < 5
+    timer.join()
+    waiting.close()
+
+
+def test_a_lost_session_is_replaced(every_database: Database, control: Control) -> None:
+    control.insert_view(_VIEW)
+    assert control.wait(0.01)
+    every_database.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND application_name LIKE 'tidemark %'"
+    )
+    assert control.get_view(_VIEW.schema, _VIEW.name) is not None
+    told = [control.wait(0.2) for _ in range(3)]
+    assert any(told), "it listens again, and says that something may have been missed"
+
+
+def test_tables_are_made_once_and_by_one(every_database: Database) -> None:
+    controls = [Control(every_database.dsn) for _ in range(6)]
+    threads = [threading.Thread(target=c.ensure) for c in controls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert every_database.rows("SELECT version FROM tidemark.version") == [(1,)]
+    described = every_database.rows(
+        "SELECT relname FROM pg_class WHERE relnamespace = 'tidemark'::regnamespace "
+        "AND relkind = 'r' AND obj_description(oid) IS NULL"
+    )
+    assert described == []
+    every_database.execute("UPDATE tidemark.version SET version = 99")
+    with pytest.raises(SinkError) as raised:
+        controls[0].ensure()
+    assert raised.value.code == "sink.version"
+    for control in controls:
+        control.close()
+
+
+def test_refusals_have_codes(database: Database) -> None:
+    control = Control(database.dsn)
+    with pytest.raises(SinkError) as raised:
+        control.list_views()
+    assert raised.value.code == "control.missing"
+    control.close()
+    with pytest.raises(TemporaryError):
+        Control("host=127.0.0.1 port=1 dbname=x user=y").list_views()
