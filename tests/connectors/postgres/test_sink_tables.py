@@ -20,17 +20,6 @@ from tests.harness.sink_rows import SETUP
 
 _LONG = "x" * 60 + "yzw"
 _NAMES = ['we "ird', "it's", "ünï çödé 表", "%s", "{0}", _LONG, "é" * 31 + "a", "a.b", "Upper"]
-    'we "ird',
-    "it's",
-    "ünï çödé 表",
-    "%s",
-    "{0}",
-    _LONG,
-    "é" * 31 + "a",
-    "a.b",
-    "Upper",
-    "-- ;",
-]
 _FIELDS = (Field("id", types.INT4, False), Field("v", types.TEXT))
 _ROWS = [(1, "a"), (2, None), (3, "c")]
 
