@@ -44,7 +44,7 @@ class ArrangementSpec:
     """What an arrangement holds: rows of `kinds`, looked up by the columns at `key`.
 
     name is unique in the store and stable across restarts: "<scope>/<operator>/<role>".
-    key () means one key for all rows.
+    key () means one key for all rows; it is asked for with no columns, as one key (n = 1).
     """
 
     name: str
@@ -63,7 +63,11 @@ class SumsSpec:
 
 @dataclass(frozen=True)
 class BulkFile:
-    """One file of a bulk load: all entries of one arrangement in one range of key hashes."""
+    """One file of a bulk load: all entries of one arrangement in one range of key hashes.
+
+    first_hashes: uint64[2, pages], key hash and row hash of the first row of each page.
+    pages = 0: the range has no rows, and there is no file.
+    """
 
     name: str
     path: str

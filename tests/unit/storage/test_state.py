@@ -70,14 +70,14 @@ def stores(request, tmp_path):
 
 
 @pytest.mark.parametrize(("kinds", "key"), SHAPES, ids=lambda shape: str(shape)[:12])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_arrangement_equals_dictionary(stores, kinds, key, seed):
     rng = random.Random(seed)
     spec = ArrangementSpec("scope/join/left", kinds, key)
     store = stores.open()
     arrangement = store.arrange(spec)
     kept = Counter()
-    for epoch in range(60):
+    for epoch in range(20 if len(kinds) > 9 else 60):
         before = kept.copy()
         for _ in range(rng.randint(1, 3)):
             size = rng.choice([0, 1, 1, 2, 30, 90])
