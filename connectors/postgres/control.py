@@ -93,6 +93,7 @@ class ErrorRow:
     first_seen: datetime
 
 
+_RETRY_S = 1.0
 _JSON = {"options", "progress", "key", "fields", "plan", "warnings", "positions", "facts"}
 _BY_DATABASE = {"created_by", "created_at", "updated_at"}
 _VIEW_COLUMNS = tuple(f.name for f in fields(ViewRow))
@@ -290,12 +291,14 @@ class Listener:
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._session: Connection | None = None
+        self._retry_at = 0.0
 
     def wait(self, timeout_s: float) -> bool:
         """True when something changed, or may have while we were not listening."""
         if self._session is None or self._session.closed:
             started = time.monotonic()
-            if self._open():
+            # A sink that is down must not hold up its caller with one attempt after another.
+            if started >= self._retry_at and self._open():
                 return True
             time.sleep(max(0.0, timeout_s - (time.monotonic() - started)))
             return False
@@ -322,6 +325,7 @@ class Listener:
         try:
             session = connect(self._dsn, side="sink", application_name="tidemark listen")
         except TemporaryError:
+            self._retry_at = time.monotonic() + _RETRY_S
             return False
         session.autocommit = True
         with session.cursor() as cursor:

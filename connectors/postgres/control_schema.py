@@ -6,6 +6,8 @@ rows: a later version migrates from the version number that stands in tidemark.v
 
 from __future__ import annotations
 
+from typing import Any
+
 from psycopg2.extensions import connection as Connection
 
 from connectors.postgres.session import translated
@@ -153,19 +155,25 @@ def ensure(connection: Connection) -> None:
         connection,
         connection.cursor() as cursor,
     ):
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        cursor.execute("SELECT to_regclass('tidemark.version') IS NOT NULL")
-        row = cursor.fetchone()
-        if not (row and row[0]):
+        found = _version(cursor)
+        if found is None:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+            found = _version(cursor)  # another process may have been faster
+        if found is None:
             cursor.execute(_TABLES)
             cursor.execute("INSERT INTO tidemark.version (version) VALUES (%s)", (VERSION,))
-            return
-        cursor.execute("SELECT max(version) FROM tidemark.version")
-        found = cursor.fetchone()
-        if found is None or found[0] != VERSION:
+        elif found != VERSION:
             raise SinkError(
                 "sink.version",
                 'schema "tidemark" was made by another version',
-                detail=f"found {found and found[0]}, known {VERSION}",
+                detail=f"found {found}, known {VERSION}",
                 hint="use the version of Tidemark that made it, or a newer one",
             )
+
+
+def _version(cursor: Any) -> int | None:
+    cursor.execute("SELECT to_regclass('tidemark.version') IS NOT NULL")
+    if not cursor.fetchone()[0]:
+        return None
+    cursor.execute("SELECT max(version) FROM tidemark.version")
+    return cursor.fetchone()[0]
