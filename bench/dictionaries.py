@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from bench.measure import peak_rss_mb
+from bench.measure import peak_rss_mb, reset_peak_rss_mb
 from bench.orders import Change, Order, Sizes, Workload, generate
 
 
@@ -58,7 +58,7 @@ class DictionaryResult:
 def run(sizes: Sizes) -> DictionaryResult:
     """The whole workload by hand; run it in a process of its own."""
     workload = generate(sizes)
-    rss_before = peak_rss_mb()
+    rss_before = reset_peak_rss_mb()
     started = time.perf_counter()
     view = ByHand(workload)
     loaded = time.perf_counter()

@@ -53,6 +53,12 @@ def peak_rss_mb(pid: int | str = "self") -> float:
     return 0.0
 
 
+def reset_peak_rss_mb() -> float:
+    """Let the peak of this process begin anew; the memory it holds now, in MB."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak_rss_mb()
+
+
 def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
     """The result of a function that ran in a process of its own, so that its memory is its own."""
     context = multiprocessing.get_context("spawn")

@@ -1,0 +1,211 @@
+"""Views maintained in process over the real change stream of one database, beside its answers.
+
+Invariant: one writer, whose transactions carry a number in table `marker`; a view reads that
+table, so every state says which prefix of the history it stands for.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg2
+
+from connectors.postgres.analyzer import PostgresAnalyzer
+from connectors.postgres.evaluator import PostgresEvaluator
+from connectors.postgres.source import PostgresSource
+from connectors.sink import SinkTable
+from connectors.source import SourceBatch
+from dataflow.delta import Delta
+from dataflow.errors import SqlError
+from dataflow.sql.plan import ViewPlan
+from dataflow.sql.planner import plan_view
+from service.engine import View, ViewDefinition
+from storage.store import Store
+from tests.harness.changes import Statement, Transaction, run_transaction
+from tests.harness.compare import Answer, Row, difference, empty_answer, rows_of_query
+from tests.harness.postgres import Database
+
+MARKER = "marker"
+MARKER_QUERY = f"SELECT max(id) AS id FROM public.{MARKER}"
+BATCH_ROWS = 10_000
+WAIT_S = 20.0
+SOURCE = "source"
+EXPLAINED = 3
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A view that is not what PostgreSQL says: after which transaction, and how."""
+
+    query: str
+    transaction: int
+    what: str
+
+
+@dataclass
+class Expected:
+    """PostgreSQL's answers after one transaction; why it gave none, by name of the query."""
+
+    rows: dict[str, Counter[Row]] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
+
+
+def plan_all(
+    database: Database, queries: Mapping[str, str]
+) -> tuple[dict[str, ViewPlan], dict[str, str]]:
+    """The plans of all queries, and why those without a plan are refused."""
+    plans, refused = {}, {}
+    for name, query in queries.items():
+        try:
+            with PostgresAnalyzer(database.dsn, SOURCE, {}, is_sink=True) as analyzer:
+                plans[name] = plan_view(query, analyzer)
+        except SqlError as error:
+            refused[name] = f"{error} {error.detail}".strip()
+        except Exception:
+            refused[name] = traceback.format_exc(limit=-6)
+    return plans, refused
+
+
+class Maintained:
+    """All plans over one stream and one store. Close it in any case."""
+
+    def __init__(self, database: Database, plans: Mapping[str, ViewPlan], store: Store) -> None:
+        self._source = PostgresSource(database.dsn, SOURCE)
+        self._evaluator = PostgresEvaluator(database.dsn)
+        self._store = store
+        self._stream = None
+        self._errors: Counter[tuple[Any, ...]] = Counter()
+        self.answers: dict[str, Answer] = {}
+        self.faults: list[Fault] = []
+        self._views: dict[str, View] = {}
+        self._source.ensure_slot()
+        definitions = {name: _definition(name, plan) for name, plan in plans.items()}
+        relations = {r.name: r for d in definitions.values() for r in d.relations()}
+        self._source.watch(list(relations.values()))
+        snapshot = self._source.open_snapshot(list(relations.values()))
+        try:
+            for name, definition in definitions.items():
+                try:
+                    self._load(name, definition, snapshot)
+                except Exception:
+                    self.faults.append(Fault(name, 0, traceback.format_exc(limit=-6)))
+        finally:
+            snapshot.close()
+        self._store.commit()
+        self._stream = self._source.stream(snapshot.position, list(relations.values()))
+
+    def _load(self, name: str, definition: ViewDefinition, snapshot: Any) -> None:
+        view = View(definition, self._store, self._evaluator)
+        answer = empty_answer(definition.table.fields)
+        answer.add(view.dataflow.seed(), definition.table.fields)
+        needed = view.dataflow.needed_columns()
+        for relation in definition.relations():
+            table = view.tables[relation.name]
+            for part in snapshot.parts(relation, needed[relation.name], 2):
+                for delta in part.read():
+                    table.load(delta)
+                    output = view.step({relation.name: delta.consolidate()})
+                    answer.add(output, definition.table.fields)
+        self._note_errors(name, view.errors.take())
+        self._views[name] = view
+        self.answers[name] = answer
+
+    def follow(self, number: int, timeout_s: float = WAIT_S) -> None:
+        """Step until the marker of transaction `number` is in the views."""
+        deadline = time.monotonic() + timeout_s
+        while self.answers[MARKER].rows != {(str(number),): 1}:
+            batch = self._stream.poll(BATCH_ROWS, 0.05)
+            if batch is not None:
+                self._step(batch, number)
+            if time.monotonic() > deadline:
+                raise AssertionError(
+                    f"transaction {number} did not arrive: {self.answers[MARKER].rows}"
+                )
+
+    def _step(self, batch: SourceBatch, number: int) -> None:
+        """Step each view alone, so that one that breaks does not hide the others."""
+        for name, view in list(self._views.items()):
+            try:
+                inputs = view.resolve(batch.changes)
+                if inputs:
+                    self.answers[name].add(view.step(inputs), view.definition.table.fields)
+                    self._note_errors(name, view.errors.take())
+            except Exception:
+                del self._views[name]
+                self.faults.append(Fault(name, number, traceback.format_exc(limit=-6)))
+        self._store.commit()
+
+    def compare(self, number: int, expected: Expected) -> list[Fault]:
+        """What differs from PostgreSQL's answers; a fault is told once a query."""
+        known = {fault.query for fault in self.faults}
+        found = []
+        for name, answer in self.answers.items():
+            if name in known:
+                continue
+            what = self._difference(name, answer, expected)
+            if what:
+                found.append(Fault(name, number, what))
+        self.faults += found
+        return found
+
+    def _difference(self, name: str, answer: Answer, expected: Expected) -> str:
+        errors = [row for row in self._errors if row[0] == name]
+        if name in expected.refusals:
+            if errors:
+                return ""
+            return f"PostgreSQL fails ({expected.refusals[name]}), the view has no error row"
+        if errors:
+            return f"error rows: {errors[:EXPLAINED]}"
+        return difference(Answer(answer.columns, expected.rows[name]), answer)
+
+    def _note_errors(self, name: str, delta: Delta) -> None:
+        for row, weight in delta.rows():
+            key = (name, *row)
+            self._errors[key] += weight
+            if self._errors[key] == 0:
+                del self._errors[key]
+
+    def close(self) -> None:
+        """End sessions and threads, drop the slot."""
+        if self._stream is not None:
+            self._stream.close()
+        self._evaluator.close()
+        self._source.drop_slot()
+        self._source.close()
+
+
+def create_marker(connection: Any) -> None:
+    """The table that numbers transactions; it begins with 0."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE public.{MARKER} (id bigint PRIMARY KEY)")
+        cursor.execute(f"INSERT INTO public.{MARKER} VALUES (0)")
+
+
+def run_numbered(connection: Any, transaction: Transaction, number: int) -> None:
+    """Run a transaction that carries its number; an aborted one is followed by an empty one."""
+    mark = Statement(f"INSERT INTO public.{MARKER} VALUES ({number})")
+    if not run_transaction(
+        connection, Transaction((*transaction.statements, mark), transaction.is_aborted)
+    ):
+        run_transaction(connection, Transaction((mark,)))
+
+
+def ask(connection: Any, queries: Mapping[str, str]) -> Expected:
+    """PostgreSQL's answers now."""
+    expected = Expected()
+    for name, query in queries.items():
+        try:
+            expected.rows[name] = rows_of_query(connection, query)
+        except psycopg2.DataError as error:
+            expected.refusals[name] = str(error).split("\n", 1)[0]
+    return expected
+
+
+def _definition(name: str, plan: ViewPlan) -> ViewDefinition:
+    table = SinkTable("public", name, plan.root.fields, plan.key)
+    return ViewDefinition(name, table, "", plan)
