@@ -172,8 +172,12 @@ def ensure(connection: Connection) -> None:
 
 
 def _version(cursor: Any) -> int | None:
-    cursor.execute("SELECT to_regclass('tidemark.version') IS NOT NULL")
-    if not cursor.fetchone()[0]:
+    # Not to_regclass: it may remember that there was no such table before we had the lock.
+    cursor.execute(
+        "SELECT FROM pg_class JOIN pg_namespace AS n ON n.oid = relnamespace "
+        "WHERE relname = 'version' AND nspname = 'tidemark'"
+    )
+    if cursor.fetchone() is None:
         return None
     cursor.execute("SELECT max(version) FROM tidemark.version")
     return cursor.fetchone()[0]
