@@ -8,6 +8,7 @@ ways, as bags. The exit code is 0 only if every comparison was equal and there w
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -180,7 +181,7 @@ class Demo:
             last = self._screen(shop)
             screen.update(last, refresh=True)
         if self._svg is not None:
-            recorder = Console(record=True, width=110, file=open(os.devnull, "w"))
+            recorder = Console(record=True, width=110, file=io.StringIO())
             recorder.print(last)
             recorder.save_svg(str(self._svg), title="tidemark demo")
 
@@ -190,7 +191,7 @@ class Demo:
             with connection.cursor() as cursor:
                 with shop.hold():
                     cursor.execute("SELECT pg_current_wal_flush_lsn()::text")
-                    position = cursor.fetchone()[0]
+                    (position,) = cursor.fetchone() or ("",)
                     connection.rollback()
                     for name in VIEWS:
                         self._get(f"/views/{name}/wait?position={position}&timeout_s=60")

@@ -287,7 +287,7 @@ class Pipeline:
         assert self._writer is not None
         self._writer.drain()
         relations: tuple[Relation, ...] = ()
-        live = self._engine.live(row.identity)
+        live = self._desk.live(row.identity)
         if live is not None:
             relations = live.definition.relations()
             self._engine.remove(live.definition.name)

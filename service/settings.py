@@ -47,7 +47,7 @@ class Settings(BaseModel):
     @classmethod
     def load(cls, **options: object) -> Settings:
         """Options that are not None, then the environment, then the defaults."""
-        values = {
+        values: dict[str, object] = {
             name: os.environ[PREFIX + name.upper()]
             for name in cls.model_fields
             if PREFIX + name.upper() in os.environ

@@ -46,7 +46,13 @@ REFUSALS = [
     ("v", "SELECT 1; DROP TABLE t", 400, "sql.not_a_select", None),
     ("v", "SELECT id, random() AS r FROM t", 400, "sql.volatile_function", None),
     ("v", "SELECT a FROM keyless", 422, "source.no_identity", None),
-    ("v", "SELECT id, row_number() OVER (ORDER BY id) AS n FROM t", 400, "sql.not_maintained", None),
+    (
+        "v",
+        "SELECT id, row_number() OVER (ORDER BY id) AS n FROM t",
+        400,
+        "sql.not_maintained",
+        None,
+    ),
     ("v", "SELECT id FROM t ORDER BY id LIMIT 3", 400, "sql.not_maintained", None),
 ]
 

@@ -57,7 +57,9 @@ def flush_position(database: Database) -> str:
 def assert_equal(database: Database, name: str, query: str, sink: Database | None = None) -> None:
     """The view has the query's rows, and the same column names and types."""
     if sink is None:
-        both_ways = f"(({query}) EXCEPT ALL TABLE {name}) UNION ALL (TABLE {name} EXCEPT ALL ({query}))"
+        both_ways = (
+            f"(({query}) EXCEPT ALL TABLE {name}) UNION ALL (TABLE {name} EXCEPT ALL ({query}))"
+        )
         assert database.rows(both_ways) == [], name
     else:
         wanted = sorted(map(repr, database.rows(query)))
@@ -85,8 +87,10 @@ def test_views_follow_their_source(service: RunningService, database: Database) 
 def test_drop_leaves_nothing_behind(service: RunningService, database: Database) -> None:
     service.create("by_region", QUERIES["by_region"], backfill="local")
     service.create("names_and_notes", QUERIES["names_and_notes"], backfill="local")
-    assert database.rows("SELECT count(*) FROM pg_replication_slots WHERE NOT temporary"
-                         " AND database = current_database()") == [(1,)]
+    assert database.rows(
+        "SELECT count(*) FROM pg_replication_slots WHERE NOT temporary"
+        " AND database = current_database()"
+    ) == [(1,)]
     service.drop("by_region")
     assert database.rows("SELECT to_regclass('public.by_region')") == [(None,)]
     service.drop("names_and_notes")
@@ -144,9 +148,7 @@ def test_failing_rows_are_told_and_come_back(service: RunningService, database: 
     assert_equal(database, "ratio", query)
 
 
-def test_two_databases(
-    database: Database, every_database: Database, tmp_path: Path
-) -> None:
+def test_two_databases(database: Database, every_database: Database, tmp_path: Path) -> None:
     database.execute(SHOP)
     with RunningService(database.dsn, tmp_path, sink=every_database.dsn) as service:
         for name, query in QUERIES.items():
