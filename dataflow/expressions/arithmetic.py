@@ -96,7 +96,7 @@ def _checked(compute: Callable[..., tuple[np.ndarray, np.ndarray]], result: SqlT
 
 
 def _division(wants_quotient: bool, result: SqlType) -> Kernel:
-    low, high, message = INT_RANGES[result.kind]
+    low, _high, message = INT_RANGES[result.kind]
 
     def run(frame: Frame, values: Sequence[Value]) -> Value:
         a, b = (v.values for v in values)  # type: ignore[union-attr]
@@ -223,7 +223,7 @@ def _float_function(function: str) -> Kernel:
             frame.fail(at_valid(a == 0, valid), *zero_error)
         if function == "sqrt":
             return Column(np.sqrt(np.where(good, a, 0.0)), valid)
-        out = compute(np.where(good, a, 1.0)).astype(np.float64)
+        out = np.asarray(compute(np.where(good, a, 1.0)), np.float64)
         frame.fail(at_valid(np.isinf(out) & ~np.isinf(a), valid), OUT_OF_RANGE, OVERFLOW)
         if function == "exp":
             frame.fail(at_valid((out == 0) & ~np.isinf(a), valid), OUT_OF_RANGE, UNDERFLOW)

@@ -8,7 +8,7 @@ read by PostgreSQL, so that its errors and its liberal input are its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -149,7 +149,7 @@ def _to_text(source: SqlType, result: SqlType) -> Kernel | None:
         return IDENTITY if source.oid == _NAME_OID else None
     is_known = source.kind in _OUTPUT_IS_CAST or source.is_enum or source.name.endswith("[]")
     if source.kind is TypeKind.BOOL:
-        spell: Callable[[Value], Column] = _spell_bool
+        spell = _spell_bool
     elif source.kind is TypeKind.TEXT or (
         source.kind is TypeKind.BPCHAR and result.kind is TypeKind.BPCHAR
     ):

@@ -14,12 +14,12 @@ import numpy as np
 from dataflow.delta import Column
 from dataflow.expressions import number_kernels as kernels
 from dataflow.expressions.arithmetic import DIVISION_BY_ZERO, OUT_OF_RANGE
-from dataflow.expressions.frame import NUMERIC_KINDS, Frame, Value
+from dataflow.expressions.frame import NUMERIC_KINDS, Frame, Value, rows_in_postgres
 from dataflow.expressions.kernel import Kernel, at_valid, both_valid
 from dataflow.expressions.numbers import EXACT, NAN, ZERO, Numbers, rounded, scale_of, scaled
 from dataflow.types import FIXED_NAN, SqlType, TypeKind
 
-MAX_SCALE, MAX_WEIGHT_DIGITS, MAX_ROUND_SCALE = 16_383, 131_072, 2_000
+MAX_SCALE, MAX_WEIGHT_DIGITS, FAR_SCALE = 16_383, 131_072, 2_000
 _MIN_SIGNIFICANT_DIGITS, _MAX_DISPLAY_SCALE, _BASE_DIGITS = 16, 1_000, 4
 _NARROW = {"+": kernels.ADD, "-": kernels.SUBTRACT, "*": kernels.MULTIPLY}
 
@@ -33,7 +33,7 @@ def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel |
             TypeKind.INT2,
             TypeKind.INT4,
         )
-        return _round_to(function == "round") if is_known else None
+        return _round_to(function, types, result) if is_known else None
     if not all(t.kind in NUMERIC_KINDS for t in types):
         return None
     if len(types) == 2:
@@ -127,8 +127,8 @@ def _wide_quotient(a: Decimal, b: Decimal, compute: Callable) -> Decimal:
 def quotient(a: int, a_scale: int, b: int, b_scale: int) -> tuple[int, int]:
     """(units, scale) of a / 10^a_scale over b / 10^b_scale, b not zero.
 
-    >>> quotient(1, 0, 3, 0), quotient(-200, 2, 3, 0)
-    ((33333333333333333333, 20), (-6666666666666667, 16))
+    >>> quotient(1, 0, 3, 0), quotient(-90000, 2, 3, 0)
+    ((33333333333333333333, 20), (-3000000000000000000, 16))
     """
     weight, first = _leading(a, a_scale)
     b_weight, b_first = _leading(b, b_scale)
@@ -242,8 +242,10 @@ _UNARY = {
 }
 
 
-def _round_to(is_half_up: bool) -> Kernel:
+def _round_to(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel:
+    is_half_up = function == "round"
     mode = ROUND_HALF_UP if is_half_up else ROUND_DOWN
+    sql = f"{function}($1, $2)"
 
     def run(frame: Frame, values: Sequence[Value]) -> Value:
         number, scale = values
@@ -253,12 +255,13 @@ def _round_to(is_half_up: bool) -> Kernel:
             out = narrow_rounded(number, int(scale.values[0]), is_half_up)
             if out is not None:
                 return out.with_valid(valid)
-        pairs = np.broadcast_arrays(number.decimals(), scale.values)
-        limit = MAX_ROUND_SCALE
-        out = [
-            to_scale(x, max(-limit, min(limit, int(places))), mode)
-            for x, places in zip(*pairs, strict=True)
-        ]
-        return _checked(frame, out, valid)
+        # What a scale beyond this does has changed between PostgreSQL's releases.
+        far = at_valid(np.abs(scale.values) > FAR_SCALE, scale.valid)
+        pairs = np.broadcast_arrays(number.decimals(), np.where(far, 0, scale.values))
+        out = _checked(
+            frame, [to_scale(x, int(places), mode) for x, places in zip(*pairs, strict=True)], valid
+        )
+        doubtful = np.broadcast_to(far, len(out))
+        return rows_in_postgres(frame, doubtful, out, (sql, types, values, result))
 
     return Kernel(run, can_fail=True)

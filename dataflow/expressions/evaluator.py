@@ -31,7 +31,7 @@ class RowErrors:
         return len(self.by_row)
 
     def add(self, row: int, sqlstate: str, message: str) -> None:
-        """Note the first error of a row; later ones are dropped, as PostgreSQL stops at the first."""
+        """Note the first error of a row; PostgreSQL stops there, so later ones are dropped."""
         self.by_row.setdefault(row, (sqlstate, message))
 
     def mask(self, n: int) -> np.ndarray:

@@ -8,7 +8,6 @@ analyzed the view. Frozen and picklable: the same tree is compiled in the pipeli
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
 
 from dataflow.types import SqlType
 
@@ -54,7 +53,7 @@ class InPostgres:
     type: SqlType
 
 
-Expression = Union[ColumnRef, Literal, Call, InPostgres]
+Expression = ColumnRef | Literal | Call | InPostgres
 
 
 def children(expression: Expression) -> tuple[Expression, ...]:

@@ -77,7 +77,9 @@ def _like(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel:
         assert isinstance(text, Column) and isinstance(pattern, Column)
         valid = both_valid(values)
         n = 1 if all(len(v) == 1 for v in values) else frame.n
-        escapes = values[2].to_list() if len(values) == 3 else [b"\\"]  # type: ignore[union-attr]
+        escapes: list[bytes | None] = [b"\\"]
+        if len(values) == 3:
+            escapes = values[2].to_list()  # type: ignore[union-attr]
         doubtful = np.zeros(n, np.bool_)
         offsets, data = text.values, text.data
         if is_folded:

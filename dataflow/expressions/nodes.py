@@ -218,7 +218,7 @@ class CoalesceNode:
                 parts.append((rows[index], value if len(value) == 1 else value.take(index)))
             left = np.flatnonzero(~given)
             if len(left) == 0:
-                return gather(parts, frame.n)
+                return gather(parts or [(rows, value)], frame.n)
             rows, rest = rows[left], rest.part(left)
         parts.append((rows, null_values(self.result, len(rows))))
         return gather(parts, frame.n)

@@ -48,7 +48,7 @@ def shift(stamps, months, days, micros):
     wrong = np.zeros(n, np.bool_)
     for k in range(n):
         stamp = stamps[k * s_step]
-        if stamp == _STAMP_MIN or stamp == _STAMP_MAX:
+        if stamp in (_STAMP_MIN, _STAMP_MAX):
             out[k] = stamp
             continue
         at = k * i_step
@@ -109,7 +109,7 @@ def _field(day, which):
         return (day + 6) % 7
     if which == ISODOW:
         return (day + 5) % 7 + 1
-    if which == WEEK or which == ISOYEAR:
+    if which in (WEEK, ISOYEAR):
         thursday = _iso_week_start(day) + 3
         year, month, of_month = date_of(thursday)
         if which == ISOYEAR:
@@ -147,14 +147,14 @@ def truncate(stamps, which):
     out = np.zeros(stamps.shape[0], np.int64)
     for i in range(stamps.shape[0]):
         stamp = stamps[i]
-        if stamp == _STAMP_MIN or stamp == _STAMP_MAX:
+        if stamp in (_STAMP_MIN, _STAMP_MAX):
             out[i] = stamp
             continue
         day = stamp // DAY_US
         if which == WEEK:
             day = _iso_week_start(day)
         elif which != DAY:
-            year, month, of_month = date_of(day)
+            year, month, _of_month = date_of(day)
             if which == YEAR:
                 month = 1
             elif which == QUARTER:

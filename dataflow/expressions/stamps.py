@@ -34,7 +34,7 @@ def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel |
     """The kernel of a sum or difference with a date or timestamp in it, if it is one."""
     kinds = tuple(t.kind for t in types)
     if function == "make_date" and len(kinds) == 3 and all(k in _INT_ARGUMENTS for k in kinds):
-        return Kernel(_make_date, can_fail=True)
+        return _make_date(types, result)
     if function not in ("+", "-") or len(kinds) != 2:
         return None
     if function == "+" and kinds[1] in (TypeKind.DATE, *STAMPS):
@@ -126,23 +126,18 @@ def _add_interval(left: SqlType, function: str, result: SqlType) -> Kernel:
     return Kernel(run, can_fail=True)
 
 
-def _make_date(frame: Frame, values: Sequence[Value]) -> Value:
-    valid = both_valid(values)
-    year, month, day = np.broadcast_arrays(*(v.values for v in values))  # type: ignore[union-attr]
-    days, wrong = make_days(
-        np.ascontiguousarray(year), np.ascontiguousarray(month), np.ascontiguousarray(day)
-    )
-    wrong = at_valid(wrong, valid)
-    rows = (
-        np.flatnonzero(wrong)
-        if len(wrong) == frame.n
-        else np.repeat(np.flatnonzero(wrong), frame.n)
-    )
-    for at, row in enumerate(rows.tolist()):
-        i, place = (row, row) if len(wrong) == frame.n else (0, at)
-        what = f"{int(year[i]):04d}-{int(month[i]):02d}-{int(day[i]):02d}"
-        frame.fail_row(place, OUT_OF_RANGE, f"date field value out of range: {what}")
-    return fixed_width(days, valid)
+def _make_date(types: tuple[SqlType, ...], result: SqlType) -> Kernel:
+    """A date that does not exist is left to PostgreSQL, for its error."""
+
+    def run(frame: Frame, values: Sequence[Value]) -> Value:
+        parts = np.broadcast_arrays(*(v.values for v in values))  # type: ignore[union-attr]
+        days, wrong = make_days(*(np.ascontiguousarray(p) for p in parts))
+        native = fixed_width(days, both_valid(values))
+        doubtful = at_valid(np.broadcast_to(wrong, len(native)), native.valid)
+        call = ("make_date($1, $2, $3)", types, values, result)
+        return rows_in_postgres(frame, doubtful, native, call)
+
+    return Kernel(run, can_fail=True)
 
 
 def trim_stamp(stamps: np.ndarray, typmod: int) -> np.ndarray:

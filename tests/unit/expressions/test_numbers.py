@@ -1,0 +1,130 @@
+"""Oracle: the wide (exact decimal) road; the narrow (int64) road must give the same numbers."""
+
+from __future__ import annotations
+
+from decimal import Context, Decimal, localcontext
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataflow.delta import Column
+from dataflow.errors import InvariantError
+from dataflow.expressions.compile import compile_expression
+from dataflow.expressions.evaluator import NoEvaluator
+from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
+from dataflow.expressions.keys import common_key_forms, key_form
+from dataflow.expressions.numbers import Numbers, scaled, text_of
+from dataflow.types import BOOL, FIXED_NAN, INT4, NUMERIC, TEXT, SqlType, fixed, sql_type
+
+units = st.one_of(
+    st.integers(-(10**18) + 1, 10**18 - 1), st.integers(-1000, 1000), st.just(FIXED_NAN)
+)
+numbers = st.tuples(units, st.integers(0, 18))
+
+
+def run(expression: Expression, *columns: Column) -> list:
+    compiled = compile_expression(expression, NoEvaluator())
+    column, errors = compiled.evaluate(columns, len(columns[0]))
+    return [errors.by_row.get(i) or x for i, x in enumerate(column.to_list())]
+
+
+@given(st.lists(numbers, min_size=1, max_size=20))
+def test_text_of_narrow_and_wide(rows: list[tuple[int, int]]) -> None:
+    narrow = Numbers(*(np.array(x, np.int64) for x in zip(*rows, strict=True)), None)
+    text = narrow.to_text()
+    assert text.texts() == [text_of(x) for x in narrow.decimals()]
+    back = Numbers.of_text(text)
+    assert back.to_text().texts() == text.texts()
+
+
+@settings(max_examples=200)
+@given(st.sampled_from("+-*"), st.lists(st.tuples(numbers, numbers), min_size=1, max_size=5))
+def test_arithmetic_of_narrow_and_wide(function: str, rows) -> None:
+    columns = [Column.of("s", [text_of(_decimal(*pair[i])) for pair in rows]) for i in range(2)]
+    ours = run(Call(function, (ColumnRef(0, NUMERIC), ColumnRef(1, NUMERIC)), NUMERIC), *columns)
+    exact = {"+": Decimal.__add__, "-": Decimal.__sub__, "*": Decimal.__mul__}[function]
+    with localcontext(Context(prec=100, traps=[])):
+        theirs = [text_of(exact(_decimal(*x), _decimal(*y))) for x, y in rows]
+    assert [x.decode() for x in ours] == theirs
+
+
+def _decimal(unit: int, scale: int) -> Decimal:
+    return Decimal("NaN") if unit == FIXED_NAN else scaled(unit, scale)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=5))
+def test_comparison_of_narrow_and_wide(rows) -> None:
+    a, b = (Column.of("s", [text_of(_decimal(*pair[i])) for pair in rows]) for i in range(2))
+    out = run(Call("<", (ColumnRef(0, NUMERIC), ColumnRef(1, NUMERIC)), BOOL), a, b)
+    for row, (x, y) in enumerate(rows):
+        left, right = _decimal(*x), _decimal(*y)
+        if left.is_nan() or right.is_nan():
+            assert out[row] == (right.is_nan() and not left.is_nan())
+        else:
+            assert out[row] == (left < right)
+
+
+def test_fixed_stays_fixed_where_the_type_says_so() -> None:
+    price, rate = ColumnRef(0, fixed(9, 2)), ColumnRef(1, fixed(4, 2))
+    product = Call("*", (price, rate), fixed(13, 4))
+    columns = Column.of("i", [12345, FIXED_NAN, None]), Column.of("i", [50, 1, 1])
+    assert run(product, *columns) == [617250, FIXED_NAN, None]
+    total = Call("+", (price, rate), fixed(10, 2))
+    assert run(total, *columns) == [12395, FIXED_NAN, None]
+
+
+def test_a_type_that_lies_is_an_invariant_error() -> None:
+    quotient = Call("/", (ColumnRef(0, fixed(9, 2)), Literal("3", NUMERIC)), fixed(9, 2))
+    with pytest.raises(InvariantError):
+        run(quotient, Column.of("i", [100]))
+
+
+BPCHAR = sql_type("character(4)", 1042, 8)
+POINT = sql_type("point", 600)
+
+
+@pytest.mark.parametrize(
+    ("type", "same"),
+    [
+        (NUMERIC, ["1.5", "1.50", "1.500"]),
+        (NUMERIC, ["0", "0.00"]),
+        (NUMERIC, ["1" + "0" * 30, "1" + "0" * 30 + ".00"]),
+        (BPCHAR, ["ab", "ab  "]),
+        (sql_type("interval", 1186), ["1 day", "24:00:00"]),
+        (sql_type("jsonb", 3802), ['{"a": [1.0, "1.0"]}', '{"a": [1, "1.0"]}']),
+    ],
+)
+def test_equal_values_have_one_key(type: SqlType, same: list[str]) -> None:
+    form = key_form(ColumnRef(0, type))
+    assert form is not None
+    assert len(set(run(form, Column.of("s", same)))) == 1
+
+
+def test_floats_have_one_zero_and_one_nan() -> None:
+    form = key_form(ColumnRef(0, sql_type("double precision", 701)))
+    assert form is not None
+    odd = np.array([0x7FF8000000000001, 0x7FF8000000000000], np.int64).view(np.float64)
+    column = Column(np.concatenate([odd, [-0.0, 0.0]]))
+    key, _ = compile_expression(form, NoEvaluator()).evaluate([column], 4)
+    bits = key.values.view(np.int64).tolist()
+    assert bits[0] == bits[1] and bits[2] == bits[3] == 0
+
+
+def test_types_without_a_known_key() -> None:
+    assert key_form(ColumnRef(0, POINT)) is None
+    assert key_form(ColumnRef(0, sql_type("json", 114))) is None
+    assert key_form(ColumnRef(0, sql_type("citext", 70000))) is None
+    mood = SqlType("mood", 70001, -1, POINT.kind, is_enum=True)
+    assert key_form(ColumnRef(0, mood)) == ColumnRef(0, mood)
+    assert common_key_forms(ColumnRef(0, TEXT), ColumnRef(1, INT4)) is None
+
+
+def test_small_numbers_meet_as_fixed_point() -> None:
+    forms = common_key_forms(ColumnRef(0, INT4), ColumnRef(1, fixed(9, 2)))
+    assert forms is not None
+    assert [f.type.physical for f in forms] == ["i", "i"]
+    left, right = Column.of("i", [1, 2**31 - 1]), Column.of("i", [100, 99])
+    assert [run(f, left, right) for f in forms] == [[100, 100 * (2**31 - 1)], [100, 99]]
