@@ -8,6 +8,7 @@ from storage.delta import (
     Column,
     Delta,
     equal_rows,
+    group_rows,
     hash_columns,
     row_hashes,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "Column",
     "Delta",
     "equal_rows",
+    "group_rows",
     "hash_columns",
     "row_hashes",
 ]

@@ -169,6 +169,11 @@ def row_hashes(columns: Sequence[Column], n: int) -> tuple[np.ndarray, np.ndarra
     return hash_columns(columns, n), hash_columns(columns, n, _SEED_SECOND)
 
 
+def group_rows(columns: Sequence[Column], n: int) -> tuple[np.ndarray, np.ndarray]:
+    """(group int64[n], first int64[groups]): equal rows share a group; each group's first row."""
+    return kernels.group_hashes(*row_hashes(columns, n))
+
+
 def equal_rows(
     left: Sequence[Column], left_index: np.ndarray, right: Sequence[Column], right_index: np.ndarray
 ) -> np.ndarray:

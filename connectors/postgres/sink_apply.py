@@ -17,9 +17,8 @@ import numpy as np
 
 from connectors.postgres import copy_text, sink_target
 from connectors.postgres.sink_target import Change, Target
-from dataflow.delta import Column, Delta, row_hashes
+from dataflow.delta import Column, Delta, group_rows, row_hashes
 from dataflow.errors import InvariantError
-from storage import kernels
 
 COPY_ROWS = 5_000
 COPY_BYTES = 4 << 20
@@ -56,7 +55,7 @@ def _split_bag(target: Target, delta: Delta) -> Changes:
 def _split_keyed(target: Target, delta: Delta) -> Changes:
     n = len(delta)
     keys = [delta.columns[i] for i in target.key]
-    group, first = kernels.group_hashes(*row_hashes(keys, n))
+    group, first = group_rows(keys, n)
     is_new = delta.weights > 0
     news = np.bincount(group[is_new], minlength=len(first))
     olds = np.bincount(group[~is_new], minlength=len(first))
