@@ -199,11 +199,12 @@ def _key_form(expression: Expression) -> Expression:
 def _argument(call: AggregateCall) -> Expression | None:
     """The argument where FILTER holds, else NULL, which every aggregate with argument ignores."""
     argument = call.argument
+    if call.filter is not None:
+        if argument is None:
+            argument = Literal("t", BOOL)
+        null = Literal(None, argument.type)
+        argument = Call("case", (call.filter, argument, null), argument.type)
     if argument is not None and call.is_distinct and call.function == "count":
         # Only how many differ is asked: the key form stands for the value.
         argument = _key_form(argument)
-    if call.filter is None:
-        return argument
-    if argument is None:
-        argument = Literal("t", BOOL)
-    return Call("case", (call.filter, argument, Literal(None, argument.type)), argument.type)
+    return argument

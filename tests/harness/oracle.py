@@ -1,0 +1,407 @@
+"""The oracle of operators: a plan evaluated row by row in plain Python, over whole inputs.
+
+It is written from the SQL rules alone and shares nothing with the operators but the plan's shape
+and the physical form of values. Invariant: slow and obvious. A bag is a Counter of row tuples.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections import Counter
+from collections.abc import Mapping
+from decimal import Context, Decimal
+from fractions import Fraction
+from functools import cmp_to_key
+from typing import Any
+
+from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
+from dataflow.schema import RelationName
+from dataflow.sql import plan as p
+from dataflow.types import FIXED_NAN, SqlType, TypeKind
+
+Row = tuple[Any, ...]
+Bag = Counter[Row]
+Failures = Counter[tuple[str, str]]
+_EXACT = Context(prec=5000)
+_DAY_US = 86_400_000_000
+
+
+class Double(float):
+    """A float that is equal by its bits, as rows are: -0.0 is not 0.0, NaN is NaN."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, float) and struct.pack("d", self) == struct.pack("d", other)
+
+    def __hash__(self) -> int:
+        return hash(struct.pack("d", self))
+
+
+def exact(row: Row) -> Row:
+    """The row with its floats equal by their bits."""
+    return tuple(Double(v) if isinstance(v, float) else v for v in row)
+
+
+class Failure(Exception):
+    """An expression that PostgreSQL refuses to compute: (sqlstate, message)."""
+
+
+class Oracle:
+    """Evaluates plans over the present rows of relations; failures are counted by weight."""
+
+    def __init__(self, tables: Mapping[RelationName, Bag]) -> None:
+        self._tables = tables
+        self.failures: Failures = Counter()
+
+    def rows(self, plan: p.Plan) -> Bag:
+        """The bag that a plan computes."""
+        return getattr(self, f"_{type(plan).__name__.lower()}")(plan)
+
+    def _scan(self, plan: p.Scan) -> Bag:
+        out: Bag = Counter()
+        for row, weight in self._tables[plan.relation.name].items():
+            out[tuple(row[c] for c in plan.columns)] += weight
+        return out
+
+    def _values(self, plan: p.Values) -> Bag:
+        return Counter(tuple(value_of(cell, ()) for cell in row) for row in plan.rows)
+
+    def _filter(self, plan: p.Filter) -> Bag:
+        out: Bag = Counter()
+        for row, weight in self.rows(plan.input).items():
+            if self._try(plan.predicate, row, weight) is True:
+                out[row] += weight
+        return out
+
+    def _project(self, plan: p.Project) -> Bag:
+        out: Bag = Counter()
+        for row, weight in self.rows(plan.input).items():
+            try:
+                out[tuple(value_of(e, row) for e in plan.expressions)] += weight
+            except Failure as failure:
+                self.failures[failure.args] += weight
+        return out
+
+    def _try(self, expression: Expression | None, row: Row, weight: int) -> Any:
+        if expression is None:
+            return True
+        try:
+            return value_of(expression, row)
+        except Failure as failure:
+            self.failures[failure.args] += weight
+            return None
+
+    def _matches(self, plan: p.Join | p.SemiJoin, pair: tuple[Row, Row], weight: int) -> bool:
+        left, right = pair
+        for a, b in zip(plan.left_keys, plan.right_keys, strict=True):
+            x, y = value_of(a, left), value_of(b, right)
+            if x is None or y is None or x != y:
+                return False
+        return self._try(plan.residual, left + right, weight) is True
+
+    def _keyed(self, plan: p.Plan, keys: tuple[Expression, ...]) -> Bag:
+        """The rows whose keys can be computed."""
+        out: Bag = Counter()
+        for row, weight in self.rows(plan).items():
+            try:
+                for key in keys:
+                    value_of(key, row)
+                out[row] = weight
+            except Failure as failure:
+                self.failures[failure.args] += weight
+        return out
+
+    def _join(self, plan: p.Join) -> Bag:
+        out: Bag = Counter()
+        left = self._keyed(plan.left, plan.left_keys)
+        right = self._keyed(plan.right, plan.right_keys)
+        matched: tuple[set[Row], set[Row]] = (set(), set())
+        for a, n in left.items():
+            for b, m in right.items():
+                if self._matches(plan, (a, b), n * m):
+                    out[a + b] += n * m
+                    matched[0].add(a)
+                    matched[1].add(b)
+        if plan.kind in ("left", "full"):
+            for a, n in left.items():
+                if a not in matched[0]:
+                    out[a + (None,) * len(plan.right.fields)] += n
+        if plan.kind in ("right", "full"):
+            for b, m in right.items():
+                if b not in matched[1]:
+                    out[(None,) * len(plan.left.fields) + b] += m
+        return out
+
+    def _semijoin(self, plan: p.SemiJoin) -> Bag:
+        out: Bag = Counter()
+        left = self._keyed(plan.left, plan.left_keys)
+        right = self._keyed(plan.right, plan.right_keys)
+        for a, n in left.items():
+            if plan.kind == "not in":
+                x = value_of(plan.left_keys[0], a)
+                ys = [value_of(plan.right_keys[0], b) for b in right]
+                verdicts = [None if x is None or y is None else x != y for y in ys]
+                passes = all(v is True for v in verdicts)
+            else:
+                # No short cut: every pair whose residual fails is counted.
+                found = [self._matches(plan, (a, b), n * m) for b, m in right.items()]
+                passes = any(found) == (plan.kind == "semi")
+            if passes:
+                out[a] += n
+        return out
+
+    def _unionall(self, plan: p.UnionAll) -> Bag:
+        return sum((self.rows(child) for child in plan.inputs), Counter())
+
+    def _distinct(self, plan: p.Distinct) -> Bag:
+        references = tuple(ColumnRef(i, f.type) for i, f in enumerate(plan.fields))
+        return self._aggregate(p.Aggregate(plan.input, references, (), plan.fields))
+
+    def _singlerow(self, plan: p.SingleRow) -> Bag:
+        rows = list(self.rows(plan.input).elements())
+        if len(rows) > 1:
+            text = "more than one row returned by a subquery used as an expression"
+            self.failures["21000", text] += 1
+            return Counter()
+        return Counter(rows or [(None,) * len(plan.fields)])
+
+    def _aggregate(self, plan: p.Aggregate) -> Bag:
+        groups: dict[Row, list[tuple[Row, Row]]] = {}
+        for row in self.rows(plan.input).elements():
+            values = tuple(value_of(g, row) for g in plan.groups)
+            pairs = zip(values, plan.groups, strict=True)
+            key = tuple(None if v is None else identity(v, g.type) for v, g in pairs)
+            groups.setdefault(key, []).append((values, row))
+        if not plan.groups and not groups:
+            groups[()] = []
+        out: Bag = Counter()
+        for members in groups.values():
+            columns = zip(*(values for values, _ in members), strict=True)
+            shown = [min(c, key=_text_order) if c[0] is not None else None for c in columns]
+            rows = [row for _, row in members]
+            try:
+                out[exact((*shown, *(aggregate(call, rows) for call in plan.calls)))] += 1
+            except Failure as failure:
+                self.failures[failure.args] += 1
+        return out
+
+
+def value_of(expression: Expression, row: Row) -> Any:
+    """One expression over one row."""
+    if isinstance(expression, ColumnRef):
+        return row[expression.index]
+    if isinstance(expression, Literal):
+        return _literal(expression)
+    assert isinstance(expression, Call), expression
+    name = expression.function
+    if name == "case":
+        *pairs, otherwise = expression.arguments
+        for when, then in zip(pairs[0::2], pairs[1::2], strict=True):
+            if value_of(when, row) is True:
+                return value_of(then, row)
+        return value_of(otherwise, row)
+    arguments = [value_of(a, row) for a in expression.arguments]
+    if name == "coalesce":
+        return next((a for a in arguments if a is not None), None)
+    if name == "is null":
+        return arguments[0] is None
+    if name == "and":
+        if False in arguments:
+            return False
+        return None if None in arguments else True
+    if None in arguments:
+        return None
+    return _CALLS[name](*arguments)
+
+
+def _divide(a: int, b: int) -> int:
+    if b == 0:
+        raise Failure("22012", "division by zero")
+    return int(a / b)
+
+
+_CALLS = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "/": _divide,
+    "=": lambda a, b: a == b,
+    "<>": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    ">": lambda a, b: a > b,
+}
+
+
+def _literal(literal: Literal) -> Any:
+    text, kind = literal.text, literal.type.kind
+    if text is None:
+        return None
+    if kind is TypeKind.BOOL:
+        return text.startswith("t")
+    return int(text) if literal.type.physical == "i" else text.encode()
+
+
+def identity(value: Any, type: SqlType) -> Any:
+    """What two values have in common iff PostgreSQL's = says equal."""
+    if type.kind is TypeKind.DECIMAL:
+        number = Decimal(value.decode())
+        return "NaN" if number.is_nan() else number
+    if type.kind in (TypeKind.FLOAT4, TypeKind.FLOAT8):
+        return "NaN" if math.isnan(value) else value + 0.0
+    if type.kind is TypeKind.INTERVAL:
+        return _span(value)
+    return value.rstrip(b" ") if type.kind is TypeKind.BPCHAR else value
+
+
+def order(value: Any, type: SqlType) -> Any:
+    """A sort key in PostgreSQL's order; NaN is greatest."""
+    if type.kind is TypeKind.DECIMAL:
+        number = Decimal(value.decode())
+        return (1, Decimal(0)) if number.is_nan() else (0, number)
+    if type.kind in (TypeKind.FLOAT4, TypeKind.FLOAT8):
+        return (1, 0.0) if math.isnan(value) else (0, float(value))
+    return _span(value) if type.kind is TypeKind.INTERVAL else value
+
+
+def _text_order(value: Any) -> Any:
+    return math.copysign(1.0, value) if isinstance(value, float) else value
+
+
+def aggregate(call: p.AggregateCall, rows: list[Row]) -> Any:
+    """One aggregate call over the rows of one group."""
+    if call.filter is not None:
+        rows = [row for row in rows if value_of(call.filter, row) is True]
+    if call.argument is None:
+        return len(rows)
+    type = call.argument.type
+    values = [v for v in (value_of(call.argument, row) for row in rows) if v is not None]
+    if call.is_distinct and call.function not in ("min", "max"):
+        least: dict[Any, Any] = {}
+        for value in sorted(values, key=_text_order, reverse=True):
+            least[identity(value, type)] = value
+        values = list(least.values())
+    if call.function == "count":
+        return len(values)
+    if not values:
+        return None
+    if call.function in ("min", "max"):
+        chosen = min if call.function == "min" else max
+        return chosen(values, key=cmp_to_key(lambda a, b: _compare(a, b, type)))
+    if call.function == "bool_and":
+        return all(values)
+    if call.function == "bool_or":
+        return any(values)
+    return _total(call.function, values, type)
+
+
+def _compare(a: Any, b: Any, type: SqlType) -> int:
+    x, y = (order(a, type), _text_order(a)), (order(b, type), _text_order(b))
+    return (x > y) - (x < y)
+
+
+def _total(function: str, values: list[Any], type: SqlType) -> Any:
+    kind = type.kind
+    if kind is TypeKind.INTERVAL:
+        parts = [_interval(v) for v in values]
+        months, days, micros = (sum(column) for column in zip(*parts, strict=True))
+        assert function == "sum"
+        return _interval_text(months, days, micros)
+    if kind in (TypeKind.FLOAT4, TypeKind.FLOAT8):
+        total = _float_total(function, values)
+        is_single = kind is TypeKind.FLOAT4 and function == "sum"
+        return struct.unpack("f", struct.pack("f", total))[0] if is_single else total
+    if kind is TypeKind.DECIMAL:
+        numbers = [Decimal(v.decode()) for v in values]
+    elif kind is TypeKind.FIXED:
+        nan = Decimal("NaN")
+        numbers = [nan if v == FIXED_NAN else Decimal(v).scaleb(-type.scale) for v in values]
+    else:
+        numbers = [Decimal(v) for v in values]
+        if function == "sum" and kind in (TypeKind.INT2, TypeKind.INT4):
+            return sum(values)
+    special = _special([float(n) for n in numbers if not n.is_finite()])
+    if special is not None:
+        names = {math.inf: b"Infinity", -math.inf: b"-Infinity"}
+        return names.get(special, b"NaN")
+    total, scale = Decimal(0), 0
+    for number in numbers:
+        total = _EXACT.add(total, number)
+        scale = max(scale, -number.as_tuple().exponent)
+    if function == "sum":
+        return f"{total:.{scale}f}".replace("-0", "0" if not total else "-0").encode()
+    return _quotient(total, scale, len(numbers)).encode()
+
+
+def _special(values: list[float]) -> float | None:
+    if not values:
+        return None
+    if any(math.isnan(v) for v in values) or len(set(values)) > 1:
+        return math.nan
+    return values[0]
+
+
+def _float_total(function: str, values: list[float]) -> float:
+    special = _special([v for v in values if not math.isfinite(v)])
+    if special is not None:
+        return special
+    total = sum(map(Fraction, values), Fraction(0))
+    return float(total if function == "sum" else total / len(values))
+
+
+def _quotient(total: Decimal, scale: int, count: int) -> str:
+    """numeric_div by select_div_scale: digits to base 10,000, first ones compared."""
+
+    def leading(number: Decimal) -> tuple[int, int]:
+        if not number:
+            return 0, 0
+        weight = 0
+        while number >= 10_000:
+            number, weight = _EXACT.divide(number, Decimal(10_000)), weight + 1
+        while number < 1:
+            number, weight = number * 10_000, weight - 1
+        return weight, int(number)
+
+    (w1, d1), (w2, d2) = leading(abs(total)), leading(Decimal(count))
+    weight = w1 - w2 - (1 if d1 <= d2 else 0)
+    places = max(16 - weight * 4, scale, 0)
+    exact = _EXACT.divide(abs(total), Decimal(count))
+    shown = exact.quantize(Decimal(1).scaleb(-places), "ROUND_HALF_UP", _EXACT)
+    return ("-" if total < 0 and shown else "") + f"{shown:f}"
+
+
+def _interval(text: bytes) -> tuple[int, int, int]:
+    found = dict.fromkeys(("year", "mon", "day"), 0)
+    for number, unit in re.findall(r"([+-]?\d+) (year|mon|day)", text.decode()):
+        found[unit] = int(number)
+    clock = re.search(r"([+-]?)(\d+):(\d+):(\d+)", text.decode())
+    micros = 0
+    if clock:
+        hours, minutes, seconds = map(int, clock.groups()[1:])
+        micros = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000
+        micros = -micros if clock.group(1) == "-" else micros
+    return found["year"] * 12 + found["mon"], found["day"], micros
+
+
+def _span(text: bytes) -> int:
+    months, days, micros = _interval(text)
+    return (months * 30 + days) * _DAY_US + micros
+
+
+def _interval_text(months: int, days: int, micros: int) -> bytes:
+    """For amounts of one sign each and whole seconds."""
+    words = []
+    negative = False
+    for amount, unit in (
+        (int(months / 12), "year"),
+        (int(math.fmod(months, 12)), "mon"),
+        (days, "day"),
+    ):
+        if amount:
+            sign = "+" if negative and amount > 0 else ""
+            words.append(f"{sign}{amount} {unit}" + ("" if amount == 1 else "s"))
+            negative = amount < 0
+    if micros or not words:
+        seconds = abs(micros) // 1_000_000
+        sign = "-" if micros < 0 else "+" if negative else ""
+        words.append(f"{sign}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}")
+    return " ".join(words).encode()

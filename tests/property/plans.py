@@ -1,0 +1,328 @@
+"""Random plans over two small relations, and random changes of those. All from a seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from dataflow.delta import Delta
+from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
+from dataflow.schema import Field, Relation, RelationName
+from dataflow.sql.plan import (
+    Aggregate,
+    AggregateCall,
+    Distinct,
+    Filter,
+    Join,
+    Plan,
+    Project,
+    Scan,
+    SemiJoin,
+    SingleRow,
+    UnionAll,
+    Values,
+)
+from dataflow.types import (
+    BOOL,
+    FIXED_NAN,
+    FLOAT4,
+    FLOAT8,
+    INT4,
+    INT8,
+    INTERVAL,
+    NUMERIC,
+    TEXT,
+    SqlType,
+    TypeKind,
+    fixed,
+    sql_type,
+)
+from tests.harness.oracle import exact
+
+FIXED = fixed(12, 2)
+BPCHAR = sql_type("character(3)", 1042, 7)
+_WORDS = [b"", b"a", b"b", b"ab", b"zz", "é".encode()]
+_SPANS = [
+    b"1 mon",
+    b"30 days",
+    b"24:00:00",
+    b"1 day",
+    b"-1 days -02:00:00",
+    b"1 year 2 mons",
+    b"00:00:00",
+]
+_NUMBERS = [b"1.5", b"1.50", b"0", b"-2.25", b"100000000000000000000.125", b"7", b"NaN", b"0.000"]
+_FLOATS = [0.0, -0.0, 1.5, 0.1, 0.2, -3e10, 1e-300, 2.5e17, float("nan"), float("inf"), -1e17]
+
+_DRAWS: dict[str, Callable[[Random], Any]] = {
+    INT4.name: lambda r: r.randint(-2, 4),
+    INT8.name: lambda r: r.choice([0, 1, -7, 2**62, 2**63 - 1, -(2**63), 5]),
+    TEXT.name: lambda r: r.choice(_WORDS),
+    FIXED.name: lambda r: r.choice([0, 5, 150, -1, 99999, FIXED_NAN]),
+    NUMERIC.name: lambda r: r.choice(_NUMBERS),
+    FLOAT8.name: lambda r: r.choice(_FLOATS),
+    FLOAT4.name: lambda r: r.choice([0.5, 1.0, -0.0, 0.0, 3.25]),
+    BOOL.name: lambda r: r.random() < 0.6,
+    INTERVAL.name: lambda r: r.choice(_SPANS),
+    BPCHAR.name: lambda r: r.choice([b"a  ", b"a", b"b  "]),
+}
+
+
+class Table:
+    """A relation with its present rows; `change` draws a consolidated delta and keeps it."""
+
+    def __init__(self, name: str, types: list[SqlType], random: Random) -> None:
+        fields = tuple(Field(f"{name}{i}", t) for i, t in enumerate(types))
+        self.relation = Relation(RelationName("s", "public", name), 1, fields, is_full=True)
+        self.rows: Counter[tuple[Any, ...]] = Counter()
+        self._random = random
+
+    def scan(self) -> Scan:
+        """All columns."""
+        fields = self.relation.fields
+        return Scan(self.relation, tuple(range(len(fields))), fields)
+
+    def _row(self) -> tuple[Any, ...]:
+        random = self._random
+        return exact(
+            tuple(
+                None if random.random() < 0.15 else _DRAWS[f.type.name](random)
+                for f in self.relation.fields
+            )
+        )
+
+    def change(self) -> Delta:
+        """Inserts, repeats and retractions; now and then everything goes."""
+        random = self._random
+        change: Counter[tuple[Any, ...]] = Counter()
+        present = list(self.rows)
+        if present and random.random() < 0.03:
+            change.update({row: -weight for row, weight in self.rows.items()})
+        else:
+            for _ in range(random.choice([0, 1, 1, 2, 5])):
+                if present and random.random() < 0.5:
+                    row = random.choice(present)
+                    if self.rows[row] + change[row] > 0:
+                        change[row] -= 1
+                        continue
+                row = random.choice(present) if present and random.random() < 0.3 else self._row()
+                change[row] += random.choice([1, 1, 1, 2])
+        kept = [(row, weight) for row, weight in change.items() if weight]
+        self.rows.update(dict(kept))
+        self.rows = +self.rows
+        kinds = "".join(f.type.physical for f in self.relation.fields)
+        return Delta.of(kinds, [row for row, _ in kept], [weight for _, weight in kept])
+
+
+def _ref(plan: Plan, index: int) -> ColumnRef:
+    return ColumnRef(index, plan.fields[index].type, plan.fields[index].name)
+
+
+def _int(value: int) -> Literal:
+    return Literal(str(value), INT4)
+
+
+def _condition(random: Random, ints: list[Expression]) -> Expression:
+    """A boolean expression over int columns; one in four may fail."""
+    a, b = random.choice(ints), random.choice(ints)
+    choice = random.randrange(4)
+    if choice == 0:
+        return Call("=", (Call("/", (a, b), INT4), _int(1)), BOOL)
+    if choice == 1:
+        less = Call("<", (a, b), BOOL)
+        return Call("and", (less, Call(">", (a, _int(0)), BOOL)), BOOL)
+    if choice == 2:
+        return Call("is null", (a,), BOOL)
+    return Call(random.choice(["<", "=", "<>"]), (a, b), BOOL)
+
+
+def _ints(plan: Plan, start: int = 0) -> list[Expression]:
+    return [
+        ColumnRef(start + i, f.type, f.name)
+        for i, f in enumerate(plan.fields)
+        if f.type.kind is TypeKind.INT4
+    ]
+
+
+def _keys(random: Random, left: Plan, right: Plan) -> tuple[tuple[Expression, ...], ...]:
+    """None, one or two equal keys; some computed, some text."""
+    pairs: list[tuple[Expression, Expression]] = []
+    for _ in range(random.choice([0, 1, 1, 1, 2])):
+        a, b = random.choice(_ints(left)), random.choice(_ints(right))
+        if random.random() < 0.2:
+            a = Call("+", (a, _int(1)), INT4)
+        if random.random() < 0.1:
+            b = Call("/", (_int(4), b), INT4)
+        pairs.append((a, b))
+    if random.random() < 0.2:
+        pairs.append((_ref(left, 3), _ref(right, 3)))
+    return tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
+
+
+def join(random: Random, left: Plan, right: Plan) -> Plan:
+    """Any kind, with or without residual."""
+    kind = random.choice(["inner", "left", "right", "full"])
+    left_keys, right_keys = _keys(random, left, right)
+    residual = None
+    if random.random() < 0.5:
+        ints = _ints(left) + _ints(right, len(left.fields))
+        residual = _condition(random, ints)
+    fields = tuple(left.fields) + tuple(right.fields)
+    return Join(kind, left, right, left_keys, right_keys, residual, fields)
+
+
+def semi_join(random: Random, left: Plan, right: Plan) -> Plan:
+    """Semi, anti, not in."""
+    kind = random.choice(["semi", "anti", "not in"])
+    if kind == "not in":
+        keys = (random.choice(_ints(left)),), (random.choice(_ints(right)),)
+        return SemiJoin(kind, left, right, *keys, None)
+    residual = None
+    if random.random() < 0.5:
+        residual = _condition(random, _ints(left) + _ints(right, len(left.fields)))
+    return SemiJoin(kind, left, right, *_keys(random, left, right), residual)
+
+
+def selection(random: Random, plan: Plan) -> Plan:
+    """Filter."""
+    return Filter(plan, _condition(random, _ints(plan)))
+
+
+def projection(random: Random, plan: Plan) -> Plan:
+    """Some columns, some expressions, four columns of the same types again."""
+    ints = _ints(plan)
+    a, b = random.choice(ints), random.choice(ints)
+    sums = [Call(random.choice("+-/"), (a, b), INT4), random.choice(ints), random.choice(ints)]
+    expressions = (*sums, Call("coalesce", (_ref(plan, 3), Literal("none", TEXT)), TEXT))
+    fields = tuple(Field(f"p{i}", e.type) for i, e in enumerate(expressions))
+    return Project(plan, expressions, fields)
+
+
+def distinct(random: Random, plan: Plan) -> Plan:
+    """Distinct rows of some columns."""
+    chosen = random.sample(range(len(plan.fields)), random.randint(1, len(plan.fields)))
+    expressions = tuple(_ref(plan, i) for i in chosen)
+    return Distinct(Project(plan, expressions, tuple(plan.fields[i] for i in chosen)))
+
+
+def single_row(random: Random, plan: Plan) -> Plan:
+    """A scalar subquery that is often of one row."""
+    a = random.choice(_ints(plan))
+    condition = Call("=", (a, _int(random.randint(-2, 4))), BOOL)
+    rare = Call("and", (condition, Call("=", (_ints(plan)[1], _int(1)), BOOL)), BOOL)
+    return SingleRow(Filter(plan, rare))
+
+
+def constants(random: Random, plan: Plan) -> Plan:
+    """Constant rows beside the plan's."""
+    null = Literal(None, INT4)
+    rows = tuple(
+        (_int(1), random.choice([null, _int(2)]), _int(0), Literal("a", TEXT))
+        for _ in range(random.randint(1, 3))
+    )
+    cells = Values(rows, tuple(plan.fields[:4]))
+    narrow = Project(plan, tuple(_ref(plan, i) for i in range(4)), tuple(plan.fields[:4]))
+    return UnionAll((cells, narrow), tuple(plan.fields[:4]))
+
+
+def union_all(random: Random, left: Plan, right: Plan) -> Plan:
+    """Both inputs, one of them perhaps twice."""
+    inputs = (left, right) if random.random() < 0.5 else (left, right, left)
+    return UnionAll(inputs, tuple(left.fields))
+
+
+_RESULTS = {
+    ("sum", TypeKind.INT4): INT8,
+    ("sum", TypeKind.FLOAT4): FLOAT4,
+    ("sum", TypeKind.FLOAT8): FLOAT8,
+    ("avg", TypeKind.FLOAT4): FLOAT8,
+    ("avg", TypeKind.FLOAT8): FLOAT8,
+    ("sum", TypeKind.INTERVAL): INTERVAL,
+}
+
+
+def _call(random: Random, plan: Plan, ints: list[Expression], number: int) -> AggregateCall:
+    condition = _condition_without_failure(random, ints) if random.random() < 0.3 else None
+    if random.random() < 0.1:
+        return AggregateCall("count", None, False, condition, Field(f"c{number}", INT8))
+    argument: Expression = _ref(plan, random.randrange(len(plan.fields)))
+    kind = argument.type.kind
+    functions = ["count"]
+    if kind is TypeKind.BOOL:
+        functions += ["bool_and", "bool_or"]
+    elif kind in (TypeKind.TEXT, TypeKind.BPCHAR):
+        functions += ["min", "max"] * (kind is TypeKind.TEXT)
+    elif kind is TypeKind.INTERVAL:
+        functions += ["sum"]
+    else:
+        functions += ["sum", "avg", "min", "max"]
+    function = random.choice(functions)
+    if function == "count":
+        type = INT8
+    elif function in ("min", "max"):
+        type = argument.type
+    else:
+        type = BOOL if kind is TypeKind.BOOL else _RESULTS.get((function, kind), NUMERIC)
+    is_distinct = random.random() < 0.35
+    return AggregateCall(function, argument, is_distinct, condition, Field(f"c{number}", type))
+
+
+def _condition_without_failure(random: Random, ints: list[Expression]) -> Expression:
+    return Call(
+        random.choice(["<", "<>"]), (random.choice(ints), _int(random.randint(-1, 3))), BOOL
+    )
+
+
+def aggregate(random: Random, plan: Plan) -> Plan:
+    """Any groups, any calls that the columns' types allow."""
+    width = len(plan.fields)
+    chosen = random.sample(range(width), random.choice([0, 1, 1, 1, 2]))
+    groups = tuple(_ref(plan, i) for i in chosen)
+    calls = tuple(
+        _call(random, plan, _ints(plan), i) for i in range(random.choice([0, 1, 2, 3, 4]))
+    )
+    if not groups and not calls:
+        calls = (AggregateCall("count", None, False, None, Field("c", INT8)),)
+    fields = tuple(plan.fields[i] for i in chosen) + tuple(call.field for call in calls)
+    return Aggregate(plan, groups, calls, fields)
+
+
+WIDE = [INT4, TEXT, INT8, FIXED, NUMERIC, FLOAT8, FLOAT4, BOOL, INTERVAL, BPCHAR, INT4]
+SMALL = [INT4, INT4, INT4, TEXT]
+
+CASES: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {
+    "filter": lambda r, a, b, w: selection(r, a),
+    "project": lambda r, a, b, w: projection(r, a),
+    "join": lambda r, a, b, w: join(r, a, b),
+    "self join": lambda r, a, b, w: join(r, a, selection(r, a)),
+    "semi join": lambda r, a, b, w: semi_join(r, a, b),
+    "aggregate": lambda r, a, b, w: aggregate(r, w),
+    "distinct": lambda r, a, b, w: distinct(r, w),
+    "union all": lambda r, a, b, w: union_all(r, a, projection(r, b)),
+    "single row": lambda r, a, b, w: single_row(r, a),
+    "values": lambda r, a, b, w: constants(r, a),
+    "aggregate of join": lambda r, a, b, w: aggregate(r, join(r, a, b)),
+    "join of aggregate": lambda r, a, b, w: join(r, a, constants(r, distinct_ints(a))),
+    "semi join of join": lambda r, a, b, w: semi_join(r, join(r, a, b), selection(r, b)),
+    "having": lambda r, a, b, w: selection(r, counted(a)),
+    "scalar": lambda r, a, b, w: Join(
+        "inner", a, single_row(r, b), (), (), None, tuple(a.fields) + tuple(b.fields)
+    ),
+}
+
+
+def distinct_ints(plan: Plan) -> Plan:
+    """Distinct rows of a small relation."""
+    return Distinct(plan)
+
+
+def counted(plan: Plan) -> Plan:
+    """Groups of a small relation, with int columns for a condition."""
+    calls = (
+        AggregateCall("min", _ref(plan, 1), False, None, Field("least", INT4)),
+        AggregateCall("max", _ref(plan, 2), False, None, Field("greatest", INT4)),
+    )
+    fields = (plan.fields[0], *(call.field for call in calls))
+    return Aggregate(plan, (_ref(plan, 0),), calls, fields)
