@@ -1,0 +1,48 @@
+"""The one shape of every Spark DataFrame here: rows of (slot, tag, page).
+
+slot says which task takes the page, tag which input of that task it is, page is an encoded Delta.
+Invariant: Spark never looks into a page, so it cannot hash, compare or cast what is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+FRAME = "slot int, tag int, page binary"
+ARROW = pa.schema([("slot", pa.int32()), ("tag", pa.int32()), ("page", pa.binary())])
+BATCH_BYTES = 16 << 20
+BATCH_ROWS = 256
+
+Row = tuple[int, int, bytes]
+
+
+def to_batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
+    """Arrow batches of bounded size, in order."""
+    pending: list[Row] = []
+    size = 0
+    for row in rows:
+        pending.append(row)
+        size += len(row[2])
+        if size >= BATCH_BYTES or len(pending) >= BATCH_ROWS:
+            yield _batch(pending)
+            pending, size = [], 0
+    if pending:
+        yield _batch(pending)
+
+
+def from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    """The rows of Arrow batches."""
+    for batch in batches:
+        slots, tags, pages = (column.to_pylist() for column in batch.columns)
+        yield from zip(slots, tags, pages, strict=True)
+
+
+def _batch(rows: list[Row]) -> pa.RecordBatch:
+    slots, tags, pages = zip(*rows, strict=True)
+    arrays = [
+        pa.array(values, type)
+        for values, type in zip((slots, tags, pages), ARROW.types, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=ARROW)

@@ -1,0 +1,141 @@
+"""A stage's nodes as operators over one store, and where their rows go next.
+
+These are the operators of the stream: the rows of a bucket are only their first deltas. Invariant:
+rows are split by the same hash of the same columns as the state is, so what a bucket's operators
+keep is one range of key hashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from connectors.source import SnapshotPart
+from connectors.spark.frame import Row
+from connectors.spark.pages import encode_delta
+from connectors.spark.stages import SNAPSHOT, Cut, Stage
+from dataflow.delta import Delta
+from dataflow.expressions.evaluator import Evaluator
+from dataflow.graph import needed_columns
+from dataflow.operators.base import ErrorCollector, kinds_of
+from dataflow.schema import RelationName
+from dataflow.sql.lower import Node, make_operator
+from dataflow.sql.plan import Scan
+from storage.bulk import partition_rows
+from storage.store import Store
+
+STEP_ROWS = 1 << 20
+PAGE_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a task needs to know; picklable."""
+
+    folder: Path
+    nodes: tuple[Node, ...]
+    scope: str
+    cut: Cut
+    parts: tuple[tuple[RelationName, SnapshotPart], ...]
+    evaluator: Callable[[], Evaluator]
+
+
+class Segment:
+    """The nodes of one stage, over a store of their own."""
+
+    def __init__(self, job: Job, stage: Stage, store: Store, errors: ErrorCollector) -> None:
+        self._job = job
+        self._stage = stage
+        evaluator = job.evaluator()
+        self._operators = {
+            number: make_operator(job.nodes[number], store, job.scope, evaluator, errors)
+            for number in stage.nodes
+            if not isinstance(job.nodes[number].plan, Scan)
+        }
+
+    def read(self, snapshot: Delta) -> dict[int, Delta]:
+        """Rows of the stage's relation through its nodes: the delta of each."""
+        deltas = {SNAPSHOT: snapshot}
+        for number in self._stage.nodes:
+            plan = self._job.nodes[number].plan
+            if isinstance(plan, Scan):
+                needed = needed_columns(self._job.nodes)[plan.relation.name]
+                deltas[number] = snapshot.project([needed.index(c) for c in plan.columns])
+            else:
+                deltas[number] = self._follow(number, deltas)
+        return deltas
+
+    def step(self, inputs: Mapping[int, Sequence[Delta]]) -> dict[int, Delta]:
+        """All rows of a bucket, by input, through the stage's nodes: the delta of each.
+
+        Stepped at least once, and in shares, so that a large input is never there twice.
+        """
+        shares = {tag: list(_shares(deltas)) for tag, deltas in inputs.items()}
+        steps = max([1, *map(len, shares.values())])
+        found: list[dict[int, Delta]] = []
+        for at in range(steps):
+            given = {tag: parts[at] for tag, parts in shares.items() if at < len(parts)}
+            found.append(self._step_once(given))
+        if steps == 1:
+            return found[0]
+        numbers = self._stage.nodes
+        return {n: Delta.concat([part[n] for part in found]).consolidate() for n in numbers}
+
+    def _step_once(self, inputs: Mapping[int, Delta]) -> dict[int, Delta]:
+        head, *followers = self._stage.nodes
+        producers = self._job.nodes[head].inputs
+        given = [inputs.get(tag, self._empty(n)) for tag, n in enumerate(producers)]
+        deltas = {head: self._operators[head].step(*given)}
+        for number in followers:
+            deltas[number] = self._follow(number, deltas)
+        return deltas
+
+    def _follow(self, number: int, deltas: Mapping[int, Delta]) -> Delta:
+        """A node without exchange: what does not come from this stage is stepped elsewhere."""
+        inputs = self._job.nodes[number].inputs
+        given = [deltas[n] if n in deltas else self._empty(n) for n in inputs]
+        return self._operators[number].step(*given)
+
+    def _empty(self, number: int) -> Delta:
+        return Delta.empty(kinds_of(self._job.nodes[number].plan.fields))
+
+    def pages(self, deltas: Mapping[int, Delta]) -> Iterator[Row]:
+        """The pages that the next stages get."""
+        for port in self._stage.outputs:
+            to = self._job.cut.stages[port.stage]
+            yield from split(deltas[port.producer], port.key, to, port.tag)
+
+
+def split(rows: Delta, key: Sequence[int], to: Stage, tag: int) -> Iterator[Row]:
+    """Rows as pages for the buckets of a stage."""
+    n = len(rows)
+    if n == 0:
+        return
+    if to.buckets == 1:
+        order, ends = None, np.array([0, n])
+    else:
+        bucket = partition_rows([rows.columns[i] for i in key], n, to.buckets)
+        order = np.argsort(bucket, kind="stable")
+        ends = np.searchsorted(bucket[order], np.arange(to.buckets + 1))
+    for number in range(to.buckets):
+        for start in range(ends[number], ends[number + 1], PAGE_ROWS):
+            stop = min(start + PAGE_ROWS, int(ends[number + 1]))
+            page = rows.slice(start, stop) if order is None else rows.take(order[start:stop])
+            yield to.slot + number, tag, encode_delta(page)
+
+
+def _shares(deltas: Sequence[Delta]) -> Iterator[Delta]:
+    """The rows in consolidated deltas of about STEP_ROWS."""
+    pending: list[Delta] = []
+    rows = 0
+    for delta in deltas:
+        pending.append(delta)
+        rows += len(delta)
+        if rows >= STEP_ROWS:
+            yield Delta.concat(pending).consolidate()
+            pending, rows = [], 0
+    if pending:
+        yield Delta.concat(pending).consolidate()

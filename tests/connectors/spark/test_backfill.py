@@ -1,0 +1,211 @@
+"""Oracle: the same operators in this process over a memory store, from the same rows at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from connectors.spark.backfill import BackfillResult, SparkBackfill
+from connectors.spark.session import LazySession
+from dataflow.changes import Changes
+from dataflow.collect import ErrorRows
+from dataflow.delta import Delta
+from dataflow.errors import TidemarkError
+from dataflow.graph import ViewDataflow, needed_columns
+from dataflow.operators.table import TableState
+from dataflow.schema import Relation
+from dataflow.sql.lower import lower
+from dataflow.sql.plan import Plan, scans_of
+from storage.memory import MemoryStore
+from storage.rocks import RocksStore
+from storage.store import Store
+from tests.connectors.spark.views import (
+    CUSTOMERS,
+    LOG,
+    ORDERS,
+    DrawnPart,
+    draw_rows,
+    no_evaluator,
+    plans,
+    to_delta,
+)
+
+SIZES = {CUSTOMERS.name: 150, ORDERS.name: 1200, LOG.name: 90}
+PARTS = 3
+PLANS = plans()
+
+
+@pytest.fixture(scope="session")
+def session() -> Iterator[LazySession]:
+    lazy = LazySession("local[2]")
+    yield lazy
+    lazy.stop()
+
+
+def relations_of(plan: Plan) -> list[Relation]:
+    return list({scan.relation.name: scan.relation for scan in scans_of(plan)}.values())
+
+
+def parts_of(plan: Plan) -> dict:
+    needed = needed_columns(lower(plan))
+    parts = {}
+    for relation in relations_of(plan):
+        ends = np.linspace(0, SIZES[relation.name], PARTS + 1, dtype=int).tolist()
+        parts[relation.name] = [
+            DrawnPart(relation, needed[relation.name], range(a, b)) for a, b in pairwise(ends)
+        ]
+    return parts
+
+
+def run_spark(
+    session: LazySession, plan: Plan, work_dir: Path, buckets: int, **changed
+) -> BackfillResult:
+    given = {
+        "nodes": lower(plan),
+        "scope": "v1",
+        "relations": relations_of(plan),
+        "parts": parts_of(plan),
+        "evaluator": no_evaluator,
+        "work_dir": work_dir / "work",
+        "on_progress": lambda done, total: None,
+    }
+    return SparkBackfill(session, buckets).run(**{**given, **changed})
+
+
+@dataclass
+class Running:
+    """A view's dataflow and tables over a store."""
+
+    dataflow: ViewDataflow
+    tables: dict
+    errors: ErrorRows
+
+    @staticmethod
+    def over(plan: Plan, store: Store) -> Running:
+        errors = ErrorRows()
+        dataflow = ViewDataflow(lower(plan), "v1", store, no_evaluator(), errors)
+        needed = dataflow.needed_columns()
+        tables = {r.name: TableState(r, needed[r.name], store, "v1") for r in relations_of(plan)}
+        return Running(dataflow, tables, errors)
+
+    def load(self, plan: Plan) -> Delta:
+        """The in-process road."""
+        deltas = {}
+        for name, parts in parts_of(plan).items():
+            deltas[name] = Delta.concat([rows for part in parts for rows in part.read()])
+            self.tables[name].load(deltas[name])
+            deltas[name] = deltas[name].consolidate()
+        return self.dataflow.seed(deltas)
+
+    def change(self, changes: list[Changes]) -> tuple[Counter, Counter]:
+        """(delta, error rows) of one epoch."""
+        deltas = {c.relation.name: self.tables[c.relation.name].resolve(c) for c in changes}
+        return bag(self.dataflow.step(deltas)), bag(self.errors.take())
+
+
+def bag(delta: Delta | None) -> Counter:
+    return Counter() if delta is None else Counter(dict(delta.rows()))
+
+
+def draw_changes(relation: Relation, rng: Random, living: dict[int, tuple]) -> Changes:
+    """Inserts, updates and deletes; living: position -> row, changed in place."""
+    rows, kinds = [], []
+    for key in rng.sample(sorted(living), 20):
+        if rng.random() < 0.5:
+            rows.append(living.pop(key))
+            kinds.append(Changes.DELETE)
+        else:
+            [new] = draw_rows(relation, rng, range(key, key + 1))
+            if relation.is_full:
+                rows.append(living[key])
+                kinds.append(Changes.OLD)
+            living[key] = new
+            rows.append(new)
+            kinds.append(Changes.NEW)
+    start = max(living) + 1
+    for key in range(start, start + 10):
+        [living[key]] = draw_rows(relation, rng, range(key, key + 1))
+        rows.append(living[key])
+        kinds.append(Changes.INSERT)
+    every = tuple(range(len(relation.fields)))
+    columns = to_delta(relation, rows, every).columns
+    return Changes(relation, np.array(kinds, np.uint8), columns)
+
+
+def living_rows(relation: Relation, parts: list[DrawnPart]) -> dict[int, tuple]:
+    rows = [draw_rows(relation, Random(p.keys.start), p.keys) for p in parts]
+    return dict(enumerate(row for share in rows for row in share))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_both_roads_give_the_same_view_and_go_on_alike(
+    name: str, session: LazySession, tmp_path: Path
+) -> None:
+    plan = PLANS[name]
+    buckets = 1 + len(name) % 4
+    result = run_spark(session, plan, tmp_path, buckets)
+    local = Running.over(plan, MemoryStore())
+    wanted = bag(local.load(plan))
+    pages = [dict(page.rows()) for page in result.read_output()]
+    assert sum(map(len, pages)) == len(wanted), "a row comes once"
+    assert Counter({row: n for page in pages for row, n in page.items()}) == wanted
+    assert bag(result.errors) == bag(local.errors.take())
+    assert result.rows == sum(SIZES[r.name] for r in relations_of(plan))
+
+    store = RocksStore(tmp_path / "state")
+    ours = Running.over(plan, store)
+    store.ingest(result.files)
+    rng = Random(5)
+    parts = parts_of(plan)
+    living = {r.name: living_rows(r, parts[r.name]) for r in relations_of(plan)}
+    for _ in range(8):
+        changes = [draw_changes(r, rng, living[r.name]) for r in relations_of(plan)]
+        assert ours.change(changes) == local.change(changes)
+        store.commit()
+    store.close()
+
+
+def test_a_failure_keeps_its_code(session: LazySession, tmp_path: Path) -> None:
+    with pytest.raises(TidemarkError) as failed:
+        run_spark(session, PLANS["plain scan"], tmp_path, 2, evaluator=refuse)
+    assert failed.value.code == "evaluator.gone"
+
+
+def refuse() -> None:
+    raise TidemarkError("evaluator.gone", "evaluator is gone", detail="a fact")
+
+
+def test_the_caller_can_cancel(session: LazySession, tmp_path: Path) -> None:
+    calls = []
+
+    def stop(done: int, total: int) -> None:
+        calls.append((done, total))
+        raise TidemarkError("view.dropped", "the view was dropped")
+
+    with pytest.raises(TidemarkError, match="dropped"):
+        run_spark(session, PLANS["grouped join"], tmp_path, 2, on_progress=stop)
+    assert len(calls) == 1
+    run_spark(session, PLANS["words"], tmp_path / "again", 2)
+
+
+def test_progress_ends_at_the_total(session: LazySession, tmp_path: Path) -> None:
+    calls = []
+    run_spark(
+        session,
+        PLANS["grouped join"],
+        tmp_path,
+        4,
+        on_progress=lambda done, total: calls.append((done, total)),
+    )
+    dones, totals = zip(*calls, strict=True)
+    assert len(set(totals)) == 1
+    assert list(dones) == sorted(dones)
+    assert dones[-1] == totals[-1]
+    assert any(0 < done < totals[0] for done in dones)

@@ -1,0 +1,219 @@
+"""Two tables and hand-made plans over them, one for each way that rows can travel between tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from dataflow.delta import Column, Delta
+from dataflow.expressions.evaluator import NoEvaluator
+from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
+from dataflow.schema import Field, Relation, RelationName
+from dataflow.sql.plan import (
+    Aggregate,
+    AggregateCall,
+    Distinct,
+    Filter,
+    Join,
+    Plan,
+    Project,
+    Scan,
+    SemiJoin,
+    SingleRow,
+    UnionAll,
+    Values,
+)
+from dataflow.types import BOOL, FLOAT8, INT4, INT8, TEXT
+
+CUSTOMERS = Relation(
+    RelationName("shop", "public", "customers"),
+    1001,
+    (Field("id", INT4, False), Field("region", TEXT), Field("unread", TEXT), Field("rank", INT4)),
+    key=(0,),
+)
+ORDERS = Relation(
+    RelationName("shop", "public", "orders"),
+    1002,
+    (
+        Field("id", INT4, False),
+        Field("line", INT4, False),
+        Field("customer", INT4),
+        Field("amount", INT4),
+        Field("status", TEXT),
+        Field("weight", FLOAT8),
+    ),
+    key=(0, 1),
+)
+LOG = Relation(
+    RelationName("shop", "public", "log"), 1003, (Field("word", TEXT),), key=(), is_full=True
+)
+REGIONS = ["north", "south", "east", "west", "", None]
+STATUSES = ["new", "paid", "sent", None]
+
+
+def no_evaluator() -> NoEvaluator:
+    """All plans here are native."""
+    return NoEvaluator()
+
+
+def draw_rows(relation: Relation, rng: Random, keys: range) -> list[tuple]:
+    """Rows with NULLs, duplicates where there is no key, and skew."""
+    if relation == CUSTOMERS:
+        return [(k, rng.choice(REGIONS), "x" * 20, rng.choice([None, 1, 2, 3])) for k in keys]
+    if relation == LOG:
+        return [(rng.choice(["a", "b", "ü", None]),) for _ in keys]
+    return [
+        (
+            k // 2,
+            k % 2,
+            rng.choice([None, 1, 2, rng.randrange(200)]),
+            rng.choice([None, rng.randrange(-5, 100)]),
+            rng.choice(STATUSES),
+            rng.choice([None, 0.5, 1.25, 1e10]),
+        )
+        for k in keys
+    ]
+
+
+@dataclass(frozen=True)
+class DrawnPart:
+    """A snapshot part that draws its rows anew wherever it is read."""
+
+    relation: Relation
+    columns: tuple[int, ...]
+    keys: range
+    chunk: int = 100
+
+    def read(self) -> Iterator[Delta]:
+        """Chunks of the needed columns."""
+        rows = draw_rows(self.relation, Random(self.keys.start), self.keys)
+        for start in range(0, len(rows), self.chunk):
+            yield to_delta(self.relation, rows[start : start + self.chunk], self.columns)
+
+
+def to_delta(relation: Relation, rows: list[tuple], columns: tuple[int, ...]) -> Delta:
+    """Rows of weight 1 with these columns."""
+    made = [Column.of(relation.fields[c].type.physical, [r[c] for r in rows]) for c in columns]
+    return Delta(made, np.ones(len(rows), np.int64))
+
+
+def scan(relation: Relation, *columns: int) -> Scan:
+    """A scan of these columns."""
+    return Scan(relation, columns, tuple(relation.fields[c] for c in columns))
+
+
+def column(plan: Plan, index: int) -> ColumnRef:
+    """A reference to a plan's output column."""
+    return ColumnRef(index, plan.fields[index].type)
+
+
+def number(value: int) -> Literal:
+    """An int4 constant."""
+    return Literal(str(value), INT4)
+
+
+def aggregate(function: str, argument: Expression | None, field: Field, **more) -> AggregateCall:
+    """One call, by default neither DISTINCT nor filtered."""
+    is_distinct = more.get("is_distinct", False)
+    return AggregateCall(function, argument, is_distinct, more.get("filter"), field)
+
+
+def group(plan: Plan, *keys: int, calls: tuple[AggregateCall, ...]) -> Aggregate:
+    """GROUP BY plain columns."""
+    fields = (*(plan.fields[k] for k in keys), *(c.field for c in calls))
+    return Aggregate(plan, tuple(column(plan, k) for k in keys), calls, fields)
+
+
+def join(kind: str, left: Plan, right: Plan, keys: tuple[tuple[int, int], ...]) -> Join:
+    """A join on pairs of columns."""
+    return Join(
+        kind,
+        left,
+        right,
+        tuple(column(left, a) for a, _ in keys),
+        tuple(column(right, b) for _, b in keys),
+        None,
+        left.fields + right.fields,
+    )
+
+
+def plans() -> dict[str, Plan]:
+    """By name; see the module."""
+    customers = scan(CUSTOMERS, 0, 1, 3)
+    orders = scan(ORDERS, 2, 3, 4, 5)
+    joined = join("inner", orders, customers, ((0, 0),))
+    count = aggregate("count", None, Field("n", INT8, False))
+    by_region = group(
+        joined,
+        5,
+        calls=(
+            count,
+            aggregate("sum", column(joined, 1), Field("total", INT8)),
+            aggregate("count", column(joined, 2), Field("s", INT8), is_distinct=True),
+            aggregate("min", column(joined, 1), Field("least", INT4)),
+            aggregate("max", column(joined, 2), Field("most", TEXT)),
+            aggregate("sum", column(joined, 3), Field("weight", FLOAT8)),
+        ),
+    )
+    total = group(orders, calls=(count, aggregate("max", column(orders, 1), Field("m", INT4))))
+    limit = SingleRow(Project(total, (column(total, 1),), (total.fields[1],)))
+    above = Join(
+        "inner",
+        orders,
+        limit,
+        (),
+        (),
+        Call(">=", (column(orders, 1), ColumnRef(4, INT4)), BOOL),
+        orders.fields + limit.fields,
+    )
+    ids = Project(orders, (column(orders, 0),), (Field("id", INT4),))
+    ranks = Project(customers, (column(customers, 2),), (Field("id", INT4),))
+    both = UnionAll((ids, ranks), (Field("id", INT4),))
+    words = scan(LOG, 0)
+    inverse = Call("/", (number(60), column(orders, 1)), INT4)
+    return {
+        "grouped join": by_region,
+        "groups of groups": group(by_region, 1, calls=(count,)),
+        "bag of a left join": Project(
+            join("left", customers, orders, ((0, 0),)),
+            (ColumnRef(1, TEXT), ColumnRef(4, INT4)),
+            (Field("region", TEXT), Field("amount", INT4)),
+        ),
+        "full join": join("full", ids, ranks, ((0, 0),)),
+        "union": both,
+        "distinct union": Distinct(both),
+        "union with a filter behind": Filter(
+            both, Call(">", (ColumnRef(0, INT4), number(1)), BOOL)
+        ),
+        "joined with itself": join("inner", customers, customers, ((0, 2),)),
+        "global": total,
+        "global without rows": group(
+            Filter(orders, Call(">", (column(orders, 1), number(1000)), BOOL)), calls=(count,)
+        ),
+        "scalar subquery": above,
+        "semi": SemiJoin("semi", customers, ids, (column(customers, 0),), (column(ids, 0),), None),
+        "anti": SemiJoin("anti", customers, ids, (column(customers, 0),), (column(ids, 0),), None),
+        "not in": SemiJoin(
+            "not in",
+            customers,
+            Filter(ids, Call("is not null", (ColumnRef(0, INT4),), BOOL)),
+            (column(customers, 0),),
+            (column(ids, 0),),
+            None,
+        ),
+        "plain scan": scan(ORDERS, 4, 3),
+        "words": words,
+        "counted words": group(words, 0, calls=(count,)),
+        "constant": Values(
+            ((number(1), Literal("a", TEXT)),), (Field("n", INT4), Field("t", TEXT))
+        ),
+        "constant and rows": UnionAll(
+            (Values(((number(-7),),), (Field("id", INT4),)), ids), (Field("id", INT4),)
+        ),
+        "failing rows": Project(
+            orders, (column(orders, 2), inverse), (orders.fields[2], Field("i", INT4))
+        ),
+    }
