@@ -1,1 +1,38 @@
-"""."""
+"""Rewrites of a plan that keep its rows: one rule a file, applied in the order of RULES.
+
+A rule is a function from plan to plan. It may use only what holds for bags with NULLs; the fields
+of the root (names, types, nullability as told to the sink) stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dataflow.sql.plan import Plan
+from dataflow.sql.rules.connect_joins import connect_joins
+from dataflow.sql.rules.factor_alternatives import factor_alternatives
+from dataflow.sql.rules.find_join_keys import find_join_keys
+from dataflow.sql.rules.merge_projects import merge_projects
+from dataflow.sql.rules.prune_columns import prune_columns
+from dataflow.sql.rules.push_filters import push_filters
+from dataflow.sql.rules.push_on_conditions import push_on_conditions
+
+RULES: tuple[Callable[[Plan], Plan], ...] = (
+    factor_alternatives,
+    merge_projects,
+    push_filters,
+    connect_joins,
+    push_on_conditions,
+    push_filters,
+    find_join_keys,
+    merge_projects,
+    prune_columns,
+    merge_projects,
+)
+
+
+def rewrite(plan: Plan) -> Plan:
+    """The plan after all rules."""
+    for rule in RULES:
+        plan = rule(plan)
+    return plan

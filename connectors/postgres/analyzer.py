@@ -1,0 +1,314 @@
+"""PostgreSQL as the analyzer of queries: names, types, coercions, constants are its answers.
+
+Everything happens in one transaction that is always rolled back, under pinned settings and a
+statement timeout. Nothing of the user's text is executed: it is only ever the body of a temporary
+view, after `dataflow.sql.text.one_query` has shown that it is one query; constants are computed
+read-only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg2
+from psycopg2 import errorcodes
+from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import new_type, string_types
+
+from connectors.postgres.column_types import ColumnTypes
+from connectors.postgres.session import connect, is_temporary, to_error
+from connectors.postgres.table_lookup import find_relation, look_up
+from dataflow.errors import SqlError, TidemarkError
+from dataflow.expressions.ir import Literal
+from dataflow.schema import Field, Relation
+from dataflow.sql.analysis import Analysis, Routine, Table
+from dataflow.sql.text import Token, one_query, position_of, tokens
+from dataflow.types import SqlType
+
+_VIEW = "tidemark_analysis"
+_CREATE = f"CREATE TEMP VIEW {_VIEW} AS "
+_SETTINGS = {
+    "statement_timeout": "30s",
+    "lock_timeout": "10s",
+    "standard_conforming_strings": "on",
+    "default_transaction_read_only": "off",
+    "quote_all_identifiers": "off",
+}
+_MOST_COLUMNS = 1500
+_CALLS = re.compile(r":(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)")
+_SESSION_VALUES = re.compile(r"\{(?:SQLVALUEFUNCTION) :op (\d+)")
+_SESSION_VALUE_NAMES = (
+    *("current_date", "current_time", "current_time", "current_timestamp", "current_timestamp"),
+    *("localtime", "localtime", "localtimestamp", "localtimestamp", "current_role"),
+    *("current_user", "user", "session_user", "current_catalog", "current_schema"),
+)
+_ROUTINES = """
+SELECT CASE WHEN n.nspname = 'pg_catalog' THEN '' ELSE n.nspname || '.' END || p.proname,
+       p.prokind, p.provolatile, p.proretset
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE p.oid = ANY (%s) ORDER BY 1
+"""
+
+
+class PostgresAnalyzer:
+    """An `Analyzer` on one database; open from its first question until `close`.
+
+    views: the maintained views, which have tables of their own in this database, or, with
+    has_shadows, in another: then those that a query names appear here as empty temporary tables.
+    A name is the source's first, a view's next. SourceError or TemporaryError when the database
+    cannot be asked.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        source_name: str,
+        views: Sequence[Relation] = (),
+        *,
+        has_shadows: bool = False,
+    ) -> None:
+        self._dsn = dsn
+        self._source_name = source_name
+        self._views = {(v.name.schema, v.name.name): v for v in views}
+        self._has_shadows = has_shadows
+        self._shadows: dict[str, Relation] = {}
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> PostgresAnalyzer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Roll back and hang up; the next question opens a new transaction."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+            self._shadows = {}
+
+    def analyze(self, query: str) -> Analysis:
+        """What a query means; see `Analyzer`."""
+        query = one_query(query)
+        self._make_shadows(query)
+        body, moved = self._with_shadow_names(query)
+        with self._step("the query cannot be analyzed", query, moved):
+            cursor = self._cursor()
+            if self._shadows:
+                cursor.execute(
+                    "SELECT set_config('search_path', concat_ws(', ', "
+                    "nullif(current_setting('search_path'), ''), 'pg_temp'), true)"
+                )
+            cursor.execute(_CREATE + body)
+            return self._described(f"pg_temp.{_VIEW}")
+
+    def relation(self, schema: str, name: str) -> Table | Analysis:
+        """A relation of the canonical text; see `Analyzer`."""
+        view = self._shadows.get(name) if not schema or schema.startswith("pg_temp") else None
+        if not self._has_shadows:
+            view = self._views.get((schema, name))
+        if view is not None:
+            return Table(view, tuple((f.name, i) for i, f in enumerate(view.fields)))
+        with self._step(f'the relation "{schema}.{name}" cannot be looked up'):
+            cursor = self._cursor()
+            cursor.execute("SET LOCAL search_path = ''")
+            found = find_relation(cursor, schema or "pg_catalog", name)
+            if found.kind == "v":
+                return self._described(found.oid)
+            return look_up(cursor, found, self._source_name)
+
+    def types(self, columns: Sequence[SqlType], expressions: Sequence[str]) -> tuple[SqlType, ...]:
+        """The types of expressions over c1, c2 ...; see `Analyzer`."""
+        types: list[SqlType] = []
+        for begin in range(0, len(expressions), _MOST_COLUMNS):
+            part = expressions[begin : begin + _MOST_COLUMNS]
+            selected = ", ".join(f"{e} AS t{i}" for i, e in enumerate(part))
+            text = f"SELECT {selected}"
+            if columns:
+                nulls = ", ".join(f"{_null(t)} AS c{i + 1}" for i, t in enumerate(columns))
+                text += f" FROM (SELECT {nulls}) AS s"
+            with self._step("the types of the query's parts cannot be asked"):
+                cursor = self._cursor()
+                cursor.execute("SET LOCAL search_path = ''")
+                cursor.execute(_CREATE + text)
+                fields = ColumnTypes(cursor).read_fields(self._oid(f"pg_temp.{_VIEW}"))
+                types += [f.type for f in fields.values()]
+        return tuple(types)
+
+    def constants(
+        self, expressions: Sequence[str], types: Sequence[SqlType]
+    ) -> tuple[Literal | None, ...]:
+        """Values of expressions without columns; see `Analyzer`."""
+        try:
+            texts: list[str | None] = self._values(expressions)
+        except SqlError:
+            if len(expressions) == 1:
+                return (None,)
+            return tuple(
+                self.constants([e], [t])[0] for e, t in zip(expressions, types, strict=True)
+            )
+        return tuple(Literal(x, t) for x, t in zip(texts, types, strict=True))
+
+    def _values(self, expressions: Sequence[str]) -> list[str | None]:
+        found: list[str | None] = []
+        for begin in range(0, len(expressions), _MOST_COLUMNS):
+            part = expressions[begin : begin + _MOST_COLUMNS]
+            with self._step("a constant cannot be computed"):
+                cursor = self._cursor()
+                cursor.execute("SET LOCAL search_path = ''; SET LOCAL transaction_read_only = on")
+                raw = new_type(tuple(string_types), "raw", lambda value, _: value)
+                psycopg2.extensions.register_type(raw, cursor)
+                cursor.execute("SELECT " + ", ".join(part))
+                found += cursor.fetchone() or ()
+        return found
+
+    def _described(self, view: str | int) -> Analysis:
+        """Text, fields and calls of a view; leaves an empty search_path behind."""
+        cursor = self._cursor()
+        cursor.execute("SET LOCAL search_path = ''")
+        oid = self._oid(view) if isinstance(view, str) else view
+        cursor.execute("SELECT pg_get_viewdef(%s::oid)", (oid,))
+        (text,) = cursor.fetchone() or ("",)
+        fields: tuple[Field, ...] = tuple(ColumnTypes(cursor).read_fields(oid).values())
+        cursor.execute("SELECT ev_action::text FROM pg_rewrite WHERE ev_class = %s", (oid,))
+        (tree,) = cursor.fetchone() or ("",)
+        called = sorted({int(oid) for oid in _CALLS.findall(tree)})
+        cursor.execute(_ROUTINES, (called,))
+        routines = tuple(Routine(*row) for row in cursor.fetchall())
+        values = {_SESSION_VALUE_NAMES[int(i)] for i in _SESSION_VALUES.findall(tree)}
+        return Analysis(text.strip().removesuffix(";"), fields, routines, tuple(sorted(values)))
+
+    def _make_shadows(self, query: str) -> None:
+        """Empty temporary tables for the maintained views whose names the query holds."""
+        if not self._has_shadows:
+            return
+        words = {_name(t) for t in tokens(query)}
+        for (_, name), view in sorted(self._views.items(), key=lambda v: v[0][0] != "public"):
+            if name not in words or name in self._shadows:
+                continue
+            columns = ", ".join(f"{_quoted(f.name)} {_column_type(f.type)}" for f in view.fields)
+            with self._kept_step(f'the view "{view.name}" cannot be shown to the source'):
+                self._cursor().execute(f"CREATE TEMP TABLE {_quoted(name)} ({columns})")
+            self._shadows[name] = view
+
+    def _with_shadow_names(self, query: str) -> tuple[str, list[tuple[int, int]]]:
+        """The query with schema.view as pg_temp.view where the source has no such relation.
+
+        Also (offset in the new text, how far it stands from the old text) for positions.
+        """
+        found = tokens(query) if self._shadows else ()
+        parts, at, moved, shift = [], 0, [], 0
+        for first, dot, second in zip(found, found[1:], found[2:], strict=False):
+            view = self._shadows.get(_name(second))
+            if dot.text != "." or view is None or _name(first) != view.name.schema:
+                continue
+            if self._exists(view):
+                continue
+            parts += [query[at : first.offset], "pg_temp"]
+            at = first.offset + len(first.text)
+            shift += len("pg_temp") - len(first.text)
+            moved.append((at + shift, shift))
+        return "".join(parts) + query[at:], moved
+
+    def _exists(self, view: Relation) -> bool:
+        with self._step("the catalog cannot be read"):
+            qualified = f"{_quoted(view.name.schema)}.{_quoted(view.name.name)}"
+            cursor = self._cursor()
+            cursor.execute("SELECT to_regclass(%s) IS NOT NULL", (qualified,))
+            return bool((cursor.fetchone() or (False,))[0])
+
+    def _oid(self, name: str) -> int:
+        cursor = self._cursor()
+        cursor.execute("SELECT %s::regclass::oid", (name,))
+        return int((cursor.fetchone() or (0,))[0])
+
+    def _cursor(self) -> Any:
+        if self._connection is None:
+            self._connection = connect(self._dsn, side="source", settings=_SETTINGS)
+        return self._connection.cursor()
+
+    @contextmanager
+    def _step(
+        self, doing: str, query: str = "", moved: Sequence[tuple[int, int]] = ()
+    ) -> Iterator[None]:
+        """A question that leaves nothing behind. query: the text that PostgreSQL's positions are
+        in, after _CREATE."""
+        try:
+            self._cursor().execute("SAVEPOINT step")
+            yield
+        except psycopg2.Error as error:
+            found = _to_error(error, doing, query, moved)
+            if not is_temporary(error):
+                self._cursor().execute("ROLLBACK TO SAVEPOINT step")
+            raise found from error
+        except TidemarkError:
+            self._cursor().execute("ROLLBACK TO SAVEPOINT step")
+            raise
+        self._cursor().execute("ROLLBACK TO SAVEPOINT step")
+
+    @contextmanager
+    def _kept_step(self, doing: str) -> Iterator[None]:
+        """A change that lasts until the transaction is rolled back."""
+        try:
+            yield
+        except psycopg2.Error as error:
+            found = _to_error(error, doing, "", ())
+            self.close()
+            raise found from error
+
+
+def _to_error(
+    error: psycopg2.Error, doing: str, query: str, moved: Sequence[tuple[int, int]]
+) -> TidemarkError:
+    """PostgreSQL's own words, with the position in the user's text."""
+    state, diagnostics = error.pgcode, error.diag
+    if state is None or is_temporary(error):
+        return to_error(error, "source", doing)
+    position = None
+    if query and diagnostics.statement_position:
+        offset = int(diagnostics.statement_position) - 1 - len(_CREATE)
+        shift = max((s for s in moved if s[0] <= offset), default=(0, 0))[1]
+        position = position_of(query, min(max(offset - shift, 0), len(query)))
+    if state == "42501":
+        found = to_error(
+            error,
+            "source",
+            doing,
+            hint="grant TEMPORARY on the database, and USAGE and SELECT on what the query reads",
+        )
+        found.position = position
+        return found
+    try:
+        name = errorcodes.lookup(state).lower()
+    except KeyError:
+        name = "failed"
+    return SqlError(
+        f"sql.{name}",
+        diagnostics.message_primary or doing,
+        detail=diagnostics.message_detail or "",
+        hint=diagnostics.message_hint or "",
+        position=position,
+    )
+
+
+def _name(token: Token) -> str:
+    if token.kind == "quoted":
+        return token.text[1:-1].replace('""', '"')
+    return token.text
+
+
+def _quoted(name: str) -> str:
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def _column_type(type: SqlType) -> str:
+    return f"{type.name} COLLATE {type.collation}" if type.collation else type.name
+
+
+def _null(type: SqlType) -> str:
+    text = f"NULL::{type.name}"
+    return f"({text} COLLATE {type.collation})" if type.collation else text

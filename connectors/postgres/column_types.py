@@ -1,0 +1,91 @@
+"""SqlType of columns as pg_attribute has them, names qualified, collations judged.
+
+`read_fields` must run with an empty search_path, so that format_type qualifies what is not
+built in. Text under a collation whose equality is not equality of bytes is OPAQUE: it is carried,
+and everything about it is asked of PostgreSQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from psycopg2.extensions import cursor as Cursor
+
+from dataflow.schema import Field
+from dataflow.types import SqlType, TypeKind, sql_type
+
+_DEFAULT_COLLATION = 100
+_BYTEWISE = ("C", "POSIX", "C.UTF-8", "C.UTF8", "C.utf8")
+
+_FIELDS = """
+SELECT a.attnum, a.attname, a.attnotnull, format_type(a.atttypid, a.atttypmod), a.atttypid,
+       a.atttypmod, t.typtype, a.attcollation,
+       CASE WHEN n.nspname = 'pg_catalog' THEN '' ELSE quote_ident(n.nspname) || '.' END
+         || quote_ident(k.collname),
+       k.collprovider, coalesce(k.collcollate, to_jsonb(k) ->> 'colllocale', ''),
+       k.collisdeterministic
+FROM pg_attribute a
+JOIN pg_type t ON t.oid = a.atttypid
+LEFT JOIN pg_collation k ON k.oid = a.attcollation
+LEFT JOIN pg_namespace n ON n.oid = k.collnamespace
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum
+"""
+_BASE = """
+WITH RECURSIVE base AS (
+  SELECT t.typbasetype AS oid, t.typtypmod AS typmod, 1 AS depth FROM pg_type t WHERE t.oid = %s
+  UNION ALL
+  SELECT t.typbasetype, CASE WHEN b.typmod = -1 THEN t.typtypmod ELSE b.typmod END, b.depth + 1
+  FROM base b JOIN pg_type t ON t.oid = b.oid AND t.typtype = 'd'
+)
+SELECT b.oid, b.typmod, t.typtype FROM base b JOIN pg_type t ON t.oid = b.oid
+ORDER BY depth DESC LIMIT 1
+"""
+_DATABASE = """
+SELECT datcollate, coalesce(to_jsonb(d) ->> 'datlocprovider', 'c'),
+       coalesce(to_jsonb(d) ->> 'datlocale', to_jsonb(d) ->> 'daticulocale', '')
+FROM pg_database d WHERE datname = current_database()
+"""
+
+
+class ColumnTypes:
+    """Reads fields; remembers what the database's default collation is."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        cursor.execute(_DATABASE)
+        collate, provider, locale = cursor.fetchone() or ("", "", "")
+        self._is_default_bytewise = (locale if provider == "b" else collate) in _BYTEWISE and (
+            provider != "i"
+        )
+
+    def read_fields(self, relation: int) -> dict[int, Field]:
+        """The columns of a relation by attnum, in order."""
+        self._cursor.execute(_FIELDS, (relation,))
+        rows = self._cursor.fetchall()
+        return {row[0]: Field(row[1], self._type(row[3:]), not row[2]) for row in rows}
+
+    def _type(self, row: Sequence[Any]) -> SqlType:
+        name, oid, typmod, kind, collation_oid, collation, provider, locale, is_exact = row
+        is_bytewise = True
+        if collation_oid == _DEFAULT_COLLATION:
+            is_bytewise, collation = self._is_default_bytewise, ""
+        elif collation_oid:
+            is_bytewise = provider in ("c", "b") and locale in _BYTEWISE
+        type = self._based(name, oid, typmod, kind)
+        if not collation_oid:
+            return type
+        if is_exact is False:
+            return replace(type, kind=TypeKind.OPAQUE, is_bytewise=False, collation=collation or "")
+        return replace(type, is_bytewise=is_bytewise, collation=collation or "")
+
+    def _based(self, name: str, oid: int, typmod: int, kind: str) -> SqlType:
+        """A domain is kept as its base type is, under its own name and oid."""
+        if kind != "d":
+            return replace(sql_type(name, oid, typmod), is_enum=kind == "e")
+        self._cursor.execute(_BASE, (oid,))
+        base_oid, base_typmod, base_kind = self._cursor.fetchone() or (oid, typmod, "b")
+        base = sql_type(name, base_oid, base_typmod)
+        return replace(base, oid=oid, typmod=typmod, is_enum=base_kind == "e")

@@ -1,0 +1,120 @@
+"""The invariants of a plan, checked after planning and after the rules.
+
+A broken one is a fault of the program: the view is not created, and nothing wrong is ever run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dataflow.errors import InvariantError
+from dataflow.expressions.functions import has_kernel
+from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres, Literal, children
+from dataflow.schema import Field
+from dataflow.sql.plan import (
+    Aggregate,
+    Filter,
+    Join,
+    Plan,
+    Project,
+    Scan,
+    SemiJoin,
+    UnionAll,
+    Values,
+    inputs_of,
+)
+from dataflow.types import BOOL, SqlType
+
+_KINDS = ("inner", "left", "right", "full")
+_SEMI_KINDS = ("semi", "anti", "not in")
+
+
+def check_plan(plan: Plan) -> None:
+    """InvariantError for the first thing that does not fit."""
+    for below in inputs_of(plan):
+        check_plan(below)
+    if isinstance(plan, Scan):
+        _check_scan(plan)
+    elif isinstance(plan, Values):
+        _require(all(len(r) == len(plan.fields) for r in plan.rows), "rows as wide as fields")
+        _require(all(isinstance(c, Literal) for r in plan.rows for c in r), "literal rows")
+    elif isinstance(plan, Filter):
+        _check_condition(plan.predicate, plan.input.fields)
+    elif isinstance(plan, Project):
+        _check_outputs(plan.expressions, plan.fields, plan.input.fields)
+    elif isinstance(plan, Join | SemiJoin):
+        _check_join(plan)
+    elif isinstance(plan, Aggregate):
+        _check_aggregate(plan)
+    elif isinstance(plan, UnionAll):
+        for below in plan.inputs:
+            same = [f.type for f in below.fields] == [f.type for f in plan.fields]
+            _require(same, "equal types in UNION ALL")
+
+
+def _check_scan(plan: Scan) -> None:
+    known = [plan.relation.fields[i].type for i in plan.columns]
+    _require(known == [f.type for f in plan.fields], f"the columns of {plan.relation.name}")
+
+
+def _check_join(plan: Join | SemiJoin) -> None:
+    left, right = plan.left.fields, plan.right.fields
+    kinds = _KINDS if isinstance(plan, Join) else _SEMI_KINDS
+    _require(plan.kind in kinds, f"join kind {plan.kind}")
+    _require(len(plan.left_keys) == len(plan.right_keys), "as many left keys as right keys")
+    for key in plan.left_keys:
+        _check_expression(key, left)
+    for key in plan.right_keys:
+        _check_expression(key, right)
+    if plan.residual is not None:
+        _check_condition(plan.residual, left + right)
+    if isinstance(plan, Join):
+        same = [f.type for f in plan.fields] == [f.type for f in left + right]
+        _require(same, "a join's fields are its inputs'")
+    if plan.kind == "not in":
+        _require(len(plan.left_keys) == 1 and plan.residual is None, "one key in NOT IN")
+
+
+def _check_aggregate(plan: Aggregate) -> None:
+    n = len(plan.groups)
+    _check_outputs(plan.groups, plan.fields[:n], plan.input.fields)
+    _require(plan.fields[n:] == tuple(c.field for c in plan.calls), "a field for each call")
+    for call in plan.calls:
+        if call.argument is not None:
+            _check_expression(call.argument, plan.input.fields)
+        if call.filter is not None:
+            _check_condition(call.filter, plan.input.fields)
+
+
+def _check_outputs(
+    expressions: Sequence[Expression], outputs: Sequence[Field], inputs: tuple[Field, ...]
+) -> None:
+    _require(len(expressions) == len(outputs), "an expression for each field")
+    for expression, output in zip(expressions, outputs, strict=True):
+        _check_expression(expression, inputs)
+        _require(expression.type == output.type, f'the type of "{output.name}"')
+
+
+def _check_condition(predicate: Expression, inputs: tuple[Field, ...]) -> None:
+    _check_expression(predicate, inputs)
+    _require(predicate.type == BOOL, "a boolean condition")
+
+
+def _check_expression(expression: Expression, inputs: tuple[Field, ...]) -> None:
+    if isinstance(expression, ColumnRef):
+        _require(0 <= expression.index < len(inputs), f"column {expression.index} in the input")
+        same: SqlType = inputs[expression.index].type
+        _require(same == expression.type, f'the type of column "{inputs[expression.index].name}"')
+    for child in children(expression):
+        _check_expression(child, inputs)
+    if isinstance(expression, Call):
+        types = tuple(a.type for a in expression.arguments)
+        _require(has_kernel(expression.function, types, expression.type), expression.function)
+    if isinstance(expression, InPostgres):
+        plain = all(isinstance(a, ColumnRef | Literal) for a in expression.arguments)
+        _require(plain, "plain columns for PostgreSQL")
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise InvariantError("sql.plan", f"a plan is not sound: {what}")

@@ -1,0 +1,155 @@
+"""A plan for people (a text tree) and for programs (JSON), and which parts PostgreSQL computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dataflow.expressions.ir import ColumnRef, Expression, InPostgres, Literal, children
+from dataflow.schema import Field
+from dataflow.sql.plan import (
+    Aggregate,
+    AggregateCall,
+    Filter,
+    Join,
+    Plan,
+    Project,
+    Scan,
+    SemiJoin,
+    UnionAll,
+    Values,
+    ViewPlan,
+    inputs_of,
+)
+
+_INFIX = {"+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">=", "and", "or"}
+_INFIX |= {"like", "not like", "ilike", "not ilike", "is distinct from", "is not distinct from"}
+
+
+def explain_text(plan: Plan | ViewPlan) -> str:
+    """One line a node, inputs indented below it."""
+    root = plan.root if isinstance(plan, ViewPlan) else plan
+    return "\n".join(_lines(root, 0))
+
+
+def explain_tree(plan: Plan | ViewPlan) -> dict[str, Any]:
+    """The plan as nested dictionaries of strings, ready for JSON."""
+    if isinstance(plan, ViewPlan):
+        names = [plan.root.fields[i].name for i in plan.key]
+        return {
+            "key": names,
+            "warnings": list(plan.warnings),
+            "in_postgres": list(plan.evaluates),
+            "plan": explain_tree(plan.root),
+        }
+    return {
+        "node": type(plan).__name__,
+        "detail": describe(plan),
+        "fields": [
+            {"name": f.name, "type": f.type.name, "null": f.is_nullable} for f in plan.fields
+        ],
+        "in_postgres": [e.sql for e in _in_postgres(plan)],
+        "inputs": [explain_tree(i) for i in inputs_of(plan)],
+    }
+
+
+def evaluated_in_postgres(plan: Plan) -> tuple[str, ...]:
+    """SQL of every different subtree that PostgreSQL computes, in the order of the tree."""
+    found = [e.sql for e in _in_postgres(plan)]
+    for below in inputs_of(plan):
+        found += evaluated_in_postgres(below)
+    return tuple(dict.fromkeys(found))
+
+
+def describe(plan: Plan) -> str:
+    """One node without its inputs."""
+    if isinstance(plan, Scan):
+        name = plan.relation.name
+        columns = ", ".join(f.name for f in plan.fields)
+        return f"scan {name.source}:{name} ({columns})"
+    if isinstance(plan, Values):
+        return f"values {len(plan.rows)} rows"
+    if isinstance(plan, Filter):
+        return f"filter {_text(plan.predicate, plan.input.fields)}"
+    if isinstance(plan, Project):
+        shown = (
+            f"{_text(e, plan.input.fields)} as {f.name}"
+            for e, f in zip(plan.expressions, plan.fields, strict=True)
+        )
+        return f"project {', '.join(shown)}"
+    if isinstance(plan, Join | SemiJoin):
+        return _join(plan)
+    if isinstance(plan, Aggregate):
+        groups = ", ".join(_text(g, plan.input.fields) for g in plan.groups)
+        calls = ", ".join(_call(c, plan.input.fields) for c in plan.calls)
+        return f"aggregate by ({groups}): {calls}"
+    if isinstance(plan, UnionAll):
+        return "union all"
+    return "distinct" if type(plan).__name__ == "Distinct" else "single row"
+
+
+def _lines(plan: Plan, depth: int) -> list[str]:
+    lines = ["  " * depth + describe(plan)]
+    for below in inputs_of(plan):
+        lines += _lines(below, depth + 1)
+    return lines
+
+
+def _join(plan: Join | SemiJoin) -> str:
+    left, right = plan.left.fields, plan.right.fields
+    keys = " and ".join(
+        f"{_text(a, left)} = {_text(b, right)}"
+        for a, b in zip(plan.left_keys, plan.right_keys, strict=True)
+    )
+    word = "join" if isinstance(plan, Join) else "semi join"
+    kind = {"semi": "", "inner": "inner "}.get(plan.kind, plan.kind + " ")
+    text = f"{kind}{word} on {keys}" if keys else f"{kind}{word} (cross)"
+    return text + (f" where {_text(plan.residual, left + right)}" if plan.residual else "")
+
+
+def _call(call: AggregateCall, fields: tuple[Field, ...]) -> str:
+    argument = "*" if call.argument is None else _text(call.argument, fields)
+    distinct = "distinct " if call.is_distinct else ""
+    condition = f" filter {_text(call.filter, fields)}" if call.filter else ""
+    return f"{call.function}({distinct}{argument}){condition}"
+
+
+def _text(expression: Expression, fields: tuple[Field, ...]) -> str:
+    if isinstance(expression, ColumnRef):
+        return fields[expression.index].name
+    if isinstance(expression, Literal):
+        return "null" if expression.text is None else f"'{expression.text}'"
+    parts = [_text(a, fields) for a in expression.arguments]
+    if isinstance(expression, InPostgres):
+        return f"postgres[{expression.sql}]({', '.join(parts)})"
+    if expression.function in _INFIX and len(parts) > 1:
+        return "(" + f" {expression.function} ".join(parts) + ")"
+    if expression.function == "cast":
+        return f"{parts[0]}::{expression.type.name}"
+    if expression.function.startswith("is "):
+        return f"({parts[0]} {expression.function})"
+    return f"{expression.function}({', '.join(parts)})"
+
+
+def _in_postgres(plan: Plan) -> list[InPostgres]:
+    return [found for e in expressions_of(plan) for found in _within(e)]
+
+
+def _within(expression: Expression) -> list[InPostgres]:
+    if isinstance(expression, InPostgres):
+        return [expression]
+    return [found for child in children(expression) for found in _within(child)]
+
+
+def expressions_of(plan: Plan) -> tuple[Expression, ...]:
+    """The expressions that a node itself computes."""
+    if isinstance(plan, Filter):
+        return (plan.predicate,)
+    if isinstance(plan, Project):
+        return plan.expressions
+    if isinstance(plan, Join | SemiJoin):
+        residual = (plan.residual,) if plan.residual is not None else ()
+        return (*plan.left_keys, *plan.right_keys, *residual)
+    if isinstance(plan, Aggregate):
+        parts = [e for c in plan.calls for e in (c.argument, c.filter) if e is not None]
+        return (*plan.groups, *parts)
+    return ()

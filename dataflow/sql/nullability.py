@@ -1,0 +1,41 @@
+"""Whether an expression can be NULL, conservatively: False only where that is certain."""
+
+from __future__ import annotations
+
+from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
+from dataflow.schema import Field
+from dataflow.types import TypeKind
+
+# NULL exactly when an argument is.
+_STRICT = {
+    *("+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">=", "in", "not in"),
+    *("and", "or", "not", "like", "not like", "ilike", "not ilike", "lower", "upper", "length"),
+    *("abs", "round", "floor", "ceil", "date_trunc", "key form"),
+}
+_NEVER = {
+    *("is null", "is not null", "is true", "is not true", "is false", "is not false"),
+    *("is unknown", "is not unknown", "is distinct from", "is not distinct from"),
+}
+_DOCUMENTS = (TypeKind.JSON, TypeKind.JSONB, TypeKind.OPAQUE)
+
+
+def is_nullable(expression: Expression, fields: tuple[Field, ...]) -> bool:
+    """Whether the expression over `fields` may be NULL."""
+    if isinstance(expression, ColumnRef):
+        return fields[expression.index].is_nullable
+    if isinstance(expression, Literal):
+        return expression.text is None
+    if not isinstance(expression, Call) or expression.function in _NEVER:
+        return not isinstance(expression, Call)
+    arguments = expression.arguments
+    if expression.function == "case":
+        results = (*arguments[1:-1:2], arguments[-1])
+        return any(is_nullable(a, fields) for a in results)
+    if expression.function in ("coalesce", "greatest", "least"):
+        return all(is_nullable(a, fields) for a in arguments)
+    if expression.function == "cast":
+        inner = arguments[0]
+        return inner.type.kind in _DOCUMENTS or is_nullable(inner, fields)
+    if expression.function in _STRICT:
+        return any(is_nullable(a, fields) for a in arguments)
+    return True

@@ -1,0 +1,223 @@
+"""Reads PostgreSQL's canonical form of a view with sqlglot.
+
+pg_get_viewdef writes every operator in parentheses of its own, every cast with ::, and function
+names as in pg_proc. So the scalar grammar here is smaller than SQL's and takes any operator,
+built in or not, and no function is given another name. Every scalar node remembers its text
+(`span`): what is evaluated in PostgreSQL or asked of it is PostgreSQL's own text, never a reprint.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar
+
+from sqlglot import exp
+from sqlglot.dialects.postgres import Postgres
+from sqlglot.errors import SqlglotError
+from sqlglot.expressions.core import Expression
+from sqlglot.parsers.postgres import PostgresParser
+from sqlglot.tokenizer_core import TokenType
+
+from dataflow.errors import SqlError
+
+_OPERATOR = re.compile(r"[~!@#^&|`?+\-*/%<>=]+|OPERATOR\([^()]*\)")
+_SPANNED = (
+    "_parse_disjunction",
+    "_parse_conjunction",
+    "_parse_column",
+    "_parse_column_reference",
+    "_parse_primary",
+    "_parse_paren",
+    "_parse_function",
+    "_parse_field",
+    "_parse_type",
+    "_parse_table",
+)
+_TESTS = ("NULL", "TRUE", "FALSE", "UNKNOWN")
+_SYNTAX = ("EXTRACT", "SUBSTRING", "POSITION", "TRIM", "OVERLAY")
+
+
+class Operation(Expression, exp.Condition):
+    """word: the operator as written; left is absent when it stands before its operand."""
+
+    arg_types: ClassVar = {"word": True, "left": False, "right": True}
+
+
+class Test(Expression, exp.Condition):
+    """IS [NOT] NULL, TRUE, FALSE, UNKNOWN, ...: `word` is the test in lower case."""
+
+    arg_types: ClassVar = {"this": True, "word": True}
+
+
+class Quantified(Expression, exp.Condition):
+    """ANY (...) or ALL (...) at the right of an operator; this is an expression or a query."""
+
+    arg_types: ClassVar = {"this": True, "word": True}
+
+
+class SyntaxCall(Expression, exp.Func):
+    """A function written with keywords: EXTRACT, SUBSTRING, POSITION, TRIM, OVERLAY.
+
+    field is EXTRACT's field or TRIM's side.
+    """
+
+    arg_types: ClassVar = {"word": True, "field": False, "expressions": True}
+
+
+class _Parser(PostgresParser):
+    """PostgreSQL's canonical scalars; everything else as sqlglot reads it."""
+
+    FUNCTIONS: ClassVar = {}
+    FUNCTION_PARSERS: ClassVar = {
+        name: lambda self, n=name: self.read_syntax_call(n) for name in _SYNTAX
+    }
+    NO_PAREN_FUNCTION_PARSERS: ClassVar = {
+        name: PostgresParser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("CASE", "VARIADIC")
+    }
+
+    def _parse_equality(self, parse_is: bool = True) -> exp.Expr | None:
+        start = self._index
+        if self._match(TokenType.NOT):
+            return self._spanned(exp.Not(this=self._parse_equality()), start)
+        if operator := self._read_operator():
+            node = Operation(word=operator, right=self._parse_equality())
+            return self._spanned(node, start)
+        this = self._parse_type()
+        while this is not None and (longer := self._read_suffix(this)) is not None:
+            this = self._spanned(longer, start)
+        return this
+
+    def _parse_bitwise(self) -> exp.Expr | None:
+        return self._parse_equality()
+
+    def _parse_unary(self) -> exp.Expr | None:
+        return self._parse_equality()
+
+    def _parse_interval(self, *args, **kwargs) -> exp.Expr | None:
+        """Canonical text has intervals as casts only."""
+        return None
+
+    def _read_suffix(self, this: exp.Expr) -> exp.Expr | None:
+        """What may follow an operand, or None."""
+        if self._match(TokenType.IS):
+            return self._read_test(this)
+        if self._match(TokenType.IN):
+            self._match(TokenType.L_PAREN)
+            query = self._parse_select()
+            self._match_r_paren()
+            return exp.In(this=this, query=query)
+        if self._match_text_seq("AT", "TIME", "ZONE"):
+            return exp.AtTimeZone(this=this, zone=self._parse_type())
+        if self._match(TokenType.COLLATE):
+            return exp.Collate(this=this, expression=self._parse_table_parts())
+        if self._match(TokenType.OVERLAPS):
+            return Operation(name="OVERLAPS", left=this, right=self._parse_type())
+        operator = self._read_operator()
+        if not operator:
+            return None
+        if self._curr and self._curr.text.upper() in ("ANY", "ALL"):
+            return Operation(word=operator, left=this, right=self._read_quantified())
+        return Operation(word=operator, left=this, right=self._parse_equality())
+
+    def _read_test(self, this: exp.Expr) -> exp.Expr:
+        negation = "not " if self._match(TokenType.NOT) else ""
+        if self._match_text_seq("DISTINCT", "FROM"):
+            name = f"is {negation}distinct from"
+            return Operation(word=name, left=this, right=self._parse_equality())
+        words = []
+        while self._curr and self._curr.token_type not in (TokenType.R_PAREN, TokenType.COMMA):
+            words.append(self._curr.text.lower())
+            self._advance()
+            if words[-1].upper() in _TESTS:
+                break
+        return Test(this=this, word=f"is {negation}{' '.join(words)}")
+
+    def _read_operator(self) -> str:
+        """The operator that begins at the current token, which is then passed; or ''."""
+        if not self._curr or self._curr.token_type in (TokenType.STRING, TokenType.IDENTIFIER):
+            return ""
+        begin = self._curr.start
+        found = _OPERATOR.match(self.sql, begin)
+        if not found:
+            return ""
+        while self._curr and self._curr.start < found.end():
+            self._advance()
+        return found.group()
+
+    def _read_quantified(self) -> exp.Expr:
+        start = self._index
+        name = self._curr.text.lower()
+        self._advance()
+        self._match_l_paren()
+        this = self._parse_select() or self._parse_assignment()
+        self._match_r_paren()
+        return self._spanned(Quantified(this=this, word=name), start)
+
+    def read_syntax_call(self, name: str) -> exp.Expr:
+        """The inside of a function that is written with keywords; the parentheses are read by
+        the caller."""
+        field, arguments = "", []
+        if name == "EXTRACT" or (name == "TRIM" and self._curr.text.upper() != "FROM"):
+            field = self._curr.text.lower()
+            self._advance()
+        while self._curr and self._curr.token_type != TokenType.R_PAREN:
+            if self._curr.text.upper() in ("FROM", "FOR", "IN", "PLACING", ","):
+                self._advance()
+            arguments.append(self._parse_type())
+        return SyntaxCall(word=name.lower(), field=field, expressions=arguments)
+
+    def _spanned(self, node: Any, start: int) -> Any:
+        if node is not None and "span" not in node.meta and self._index > start:
+            first, last = self._tokens[start], self._tokens[self._index - 1]
+            node.meta["span"] = (first.start, last.end + 1)
+        return node
+
+
+def _with_span(name: str):
+    inherited = getattr(PostgresParser, name)
+
+    def method(self, *args, **kwargs):
+        start = self._index
+        node = inherited(self, *args, **kwargs)
+        return self._spanned(node, start) if isinstance(node, exp.Expr) else node
+
+    return method
+
+
+for _name in _SPANNED:
+    setattr(_Parser, _name, _with_span(_name))
+
+
+class Canonical(Postgres):
+    """The dialect of pg_get_viewdef."""
+
+    Parser = _Parser
+
+    class Generator(Postgres.Generator):
+        """Prints our nodes; used to show that what was read is what was written."""
+
+        TRANSFORMS: ClassVar = {
+            **Postgres.Generator.TRANSFORMS,
+            Operation: lambda self, e: " ".join(
+                self.sql(e, part) if part != "word" else e.args["word"]
+                for part in ("left", "word", "right")
+                if e.args.get(part)
+            ),
+            Test: lambda self, e: f"{self.sql(e, 'this')} {e.args['word']}",
+            Quantified: lambda self, e: f"{e.args['word']} ({self.sql(e, 'this')})",
+        }
+
+
+def parse(text: str) -> exp.Expr:
+    """The tree of one canonical query. SqlError when it has a form that is not read yet."""
+    try:
+        found = Canonical().parse(text)
+    except SqlglotError as error:
+        raise SqlError(
+            "sql.not_maintained",
+            "the query has a form that is not maintained",
+            detail=f"PostgreSQL's canonical text could not be read: {str(error).splitlines()[0]}",
+            hint="write it with plainer expressions, or compute that part in a function",
+        ) from error
+    assert len(found) == 1 and found[0] is not None
+    return found[0]

@@ -1,0 +1,61 @@
+"""The way in: from the user's query to a view's plan.
+
+PostgreSQL analyzes, the binder builds a plan of its canonical form, rules rewrite it, and its
+invariants are checked. All refusals happen here, before anything of a view exists.
+"""
+
+from __future__ import annotations
+
+from dataflow.errors import InvariantError, SourceError
+from dataflow.sql.analysis import Analysis, Analyzer
+from dataflow.sql.bind import bind_query
+from dataflow.sql.check import check_plan
+from dataflow.sql.explain import evaluated_in_postgres
+from dataflow.sql.keys import view_key
+from dataflow.sql.parse import parse
+from dataflow.sql.plan import Plan, ViewPlan
+from dataflow.sql.relations import renamed
+from dataflow.sql.routines import check_routines
+from dataflow.sql.rules import rewrite
+from dataflow.sql.scope import Context, NotInScope
+from dataflow.sql.text import find_words, one_query
+
+
+def plan_view(query: str, analyzer: Analyzer) -> ViewPlan:
+    """The plan of a view.
+
+    SqlError: the query is wrong (PostgreSQL's words and position) or not maintained.
+    SourceError: a relation cannot be followed. analyzer is open for the time of the call.
+    """
+    analysis = analyzer.analyze(one_query(query))
+    aggregates = frozenset(r.name for r in analysis.routines if r.kind == "a")
+    context = Context(analyzer, analysis.text, query, aggregates)
+    check_routines(context, analysis)
+    try:
+        plan = bind_query(context, parse(analysis.text))
+    except NotInScope as error:
+        raise context.refuse(
+            f'the column "{error}" cannot be followed', "select columns of tables and views"
+        ) from error
+    except SourceError as error:
+        if error.position is None and error.what.count('"') >= 2:
+            error.position = find_words(query, [error.what.split('"')[1].split(".")[-1]])
+        raise
+    plan = with_fields(plan, analysis)
+    check_plan(plan)
+    root = rewrite(plan)
+    check_plan(root)
+    if root.fields != plan.fields:
+        raise InvariantError("sql.plan", "a rule changed the fields of a view")
+    return ViewPlan(root, view_key(root), tuple(context.warnings), evaluated_in_postgres(root))
+
+
+def with_fields(plan: Plan, analysis: Analysis) -> Plan:
+    """The plan under the exact names of the analysis, its types compared with PostgreSQL's."""
+    for ours, theirs in zip(plan.fields, analysis.fields, strict=True):
+        if ours.type != theirs.type:
+            raise InvariantError(
+                "sql.plan",
+                f'the column "{theirs.name}" is {theirs.type.name}, planned as {ours.type.name}',
+            )
+    return renamed(plan, [f.name for f in analysis.fields])

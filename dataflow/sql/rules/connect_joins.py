@@ -1,0 +1,96 @@
+"""Inner joins in an order in which each meets what it is joined with.
+
+FROM a, b, c WHERE a.x = c.x AND b.y = c.y would cross a with b first. Chains of inner joins that
+hold such a cross join are put in another order; all others stay as they were written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dataflow.expressions.ir import ColumnRef, Expression, columns_of, remap
+from dataflow.sql.plan import Join, Plan, Project, inputs_of
+from dataflow.sql.rules.find_join_keys import equal_sides
+from dataflow.sql.rules.trees import conjunction, conjuncts, shifted, with_inputs
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One joined input: its columns in the chain's own order begin at `start`."""
+
+    plan: Plan
+    start: int
+
+    @property
+    def columns(self) -> set[int]:
+        return set(range(self.start, self.start + len(self.plan.fields)))
+
+
+def connect_joins(plan: Plan) -> Plan:
+    """Every chain of inner joins without avoidable cross joins."""
+    if not _is_link(plan):
+        return with_inputs(plan, [connect_joins(i) for i in inputs_of(plan)])
+    parts: list[_Part] = []
+    conditions: list[Expression] = []
+    _collect(plan, 0, parts, conditions)
+    order = _order(parts, conditions)
+    if order == parts:
+        return _rebuilt(parts, conditions)[0]
+    joined, positions = _rebuilt(order, conditions)
+    refs = tuple(ColumnRef(positions[i], f.type, f.name) for i, f in enumerate(plan.fields))
+    return Project(joined, refs, plan.fields)
+
+
+def _is_link(plan: Plan) -> bool:
+    return isinstance(plan, Join) and plan.kind == "inner" and not plan.left_keys
+
+
+def _collect(plan: Plan, start: int, parts: list[_Part], conditions: list[Expression]) -> None:
+    if not isinstance(plan, Join) or not _is_link(plan):
+        parts.append(_Part(connect_joins(plan), start))
+        return
+    _collect(plan.left, start, parts, conditions)
+    _collect(plan.right, start + len(plan.left.fields), parts, conditions)
+    conditions.extend(shifted(c, start) for c in conjuncts(plan.residual))
+
+
+def _order(parts: list[_Part], conditions: list[Expression]) -> list[_Part]:
+    """The written order, except that a part waits until something joined before connects it."""
+    rest, done = list(parts), []
+    seen: set[int] = set()
+    while rest:
+        linked = [p for p in rest if any(_connects(c, seen, p.columns) for c in conditions)]
+        chosen = (linked or rest)[0]
+        rest.remove(chosen)
+        done.append(chosen)
+        seen |= chosen.columns
+    return done
+
+
+def _connects(condition: Expression, seen: set[int], columns: set[int]) -> bool:
+    used = columns_of(condition)
+    if not used & seen or not used & columns or not used <= seen | columns:
+        return False
+    # Positions of the new part behind those of the others: only its own side is compared.
+    moved = {i: i + 1_000_000 if i in columns else i for i in used}
+    return equal_sides(remap(condition, moved), 1_000_000) is not None
+
+
+def _rebuilt(order: list[_Part], conditions: list[Expression]) -> tuple[Plan, dict[int, int]]:
+    """Left-deep joins in this order, and where each column of the chain then stands."""
+    positions: dict[int, int] = {}
+    waiting = list(conditions)
+    plan: Plan | None = None
+    for part in order:
+        width = len(plan.fields) if plan else 0
+        positions.update({c: c - part.start + width for c in part.columns})
+        ready = [c for c in waiting if columns_of(c) <= set(positions)]
+        if plan is None:
+            plan = part.plan
+            continue
+        waiting = [c for c in waiting if c not in ready]
+        residual = conjunction([remap(c, positions) for c in ready])
+        fields = plan.fields + part.plan.fields
+        plan = Join("inner", plan, part.plan, (), (), residual, fields)
+    assert plan is not None and not waiting
+    return plan, positions

@@ -1,0 +1,62 @@
+"""A projection of a projection becomes one; one that changes nothing goes away.
+
+Never when that computes an expression twice, or hands PostgreSQL anything but columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dataflow.expressions.ir import children, columns_of, substitute
+from dataflow.sql.plan import Aggregate, Plan, Project
+from dataflow.sql.rules.trees import bottom_up, can_substitute, refs
+
+
+def merge_projects(plan: Plan) -> Plan:
+    """Merge what can be merged; the root keeps its fields."""
+    merged = bottom_up(plan, _merge)
+    if merged.fields != plan.fields:
+        return Project(merged, refs(merged), plan.fields)
+    return merged
+
+
+def _merge(plan: Plan) -> Plan:
+    if isinstance(plan, Aggregate) and isinstance(plan.input, Project):
+        return _merge_aggregate(plan, plan.input)
+    if not isinstance(plan, Project):
+        return plan
+    below = plan.input
+    if isinstance(below, Project) and _all_fit(plan, below):
+        expressions = tuple(substitute(e, below.expressions) for e in plan.expressions)
+        return _merge(Project(below.input, expressions, plan.fields))
+    if plan.expressions == refs(below) and plan.fields == below.fields:
+        return below
+    return plan
+
+
+def _all_fit(plan: Project, below: Project) -> bool:
+    # Together they must not compute an expression of the lower projection more than once.
+    uses: dict[int, int] = {}
+    for expression in plan.expressions:
+        if not can_substitute(expression, below.expressions):
+            return False
+        for i, inner in enumerate(below.expressions):
+            if i in columns_of(expression) and children(inner):
+                uses[i] = uses.get(i, 0) + 1
+    return all(n == 1 for n in uses.values())
+
+
+def _merge_aggregate(plan: Aggregate, below: Project) -> Plan:
+    """Group and call expressions read through a projection of plain columns."""
+    if any(children(e) for e in below.expressions):
+        return plan
+    calls = tuple(
+        replace(
+            c,
+            argument=substitute(c.argument, below.expressions) if c.argument else None,
+            filter=substitute(c.filter, below.expressions) if c.filter else None,
+        )
+        for c in plan.calls
+    )
+    groups = tuple(substitute(g, below.expressions) for g in plan.groups)
+    return replace(plan, input=below.input, groups=groups, calls=calls)

@@ -1,0 +1,92 @@
+"""Filters move towards the scans, and into the conditions of inner joins.
+
+Past an outer join only to the side whose rows it keeps; past GROUP BY only conditions on group
+columns; past a projection when nothing is computed twice by it. A condition that fails for a row
+may so fail for a row that another condition would have left out, as in PostgreSQL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dataflow.expressions.ir import Expression, columns_of, substitute
+from dataflow.sql.plan import (
+    Aggregate,
+    Distinct,
+    Filter,
+    Join,
+    Plan,
+    Project,
+    SemiJoin,
+    UnionAll,
+    inputs_of,
+)
+from dataflow.sql.rules.trees import (
+    can_substitute,
+    conjunction,
+    conjuncts,
+    shifted,
+    with_inputs,
+)
+
+
+def push_filters(plan: Plan) -> Plan:
+    """Every filter as far down as it may go."""
+    if isinstance(plan, Filter):
+        return _push(plan.input, conjuncts(plan.predicate))
+    if isinstance(plan, Join) and plan.kind == "inner" and plan.residual is not None:
+        return _push(replace(plan, residual=None), conjuncts(plan.residual))
+    return with_inputs(plan, [push_filters(i) for i in inputs_of(plan)])
+
+
+def _push(plan: Plan, parts: list[Expression]) -> Plan:
+    """The plan's rows for which all parts hold."""
+    if isinstance(plan, Filter):
+        return _push(plan.input, conjuncts(plan.predicate) + parts)
+    if isinstance(plan, Join):
+        return _push_join(plan, parts)
+    if isinstance(plan, SemiJoin):
+        return replace(plan, left=_push(plan.left, parts), right=push_filters(plan.right))
+    if isinstance(plan, Distinct):
+        return Distinct(_push(plan.input, parts))
+    if isinstance(plan, UnionAll):
+        return replace(plan, inputs=tuple(_push(i, parts) for i in plan.inputs))
+    if isinstance(plan, Project):
+        below = [p for p in parts if can_substitute(p, plan.expressions)]
+        moved = [substitute(p, plan.expressions) for p in below]
+        return _keep(replace(plan, input=_push(plan.input, moved)), parts, below)
+    if isinstance(plan, Aggregate):
+        groups = set(range(len(plan.groups)))
+        below = [
+            p
+            for p in parts
+            if columns_of(p) and columns_of(p) <= groups and can_substitute(p, plan.groups)
+        ]
+        moved = [substitute(p, plan.groups) for p in below]
+        return _keep(replace(plan, input=_push(plan.input, moved)), parts, below)
+    return _keep(with_inputs(plan, [push_filters(i) for i in inputs_of(plan)]), parts, [])
+
+
+def _push_join(plan: Join, parts: list[Expression]) -> Plan:
+    n = len(plan.left.fields)
+    left: list[Expression] = []
+    right: list[Expression] = []
+    here: list[Expression] = []
+    own = conjuncts(plan.residual) if plan.kind == "inner" else []
+    for part in [*own, *parts]:
+        columns = columns_of(part)
+        if all(i < n for i in columns) and plan.kind in ("inner", "left"):
+            left.append(part)
+        elif all(i >= n for i in columns) and plan.kind in ("inner", "right"):
+            right.append(shifted(part, -n))
+        else:
+            here.append(part)
+    pushed = replace(plan, left=_push(plan.left, left), right=_push(plan.right, right))
+    if plan.kind == "inner":
+        return replace(pushed, residual=conjunction(here))
+    return _keep(pushed, here, [])
+
+
+def _keep(plan: Plan, parts: list[Expression], moved: list[Expression]) -> Plan:
+    predicate = conjunction([p for p in parts if p not in moved])
+    return plan if predicate is None else Filter(plan, predicate)

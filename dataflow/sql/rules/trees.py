@@ -1,0 +1,93 @@
+"""What the rules share: a plan rebuilt over new inputs, conjuncts, and where columns come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from dataflow.expressions.ir import (
+    Call,
+    ColumnRef,
+    Expression,
+    InPostgres,
+    Literal,
+    children,
+    columns_of,
+    remap,
+)
+from dataflow.sql.plan import (
+    Join,
+    Plan,
+    SemiJoin,
+    UnionAll,
+    inputs_of,
+)
+from dataflow.types import BOOL
+
+
+def with_inputs(plan: Plan, inputs: Sequence[Plan]) -> Plan:
+    """The same node over other inputs of the same fields."""
+    if tuple(inputs) == inputs_of(plan):
+        return plan
+    if isinstance(plan, Join | SemiJoin):
+        return replace(plan, left=inputs[0], right=inputs[1])
+    if isinstance(plan, UnionAll):
+        return replace(plan, inputs=tuple(inputs))
+    return replace(plan, input=inputs[0])  # pyright: ignore[reportCallIssue]
+
+
+def bottom_up(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
+    """The plan with `change` applied to every node, inputs first."""
+    return change(with_inputs(plan, [bottom_up(i, change) for i in inputs_of(plan)]))
+
+
+def conjuncts(predicate: Expression | None) -> list[Expression]:
+    """The operands of a conjunction; [] for None."""
+    if predicate is None:
+        return []
+    if isinstance(predicate, Call) and predicate.function == "and":
+        return [c for a in predicate.arguments for c in conjuncts(a)]
+    return [predicate]
+
+
+def conjunction(parts: Sequence[Expression]) -> Expression | None:
+    """All of the parts, each once; None for none."""
+    distinct = list(dict.fromkeys(parts))
+    if not distinct:
+        return None
+    return distinct[0] if len(distinct) == 1 else Call("and", tuple(distinct), BOOL)
+
+
+def shifted(expression: Expression, by: int) -> Expression:
+    """The expression with every column `by` positions further right."""
+    return remap(expression, {i: i + by for i in columns_of(expression)})
+
+
+def refs(plan: Plan) -> tuple[ColumnRef, ...]:
+    """A reference to each output column."""
+    return tuple(ColumnRef(i, f.type, f.name) for i, f in enumerate(plan.fields))
+
+
+def can_substitute(expression: Expression, inputs: Sequence[Expression]) -> bool:
+    """Whether the columns may be replaced by inputs: what goes to PostgreSQL reads columns only,
+    and nothing is computed twice."""
+    if any(
+        not isinstance(inputs[i], ColumnRef | Literal) for i in _columns_in_postgres(expression)
+    ):
+        return False
+    counts: dict[int, int] = {}
+    for index in _all_columns(expression):
+        counts[index] = counts.get(index, 0) + 1
+    return all(n == 1 or not children(inputs[i]) for i, n in counts.items())
+
+
+def _columns_in_postgres(expression: Expression) -> set[int]:
+    if isinstance(expression, InPostgres):
+        return columns_of(expression)
+    return set().union(*(_columns_in_postgres(c) for c in children(expression)))
+
+
+def _all_columns(expression: Expression) -> list[int]:
+    if isinstance(expression, ColumnRef):
+        return [expression.index]
+    return [i for c in children(expression) for i in _all_columns(c)]

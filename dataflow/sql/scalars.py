@@ -1,0 +1,347 @@
+"""Scalar expressions: from PostgreSQL's canonical text to typed kernels calls.
+
+The type of every node is PostgreSQL's answer, asked for all expressions of a block at once. A node
+whose function has a native kernel for exactly its types becomes a Call; the smallest subtree
+around a node that has none becomes one InPostgres over plain columns, in PostgreSQL's own text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from dataflow.errors import SqlError
+from dataflow.expressions.functions import has_kernel
+from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres, Literal
+from dataflow.sql.parse import Operation, Quantified, SyntaxCall, Test
+from dataflow.sql.scope import Context, span_of
+from dataflow.sql.shapes import OPERATORS, TRIMS, bare, flatten, plain_literal
+from dataflow.types import BOOL, TEXT, SqlType, TypeKind
+
+Atom = Callable[[exp.Expr], ColumnRef | None]
+
+_FIRST_USER_OID = 16384
+# Parts of an expression that are no values themselves.
+_STRUCTURE = (
+    exp.If,
+    exp.Tuple,
+    exp.Distinct,
+    exp.Order,
+    exp.Ordered,
+    exp.Where,
+    exp.Slice,
+    exp.Star,
+    exp.Variadic,
+    Quantified,
+)
+_NAMES = (exp.Identifier, exp.DataType, exp.DataTypeParam, exp.Var, exp.TableAlias, exp.Table)
+
+
+class Scalars:
+    """Binds the scalar expressions of one block.
+
+    atom answers with the column that a node as a whole stands for: a name, an aggregate call
+    after grouping, a scalar subquery; None for everything that is computed here.
+    """
+
+    def __init__(self, context: Context, atom: Atom) -> None:
+        self._context = context
+        self._atom = atom
+        self._atoms: dict[int, ColumnRef] = {}
+        self._types: dict[str, SqlType | None] = {}
+        self._constants: dict[str, Literal | None] = {}
+        self._columns: list[ColumnRef] = []
+        self._probes: dict[int, str] = {}
+
+    def bind(self, nodes: Sequence[exp.Expr]) -> list[Expression]:
+        """The expressions of the nodes, in two round trips at most."""
+        wanted: dict[str, exp.Expr] = {}
+        for node in nodes:
+            self._gather(node, wanted)
+        self._ask_types(list(wanted))
+        self._ask_constants(wanted)
+        return [self._build(node) for node in nodes]
+
+    def prepare(self, nodes: Sequence[exp.Expr]) -> None:
+        """Resolve the columns in nodes that are only rendered, not bound."""
+        for node in nodes:
+            self._gather(node, {})
+
+    def render(self, node: exp.Expr, name: Callable[[ColumnRef], str]) -> str:
+        """PostgreSQL's text of a node with its columns written by `name`."""
+        begin, end = span_of(node)
+        text, at = [], begin
+        for atom in self._atoms_in(node):
+            first, last = span_of(atom)
+            text += [self._context.text[at:first], name(self._atoms[id(atom)])]
+            at = last
+        return "".join(text) + self._context.text[at:end]
+
+    @property
+    def columns(self) -> list[ColumnRef]:
+        """The columns met so far; the type probes call them c1, c2 ..."""
+        return self._columns
+
+    def probe(self, node: exp.Expr) -> str:
+        """The text of a node over c1, c2 ... for Analyzer.types."""
+        if id(node) not in self._probes:
+            text = self.render(node, lambda c: f"c{self._columns.index(c) + 1}")
+            self._probes[id(node)] = text
+        return self._probes[id(node)]
+
+    def _gather(self, node: exp.Expr, wanted: dict[str, exp.Expr]) -> None:
+        """Resolve all columns below a node, and collect what has a type to be asked."""
+        if id(node) in self._atoms:
+            return
+        found = self._atom(node)
+        if found is not None:
+            self._atoms[id(node)] = found
+            if found not in self._columns:
+                self._columns.append(found)
+            return
+        if isinstance(node, exp.Query | exp.Subquery):
+            raise self._context.refuse(
+                "a subquery in this place is not maintained",
+                "join the subquery in FROM, or write it as a conjunct of WHERE",
+                "(",
+                "select",
+            )
+        for child in operands(node):
+            self._gather(child, wanted)
+        if not isinstance(node, (*_STRUCTURE, exp.Paren)) and not _is_row(node):
+            wanted.setdefault(self.probe(node), node)
+
+    def _ask_types(self, probes: list[str]) -> None:
+        probes = [p for p in probes if p not in self._types]
+        if not probes:
+            return
+        analyzer, columns = self._context.analyzer, [c.type for c in self._columns]
+        try:
+            self._types.update(zip(probes, analyzer.types(columns, probes), strict=True))
+        except SqlError:
+            # Parts that stand only inside something larger, a row for example, have no type.
+            for probe in probes:
+                try:
+                    self._types[probe] = analyzer.types(columns, [probe])[0]
+                except SqlError:
+                    self._types[probe] = None
+
+    def _ask_constants(self, wanted: dict[str, exp.Expr]) -> None:
+        """Have PostgreSQL compute the largest subtrees without a column."""
+        fixed = {p: n for p, n in wanted.items() if not self._atoms_in(n) and self._types.get(p)}
+        inner = {
+            id(d)
+            for n in fixed.values()
+            for d in n.walk()
+            if isinstance(d, exp.Expr) and d is not n
+        }
+        probes = []
+        for probe, node in fixed.items():
+            if probe in self._constants:
+                continue
+            plain = plain_literal(node, probe, self._type(probe))
+            if plain is not None:
+                self._constants[probe] = plain
+            elif id(node) not in inner:
+                probes.append(probe)
+        if probes:
+            types = [self._type(p) for p in probes]
+            values = self._context.analyzer.constants(probes, types)
+            self._constants.update(zip(probes, values, strict=True))
+
+    def _atoms_in(self, node: exp.Expr) -> list[exp.Expr]:
+        """The column nodes below a node in the order of the text."""
+        if id(node) in self._atoms:
+            return [node]
+        found = [a for child in operands(node) for a in self._atoms_in(child)]
+        return sorted(found, key=lambda a: span_of(a)[0])
+
+    def _type(self, probe: str) -> SqlType:
+        found = self._types.get(probe)
+        if found is None:
+            raise self._context.refuse(
+                f"an expression without a type of its own is not maintained: {probe}",
+                "select the fields of a row one by one",
+            )
+        return found
+
+    def _build(self, node: exp.Expr) -> Expression:
+        if id(node) in self._atoms:
+            return self._atoms[id(node)]
+        if isinstance(node, exp.Paren):
+            return self._build(node.this)
+        probe = self.probe(node)
+        constant = self._constants.get(probe)
+        if constant is not None:
+            return constant
+        type = self._type(probe)
+        native = self._native(node, type)
+        return native if native is not None else self._in_postgres(node, type)
+
+    def _in_postgres(self, node: exp.Expr, type: SqlType) -> InPostgres:
+        columns = list(dict.fromkeys(self._atoms[id(a)] for a in self._atoms_in(node)))
+        sql = self.render(node, lambda c: f"${columns.index(c) + 1}")
+        return InPostgres(sql, tuple(columns), type)
+
+    def _native(self, node: exp.Expr, type: SqlType) -> Expression | None:
+        """The Call of a node, if all of it can be said and its function has a kernel."""
+        if isinstance(node, exp.And | exp.Or):
+            function, kind = ("and", exp.And) if isinstance(node, exp.And) else ("or", exp.Or)
+            return self._call(function, flatten(node, kind), type)
+        if isinstance(node, exp.Not):
+            return self._not(node, type)
+        if isinstance(node, Test):
+            return self._call(node.args["word"], [node.this], type)
+        if isinstance(node, exp.Case):
+            return self._case(node, type)
+        if isinstance(node, exp.Cast | exp.Collate):
+            return self._cast(node, type)
+        if isinstance(node, Operation):
+            return self._operation(node, type)
+        if isinstance(node, exp.AtTimeZone):
+            return self._call("timezone", [node.args["zone"], node.this], type)
+        if isinstance(node, SyntaxCall):
+            return self._syntax_call(node, type)
+        if isinstance(node, exp.Anonymous):
+            if any(isinstance(a, exp.Variadic | exp.Star) for a in node.expressions):
+                return None
+            name = node.name.lower() if isinstance(node.this, str) else node.name
+            return self._call(name, node.expressions, type)
+        return None
+
+    def _call(
+        self, function: str, operands: Sequence[exp.Expr], type: SqlType
+    ) -> Expression | None:
+        """The call if there is a kernel, without building what lies below a node that has none."""
+        if any(self._untyped(o) for o in operands):
+            return None
+        return native_call(function, tuple(self._build(o) for o in operands), type)
+
+    def _untyped(self, node: exp.Expr) -> bool:
+        while isinstance(node, exp.Paren):
+            node = node.this
+        if id(node) in self._atoms:
+            return False
+        return isinstance(node, _STRUCTURE) or self._types.get(self.probe(node)) is None
+
+    def _not(self, node: exp.Not, type: SqlType) -> Expression | None:
+        inner = bare(node.this)
+        if isinstance(inner, Operation) and inner.args["word"] == "is distinct from":
+            sides = [inner.args["left"], inner.args["right"]]
+            return self._call("is not distinct from", sides, type)
+        return self._call("not", [node.this], type)
+
+    def _case(self, node: exp.Case, type: SqlType) -> Expression | None:
+        arguments: list[Expression] = []
+        for branch in node.args["ifs"]:
+            if self._untyped(branch.this) or self._untyped(branch.args["true"]):
+                return None
+            condition: Expression | None = self._build(branch.this)
+            if node.this is not None:
+                condition = native_call("=", (self._build(node.this), condition), BOOL)
+            if condition is None:
+                return None
+            arguments += [condition, self._build(branch.args["true"])]
+        default = node.args.get("default")
+        arguments.append(self._build(default) if default else Literal(None, type))
+        return native_call("case", tuple(arguments), type)
+
+    def _cast(self, node: exp.Cast | exp.Collate, type: SqlType) -> Expression | None:
+        # A domain's constraints are PostgreSQL's to check.
+        if type.oid >= _FIRST_USER_OID:
+            return None
+        return self._call("cast", [node.this], type)
+
+    def _operation(self, node: Operation, type: SqlType) -> Expression | None:
+        left, right = node.args.get("left"), node.args["right"]
+        function = OPERATORS.get(node.args["word"])
+        if isinstance(right, Quantified):
+            return self._membership(node, type)
+        if function is None:
+            return None
+        return self._call(function, [right] if left is None else [left, right], type)
+
+    def _membership(self, node: Operation, type: SqlType) -> Expression | None:
+        """x = ANY (ARRAY[constants]) and x <> ALL (ARRAY[constants])."""
+        pair = (node.args["word"], node.args["right"].args["word"])
+        function = {("=", "any"): "in", ("<>", "all"): "not in"}.get(pair)
+        array = bare(node.args["right"].this)
+        if isinstance(array, exp.Cast) and array.to.name in ("", "text"):
+            array = bare(array.this)
+        left = node.args["left"]
+        if function is None or not isinstance(array, exp.Array) or self._untyped(left):
+            return None
+        constants = [self._build(e) for e in array.expressions if not self._untyped(e)]
+        x = self._build(left)
+        if len(constants) != len(array.expressions):
+            return None
+        if not all(isinstance(c, Literal) for c in constants):
+            return None
+        if any(c.type.kind != x.type.kind for c in constants):
+            return None
+        return native_call(function, (x, *constants), type)
+
+    def _syntax_call(self, node: SyntaxCall, type: SqlType) -> Expression | None:
+        word, arguments = node.args["word"], list(node.expressions)
+        if any(self._untyped(a) for a in arguments):
+            return None
+        if word == "extract":
+            field = Literal(node.args["field"].strip("'\""), TEXT)
+            return native_call("extract", (field, self._build(arguments[0])), type)
+        if word == "position":
+            arguments.reverse()
+        elif word == "trim":
+            word = TRIMS[node.args["field"] or "both"]
+            arguments.reverse()
+        # These print without the cast of their text argument that PostgreSQL inserted.
+        return native_call(word, tuple(as_text(self._build(a)) for a in arguments), type)
+
+
+def native_call(
+    function: str, arguments: tuple[Expression, ...], type: SqlType
+) -> Expression | None:
+    """The Call, if a kernel computes it for exactly these types."""
+    if any(a.type.is_bytewise and a.type.collation for a in arguments):
+        # An explicit COLLATE "C" on one side is the collation of the whole operation.
+        arguments = tuple(_bytewise(a) for a in arguments)
+    if has_kernel(function, tuple(a.type for a in arguments), type):
+        return Call(function, arguments, type)
+    return None
+
+
+def as_text(expression: Expression) -> Expression:
+    """A char(n) value as the text that functions of text are given."""
+    if expression.type.kind != TypeKind.BPCHAR:
+        return expression
+    type = replace(TEXT, is_bytewise=expression.type.is_bytewise)
+    return Call("cast", (expression,), replace(type, collation=expression.type.collation))
+
+
+def equality(left: Expression, right: Expression) -> Expression:
+    """left = right where the text does not show the operator: IN (subquery), USING."""
+    if {left.type.kind, right.type.kind} == {TypeKind.BPCHAR, TypeKind.TEXT}:
+        left, right = as_text(left), as_text(right)
+    found = native_call("=", (left, right), BOOL)
+    return found if found is not None else InPostgres("($1 = $2)", (left, right), BOOL)
+
+
+def operands(node: exp.Expr) -> Iterator[exp.Expr]:
+    """The expressions directly inside a node, names and types left out."""
+    if isinstance(node, exp.Cast | exp.Collate):
+        yield node.this
+        return
+    for child in node.iter_expressions():
+        if not isinstance(child, _NAMES):
+            yield child
+
+
+def _bytewise(expression: Expression) -> Expression:
+    if isinstance(expression, Literal) and expression.type.kind == TypeKind.TEXT:
+        return replace(expression, type=replace(expression.type, is_bytewise=True))
+    return expression
+
+
+def _is_row(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and isinstance(node.this, str) and node.this == "ROW"
