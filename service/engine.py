@@ -75,9 +75,12 @@ class View:
         self.errors = ErrorRows()
         nodes = lower(definition.plan.root)
         self.dataflow = ViewDataflow(nodes, definition.scope, store, evaluator, self.errors)
-        needed = self.dataflow.needed_columns()
+        self._needed = self.dataflow.needed_columns()
+        self._parents = set(definition.parents())
         self.tables = {
-            relation.name: TableState(relation, needed[relation.name], store, definition.scope)
+            relation.name: TableState(
+                relation, self._needed[relation.name], store, definition.scope
+            )
             for relation in definition.relations()
         }
 
@@ -91,8 +94,14 @@ class View:
         return {name: Delta.concat(parts).consolidate() for name, parts in deltas.items()}
 
     def step(self, deltas: Mapping[RelationName, Delta]) -> Delta:
-        """The view's own delta for one epoch of its inputs' deltas."""
-        return self.dataflow.step(deltas)
+        """The view's own delta for one epoch of its inputs' deltas.
+
+        Those of base relations as `resolve` gives them, those of other views whole.
+        """
+        inputs = dict(deltas)
+        for name in self._parents & inputs.keys():
+            inputs[name] = inputs[name].project(self._needed[name]).consolidate()
+        return self.dataflow.step(inputs)
 
 
 class Engine:

@@ -6,11 +6,10 @@ Everything above asks here, so that which class stands behind a contract is deci
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from connectors.postgres.analyzer import PostgresAnalyzer
-
 from connectors.postgres.control import Control
 from connectors.postgres.evaluator import PostgresEvaluator
 from connectors.postgres.session import redact
@@ -18,7 +17,7 @@ from connectors.postgres.sink import PostgresSink
 from connectors.postgres.source import PostgresSource
 from dataflow.errors import TidemarkError
 from dataflow.expressions.evaluator import Evaluator
-from dataflow.schema import Field
+from dataflow.schema import Relation
 from service.backfill import Backfilled, BackfillJob, OnProgress, run_local
 from service.build import BuildParts
 from service.engine import ViewDefinition
@@ -60,14 +59,10 @@ class Parts:
         """A new session for expressions without a native kernel."""
         return PostgresEvaluator(self.settings.source)
 
-    def analyzer(self, views: Mapping[tuple[str, str], tuple[Field, ...]]) -> PostgresAnalyzer:
-        """A new analysis, knowing the maintained views by (schema, name)."""
-        return PostgresAnalyzer(
-            self.settings.source,
-            SOURCE,
-            views,
-            is_sink=self.settings.source == self.settings.sink,
-        )
+    def analyzer(self, views: Sequence[Relation]) -> PostgresAnalyzer:
+        """A new analysis at the source, knowing the maintained views."""
+        has_shadows = self.settings.source != self.settings.sink
+        return PostgresAnalyzer(self.settings.source, SOURCE, views, has_shadows=has_shadows)
 
     def choose_road(self, definition: ViewDefinition, wanted: str) -> str:
         """ "local" or "spark": what `backfill` asks for, by size when it says auto."""

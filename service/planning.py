@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dataflow.sql.planner import plan_view
-
 from connectors.postgres.control import ViewRow
 from connectors.sink import SinkTable
+from dataflow.schema import VIEW_SOURCE, Relation, RelationName
+from dataflow.sql.planner import plan_view
 from service import fields
 from service.engine import ViewDefinition
 
@@ -20,11 +20,16 @@ def plan_definition(
     identity: str, name: tuple[str, str], query: str, parts: Parts, rows: Iterable[ViewRow]
 ) -> ViewDefinition:
     """Plan a query. rows: the catalog, whose views the query may read. SqlError, SourceError."""
-    views = {
-        (r.schema, r.name): fields.from_json(r.fields)
-        for r in rows
-        if r.fields and (r.schema, r.name) != name
-    }
+    views = [relation_of(r) for r in rows if r.fields and (r.schema, r.name) != name]
     with parts.analyzer(views) as analyzer:
         plan = plan_view(query, analyzer)
     return ViewDefinition(identity, SinkTable(*name, plan.root.fields, plan.key), query, plan)
+
+
+def relation_of(row: ViewRow) -> Relation:
+    """A maintained view as other views read it."""
+    found = fields.from_json(row.fields or ())
+    names = [f.name for f in found]
+    key = tuple(names.index(k) for k in row.key or ())
+    name = RelationName(VIEW_SOURCE, row.schema, row.name)
+    return Relation(name, 0, found, key, row_estimate=row.row_estimate or -1)

@@ -133,7 +133,7 @@ def test_views_on_views(service: RunningService, database: Database) -> None:
 
 
 def test_failing_rows_are_told_and_come_back(service: RunningService, database: Database) -> None:
-    query = "SELECT id, 100 / (amount - 3) AS ratio FROM orders WHERE id < 100"
+    query = "SELECT id, 100 / (amount - 3) AS ratio FROM orders WHERE id < 20"
     service.create("ratio", query, backfill="local")
     database.execute("UPDATE orders SET amount = 3 WHERE id IN (5, 6)")
     service.wait("ratio", flush_position(database))
