@@ -77,6 +77,7 @@ class ReplicationStream:
         # The poller's own:
         self._handed = start_position
         self._handed_at = 0.0
+        self._refusal: TidemarkError | None = None
         self._start = start_position
 
         self._confirmed = 0
@@ -112,6 +113,8 @@ class ReplicationStream:
         this position. TemporaryError when the connection is lost: make a new stream from
         `position`; SourceError when the source is no longer what it was.
         """
+        if self._refusal is not None:
+            raise self._refusal
         deadline = time.monotonic() + timeout_s
         with self._ready:
             while not self._has_something(until):
@@ -208,9 +211,7 @@ class ReplicationStream:
             changes += self._decoder.decode(payloads)
         except TidemarkError as error:
             # The batch is gone: nothing may follow it.
-            with self._ready:
-                self._failure = error
-                self._queue.clear()
+            self._refusal = error
             raise
         self._handed = position
         self._handed_at = time.monotonic()

@@ -72,10 +72,13 @@ class PostgresSource:
 
         Only for a source without state: where state is kept, use require_slot.
         """
+        if self._slot.state() is not None:
+            confirmed = self._slot.require().confirmed
+            self._publication.ensure()
+            return confirmed
+        check_server(self._session, self._name, self._name)
         self._publication.ensure()
-        if self._slot.state() is None:
-            return self._slot.create()
-        return self._slot.require().confirmed
+        return self._slot.create()
 
     def require_slot(self, identity: Sequence[object] | None = None) -> None:
         """The slot is there and usable, on the server of `identity`; else SourceError."""

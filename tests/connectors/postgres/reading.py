@@ -145,6 +145,18 @@ def streaming(
         stream.close()
 
 
+@contextmanager
+def following(
+    database: Database, *names: str
+) -> Iterator[tuple[PostgresSource, list[Relation], ReplicationStream]]:
+    """A source that watches the tables, and its stream from now on."""
+    with (
+        opened(database, *names) as (source, relations),
+        streaming(source, source.current_position(), relations) as stream,
+    ):
+        yield source, relations, stream
+
+
 def read_all(
     source: PostgresSource, stream: ReplicationStream, max_rows: int = 100_000
 ) -> list[SourceBatch]:

@@ -1,0 +1,79 @@
+"""Oracle: what PostgreSQL says of the session, and the documented meaning of its SQLSTATEs."""
+
+from __future__ import annotations
+
+import psycopg2
+import pytest
+
+from connectors.postgres.session import Session, connect, redact, translated
+from dataflow.errors import SinkError, SourceError, TemporaryError
+from dataflow.types import SESSION_SETTINGS
+from tests.harness.postgres import Database
+
+
+def test_settings_are_pinned(every_database: Database) -> None:
+    dsn = f"{every_database.dsn} options='-c TimeZone=Asia/Tokyo -c work_mem=7MB'"
+    connection = connect(dsn, application_name="tidemark test", settings={"work_mem": "9MB"})
+    with connection.cursor() as cursor:
+        for name, value in {
+            **SESSION_SETTINGS,
+            "work_mem": "9MB",
+            "statement_timeout": "0",
+        }.items():
+            cursor.execute("SELECT current_setting(%s)", (name,))
+            assert cursor.fetchone() == (value,), name
+        cursor.execute("SELECT current_setting('application_name')")
+        assert cursor.fetchone() == ("tidemark test",)
+    connection.close()
+
+
+def test_redacted_dsns_still_tell_where() -> None:
+    shown = redact("postgresql://me:s%20e@db.example:5433/shop?sslmode=require")
+    assert "db.example" in shown and "5433" in shown and "s e" not in shown and "s%20e" not in shown
+    assert redact("host=h dbname=d") == "dbname=d host=h" or redact("host=h dbname=d")
+    assert redact("not a dsn") == "(unreadable DSN)"
+
+
+@pytest.mark.parametrize(
+    ("sql", "side", "kind", "code"),
+    [
+        ("SELECT 1/0", "source", SourceError, "source.failed"),
+        ("SELECT 1/0", "sink", SinkError, "sink.failed"),
+        (
+            "SELECT pg_terminate_backend(pg_backend_pid())",
+            "sink",
+            TemporaryError,
+            "sink.unreachable",
+        ),
+        ("DO $$BEGIN RAISE SQLSTATE '40001'; END$$", "sink", TemporaryError, "sink.busy"),
+        ("DO $$BEGIN RAISE SQLSTATE '53300'; END$$", "source", TemporaryError, "source.busy"),
+        ("SET ROLE powerless; SELECT * FROM pg_authid", "sink", SinkError, "sink.privilege"),
+    ],
+)
+def test_errors_of_statements(
+    database: Database, sql: str, side: str, kind: type[Exception], code: str
+) -> None:
+    database.execute(
+        "DO $$BEGIN CREATE ROLE powerless; EXCEPTION WHEN duplicate_object THEN NULL; END$$"
+    )
+    connection = connect(database.dsn, side=side)
+    with pytest.raises(kind) as caught, translated(side, "trying"), connection.cursor() as cursor:
+        cursor.execute(sql)
+    assert caught.value.code == code  # type: ignore[attr-defined]
+    assert isinstance(caught.value.__cause__, psycopg2.Error)
+    connection.close()
+
+
+def test_a_session_survives_the_loss_of_its_connection(database: Database) -> None:
+    session = Session(database.dsn)
+    [(first,)] = session.rows("SELECT pg_backend_pid()")
+    assert session.rows("SELECT pg_backend_pid()") == [(first,)]
+    database.execute("SELECT pg_terminate_backend(%s)", (first,))
+    [(second,)] = session.rows("SELECT pg_backend_pid()")
+    assert first != second
+    with pytest.raises(SourceError) as caught:
+        session.execute("SELECT nonsense", doing="cannot do it")
+    assert caught.value.what == "cannot do it" and "nonsense" in caught.value.detail
+    session.close()
+    assert session.rows("SELECT 1") == [(1,)]
+    session.close()
