@@ -106,14 +106,17 @@ def _division(wants_quotient: bool, result: SqlType) -> Kernel:
             broken = np.broadcast_to(zero, max(len(a), len(b)) if len(a) and len(b) else 0)
             frame.fail(at_valid(broken, valid), DIVISION_BY_ZERO, "division by zero")
             b = np.where(zero, 1, b)
-        # The lowest integer over -1 wraps to itself.
+        # The lowest integer over -1 wraps to itself; its remainder is 0 all the same.
         wrong = (a == low) & (b == -1)
-        rest = np.where(wrong, 0, np.fmod(a, np.where(wrong, 1, b)))
-        if not wants_quotient:
-            return fixed_width(rest, valid)
         if wrong.any():
-            frame.fail(at_valid(wrong, valid), OUT_OF_RANGE, message)
-        return fixed_width((a - rest) // np.where(wrong, 1, b), valid)
+            b = np.where(wrong, 1, b)
+            if wants_quotient:
+                frame.fail(at_valid(wrong, valid), OUT_OF_RANGE, message)
+        # numpy rounds down, PostgreSQL toward zero.
+        floor = a // b
+        rest = a - floor * b
+        is_low = (rest != 0) & ((a < 0) != (b < 0))
+        return fixed_width(floor + is_low if wants_quotient else rest - is_low * b, valid)
 
     return Kernel(run, can_fail=True)
 

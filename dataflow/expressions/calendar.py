@@ -13,7 +13,7 @@ import numpy as np
 from dataflow.delta import Column
 from dataflow.expressions import stamp_kernels as kernels
 from dataflow.expressions.frame import Frame, Value, in_postgres, rows_in_postgres
-from dataflow.expressions.intervals import DAY_US
+from dataflow.expressions.intervals import DAY_US, parts_of
 from dataflow.expressions.kernel import Kernel, both_valid, fixed_width
 from dataflow.expressions.numbers import Numbers
 from dataflow.expressions.stamps import DATE_MAX, DATE_MIN, STAMP_MAX, STAMP_MIN, STAMPS
@@ -65,6 +65,8 @@ def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel |
     kind = types[1].kind
     if function == "date_trunc" and kind in STAMPS and result.kind is kind:
         return _truncation(types[1])
+    if kind is TypeKind.INTERVAL and (function, result.kind) in _INTERVAL_RESULTS:
+        return _interval_extraction(types[1], result)
     if kind not in (TypeKind.DATE, *STAMPS):
         return None
     if function == "extract" and result.kind is TypeKind.DECIMAL:
@@ -122,6 +124,52 @@ def _extract(name: str, values: np.ndarray, is_date: bool) -> tuple[np.ndarray, 
         return None
     size, modulus, scale = _CLOCK_FIELDS[name]
     return values % DAY_US // size % modulus, scale
+
+
+_FAR_MONTHS, _FAR_DAYS = 1_000_000, 30_000_000
+_INTERVAL_RESULTS = {("extract", TypeKind.DECIMAL), ("date_part", TypeKind.FLOAT8)}
+
+
+def _interval_extraction(type: SqlType, result: SqlType) -> Kernel:
+    is_float = result.kind is TypeKind.FLOAT8
+    sql = "date_part($1, $2)" if is_float else 'pg_catalog."extract"($1, $2)'
+
+    def run(frame: Frame, values: Sequence[Value]) -> Value:
+        name = _constant_text(values[0])
+        months, days, micros, finite = parts_of(values[1])
+        # Beyond this the microseconds of an epoch may not fit int64.
+        is_far = (np.abs(months) > _FAR_MONTHS).any() or (np.abs(days) > _FAR_DAYS).any()
+        if name not in _INTERVAL_FIELDS or is_far or not finite.all():
+            return in_postgres(frame, sql, (TEXT, type), values, result)
+        compute, scale = _INTERVAL_FIELDS[name]
+        units = compute(months, days, micros)
+        if is_float:
+            return fixed_width(units / 10.0**scale, both_valid(values))
+        return Numbers(units, np.array([scale], np.int64), values[1].valid)
+
+    return Kernel(run, can_fail=True)
+
+
+def _toward_zero(values: np.ndarray, size: int) -> np.ndarray:
+    return np.sign(values) * (np.abs(values) // size)
+
+
+def _interval_epoch(months: np.ndarray, days: np.ndarray, micros: np.ndarray) -> np.ndarray:
+    """A year is 365.25 days here, a month beyond whole years 30 days (interval_part_common)."""
+    quarter_days = _toward_zero(months, 12) * 1461 + np.fmod(months, 12) * 120 + days * 4
+    return quarter_days * (DAY_US // 4) + micros
+
+
+# Of an interval's months, days and microseconds: (units, display scale).
+_INTERVAL_FIELDS = {
+    "epoch": (_interval_epoch, 6),
+    "year": (lambda months, days, micros: _toward_zero(months, 12), 0),
+    "month": (lambda months, days, micros: np.fmod(months, 12), 0),
+    "day": (lambda months, days, micros: days, 0),
+    "hour": (lambda months, days, micros: _toward_zero(micros, 3_600_000_000), 0),
+    "minute": (lambda months, days, micros: np.fmod(_toward_zero(micros, 60_000_000), 60), 0),
+    "second": (lambda months, days, micros: np.fmod(micros, 60_000_000), 6),
+}
 
 
 def _truncation(type: SqlType) -> Kernel:

@@ -6,7 +6,7 @@ Sums have the greater scale, products the sum of scales, quotients at least 16 s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, ROUND_HALF_UP, Decimal
 
 import numpy as np
@@ -94,23 +94,26 @@ def _divide(compute: Callable[[int, int, int, int], tuple[int, int]]) -> Kernel:
             out = [_wide_quotient(x, y, compute) for x, y in zip(left, right, strict=True)]
             return _checked(frame, out, valid)
         rows = np.broadcast_arrays(a.units, a.scales, b.units, b.scales)
-        units, scales = [], []
-        for u, s, v, t in zip(*(r.tolist() for r in rows), strict=True):
-            unit, scale = (FIXED_NAN, 0) if FIXED_NAN in (u, v) else (0, 0)
-            if v != 0 and unit == 0:
-                unit, scale = compute(u, s, v, t)
-                if abs(unit) >= FIXED_NAN or scale > 18:
-                    break
-            units.append(unit)
-            scales.append(scale)
-        else:
-            narrow = Numbers(np.array(units, np.int64), np.array(scales, np.int64), None)
-            return narrow.with_valid(valid)
-        left, right = np.broadcast_arrays(a.decimals(), b.decimals())
-        out = [_wide_quotient(x, y, compute) for x, y in zip(left, right, strict=True)]
-        return _checked(frame, out, valid)
+        pairs = [_narrow_quotient(row, compute) for row in _rows(rows)]
+        if all(u is None or (-FIXED_NAN < u < FIXED_NAN and s <= 18) for u, s in pairs):
+            units = np.array([FIXED_NAN if u is None else u for u, _ in pairs], np.int64)
+            return Numbers(units, np.array([s for _, s in pairs], np.int64), None).with_valid(valid)
+        wide = [NAN if u is None else scaled(u, s) for u, s in pairs]
+        return Numbers.of_decimals(wide, None).with_valid(valid)
 
     return Kernel(run, can_fail=True)
+
+
+def _rows(columns: Sequence[np.ndarray]) -> Iterator[tuple[int, ...]]:
+    return zip(*(c.tolist() for c in columns), strict=True)
+
+
+def _narrow_quotient(row: tuple[int, ...], compute: Callable) -> tuple[int | None, int]:
+    """(units, scale), None for NaN; zero where the divisor is zero, which has failed."""
+    units, scale, divisor, divisor_scale = row
+    if FIXED_NAN in (units, divisor):
+        return None, 0
+    return compute(units, scale, divisor, divisor_scale) if divisor else (0, 0)
 
 
 def _wide_quotient(a: Decimal, b: Decimal, compute: Callable) -> Decimal:

@@ -62,9 +62,34 @@ def spans(value: Value) -> np.ndarray:
 
 
 def parts_of(value: Value) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """int64 months, days, microseconds and bool is_finite of each interval, zeros for NULL."""
+    """int64 months, days, microseconds and bool is_finite of each interval, zeros for NULL.
+
+    The least number of microseconds, which cannot be negated, passes for infinite.
+    """
     assert isinstance(value, Column)
     parts = [(0, 0, 0) if t is None else parse_interval(t) for t in value.to_list()]
-    finite = np.array([p is not None for p in parts], np.bool_)
+    finite = np.array([p is not None and p[2] != -(2**63) for p in parts], np.bool_)
     table = np.array([p or (0, 0, 0) for p in parts], np.int64).reshape(len(parts), 3)
     return table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy(), finite
+
+
+def print_spans(micros: np.ndarray) -> list[str]:
+    """Interval text of spans without months, whole days counted as days (justify_hours).
+
+    >>> print_spans(np.array([-90_000_000_000, 500_000]))
+    ['-1 days -01:00:00', '00:00:00.5']
+    """
+    return [_print_span(span) for span in micros.tolist()]
+
+
+def _print_span(span: int) -> str:
+    sign = "-" if span < 0 else ""
+    days, rest = divmod(abs(span), DAY_US)
+    out = f"{sign}{days} day{'' if sign + str(days) == '1' else 's'}" if days else ""
+    if days and not rest:
+        return out
+    seconds, fraction = divmod(rest, 1_000_000)
+    clock = f"{sign}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    if fraction:
+        clock += f".{fraction:06d}".rstrip("0")
+    return f"{out} {clock}" if out else clock

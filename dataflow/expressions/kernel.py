@@ -47,6 +47,18 @@ def fixed_width(values: np.ndarray, valid: np.ndarray | None) -> Column:
     return Column(values, valid)
 
 
+def bytes_column(offsets: np.ndarray, data: np.ndarray | None, valid: np.ndarray | None) -> Column:
+    """A bytes column of strings and mask, either of which may be one row for all."""
+    column = Column(offsets, None, data)
+    if valid is None:
+        return column
+    if len(column) == 1:
+        column = column.take(np.zeros(len(valid), np.int64))
+    elif len(valid) == 1:
+        valid = np.broadcast_to(valid, len(column))
+    return Column(column.values, valid, column.data)
+
+
 def at_valid(mask: np.ndarray, valid: np.ndarray | None) -> np.ndarray:
     """The rows of a mask that are not NULL."""
     return mask if valid is None else mask & valid

@@ -39,11 +39,6 @@ class Numbers:
     def __len__(self) -> int:
         return len(self.units)
 
-    @property
-    def is_narrow(self) -> bool:
-        """Whether every number is an int64 with a scale."""
-        return self.scales is not None
-
     @staticmethod
     def of_fixed(units: np.ndarray, scale: int, valid: np.ndarray | None) -> Numbers:
         """Numbers of one scale from int64 units."""
@@ -66,17 +61,6 @@ class Numbers:
         for i, number in enumerate(decimals):
             units[i] = number if number else number.copy_abs()
         return Numbers(units, None, valid)
-
-    @staticmethod
-    def of_integers(
-        units: Sequence[int], scales: Sequence[int], valid: np.ndarray | None
-    ) -> Numbers:
-        """Numbers from Python integers: narrow when all fit."""
-        if all(-FIXED_NAN < u < FIXED_NAN for u in units) and all(s <= 18 for s in scales):
-            return Numbers(np.array(units, np.int64), np.array(scales, np.int64), valid)
-        return Numbers.of_decimals(
-            [scaled(u, s) for u, s in zip(units, scales, strict=True)], valid
-        )
 
     @staticmethod
     def concat(parts: Sequence[Numbers]) -> Numbers:

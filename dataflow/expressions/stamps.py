@@ -12,8 +12,14 @@ import numpy as np
 
 from dataflow.delta import Column
 from dataflow.expressions.frame import Frame, Value, rows_in_postgres
-from dataflow.expressions.intervals import DAY_US, parts_of
-from dataflow.expressions.kernel import Kernel, at_valid, both_valid, fixed_width
+from dataflow.expressions.intervals import DAY_US, parts_of, print_spans
+from dataflow.expressions.kernel import (
+    Kernel,
+    at_valid,
+    both_valid,
+    bytes_column,
+    fixed_width,
+)
 from dataflow.expressions.stamp_kernels import make_days, shift
 from dataflow.types import INTERVAL, SqlType, TypeKind
 
@@ -47,6 +53,8 @@ def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel |
         return _add_days(1 if function == "+" else -1)
     if kinds == (TypeKind.DATE, TypeKind.DATE) and function == "-":
         return Kernel(_date_difference, can_fail=True)
+    if function == "-" and kinds[0] in STAMPS and kinds[0] is kinds[1]:
+        return _stamp_difference(types, result)
     if kinds[0] in (TypeKind.DATE, *STAMPS) and kinds[1] is TypeKind.INTERVAL:
         return _add_interval(types[0], function, result)
     return None
@@ -122,6 +130,23 @@ def _add_interval(left: SqlType, function: str, result: SqlType) -> Kernel:
             return answer
         doubtful = np.broadcast_to(~finite, len(answer))
         return rows_in_postgres(frame, doubtful, answer, (sql, (left, INTERVAL), values, result))
+
+    return Kernel(run, can_fail=True)
+
+
+def _stamp_difference(types: tuple[SqlType, ...], result: SqlType) -> Kernel:
+    """Infinities and differences beyond int64 have changed between releases: PostgreSQL's."""
+
+    def run(frame: Frame, values: Sequence[Value]) -> Value:
+        a, b = (v.values for v in values)  # type: ignore[union-attr]
+        valid = both_valid(values)
+        spans = a - b
+        wrapped = ((a ^ b) & (a ^ spans)) < 0
+        infinite = (a == STAMP_MAX) | (a == STAMP_MIN) | (b == STAMP_MAX) | (b == STAMP_MIN)
+        texts = Column.of("s", print_spans(spans))
+        native = bytes_column(texts.values, texts.data, valid)
+        doubtful = at_valid(np.broadcast_to(wrapped | infinite, len(native)), valid)
+        return rows_in_postgres(frame, doubtful, native, ("($1 - $2)", types, values, result))
 
     return Kernel(run, can_fail=True)
 

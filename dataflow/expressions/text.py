@@ -13,7 +13,7 @@ import numpy as np
 from dataflow.delta import Column
 from dataflow.expressions import scalar_text, text_kernels
 from dataflow.expressions.frame import Frame, Value, rows_in_postgres
-from dataflow.expressions.kernel import Kernel, at_valid, both_valid, fixed_width
+from dataflow.expressions.kernel import Kernel, at_valid, both_valid, bytes_column, fixed_width
 from dataflow.expressions.like import find as find_like
 from dataflow.types import SqlType, TypeKind
 from dataflow.values import to_text
@@ -118,19 +118,7 @@ def _join(frame: Frame, values: Sequence[Value]) -> Value:
     a, b = values
     assert isinstance(a, Column) and isinstance(b, Column)
     offsets, data = text_kernels.join(a.values, a.data, b.values, b.data)
-    return _bytes(offsets, data, both_valid(values))
-
-
-def _bytes(offsets: np.ndarray, data: np.ndarray, valid: np.ndarray | None) -> Column:
-    """A bytes column of strings and mask, either of which may be one row for all."""
-    column = Column(offsets, None, data)
-    if valid is None:
-        return column
-    if len(column) == 1:
-        column = column.take(np.zeros(len(valid), np.int64))
-    elif len(valid) == 1:
-        valid = np.broadcast_to(valid, len(column))
-    return Column(column.values, valid, column.data)
+    return bytes_column(offsets, data, both_valid(values))
 
 
 def _substring(frame: Frame, values: Sequence[Value]) -> Value:
@@ -150,7 +138,7 @@ def _substring(frame: Frame, values: Sequence[Value]) -> Value:
             frame.fail(wrong, "22011", "negative substring length not allowed")
         stop = first + np.maximum(size.values, 0)
     offsets, data = text_kernels.cut(text.values, text.data, np.maximum(first, 0), stop)
-    return _bytes(offsets, data, valid)
+    return bytes_column(offsets, data, valid)
 
 
 def _left(frame: Frame, values: Sequence[Value]) -> Value:
@@ -161,7 +149,7 @@ def _left(frame: Frame, values: Sequence[Value]) -> Value:
         size = text_kernels.lengths(text.values, text.data, False)
         stop = np.where(stop < 0, size + stop, stop)
     offsets, data = text_kernels.cut(text.values, text.data, np.zeros(1, np.int64), stop)
-    return _bytes(offsets, data, both_valid(values))
+    return bytes_column(offsets, data, both_valid(values))
 
 
 def _right(frame: Frame, values: Sequence[Value]) -> Value:
@@ -170,7 +158,7 @@ def _right(frame: Frame, values: Sequence[Value]) -> Value:
     size = text_kernels.lengths(text.values, text.data, False)
     first = np.where(count.values < 0, -count.values, np.maximum(size - count.values, 0))
     offsets, data = text_kernels.cut(text.values, text.data, first, np.full(1, 2**40, np.int64))
-    return _bytes(offsets, data, both_valid(values))
+    return bytes_column(offsets, data, both_valid(values))
 
 
 def _position(frame: Frame, values: Sequence[Value]) -> Value:
@@ -225,7 +213,7 @@ def _trim(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel:
         wanted = np.zeros(256, np.bool_)
         wanted[list(unwanted)] = True
         offsets, data = text_kernels.trim(text.values, text.data, wanted, at_left, at_right)
-        return _bytes(offsets, data, both_valid(values))
+        return bytes_column(offsets, data, both_valid(values))
 
     return Kernel(run)
 

@@ -297,9 +297,13 @@ DATES = [
     *(
         case("extract", f"EXTRACT({f} FROM {{1}})", text(f), t)
         for f in _FIELDS
-        for t in ("date", "stamp", "stamptz")
+        for t in ("date", "stamp", "stamptz", "interval")
     ),
-    *(case("date_part", "date_part({0}, {1})", text(f), "stamp") for f in _FIELDS),
+    *(
+        case("date_part", "date_part({0}, {1})", text(f), t)
+        for f in _FIELDS
+        for t in ("stamp", "interval")
+    ),
     *(
         case("date_trunc", "date_trunc({0}, {1})", text(f), t)
         for f in (*_FIELDS, "second")
@@ -308,7 +312,7 @@ DATES = [
     ),
     *binary("+ -", ("date", "int")),
     *binary("+", ("int", "date"), ("interval", "stamp"), ("interval", "date")),
-    *binary("-", ("date", "date")),
+    *binary("-", ("date", "date"), ("stamp", "stamp"), ("stamptz", "stamptz")),
     *binary("+ -", ("date", "interval"), ("stamp", "interval"), ("stamptz", "interval")),
     *calls("make_date", "int", number(2), number(29)),
     *calls("make_date", number(2024), "int", number(7)),
