@@ -13,13 +13,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from connectors.postgres.analyzer import PostgresAnalyzer
-from dataflow.sql.planner import plan_view
 
 from bench.dictionaries import DictionaryResult
 from bench.measure import Figure, in_child, peak_rss_mb, percentile, reset_peak_rss_mb
 from bench.orders import QUERY, TABLES, Change, Order, Sizes, generate
 from bench.server import session
+from connectors.postgres.analyzer import PostgresAnalyzer
 from connectors.postgres.embedded import EmbeddedPostgres
 from connectors.sink import SinkTable
 from connectors.source import SourceBatch
@@ -28,6 +27,7 @@ from dataflow.delta import Column, Delta
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.schema import Relation
 from dataflow.sql.plan import ViewPlan
+from dataflow.sql.planner import plan_view
 from service.engine import Engine, View, ViewDefinition
 from storage.rocks import RocksStore
 
@@ -94,7 +94,7 @@ def run(sizes: Sizes, by_hand: DictionaryResult) -> list[Figure]:
 
 def plan_query(dsn: str) -> ViewPlan:
     """The plan of the workload's view, from a database with its tables."""
-    with PostgresAnalyzer(dsn, SOURCE, {}, is_sink=True) as analyzer:
+    with PostgresAnalyzer(dsn, SOURCE) as analyzer:
         return plan_view(QUERY, analyzer)
 
 

@@ -113,6 +113,7 @@ def run_history(
     wanted = history.schema.queries() if queries is None else queries
     wanted = {**chosen_queries(wanted), MARKER: MARKER_QUERY}
     plans, outcome.refused = plan_all(database, wanted)
+    assert MARKER in plans, outcome.refused[MARKER]
     asked = {name: query for name, query in wanted.items() if name in plans}
     maintained = Maintained(database, plans, store)
     try:

@@ -62,14 +62,18 @@ def pin_session(connection: Any) -> None:
 
 
 def columns_of_query(connection: Any, sql: str) -> tuple[tuple[str, str], ...]:
-    """Names and types of a query's columns, from a temporary view that is rolled back."""
+    """Names and types of a query's columns, from a temporary view that is rolled back.
+
+    Types as with an empty search_path: with their schema, unless that is pg_catalog.
+    """
     with connection.cursor() as cursor:
         cursor.execute("BEGIN")
         try:
             cursor.execute(f"CREATE TEMP VIEW asked AS {sql}")
+            cursor.execute("SET LOCAL search_path = ''")
             cursor.execute(
                 "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
-                "WHERE attrelid = 'asked'::regclass AND attnum > 0 ORDER BY attnum"
+                "WHERE attrelid = 'pg_temp.asked'::regclass AND attnum > 0 ORDER BY attnum"
             )
             return tuple(cursor.fetchall())
         finally:

@@ -62,7 +62,7 @@ def plan_all(
     plans, refused = {}, {}
     for name, query in queries.items():
         try:
-            with PostgresAnalyzer(database.dsn, SOURCE, {}, is_sink=True) as analyzer:
+            with PostgresAnalyzer(database.dsn, SOURCE) as analyzer:
                 plans[name] = plan_view(query, analyzer)
         except SqlError as error:
             refused[name] = f"{error} {error.detail}".strip()
@@ -97,6 +97,8 @@ class Maintained:
         finally:
             snapshot.close()
         self._store.commit()
+        if MARKER not in self.answers:
+            raise AssertionError(f"the marker's view failed: {self.faults}")
         self._stream = self._source.stream(snapshot.position, list(relations.values()))
 
     def _load(self, name: str, definition: ViewDefinition, snapshot: Any) -> None:
