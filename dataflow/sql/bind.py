@@ -35,7 +35,6 @@ _ROW_CLAUSES = (
     ("limit", "LIMIT", "limit"),
     ("offset", "OFFSET", "offset"),
     ("fetch", "FETCH FIRST", "fetch"),
-    ("locks", "FOR UPDATE", "for"),
 )
 
 
@@ -311,7 +310,7 @@ def selected_of(select: exp.Select) -> tuple[list[exp.Expr], list[str]]:
     nodes, names = [], []
     for node in select.expressions:
         nodes.append(node.this if isinstance(node, exp.Alias) else node)
-        names.append(node.alias if isinstance(node, exp.Alias) else node.name or "?column?")
+        names.append(node.alias_or_name if isinstance(node, exp.Alias | exp.Column) else "?column?")
     return nodes, names
 
 
@@ -346,6 +345,8 @@ def refuse_row_clauses(context: Context, node: exp.Expr) -> None:
                 "keep all rows in the view, and limit the query that reads it",
                 word,
             )
+    if node.args.get("locks"):
+        raise context.refuse("FOR UPDATE is not maintained", "leave it out", "for")
     if node.args.get("windows"):
         raise context.refuse("WINDOW is not maintained", "join with an aggregate", "window")
     if node.args.get("order"):
@@ -354,9 +355,9 @@ def refuse_row_clauses(context: Context, node: exp.Expr) -> None:
 
 def refuse_grouping_sets(context: Context, group: exp.Group) -> None:
     """GROUPING SETS, CUBE and ROLLUP."""
-    for key in ("grouping_sets", "cube", "rollup"):
-        if group.args.get(key):
-            word = key.replace("_", " ")
+    kinds = ((exp.GroupingSets, "grouping sets"), (exp.Cube, "cube"), (exp.Rollup, "rollup"))
+    for kind, word in kinds:
+        if group.find(kind):
             raise context.refuse(
                 f"{word.upper()} is not maintained",
                 "write one GROUP BY for each set and UNION ALL them",

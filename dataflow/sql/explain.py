@@ -100,9 +100,7 @@ def _join(plan: Join | SemiJoin) -> str:
         f"{_text(a, left)} = {_text(b, right)}"
         for a, b in zip(plan.left_keys, plan.right_keys, strict=True)
     )
-    word = "join" if isinstance(plan, Join) else "semi join"
-    kind = {"semi": "", "inner": "inner "}.get(plan.kind, plan.kind + " ")
-    text = f"{kind}{word} on {keys}" if keys else f"{kind}{word} (cross)"
+    text = f"{plan.kind} join" + (f" on {keys}" if keys else " without keys")
     return text + (f" where {_text(plan.residual, left + right)}" if plan.residual else "")
 
 

@@ -31,6 +31,7 @@ _SPANNED = (
     "_parse_function",
     "_parse_field",
     "_parse_type",
+    "_parse_lambda",
     "_parse_table",
 )
 _TESTS = ("NULL", "TRUE", "FALSE", "UNKNOWN")
@@ -189,7 +190,9 @@ for _name in _SPANNED:
 
 
 class Canonical(Postgres):
-    """The dialect of pg_get_viewdef."""
+    """The dialect of pg_get_viewdef; subscripts stay as they are written."""
+
+    INDEX_OFFSET = 0
 
     Parser = _Parser
 

@@ -56,14 +56,14 @@ class Relations:
             )
         if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table | exp.Subquery):
             return _aliased(self._joined(node.this, node.this.args.get("joins") or []), node)
-        if isinstance(node, exp.Subquery | exp.Values):
+        if isinstance(node, exp.Subquery | exp.Values) or isinstance(node.this, exp.Values):
             return self._derived(node)
         if isinstance(node, exp.Table):
             return self._table(node)
         raise self._context.refuse("this form of FROM is not maintained", "use a subquery")
 
     def _derived(self, node: exp.Expr) -> FromEntry:
-        query = node.this if isinstance(node, exp.Subquery) else node
+        query = node if isinstance(node, exp.Values) else node.this
         plan = self._bind_query(self._context, query)
         star = tuple((f.name, i) for i, f in enumerate(plan.fields))
         return _aliased(FromEntry(plan, (), star), node)

@@ -281,7 +281,10 @@ class Scalars:
             return None
         if any(c.type.kind != x.type.kind for c in constants):
             return None
-        return native_call(function, (x, *constants), type)
+        found = native_call("in", (x, *constants), type)
+        if found is None or function == "in":
+            return found
+        return Call("not", (found,), type)
 
     def _syntax_call(self, node: SyntaxCall, type: SqlType) -> Expression | None:
         word, arguments = node.args["word"], list(node.expressions)
