@@ -148,13 +148,13 @@ def streaming(
 @contextmanager
 def following(
     database: Database, *names: str
-) -> Iterator[tuple[PostgresSource, list[Relation], ReplicationStream]]:
+) -> Iterator[tuple[PostgresSource, ReplicationStream]]:
     """A source that watches the tables, and its stream from now on."""
     with (
         opened(database, *names) as (source, relations),
         streaming(source, source.current_position(), relations) as stream,
     ):
-        yield source, relations, stream
+        yield source, stream
 
 
 def read_all(

@@ -55,7 +55,7 @@ def test_lsn_text() -> None:
 
 
 def test_each_commit_has_its_position_and_time(table: Database) -> None:
-    with following(table, "t") as (source, [relation], stream):
+    with following(table, "t") as (source, stream):
         positions = []
         before = time.time() * 1e6
         for i in range(5):
@@ -70,7 +70,7 @@ def test_each_commit_has_its_position_and_time(table: Database) -> None:
 
 
 def test_batches_are_whole_transactions(table: Database) -> None:
-    with following(table, "t") as (source, [relation], stream):
+    with following(table, "t") as (source, stream):
         for i in range(10):
             table.execute(f"INSERT INTO t SELECT {i} * 10 + g FROM generate_series(0, 6) g")
         batches = [b for b in read_all(source, stream, max_rows=15) if b.rows]
@@ -152,7 +152,7 @@ def test_nothing_is_confirmed_but_what_was_confirmed(table: Database) -> None:
 
 def test_an_idle_source_moves(table: Database) -> None:
     """By other tables' WAL through keepalives, and at once by a heartbeat."""
-    with following(table, "t") as (source, [relation], stream):
+    with following(table, "t") as (source, stream):
         table.execute("INSERT INTO other SELECT generate_series(1, 1000)")
         target = source.current_position()
         while stream.position < target:
@@ -167,7 +167,7 @@ def test_an_idle_source_moves(table: Database) -> None:
 
 def test_latency_of_a_single_row(table: Database) -> None:
     """Not a benchmark: it only shows that nothing waits for a timer."""
-    with following(table, "t") as (source, [relation], stream):
+    with following(table, "t") as (_, stream):
         connection = table.connect()
         cursor = connection.cursor()
         waits = []

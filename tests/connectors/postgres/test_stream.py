@@ -27,7 +27,7 @@ BIG = "(SELECT string_agg(md5(g::text), '') FROM generate_series(1, 300) g)"
 
 def seen(database: Database, statements: list[str], *names: str) -> list[Changes]:
     """What the stream says of statements, each a transaction of its own."""
-    with following(database, *names) as (source, relations, stream):
+    with following(database, *names) as (source, stream):
         for statement in statements:
             database.execute(statement)
         return changes_of(read_all(source, stream))
@@ -182,7 +182,7 @@ def test_a_change_of_a_used_column_stops_the_stream(
     database: Database, change: str, word: str
 ) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v numeric(12,2), other int NOT NULL)")
-    with following(database, "t") as (source, [relation], stream):
+    with following(database, "t") as (source, stream):
         database.execute("INSERT INTO t VALUES (1, 1, 1)")
         assert len(read_all(source, stream)) >= 1
         database.execute(f"{change}; INSERT INTO t(id, other) VALUES (2, 2)")
