@@ -8,7 +8,7 @@ weights, so that a repaired row takes its error back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,7 +22,8 @@ from storage.store import Arrangement, ArrangementSpec, Store, Sums, SumsSpec
 class Operator(Protocol):
     """Incremental: state and deltas in, one consolidated delta out."""
 
-    def step(self, *deltas: Delta) -> Delta:
+    @property
+    def step(self) -> Callable[..., Delta]:
         """One epoch. One delta for each input, empty ones included; called at least once."""
         ...
 

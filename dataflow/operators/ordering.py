@@ -7,10 +7,14 @@ bits to be equal (1.5 and 1.50), the bytes of the text decide.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from dataflow.delta import KIND_BYTES, KIND_FLOAT, Column
 from dataflow.expressions.evaluator import Evaluator
+from dataflow.expressions.intervals import span_of
 from dataflow.expressions.numbers import Numbers
 from dataflow.types import SqlType, TypeKind
 
@@ -30,6 +34,8 @@ def ranks(type: SqlType, column: Column, evaluator: Evaluator) -> np.ndarray:
         return text_ranks(column)
     if type.kind is TypeKind.DECIMAL:
         return _tied(_number_ranks(column), column)
+    if type.kind is TypeKind.INTERVAL:
+        return _tied(_places([span_of(text) for text in column.to_list()]), column)
     return _tied(evaluator.rank(type, column), column)
 
 
@@ -40,9 +46,13 @@ def text_ranks(column: Column) -> np.ndarray:
         return column.values.view(np.int64)
     if kind != KIND_BYTES:
         return column.values.astype(np.int64)
-    texts = column.to_list()
-    place = {text: i for i, text in enumerate(sorted(set(texts)))}
-    return np.fromiter((place[t] for t in texts), np.int64, len(texts))
+    return _places(column.to_list())
+
+
+def _places(keys: Sequence[Any]) -> np.ndarray:
+    """int64[n]: the place of each key among the distinct ones."""
+    place = {key: i for i, key in enumerate(sorted(set(keys)))}
+    return np.fromiter((place[k] for k in keys), np.int64, len(keys))
 
 
 def _number_ranks(column: Column) -> np.ndarray:

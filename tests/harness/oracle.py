@@ -207,9 +207,7 @@ def value_of(expression: Expression, row: Row) -> Any:
     if name == "is null":
         return arguments[0] is None
     if name == "and":
-        if False in arguments:
-            return False
-        return None if None in arguments else True
+        return False if False in arguments else None if None in arguments else True
     if None in arguments:
         return None
     return _CALLS[name](*arguments)
@@ -287,10 +285,8 @@ def aggregate(call: p.AggregateCall, rows: list[Row]) -> Any:
     if call.function in ("min", "max"):
         chosen = min if call.function == "min" else max
         return chosen(values, key=cmp_to_key(lambda a, b: _compare(a, b, type)))
-    if call.function == "bool_and":
-        return all(values)
-    if call.function == "bool_or":
-        return any(values)
+    if call.function in ("bool_and", "bool_or"):
+        return all(values) if call.function == "bool_and" else any(values)
     return _total(call.function, values, type)
 
 
@@ -304,7 +300,6 @@ def _total(function: str, values: list[Any], type: SqlType) -> Any:
     if kind is TypeKind.INTERVAL:
         parts = [_interval(v) for v in values]
         months, days, micros = (sum(column) for column in zip(*parts, strict=True))
-        assert function == "sum"
         return _interval_text(months, days, micros)
     if kind in (TypeKind.FLOAT4, TypeKind.FLOAT8):
         total = _float_total(function, values)
@@ -328,16 +323,14 @@ def _total(function: str, values: list[Any], type: SqlType) -> Any:
         total = _EXACT.add(total, number)
         scale = max(scale, -number.as_tuple().exponent)
     if function == "sum":
-        return f"{total:.{scale}f}".replace("-0", "0" if not total else "-0").encode()
+        return f"{total if total else abs(total):.{scale}f}".encode()
     return _quotient(total, scale, len(numbers)).encode()
 
 
 def _special(values: list[float]) -> float | None:
-    if not values:
-        return None
     if any(math.isnan(v) for v in values) or len(set(values)) > 1:
         return math.nan
-    return values[0]
+    return values[0] if values else None
 
 
 def _float_total(function: str, values: list[float]) -> float:

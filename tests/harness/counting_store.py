@@ -1,0 +1,75 @@
+"""A MemoryStore that counts the rows which operators read and write.
+
+Invariant: it adds nothing but counts, so what a test sees of it is what an operator does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dataflow.delta import Column, Delta
+from storage.memory import MemoryStore
+from storage.store import ArrangementSpec, SumsSpec
+
+
+class CountingStore(MemoryStore):
+    """touched: rows and keys applied, found, asked for or scanned since `reset`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.touched = 0
+
+    def reset(self) -> int:
+        """The count so far, and start again from zero."""
+        touched, self.touched = self.touched, 0
+        return touched
+
+    def arrange(self, spec: ArrangementSpec):  # type: ignore[override]
+        """A counting arrangement."""
+        return _Arrangement(self, super().arrange(spec))
+
+    def arrange_sums(self, spec: SumsSpec):  # type: ignore[override]
+        """Counting sums."""
+        return _Sums(self, super().arrange_sums(spec))
+
+
+class _Arrangement:
+    def __init__(self, store: CountingStore, inner) -> None:
+        self._store = store
+        self._inner = inner
+        self.spec = inner.spec
+
+    def apply(self, delta: Delta) -> None:
+        self._store.touched += len(delta)
+        self._inner.apply(delta)
+
+    def lookup(self, keys: Sequence[Column]) -> tuple[np.ndarray, Delta]:
+        index, rows = self._inner.lookup(keys)
+        self._store.touched += len(rows) + (len(keys[0]) if keys else 1)
+        return index, rows
+
+    def scan(self) -> Iterator[Delta]:
+        for rows in self._inner.scan():
+            self._store.touched += len(rows)
+            yield rows
+
+    def row_count(self) -> int:
+        return self._inner.row_count()
+
+
+class _Sums:
+    def __init__(self, store: CountingStore, inner) -> None:
+        self._store = store
+        self._inner = inner
+        self.spec = inner.spec
+
+    def add(self, keys: Sequence[Column], sums: np.ndarray) -> None:
+        self._store.touched += sums.shape[1]
+        self._inner.add(keys, sums)
+
+    def lookup(self, keys: Sequence[Column]) -> np.ndarray:
+        found = self._inner.lookup(keys)
+        self._store.touched += found.shape[1]
+        return found

@@ -1,0 +1,90 @@
+"""Oracle: the rows of state that a one-row change touches do not grow with the state.
+
+Counted by the store itself, at 10^3 and 10^5 rows, for each operator that keeps state.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dataflow.collect import ErrorRows
+from dataflow.delta import Column, Delta
+from dataflow.expressions.evaluator import NoEvaluator
+from dataflow.expressions.ir import Call, ColumnRef
+from dataflow.graph import ViewDataflow
+from dataflow.schema import Field, Relation, RelationName
+from dataflow.sql.lower import lower
+from dataflow.sql.plan import Aggregate, AggregateCall, Distinct, Join, Plan, Scan, SemiJoin
+from dataflow.types import BOOL, INT4, INT8
+from tests.harness.counting_store import CountingStore
+
+MATCHES = 4
+LIMIT = 60
+
+
+def _table(name: str) -> Scan:
+    fields = (Field("key", INT4), Field("value", INT4))
+    relation = Relation(RelationName("s", "public", name), 1, fields, is_full=True)
+    return Scan(relation, (0, 1), fields)
+
+
+A, B = _table("a"), _table("b")
+KEY, VALUE, OTHER = ColumnRef(0, INT4), ColumnRef(1, INT4), ColumnRef(3, INT4)
+RESIDUAL = Call("<>", (VALUE, OTHER), BOOL)
+BOTH = A.fields + B.fields
+
+
+def _calls(*functions: str) -> tuple[AggregateCall, ...]:
+    return tuple(
+        AggregateCall(f.split()[0], VALUE, "distinct" in f, None, Field(f, INT8)) for f in functions
+    )
+
+
+def _aggregate(*functions: str) -> Plan:
+    calls = _calls(*functions)
+    return Aggregate(A, (KEY,), calls, (A.fields[0], *(call.field for call in calls)))
+
+
+PLANS: dict[str, Plan] = {
+    "inner": Join("inner", A, B, (KEY,), (KEY,), None, BOTH),
+    "left": Join("left", A, B, (KEY,), (KEY,), None, BOTH),
+    "full": Join("full", A, B, (KEY,), (KEY,), None, BOTH),
+    "left with residual": Join("left", A, B, (KEY,), (KEY,), RESIDUAL, BOTH),
+    "full with residual": Join("full", A, B, (KEY,), (KEY,), RESIDUAL, BOTH),
+    "semi": SemiJoin("semi", A, B, (KEY,), (KEY,), None),
+    "anti": SemiJoin("anti", A, B, (KEY,), (KEY,), None),
+    "anti with residual": SemiJoin("anti", A, B, (KEY,), (KEY,), RESIDUAL),
+    "not in": SemiJoin("not in", A, B, (KEY,), (KEY,), None),
+    "count and sum": _aggregate("count", "sum"),
+    "distinct calls": _aggregate("count distinct", "sum distinct"),
+    "min and max": _aggregate("min", "max"),
+    "distinct": Distinct(A),
+}
+
+
+def _touched(plan: Plan, rows: int) -> list[int]:
+    """Rows touched by each of a few one-row changes over state of so many rows a table."""
+    store = CountingStore()
+    flow = ViewDataflow(lower(plan), "v", store, NoEvaluator(), ErrorRows())
+    flow.seed()
+    keys = np.arange(rows) // MATCHES
+    whole = Delta([Column(keys), Column(np.arange(rows))], np.ones(rows, np.int64))
+    flow.step({A.relation.name: whole, B.relation.name: whole})
+    store.reset()
+    counts = []
+    for table in (A, B):
+        if table.relation.name not in flow.needed_columns():
+            continue
+        for row, weight in (((7, 1), 1), ((7, 1), -1), ((7, 28), -1), ((10**6, 5), 1)):
+            flow.step({table.relation.name: Delta.of("ii", [row], weight)})
+            counts.append(store.reset())
+    return counts
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_one_row_touches_its_matches(name: str) -> None:
+    """The same small counts at 10^3 and at 10^5 rows."""
+    small, large = _touched(PLANS[name], 10**3), _touched(PLANS[name], 10**5)
+    assert small == large
+    assert max(large) <= LIMIT

@@ -1,0 +1,152 @@
+"""Oracle: a dictionary from key to row, to which the same changes are applied one by one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataflow.changes import Changes
+from dataflow.delta import Column
+from dataflow.errors import InvariantError
+from dataflow.operators.table import TableState
+from dataflow.schema import Field, Relation, RelationName
+from dataflow.types import INT4, TEXT
+from storage.memory import MemoryStore
+
+FIELDS = (Field("payload", TEXT), Field("id", INT4), Field("unread", INT4), Field("n", INT4))
+NAME = RelationName("s", "public", "t")
+KEYED = Relation(NAME, 1, FIELDS, key=(1,))
+FULL = Relation(NAME, 1, FIELDS, key=(1,), is_full=True)
+COLUMNS = (0, 1, 3)
+Row = tuple[Any, ...]
+
+
+class Stream:
+    """Draws changes of one table and applies them to a model."""
+
+    def __init__(self, relation: Relation, seed: int) -> None:
+        self.relation = relation
+        self.random = Random(seed)
+        self.rows: dict[int, Row] = {}
+        self.letters: list[str] = []
+        self.cells: list[Row] = []
+        self.unsent: list[int] = []
+
+    def _row(self, key: int) -> Row:
+        random = self.random
+        text = random.choice([None, b"", b"x", b"long" * 5])
+        return (text, key, random.randint(0, 9), random.choice([None, 1, 2]))
+
+    def _emit(self, letter: str, row: Row, *, is_unsent: bool = False) -> None:
+        if is_unsent:
+            self.unsent.append(len(self.letters))
+            row = (None, *row[1:])
+        self.letters.append(letter)
+        self.cells.append(row)
+
+    def _old(self, row: Row) -> Row:
+        return row if self.relation.is_full else (None, row[1], None, None)
+
+    def change(self) -> None:
+        """One insert, update, key change, delete or truncation."""
+        random = self.random
+        choice = random.random()
+        if choice < 0.03:
+            self.rows.clear()
+            self._emit("T", (None,) * 4)
+        elif choice < 0.4 or not self.rows:
+            key = random.randint(0, 30)
+            if key not in self.rows:
+                self.rows[key] = self._row(key)
+                self._emit("I", self.rows[key])
+        elif choice < 0.6:
+            old = self.rows.pop(random.choice(list(self.rows)))
+            self._emit("D" if self.relation.is_full else "E", self._old(old))
+        else:
+            self._update(random.choice(list(self.rows)))
+
+    def _update(self, key: int) -> None:
+        random = self.random
+        old = self.rows.pop(key)
+        target = key if random.random() < 0.6 else random.randint(0, 30)
+        target = key if target in self.rows else target
+        new = self._row(target)
+        is_unsent = random.random() < 0.5
+        if is_unsent:
+            new = (old[0], *new[1:])
+        self.rows[target] = new
+        if self.relation.is_full:
+            self._emit("O", old)
+        elif target != key:
+            self._emit("K", self._old(old))
+        self._emit("N", new, is_unsent=is_unsent)
+
+    def take(self) -> Changes:
+        """What was drawn since the last call."""
+        columns = tuple(
+            Column.of(f.type.physical, [row[i] for row in self.cells]) for i, f in enumerate(FIELDS)
+        )
+        mask = np.zeros(len(self.cells), np.bool_)
+        mask[self.unsent] = True
+        unchanged = {0: mask} if self.unsent else {}
+        kinds = np.array([ord(letter) for letter in self.letters], np.uint8)
+        self.letters, self.cells, self.unsent = [], [], []
+        return Changes(self.relation, kinds, columns, unchanged)
+
+
+@pytest.mark.parametrize("relation", [KEYED, FULL], ids=["default identity", "full identity"])
+@pytest.mark.parametrize("seed", range(40))
+def test_random_histories(relation: Relation, seed: int) -> None:
+    """Batches of all sizes, keys touched again and again inside one."""
+    stream, store = Stream(relation, seed), MemoryStore()
+    table = TableState(relation, COLUMNS, store, "v")
+    total: Counter[Row] = Counter()
+    for _ in range(30):
+        for _ in range(stream.random.choice([0, 1, 2, 10, 40])):
+            stream.change()
+        delta = table.resolve(stream.take())
+        rows = delta.rows()
+        assert len({row for row, _ in rows}) == len(rows)
+        for row, weight in rows:
+            total[row] += weight
+        expected = Counter(tuple(row[c] for c in COLUMNS) for row in stream.rows.values())
+        assert +total == expected
+        assert not any(weight < 0 for weight in total.values())
+
+
+def _changes(letters: str, keys: list[int]) -> Changes:
+    columns = tuple(
+        Column.of(f.type.physical, keys if i == 1 else [None] * len(keys))
+        for i, f in enumerate(FIELDS)
+    )
+    return Changes(KEYED, np.frombuffer(letters.encode(), np.uint8), columns)
+
+
+@pytest.mark.parametrize(
+    ("letters", "keys"),
+    [("N", [1]), ("E", [1]), ("KN", [1, 2]), ("II", [1, 1]), ("IEE", [1, 1, 1]), ("EN", [1, 1])],
+)
+def test_changes_that_do_not_fit_are_refused(letters: str, keys: list[int]) -> None:
+    """An old row that is not there, an insert over a row that is."""
+    table = TableState(KEYED, COLUMNS, MemoryStore(), "v")
+    with pytest.raises(InvariantError, match="do not fit"):
+        table.resolve(_changes(letters, keys))
+
+
+def test_columns_that_nobody_needs_cancel_out() -> None:
+    """An update of other columns alone is no change."""
+    table = TableState(KEYED, COLUMNS, MemoryStore(), "v")
+    table.resolve(_changes("I", [1]))
+    assert len(table.resolve(_changes("N", [1]))) == 0
+
+
+def test_loaded_rows_are_old_rows() -> None:
+    """A snapshot row is found by the first change of it."""
+    table = TableState(KEYED, COLUMNS, MemoryStore(), "v")
+    first = TableState(KEYED, COLUMNS, MemoryStore(), "v").resolve(_changes("II", [1, 2]))
+    table.load(first)
+    assert table.resolve(_changes("E", [2])).rows() == [((None, 2, None), -1)]
