@@ -41,9 +41,9 @@ def fixed_width(values: np.ndarray, valid: np.ndarray | None) -> Column:
     """A Column of values and mask, either of which may be one row for all."""
     if valid is not None and len(valid) != len(values):
         if len(valid) == 1:
-            valid = np.broadcast_to(valid, len(values))
+            valid = np.repeat(valid, len(values))
         else:
-            values = np.broadcast_to(values, len(valid))
+            values = np.repeat(values, len(valid))
     return Column(values, valid)
 
 
@@ -55,7 +55,7 @@ def bytes_column(offsets: np.ndarray, data: np.ndarray | None, valid: np.ndarray
     if len(column) == 1:
         column = column.take(np.zeros(len(valid), np.int64))
     elif len(valid) == 1:
-        valid = np.broadcast_to(valid, len(column))
+        valid = np.repeat(valid, len(column))
     return Column(column.values, valid, column.data)
 
 

@@ -83,7 +83,7 @@ class Numbers:
         if valid is None or len(valid) == len(self):
             return Numbers(self.units, self.scales, valid)
         if len(valid) == 1:
-            return Numbers(self.units, self.scales, np.broadcast_to(valid, len(self)))
+            return Numbers(self.units, self.scales, np.repeat(valid, len(self)))
         index = np.zeros(len(valid), np.int64)
         return Numbers(self.units[index], self.scales, valid)
 

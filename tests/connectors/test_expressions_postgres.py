@@ -22,7 +22,8 @@ from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
 from dataflow.expressions.keys import common_key_forms, key_form
 from dataflow.types import SESSION_SETTINGS, SqlType, TypeKind, sql_type
 from dataflow.values import from_text, to_text
-from tests.connectors.expression_cases import FAMILIES, KEY_PAIRS, KEYS, VALUES, Case
+from tests.connectors.expression_cases import FAMILIES, KEY_PAIRS, KEYS, Case
+from tests.connectors.expression_values import VALUES
 
 ATTEMPT = """
 CREATE FUNCTION attempt(expression text, last int)
