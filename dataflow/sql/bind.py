@@ -14,11 +14,12 @@ from sqlglot import exp
 from dataflow.expressions.ir import ColumnRef, Expression, Literal, columns_of, remap
 from dataflow.schema import Field
 from dataflow.sql.aggregates import Grouping, check_key, find_aggregates
+from dataflow.sql.marks import Marks
 from dataflow.sql.nullability import is_nullable
 from dataflow.sql.plan import Distinct, Filter, Plan, Project, UnionAll, Values
 from dataflow.sql.relations import Relations, cast_to, column_atom, renamed
 from dataflow.sql.scalars import Scalars
-from dataflow.sql.scope import Context, GroupScope, Scope
+from dataflow.sql.scope import Context, GroupScope, NotInScope, Scope
 from dataflow.sql.shapes import conjuncts
 from dataflow.sql.subqueries import (
     Block,
@@ -331,7 +332,12 @@ def block_atom(context: Context, scope: Scope) -> Atom:
                 found = scope.plan.fields[position]
                 return ColumnRef(position + scope.offset, found.type, found.name)
         found = names(node)
-        return found if found else scalar_subquery(context, scope, node, bind_query)
+        try:
+            found = found or scalar_subquery(context, scope, node, bind_query)
+        except NotInScope:
+            if not isinstance(node, exp.Exists):
+                raise
+        return found or Marks(context, scope, atom).column(node, bind_query, bind_block)
 
     return atom
 

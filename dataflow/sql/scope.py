@@ -86,7 +86,7 @@ class Scope:
         self.outer = outer
         self._visible = entry.visible
         self._star = entry.star
-        self._subqueries: dict[str, int] = {}
+        self._added: dict[str, int] = {}
 
     @property
     def offset(self) -> int:
@@ -123,12 +123,19 @@ class Scope:
 
     def add_single_row(self, text: str, make: Callable[[], Plan]) -> ColumnRef:
         """The only column of a one-row plan, crossed into the block once for each text."""
-        if text not in self._subqueries:
+
+        def cross(plan: Plan) -> Plan:
             single = make()
-            self._subqueries[text] = len(self.plan.fields)
-            fields = self.plan.fields + single.fields
-            self.plan = Join("inner", self.plan, single, (), (), None, fields)
-        position = self._subqueries[text]
+            return Join("inner", plan, single, (), (), None, plan.fields + single.fields)
+
+        return self.add_column(text, cross)
+
+    def add_column(self, text: str, extend: Callable[[Plan], Plan]) -> ColumnRef:
+        """The last column of the plan that `extend` makes of the block's, once for each text."""
+        if text not in self._added:
+            self.plan = extend(self.plan)
+            self._added[text] = len(self.plan.fields) - 1
+        position = self._added[text]
         found = self.plan.fields[position]
         return ColumnRef(position + self.offset, found.type, found.name)
 

@@ -95,10 +95,7 @@ class Memberships:
     def _uncorrelated(
         self, left: Plan, right: Plan, membership: Membership, sides: list[Expression]
     ) -> Plan:
-        n = len(left.fields)
-        columns = [ColumnRef(n + i, f.type, f.name) for i, f in enumerate(right.fields)]
-        conditions = [equality(a, b) for a, b in zip(sides, columns, strict=False)]
-        block = Block(right, conditions, list(columns))
+        block = uncorrelated_block(len(left.fields), right, sides)
         return self._semi_join(left, block, membership, sides)
 
     def _correlated(self, scope: Scope, membership: Membership, sides: list[Expression]) -> Plan:
@@ -152,6 +149,13 @@ class Memberships:
         )
 
 
+def uncorrelated_block(offset: int, plan: Plan, sides: Sequence[Expression]) -> Block:
+    """A whole query compared with the left sides; its columns begin at `offset`."""
+    columns = [ColumnRef(offset + i, f.type, f.name) for i, f in enumerate(plan.fields)]
+    conditions = [equality(a, b) for a, b in zip(sides, columns, strict=False)]
+    return Block(plan, conditions, list(columns))
+
+
 def semi_join(kind: str, left: Plan, right: Plan, conditions: Sequence[Expression]) -> Plan:
     """Semi or anti join on conditions over (left, right); rules make keys of them."""
     residual = all_of(conditions)
@@ -173,7 +177,10 @@ def remap_right(expression: Expression, offset: int) -> Expression:
 def scalar_subquery(
     context: Context, scope: Scope, node: exp.Expr, bind_query: BindQuery
 ) -> ColumnRef | None:
-    """The column of a scalar subquery or EXISTS without correlation; None for other nodes."""
+    """The column of a scalar subquery or EXISTS without correlation; None for other nodes.
+
+    NotInScope for a correlated EXISTS.
+    """
     is_exists = isinstance(node, exp.Exists)
     if not is_exists and not (isinstance(node, exp.Subquery) and _is_query(node)):
         return None
@@ -182,6 +189,8 @@ def scalar_subquery(
         try:
             plan = bind_query(context, node.this)
         except NotInScope as error:
+            if is_exists:
+                raise
             raise context.refuse(
                 "a correlated scalar subquery is not maintained",
                 "group the subquery by the outer columns and join it in FROM",
