@@ -9,6 +9,7 @@ so equal rows are equal bits and may be compared and hashed as such.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -131,7 +132,7 @@ class Column:
             items = self.values.tolist()
         else:
             raw, ends = self.data.tobytes(), self.values.tolist()
-            items = [raw[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+            items = [raw[a:b] for a, b in pairwise(ends)]
         if self.valid is None:
             return items
         return [x if ok else None for x, ok in zip(items, self.valid.tolist(), strict=True)]

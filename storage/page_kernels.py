@@ -21,19 +21,33 @@ def pack_bytes(offsets, base, out):
 
 
 @njit(nogil=True, cache=True)
-def _hash_row(words, heap, row, columns, masks, is_bytes, seed):
-    h = seed
+def _fold_bytes(out, packed, nulls, bit, heap, seed):
+    for i in range(out.shape[0]):
+        x = NULL_HASH
+        if (nulls[i] >> bit) & np.uint64(1) == 0:
+            start = np.int64(packed[i] >> np.uint64(32))
+            x = xxh64(heap, start, start + np.int64(packed[i] & np.uint64(0xFFFFFFFF)), seed)
+        out[i] = fold(out[i], x)
+
+
+@njit(nogil=True, cache=True)
+def _fold_fixed(out, values, nulls, bit):
+    for i in range(out.shape[0]):
+        x = NULL_HASH if (nulls[i] >> bit) & np.uint64(1) else splitmix(values[i])
+        out[i] = fold(out[i], x)
+
+
+@njit(nogil=True, cache=True)
+def _hash_columns(out, words, heap, columns, masks, is_bytes, seed):
+    out[:] = seed
     for c in columns:
-        value = words[HASHES + masks + c, row]
-        if (words[HASHES + (c >> 6), row] >> np.uint64(c & 63)) & np.uint64(1):
-            x = NULL_HASH
-        elif is_bytes[c]:
-            start = np.int64(value >> np.uint64(32))
-            x = xxh64(heap, start, start + np.int64(value & np.uint64(0xFFFFFFFF)), seed)
+        values = words[HASHES + masks + c]
+        nulls = words[HASHES + (c >> 6)]
+        bit = np.uint64(c & 63)
+        if is_bytes[c]:
+            _fold_bytes(out, values, nulls, bit, heap, seed)
         else:
-            x = splitmix(value)
-        h = fold(h, x)
-    return h
+            _fold_fixed(out, values, nulls, bit)
 
 
 @njit(nogil=True, cache=True)
@@ -43,10 +57,9 @@ def hash_rows(words, heap, key, masks, is_bytes, seeds):
     The same values as `storage.delta.hash_columns` with the two seeds.
     """
     columns = np.arange(is_bytes.shape[0])
-    for row in range(words.shape[1]):
-        words[0, row] = _hash_row(words, heap, row, key, masks, is_bytes, seeds[0])
-        words[1, row] = _hash_row(words, heap, row, columns, masks, is_bytes, seeds[0])
-        words[2, row] = _hash_row(words, heap, row, columns, masks, is_bytes, seeds[1])
+    _hash_columns(words[0], words, heap, key, masks, is_bytes, seeds[0])
+    _hash_columns(words[1], words, heap, columns, masks, is_bytes, seeds[0])
+    _hash_columns(words[2], words, heap, columns, masks, is_bytes, seeds[1])
 
 
 @njit(nogil=True, cache=True, inline="always")

@@ -88,16 +88,17 @@ def write_for_ever(path: str, seed: int, done: int) -> None:
         print(history.epoch, flush=True)
 
 
-def run_and_kill(path: str, seed: int, done: int, delay_s: float) -> int:
-    """Start a child, kill it after the delay; the last epoch it acknowledged."""
+def run_and_kill(path: str, seed: int, done: int, rng: random.Random) -> int:
+    """Start a child and kill it some epochs and moments later; the last one it acknowledged."""
     code = f"from {__name__} import *; write_for_ever({path!r}, {seed}, {done})"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "open\n"
-        time.sleep(delay_s)
+        lines = [child.stdout.readline().strip() for _ in range(rng.randint(10, 60))]
+        time.sleep(rng.uniform(0, 0.02))
         child.send_signal(signal.SIGKILL)
-        lines = child.stdout.read().split("\n")
-    return max([int(line) for line in lines[:-1]], default=done)
+        lines += child.stdout.read().split("\n")[:-1]
+    return max(int(line) for line in lines)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -106,7 +107,7 @@ def test_killed_state_is_the_last_commit(tmp_path, seed):
     history = History(seed)
     rng = random.Random(seed)
     for _ in range(5):
-        said = run_and_kill(path, seed, history.epoch, rng.uniform(0.05, 0.6))
+        said = run_and_kill(path, seed, history.epoch, rng)
         store = RocksStore(path, cache_bytes=CACHE_BYTES, tuning=TUNING)
         found = int(store.get("epoch") or b"0")
         assert said <= found <= said + 1
