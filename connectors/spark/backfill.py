@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -19,7 +19,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from connectors.source import SnapshotPart
-from connectors.spark.frame import FRAME
+from connectors.spark.frame import FRAME, Row, to_table
 from connectors.spark.pages import decode_delta, encode_delta
 from connectors.spark.segment import Job
 from connectors.spark.session import LazySession
@@ -91,12 +91,10 @@ class SparkBackfill:
         cancels the backfill. TidemarkError as raised in a task, else spark.failed.
         """
         spark = self._session.get()
-        stages = cut(
-            nodes,
-            _table_specs(nodes, scope, relations, parts),
-            _node_specs(nodes, scope, evaluator()),
-            self._buckets or _bucket_count(relations, spark.sparkContext.defaultParallelism),
-        )
+        cores = spark.sparkContext.defaultParallelism
+        buckets = self._buckets or _bucket_count(relations, cores)
+        tables = table_specs(nodes, scope, relations, parts)
+        stages = cut(nodes, tables, node_specs(nodes, scope, evaluator()), buckets)
         flat = tuple((name, part) for name, shares in parts.items() for part in shares)
         job = Job(work_dir, tuple(nodes), scope, stages, flat, evaluator)
         path = write_job(job)
@@ -115,7 +113,7 @@ class SparkBackfill:
         if action.failure is not None:
             raise _failure_of(work_dir, action.failure)
         on_progress(total, total)
-        return _gather(work_dir)
+        return gather(work_dir)
 
 
 class _Action(threading.Thread):
@@ -169,7 +167,7 @@ def _last_frame(spark: SparkSession, path: Path, job: Job, kept: list[DataFrame]
 def _snapshot_frame(spark: SparkSession, path: Path, job: Job) -> DataFrame:
     """The pages that the snapshot's parts give."""
     if not job.parts:
-        return spark.createDataFrame([], FRAME)
+        return spark.createDataFrame(to_table([]))
     spark.dataSource.register(SnapshotSource)
     reader = spark.read.format(SnapshotSource.name()).schema(FRAME)
     reader = reader.option(JOB_OPTION, str(path)).option(PARTS_OPTION, str(len(job.parts)))
@@ -177,10 +175,14 @@ def _snapshot_frame(spark: SparkSession, path: Path, job: Job) -> DataFrame:
 
 
 def _call_frame(spark: SparkSession, stages: Cut) -> DataFrame:
+    return spark.createDataFrame(to_table(calling_pages(stages)))
+
+
+def calling_pages(stages: Cut) -> list[Row]:
     """An empty page for each slot that must run also when no rows come: global aggregates."""
     page = encode_delta(Delta.empty(""))
     called = [s.slot for s in stages.stages if s.kind == NODE and s.buckets == 1]
-    return spark.createDataFrame([(slot, NO_INPUT, page) for slot in called], FRAME)
+    return [(slot, NO_INPUT, page) for slot in called]
 
 
 def _by_slot(frame: DataFrame, first: int, count: int) -> DataFrame:
@@ -189,18 +191,16 @@ def _by_slot(frame: DataFrame, first: int, count: int) -> DataFrame:
     return frame.repartition(count, "slot")
 
 
-def _table_specs(
-    nodes: Sequence[Node],
-    scope: str,
-    relations: Sequence[Relation],
-    parts: Mapping[RelationName, Sequence[SnapshotPart]],
+def table_specs(
+    nodes: Sequence[Node], scope: str, relations: Sequence[Relation], read: Iterable[RelationName]
 ) -> dict[RelationName, ArrangementSpec | None]:
+    """The arrangement of each relation that is read; None for a maintained view's rows."""
     needed = needed_columns(nodes)
     specs = {r.name: table_spec(r, needed[r.name], scope) for r in relations}
-    return {name: specs.get(name) if name.source != VIEW_SOURCE else None for name in parts}
+    return {name: specs.get(name) if name.source != VIEW_SOURCE else None for name in read}
 
 
-def _node_specs(nodes: Sequence[Node], scope: str, evaluator: Evaluator) -> dict[int, list[Spec]]:
+def node_specs(nodes: Sequence[Node], scope: str, evaluator: Evaluator) -> dict[int, list[Spec]]:
     """The state of each node, known by making its operator once."""
     specs = {}
     for number, node in enumerate(nodes):
@@ -227,7 +227,8 @@ def _failure_of(work_dir: Path, failure: Exception) -> TidemarkError:
     )
 
 
-def _gather(work_dir: Path) -> BackfillResult:
+def gather(work_dir: Path) -> BackfillResult:
+    """The result that all tasks of a work directory have left."""
     records: list[TaskRecord] = [
         pickle.loads(path.read_bytes()) for path in sorted((work_dir / DONE).glob("[!.]*"))
     ]

@@ -6,7 +6,7 @@ Invariant: Spark never looks into a page, so it cannot hash, compare or cast wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -39,10 +39,12 @@ def from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
         yield from zip(slots, tags, pages, strict=True)
 
 
-def _batch(rows: list[Row]) -> pa.RecordBatch:
-    slots, tags, pages = zip(*rows, strict=True)
-    arrays = [
-        pa.array(values, type)
-        for values, type in zip((slots, tags, pages), ARROW.types, strict=True)
-    ]
+def to_table(rows: Sequence[Row]) -> pa.Table:
+    """All rows at once: for a few."""
+    return pa.Table.from_batches([_batch(rows)], ARROW)
+
+
+def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
+    columns = [[row[i] for row in rows] for i in range(len(ARROW))]
+    arrays = [pa.array(c, type) for c, type in zip(columns, ARROW.types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=ARROW)

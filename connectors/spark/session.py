@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -29,6 +31,7 @@ JAVA_VERSION = 17
 STOP_TIMEOUT_S = 20.0
 _LOOPBACK = "127.0.0.1"
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
+_DIRECTORY = "tidemark-spark-"
 _NO_JAVA_HINT = (
     "apt-get install openjdk-17-jre-headless, or set JAVA_HOME; or options.backfill=local"
 )
@@ -69,6 +72,8 @@ class LazySession:
     def get(self) -> SparkSession:
         """The session. TidemarkError spark.no_java, spark.start_failed."""
         with self._lock:
+            if self._session is not None and not _is_alive():
+                self._discard()
             if self._session is None:
                 _check_java()
                 self._session = self._start()
@@ -77,13 +82,18 @@ class LazySession:
     def stop(self) -> None:
         """End session, JVM and workers; get() may start a new one."""
         with self._lock:
-            session, self._session = self._session, None
-            if session is not None:
-                session.stop()
-            _end_gateway()
-            if self._directory is not None:
-                shutil.rmtree(self._directory, ignore_errors=True)
-                self._directory = None
+            if self._session is not None and _is_alive():
+                self._session.stop()
+            self._discard()
+
+    def _discard(self) -> None:
+        self._session = None
+        SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = None
+        _end_gateway()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
 
     def log_text(self) -> str:
         """What Spark and its JVM had to say so far."""
@@ -93,22 +103,21 @@ class LazySession:
         return "".join(path.read_text(errors="replace") for path in paths)
 
     def _start(self) -> SparkSession:
-        directory = self._directory = Path(tempfile.mkdtemp(prefix="tidemark-spark-"))
+        _sweep()
+        prefix = f"{_DIRECTORY}{os.getpid()}-"
+        directory = self._directory = Path(tempfile.mkdtemp(prefix=prefix))
         (directory / "log4j2.properties").write_text(_LOG4J.format(path=directory / "spark.log"))
         conf = SparkConf(loadDefaults=False)
         for name, value in {**self._defaults(directory), **self._settings}.items():
             conf.set(name, value)
         try:
-            with _environment(self.is_local), (directory / "jvm.log").open("ab") as log:
+            with _surroundings(self.is_local), (directory / "jvm.log").open("ab") as log:
                 streams: dict[str, Any] = {"stdout": log, "stderr": log}
-                gateway = launch_gateway(conf, streams)
-                SparkContext._ensure_initialized(gateway=gateway)
+                SparkContext._ensure_initialized(gateway=launch_gateway(conf, streams))
                 return SparkSession(SparkContext.getOrCreate(conf))
         except Exception as error:
             detail = f"{error}\n{self.log_text()[-2000:]}".strip()
-            _end_gateway()
-            shutil.rmtree(directory, ignore_errors=True)
-            self._directory = None
+            self._discard()
             raise TidemarkError(
                 "spark.start_failed",
                 f'spark session on "{self.master}" did not start',
@@ -140,23 +149,38 @@ class LazySession:
 
 
 @contextmanager
-def _environment(is_local: bool) -> Iterator[None]:
-    """What the JVM and, through it, the workers inherit; ours is as before afterwards."""
+def _surroundings(is_local: bool) -> Iterator[None]:
+    """What the JVM and, through it, the workers inherit; ours is as before afterwards.
+
+    So is what we do on Ctrl-C: a context started in the main thread puts its own answer there.
+    """
     wanted = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     paths = [str(_REPOSITORY), os.environ.get("PYTHONPATH", "")]
     wanted["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     if is_local:
         wanted["SPARK_LOCAL_IP"] = _LOOPBACK
     before = {name: os.environ.get(name) for name in wanted}
+    interrupt = signal.getsignal(signal.SIGINT)
     os.environ.update(wanted)
     try:
         yield
     finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, interrupt)
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def _sweep() -> None:
+    """Remove the directories of sessions whose owner was killed."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_DIRECTORY}*-*"):
+        owner = left.name.removeprefix(_DIRECTORY).split("-")[0]
+        is_ours = left.stat().st_uid == os.getuid()
+        if owner.isdigit() and is_ours and not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _check_java() -> None:
@@ -177,6 +201,12 @@ def _check_java() -> None:
     )
 
 
+def _is_alive() -> bool:
+    """False once the JVM is gone: out of memory, or killed."""
+    child = getattr(SparkContext._gateway, "proc", None)
+    return SparkContext._gateway is not None and (child is None or child.poll() is None)
+
+
 def _end_gateway() -> None:
     """End the JVM: stopping a session leaves it running for the next one."""
     gateway = SparkContext._gateway
@@ -185,7 +215,8 @@ def _end_gateway() -> None:
     SparkContext._gateway = None
     SparkContext._jvm = None
     child = getattr(gateway, "proc", None)
-    gateway.shutdown()
+    with suppress(Py4JError, OSError):  # a JVM that is gone already has nothing to shut down
+        gateway.shutdown()
     if child is None:
         return
     child.stdin.close()  # the JVM ends when this pipe does

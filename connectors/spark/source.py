@@ -15,7 +15,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from connectors.spark.frame import FRAME, to_batches
-from connectors.spark.tasks import read_part
 
 JOB_OPTION, PARTS_OPTION = "job", "parts"
 
@@ -46,4 +45,7 @@ class _SnapshotReader(DataSourceReader):
         return [InputPartition(number) for number in range(self._parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Spark plans with this class in a new worker each time, which needs no operators.
+        from connectors.spark.tasks import read_part
+
         return to_batches(read_part(self._job, partition.value))

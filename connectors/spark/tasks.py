@@ -99,12 +99,13 @@ def run_slots(path: Path) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Re
         job = _load_job(path)
         for slot in sorted(slots):
             with _failures_kept(job):
-                yield from to_batches(_run_slot(job, slot, slots.pop(slot)))
+                yield from to_batches(run_slot(job, slot, slots.pop(slot)))
 
     return run
 
 
-def _run_slot(job: Job, slot: int, inputs: dict[int, list[Delta]]) -> Iterator[Row]:
+def run_slot(job: Job, slot: int, inputs: dict[int, list[Delta]]) -> Iterator[Row]:
+    """Run the stage of a slot over its rows, by input; pages for later slots."""
     stage, errors, record = job.cut.stage_of(slot), ErrorRows(), TaskRecord()
     folder = job.folder / FILES / f"{slot}-{uuid.uuid4().hex}"
     folder.mkdir()

@@ -12,8 +12,20 @@ from random import Random
 import numpy as np
 import pytest
 
-from connectors.spark.backfill import BackfillResult, SparkBackfill
+from connectors.spark import segment
+from connectors.spark.backfill import (
+    BackfillResult,
+    SparkBackfill,
+    calling_pages,
+    gather,
+    node_specs,
+    table_specs,
+)
+from connectors.spark.pages import decode_delta
+from connectors.spark.segment import Job
 from connectors.spark.session import LazySession
+from connectors.spark.stages import cut
+from connectors.spark.tasks import read_part, run_slot, write_job
 from dataflow.changes import Changes
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
@@ -144,13 +156,30 @@ def living_rows(relation: Relation, parts: list[DrawnPart]) -> dict[int, tuple]:
     return dict(enumerate(row for share in rows for row in share))
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_both_roads_give_the_same_view_and_go_on_alike(
-    name: str, session: LazySession, tmp_path: Path
-) -> None:
-    plan = PLANS[name]
-    buckets = 1 + len(name) % 4
-    result = run_spark(session, plan, tmp_path, buckets)
+def run_here(plan: Plan, work_dir: Path, buckets: int) -> BackfillResult:
+    """All tasks of a backfill one after the other in this process, without a JVM."""
+    nodes, relations, parts = lower(plan), relations_of(plan), parts_of(plan)
+    tables = table_specs(nodes, "v1", relations, parts)
+    stages = cut(nodes, tables, node_specs(nodes, "v1", no_evaluator()), buckets)
+    flat = tuple((name, part) for name, shares in parts.items() for part in shares)
+    job = Job(work_dir, nodes, "v1", stages, flat, no_evaluator)
+    path = write_job(job)
+    pages = calling_pages(stages)
+    for number in range(len(flat)):
+        pages += read_part(path, number)
+    for slot in range(stages.level_slots[-1]):
+        inputs: dict[int, list[Delta]] = {}
+        for _, tag, page in [row for row in pages if row[0] == slot]:
+            inputs.setdefault(tag, []).append(decode_delta(page))
+        if inputs:
+            later = list(run_slot(job, slot, inputs))
+            assert all(to > slot for to, _, _ in later)
+            pages += later
+    return gather(work_dir)
+
+
+def check(plan: Plan, result: BackfillResult, state: Path) -> None:
+    """The result is that of the in-process road, and the view goes on alike from its state."""
     local = Running.over(plan, MemoryStore())
     wanted = bag(local.load(plan))
     pages = [dict(page.rows()) for page in result.read_output()]
@@ -159,17 +188,41 @@ def test_both_roads_give_the_same_view_and_go_on_alike(
     assert bag(result.errors) == bag(local.errors.take())
     assert result.rows == sum(SIZES[r.name] for r in relations_of(plan))
 
-    store = RocksStore(tmp_path / "state")
+    store = RocksStore(state)
     ours = Running.over(plan, store)
     store.ingest(result.files)
-    rng = Random(5)
-    parts = parts_of(plan)
+    rng, parts = Random(5), parts_of(plan)
     living = {r.name: living_rows(r, parts[r.name]) for r in relations_of(plan)}
     for _ in range(8):
         changes = [draw_changes(r, rng, living[r.name]) for r in relations_of(plan)]
         assert ours.change(changes) == local.change(changes)
         store.commit()
     store.close()
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 5])
+@pytest.mark.parametrize("name", PLANS)
+def test_tasks_give_the_same_view_and_state(name: str, buckets: int, tmp_path: Path) -> None:
+    check(PLANS[name], run_here(PLANS[name], tmp_path / "work", buckets), tmp_path / "state")
+
+
+def test_a_large_bucket_is_stepped_in_shares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment, "STEP_ROWS", 70)
+    monkeypatch.setattr(segment, "PAGE_ROWS", 30)
+    for name in ("grouped join", "full join", "not in", "scalar subquery"):
+        folder = tmp_path / name
+        check(PLANS[name], run_here(PLANS[name], folder / "work", 2), folder / "state")
+
+
+@pytest.mark.parametrize(
+    "name", ["grouped join", "scalar subquery", "constant and rows", "failing rows"]
+)
+def test_both_roads_give_the_same_view_and_go_on_alike(
+    name: str, session: LazySession, tmp_path: Path
+) -> None:
+    check(PLANS[name], run_spark(session, PLANS[name], tmp_path, 3), tmp_path / "state")
 
 
 def test_a_failure_keeps_its_code(session: LazySession, tmp_path: Path) -> None:

@@ -1,0 +1,92 @@
+"""Oracle: the process table and the sockets of every process that Spark started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from connectors.spark.session import LazySession
+from dataflow.errors import TidemarkError
+
+# Prints the processes of a first session that outlive it, then waits with a second one running.
+SCRIPT = """
+import sys, time
+import psutil
+from connectors.spark.session import LazySession
+
+def same(batches):
+    yield from batches
+
+def run(lazy):
+    assert lazy.get().range(0, 9, 1, 2).mapInArrow(same, "id long").count() == 9
+    return [child.pid for child in psutil.Process().children(recursive=True)]
+
+lazy = LazySession("local[2]")
+pids = run(lazy)
+assert len(pids) > 1, pids
+lazy.stop()
+time.sleep(1)
+print(*[pid for pid in pids if psutil.pid_exists(pid)], flush=True)
+print(*run(lazy), flush=True)
+sys.stdin.read()
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_session_stays_on_loopback_and_leaves_nothing() -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert owner.stdout is not None
+        survivors = [int(pid) for pid in owner.stdout.readline().split()]
+        assert not any(map(is_running, survivors))
+        pids = [int(pid) for pid in owner.stdout.readline().split()]
+        running = [psutil.Process(pid) for pid in pids if is_running(pid)]
+        assert any(process.name() == "java" for process in running)
+        listeners = [
+            (process.name(), connection.laddr.ip)
+            for process in [psutil.Process(owner.pid), *running]
+            for connection in process.net_connections("inet")
+            if connection.status == psutil.CONN_LISTEN
+        ]
+        assert listeners
+        assert {ip.removeprefix("::ffff:") for _, ip in listeners} == {"127.0.0.1"}
+    finally:
+        os.kill(owner.pid, signal.SIGKILL)
+        _, complaints = owner.communicate()
+    assert complaints == "", "Spark's words belong in its log"
+    deadline = time.monotonic() + 30
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(is_running, pids))
+
+
+def test_without_java_the_error_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(TidemarkError) as refused:
+        LazySession().get()
+    assert refused.value.code == "spark.no_java"
+    old = tmp_path / "java"
+    old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    old.chmod(0o755)
+    with pytest.raises(TidemarkError, match=r"spark\.no_java"):
+        LazySession().get()
