@@ -35,6 +35,7 @@ from dataflow.operators.pairs import plain_columns
 from dataflow.operators.sparse_sums import Family, Ledger, SparseSums
 from dataflow.sql.plan import Aggregate, AggregateCall
 from dataflow.types import SqlType, TypeKind
+from dataflow.values import to_text
 
 _EXTREMES = ("min", "max", LEAST)
 _FAMILIES: dict[TypeKind, Callable[[], Family]] = {
@@ -142,7 +143,8 @@ class AggregateOperator:
         function = call.function
         if function in _EXTREMES:
             self._extremes_of(column, type).want(function)
-            return lambda epoch: (epoch.extremes(column)[function], RowErrors())
+            shown = _shown_as(type, call.field.type)
+            return lambda epoch: (shown(epoch.extremes(column)[function]), RowErrors())
         feed = self._feed(call, column, type)
         if is_linear(function, type):
             linear = LinearCall(function, column, type, feed)
@@ -185,6 +187,13 @@ class AggregateOperator:
     def advance_ledgers(self, place: tuple[int, int], touched: Touched, feed: Feed) -> list[Ledger]:
         """Step the exact sums of a (column, feed), once an epoch."""
         return self._sparse[place].advance(touched, feed.columns[place[0]], feed)
+
+
+def _shown_as(type: SqlType, result: SqlType) -> Callable[[Column], Column]:
+    """Extremes as PostgreSQL types them: of numeric(p,s) they are plain numeric."""
+    if type.kind is TypeKind.FIXED and result.kind is TypeKind.DECIMAL:
+        return lambda column: to_text(type, column)
+    return lambda column: column
 
 
 class _Epoch:
