@@ -18,7 +18,7 @@ from service.log import log
 from service.settings import Settings
 
 PAUSE_S = (0.2, 15.0)
-HEALTHY_S = 20.0
+HEALTHY_S = 5.0
 STOP_S = 15.0
 
 
