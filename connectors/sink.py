@@ -1,4 +1,8 @@
-"""The contract of sinks: one transaction an epoch, with the position inside."""
+"""The contract of sinks: one transaction an epoch, with the position inside.
+
+Invariant: a reader of the sink sees all views as of one position, the one that the progress in
+the same transaction names.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,10 @@ from dataflow.schema import Field
 
 @dataclass(frozen=True)
 class SinkTable:
-    """A view's table: key () makes it a bag (hidden table with multiplicities, and a view over it)."""
+    """A view's table.
+
+    key () makes it a bag: a hidden table with multiplicities, and a view over it.
+    """
 
     schema: str
     name: str

@@ -31,7 +31,7 @@ class SourceBatch:
 
 
 class SnapshotPart(Protocol):
-    """A share of a relation's snapshot; picklable, readable in any process that reaches the source."""
+    """A share of a relation's snapshot; picklable, readable wherever the source is reached."""
 
     def read(self) -> Iterator[Delta]:
         """Rows of weight 1 with the asked columns, in chunks of bounded size."""

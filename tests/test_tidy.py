@@ -33,8 +33,16 @@ WORDS = tuple(
     f"dataflow.{name}"
     for name in ("delta", "schema", "types", "changes", "values", "errors", "expressions.evaluator")
 )
-# The Spark tasks run the operators themselves and write their state.
-SPARK_RUNS = ("dataflow", "storage")
+# Beyond that: PostgreSQL's analyzer answers in the words of the planner; the Spark tasks run the
+# operators themselves and write their state.
+MORE = {
+    "connectors.postgres": (
+        "dataflow.sql.analysis",
+        "dataflow.sql.text",
+        "dataflow.expressions.ir",
+    ),
+    "connectors.spark": ("dataflow", "storage"),
+}
 HOMES = {
     "rocksdict": ("storage",),
     "sqlglot": ("dataflow/sql",),
@@ -139,10 +147,8 @@ def may_import(path: Path, imported: str) -> bool:
         allowed = ("dataflow", "storage")
     else:
         contracts = tuple(f"connectors.{p.stem}" for p in (ROOT / "connectors").glob("*.py"))
-        own = (f"connectors.{parts[1]}",) if len(parts) > 2 else ()
-        allowed = (*WORDS, *contracts, *own)
-        if own == ("connectors.spark",):
-            allowed += SPARK_RUNS
+        own = f"connectors.{parts[1]}"
+        allowed = (*WORDS, *contracts, own, *MORE.get(own, ()))
     return any(is_within(imported, package) for package in allowed)
 
 
@@ -211,16 +217,17 @@ def test_positional_parameters_are_few() -> None:
             names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
             if names[:1] in (["self"], ["cls"]):
                 names = names[1:]
-            if len(names) > POSITIONAL_PARAMETERS and not is_kernel(function):
+            if len(names) > POSITIONAL_PARAMETERS and not is_called_otherwise(function):
                 faults.append(
                     f"{name_of(path)}:{function.lineno}: {function.name}: {len(names)} parameters"
                 )
     report(faults)
 
 
-def is_kernel(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Compiled by numba, which takes flat arrays and no keywords."""
-    return any("jit" in ast.unparse(d) for d in function.decorator_list)
+def is_called_otherwise(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """A kernel of numba's, which knows no keywords, or a command, whose parameters are options."""
+    decorators = [ast.unparse(d) for d in function.decorator_list]
+    return any("jit" in d or d.endswith(".command()") for d in decorators)
 
 
 def test_modules_say_what_they_are_for() -> None:

@@ -141,7 +141,10 @@ class UnionAll:
 
 @dataclass(frozen=True)
 class SingleRow:
-    """A scalar subquery: exactly one row always; NULLs over an empty input, an error row over two."""
+    """A scalar subquery: exactly one row always.
+
+    NULLs over an empty input, an error row over two rows.
+    """
 
     input: Plan
 

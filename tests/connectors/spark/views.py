@@ -140,43 +140,56 @@ def join(kind: str, left: Plan, right: Plan, keys: tuple[tuple[int, int], ...]) 
     )
 
 
+COUNT = aggregate("count", None, Field("n", INT8, False))
+
+
 def plans() -> dict[str, Plan]:
     """By name; see the module."""
-    customers = scan(CUSTOMERS, 0, 1, 3)
-    orders = scan(ORDERS, 2, 3, 4, 5)
-    joined = join("inner", orders, customers, ((0, 0),))
-    count = aggregate("count", None, Field("n", INT8, False))
-    by_region = group(
-        joined,
-        5,
-        calls=(
-            count,
-            aggregate("sum", column(joined, 1), Field("total", INT8)),
-            aggregate("count", column(joined, 2), Field("s", INT8), is_distinct=True),
-            aggregate("min", column(joined, 1), Field("least", INT4)),
-            aggregate("max", column(joined, 2), Field("most", TEXT)),
-            aggregate("sum", column(joined, 3), Field("weight", FLOAT8)),
-        ),
-    )
-    total = group(orders, calls=(count, aggregate("max", column(orders, 1), Field("m", INT4))))
-    limit = SingleRow(Project(total, (column(total, 1),), (total.fields[1],)))
-    above = Join(
-        "inner",
-        orders,
-        limit,
-        (),
-        (),
-        Call(">=", (column(orders, 1), ColumnRef(4, INT4)), BOOL),
-        orders.fields + limit.fields,
-    )
-    ids = Project(orders, (column(orders, 0),), (Field("id", INT4),))
-    ranks = Project(customers, (column(customers, 2),), (Field("id", INT4),))
-    both = UnionAll((ids, ranks), (Field("id", INT4),))
+    customers, orders = scan(CUSTOMERS, 0, 1, 3), scan(ORDERS, 2, 3, 4, 5)
     words = scan(LOG, 0)
     inverse = Call("/", (number(60), column(orders, 1)), INT4)
     return {
+        **_grouped(orders, customers),
+        **_bags(orders, customers),
+        **_subqueries(orders, customers),
+        "joined with itself": join("inner", customers, customers, ((0, 2),)),
+        "plain scan": scan(ORDERS, 4, 3),
+        "words": words,
+        "counted words": group(words, 0, calls=(COUNT,)),
+        "constant": Values(
+            ((number(1), Literal("a", TEXT)),), (Field("n", INT4), Field("t", TEXT))
+        ),
+        "failing rows": Project(
+            orders, (column(orders, 2), inverse), (orders.fields[2], Field("i", INT4))
+        ),
+    }
+
+
+def _grouped(orders: Plan, customers: Plan) -> dict[str, Plan]:
+    joined = join("inner", orders, customers, ((0, 0),))
+    calls = (
+        COUNT,
+        aggregate("sum", column(joined, 1), Field("total", INT8)),
+        aggregate("count", column(joined, 2), Field("s", INT8), is_distinct=True),
+        aggregate("min", column(joined, 1), Field("least", INT4)),
+        aggregate("max", column(joined, 2), Field("most", TEXT)),
+        aggregate("sum", column(joined, 3), Field("weight", FLOAT8)),
+    )
+    by_region = group(joined, 5, calls=calls)
+    none = Filter(orders, Call(">", (column(orders, 1), number(1000)), BOOL))
+    return {
         "grouped join": by_region,
-        "groups of groups": group(by_region, 1, calls=(count,)),
+        "groups of groups": group(by_region, 1, calls=(COUNT,)),
+        "global": group(orders, calls=calls[:1]),
+        "global without rows": group(none, calls=(COUNT,)),
+    }
+
+
+def _bags(orders: Plan, customers: Plan) -> dict[str, Plan]:
+    ids, ranks = _numbers(orders, 0), _numbers(customers, 2)
+    both = UnionAll((ids, ranks), ids.fields)
+    constant = Values(((number(-7),),), ids.fields)
+    return {
         "bag of a left join": Project(
             join("left", customers, orders, ((0, 0),)),
             (ColumnRef(1, TEXT), ColumnRef(4, INT4)),
@@ -185,35 +198,25 @@ def plans() -> dict[str, Plan]:
         "full join": join("full", ids, ranks, ((0, 0),)),
         "union": both,
         "distinct union": Distinct(both),
-        "union with a filter behind": Filter(
-            both, Call(">", (ColumnRef(0, INT4), number(1)), BOOL)
-        ),
-        "joined with itself": join("inner", customers, customers, ((0, 2),)),
-        "global": total,
-        "global without rows": group(
-            Filter(orders, Call(">", (column(orders, 1), number(1000)), BOOL)), calls=(count,)
-        ),
-        "scalar subquery": above,
-        "semi": SemiJoin("semi", customers, ids, (column(customers, 0),), (column(ids, 0),), None),
-        "anti": SemiJoin("anti", customers, ids, (column(customers, 0),), (column(ids, 0),), None),
-        "not in": SemiJoin(
-            "not in",
-            customers,
-            Filter(ids, Call("is not null", (ColumnRef(0, INT4),), BOOL)),
-            (column(customers, 0),),
-            (column(ids, 0),),
-            None,
-        ),
-        "plain scan": scan(ORDERS, 4, 3),
-        "words": words,
-        "counted words": group(words, 0, calls=(count,)),
-        "constant": Values(
-            ((number(1), Literal("a", TEXT)),), (Field("n", INT4), Field("t", TEXT))
-        ),
-        "constant and rows": UnionAll(
-            (Values(((number(-7),),), (Field("id", INT4),)), ids), (Field("id", INT4),)
-        ),
-        "failing rows": Project(
-            orders, (column(orders, 2), inverse), (orders.fields[2], Field("i", INT4))
-        ),
+        "union with a filter behind": Filter(both, Call(">", (column(both, 0), number(1)), BOOL)),
+        "constant and rows": UnionAll((constant, ids), ids.fields),
     }
+
+
+def _subqueries(orders: Plan, customers: Plan) -> dict[str, Plan]:
+    total = group(orders, calls=(COUNT, aggregate("max", column(orders, 1), Field("most", INT4))))
+    most = SingleRow(_numbers(total, 1))
+    above = Call(">=", (column(orders, 1), ColumnRef(len(orders.fields), INT4)), BOOL)
+    ids = _numbers(orders, 0)
+    known = Filter(ids, Call("is not null", (column(ids, 0),), BOOL))
+    keys = (column(customers, 0),), (column(ids, 0),)
+    return {
+        "scalar subquery": Join("inner", orders, most, (), (), above, orders.fields + most.fields),
+        "semi": SemiJoin("semi", customers, ids, *keys, None),
+        "anti": SemiJoin("anti", customers, ids, *keys, None),
+        "not in": SemiJoin("not in", customers, known, *keys, None),
+    }
+
+
+def _numbers(plan: Plan, index: int) -> Project:
+    return Project(plan, (column(plan, index),), (Field("id", INT4),))
