@@ -76,7 +76,7 @@ class Marks:
     def _correlated(
         self, membership: Membership, sides: Sequence[Expression], bind_block: BindBlock
     ) -> Block:
-        query = membership.query
+        query = membership.query.unnest()
         if not isinstance(query, exp.Select):
             raise self._refuse("correlated and not a plain SELECT,")
         try:

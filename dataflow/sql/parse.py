@@ -69,6 +69,7 @@ class _Parser(PostgresParser):
     """PostgreSQL's canonical scalars; everything else as sqlglot reads it."""
 
     FUNCTIONS: ClassVar = {}
+    QUOTED_TYPES_TO_PRESERVE: ClassVar = {"char", "bit"}
     FUNCTION_PARSERS: ClassVar = {
         name: lambda self, n=name: self.read_syntax_call(n) for name in _SYNTAX
     }
@@ -106,7 +107,7 @@ class _Parser(PostgresParser):
             self._match(TokenType.L_PAREN)
             query = self._parse_select()
             self._match_r_paren()
-            return exp.In(this=this, query=query)
+            return exp.In(this=this, query=exp.Subquery(this=query))
         if self._match_text_seq("AT", "TIME", "ZONE"):
             return exp.AtTimeZone(this=this, zone=self._parse_type())
         if self._match(TokenType.COLLATE):
@@ -157,6 +158,10 @@ class _Parser(PostgresParser):
     def read_syntax_call(self, name: str) -> exp.Expr:
         """The inside of a function that is written with keywords; the parentheses are read by
         the caller."""
+        if self._tokens[self._index - 2].token_type == TokenType.IDENTIFIER:
+            # A call of the function of that name, not its syntax.
+            name = exp.to_identifier(name.lower(), quoted=True)
+            return exp.Anonymous(this=name, expressions=self._parse_function_args())
         field, arguments = "", []
         if name == "EXTRACT" or (name == "TRIM" and self._curr.text.upper() != "FROM"):
             field = self._curr.text.lower()
@@ -207,8 +212,27 @@ class Canonical(Postgres):
                 if e.args.get(part)
             ),
             Test: lambda self, e: f"{self.sql(e, 'this')} {e.args['word']}",
+            SyntaxCall: lambda self, e: _print_syntax_call(self, e),
             Quantified: lambda self, e: f"{e.args['word']} ({self.sql(e, 'this')})",
         }
+
+
+def _plain(text: str) -> str:
+    """The first line of sqlglot's words, without the marks for a terminal."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text.splitlines()[0])
+
+
+def _print_syntax_call(generator: Any, node: SyntaxCall) -> str:
+    word, field = node.args["word"].upper(), node.args["field"]
+    first, *rest = [generator.sql(e) for e in node.expressions]
+    if word == "EXTRACT":
+        return f"EXTRACT({field} FROM {first})"
+    if word == "POSITION":
+        return f"POSITION({first} IN {rest[0]})"
+    if word == "TRIM":
+        return f"TRIM({field} {first} FROM {rest[0]})" if rest else f"TRIM({field} FROM {first})"
+    words = ("PLACING", "FROM", "FOR") if word == "OVERLAY" else ("FROM", "FOR")
+    return f"{word}({' '.join([first, *(f'{w} {r}' for w, r in zip(words, rest, strict=False))])})"
 
 
 def parse(text: str) -> exp.Expr:
@@ -219,7 +243,7 @@ def parse(text: str) -> exp.Expr:
         raise SqlError(
             "sql.not_maintained",
             "the query has a form that is not maintained",
-            detail=f"PostgreSQL's canonical text could not be read: {str(error).splitlines()[0]}",
+            detail=f"PostgreSQL's canonical text could not be read: {_plain(str(error))}",
             hint="write it with plainer expressions, or compute that part in a function",
         ) from error
     assert len(found) == 1 and found[0] is not None

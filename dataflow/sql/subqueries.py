@@ -99,9 +99,7 @@ class Memberships:
         return self._semi_join(left, block, membership, sides)
 
     def _correlated(self, scope: Scope, membership: Membership, sides: list[Expression]) -> Plan:
-        query = membership.query
-        if isinstance(query, exp.Subquery):
-            query = query.unnest()
+        query = membership.query.unnest()
         if not isinstance(query, exp.Select):
             raise self._correlation("a correlated subquery that is not a plain SELECT", "select")
         try:

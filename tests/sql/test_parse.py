@@ -1,0 +1,49 @@
+"""Oracle: PostgreSQL's canonical text of a view made from what we print of what we read of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataflow.errors import SqlError
+from dataflow.sql.parse import Canonical, parse
+from tests.harness.postgres import Database
+from tests.sql.planning import FIXTURES, read_cases
+
+VIEWS = {name: sql for name, (sql, _) in read_cases(FIXTURES / "canonical.sql").items()}
+
+
+def canonical(database: Database, queries: list[str]) -> list[str]:
+    """pg_get_viewdef of the first query, and of each next one."""
+    connection = database.connect(autocommit=False)
+    try:
+        with connection.cursor() as cursor:
+            texts = []
+            for query in queries:
+                cursor.execute(f"CREATE TEMP VIEW v AS {query}")
+                cursor.execute("SET LOCAL search_path = ''")
+                cursor.execute("SELECT pg_get_viewdef('pg_temp.v'::regclass)")
+                texts.append(cursor.fetchone()[0].strip().removesuffix(";"))
+                connection.rollback()
+            return texts
+    finally:
+        connection.close()
+
+
+def _spaced(text: str) -> str:
+    return " ".join(text.replace("(", " ( ").split())
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_what_is_read_prints_to_the_same_view(shop: Database, name: str) -> None:
+    (text,) = canonical(shop, [VIEWS[name]])
+    printed = parse(text).sql(dialect=Canonical, normalize_functions=False)
+    (again,) = canonical(shop, [printed])
+    assert _spaced(again) == _spaced(text)
+
+
+def test_a_form_that_cannot_be_read_is_refused(shop: Database) -> None:
+    (text,) = canonical(shop, ["SELECT XMLPARSE(CONTENT name) AS x FROM customers"])
+    with pytest.raises(SqlError) as caught:
+        parse(text)
+    assert caught.value.code == "sql.not_maintained"
+    assert "\x1b" not in caught.value.detail
