@@ -9,7 +9,6 @@ the same rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
 
 from dataflow.expressions.ir import Expression
 from dataflow.schema import Field, Relation
@@ -154,18 +153,9 @@ class SingleRow:
         return tuple(Field(f.name, f.type) for f in self.input.fields)
 
 
-Plan = Union[
-    Scan,
-    Values,
-    Filter,
-    Project,
-    Join,
-    SemiJoin,
-    Aggregate,
-    Distinct,
-    UnionAll,
-    SingleRow,
-]
+Plan = (
+    Scan | Values | Filter | Project | Join | SemiJoin | Aggregate | Distinct | UnionAll | SingleRow
+)
 
 
 @dataclass(frozen=True)
