@@ -149,20 +149,25 @@ class RunTable:
 def choose_merge(sizes: Sequence[int], fan: int) -> tuple[int, int] | None:
     """Which neighbours to merge: the first `fan` or more of like size, small sizes first.
 
+    A run is written again only if that doubles it at least, unless runs have become many.
+
     >>> choose_merge([4000, 70, 60, 80, 90], 4)
     (1, 5)
-    >>> choose_merge([4000, 70, 60, 80], 4) is None
+    >>> choose_merge([4000, 700, 60, 80], 4) is None
     True
     """
     if len(sizes) < fan:
         return None
+    least_growth = 2 if len(sizes) <= 4 * fan else 0
     base = (fan - 1).bit_length()
     classes = [size.bit_length() // base for size in sizes]
     for most in sorted(set(classes)):
         start = 0
         for at in range(len(classes) + 1):
-            if at == len(classes) or classes[at] > most:
-                if at - start >= fan:
-                    return start, at
-                start = at + 1
+            if at < len(classes) and classes[at] <= most:
+                continue
+            some = sizes[start:at]
+            if len(some) >= fan and sum(some) >= least_growth * max(some):
+                return start, at
+            start = at + 1
     return None
