@@ -93,8 +93,7 @@ class PostgresEvaluator:
         """int64[n]: dense_rank() of each value in the order of its type and collation."""
         if not len(column):
             return np.empty(0, np.int64)
-        array, value = _passed(type, f"{_ROW}.a1")
-        order = f"{value} COLLATE {_quoted(type.collation)}" if type.collation else value
+        array, order = _passed(type, f"{_ROW}.a1")
         statement = (
             f"({array}) AS SELECT rank FROM (SELECT dense_rank() OVER (ORDER BY {order}) AS rank,"
             f" position FROM unnest($1) WITH ORDINALITY AS {_ROW}(a1, position)) AS ranked"
@@ -201,19 +200,23 @@ def _open(dsn: str, settings: Mapping[str, str]) -> Connection:
 
 def _statement(sql: str, types: Sequence[SqlType]) -> str:
     """What follows the name in PREPARE: parameter types and the query."""
-    passed = [_passed(t, f"{_ROW}.a{i}") for i, t in enumerate(types, 1)]
+    passed = [_passed(t, f"a{i}") for i, t in enumerate(types, 1)]
 
     def column(token: re.Match[str]) -> str:
-        return token[0] if token[1] is None else passed[int(token[1]) - 1][1]
+        return token[0] if token[1] is None else f"{_ROW}.a{token[1]}"
 
     expression = _TOKENS.sub(column, sql)
     if not types:
         return f" AS SELECT {expression}"
     arrays = ", ".join(f"${i}" for i in range(1, len(types) + 1))
     names = ", ".join(f"a{i}" for i in range(1, len(types) + 1))
+    values = ", ".join(f"{value} AS a{i}" for i, (_, value) in enumerate(passed, 1))
+    # A column of a subquery has its collation implicitly, as a table's column has: a COLLATE in
+    # the expression still goes before it.
     return (
         f"({', '.join(array for array, _ in passed)}) AS SELECT {expression}"
-        f" FROM unnest({arrays}) WITH ORDINALITY AS {_ROW}({names}, position) ORDER BY position"
+        f" FROM (SELECT {values}, position FROM unnest({arrays})"
+        f" WITH ORDINALITY AS passed({names}, position)) AS {_ROW} ORDER BY position"
     )
 
 
@@ -223,9 +226,10 @@ def _passed(type: SqlType, column: str) -> tuple[str, str]:
     Types that we know go as arrays of themselves. Others may be arrays, or use another delimiter
     (box, PostGIS): they go as text and are read one by one.
     """
+    collate = f" COLLATE {_quoted(type.collation)}" if type.collation else ""
     if type.kind is TypeKind.OPAQUE:
-        return "text[]", f"CAST({column} AS {type.name})"
-    return f"{type.name}[]", column
+        return "text[]", f"CAST({column} AS {type.name}){collate}"
+    return f"{type.name}[]", column + collate
 
 
 def _literal(texts: Column) -> bytes:

@@ -35,6 +35,7 @@ CHAR5 = sql_type("character(5)", 1042, 9)
 BOX = sql_type("box", 603)
 INET = sql_type("inet", 869)
 BYTEA = sql_type("bytea", 17)
+POSIX_TEXT = sql_type("text", 25, collation='"POSIX"')
 
 CASES: list[tuple[str, list[SqlType], list[list[str | None]], SqlType]] = [
     (
@@ -61,6 +62,9 @@ CASES: list[tuple[str, list[SqlType], list[list[str | None]], SqlType]] = [
     ("to_char($1, 'YYYY BC')", [DATE], [["0044-03-15 BC", "2026-01-01"]], TEXT),
     ("$1 * 2", [INTERVAL], [["1 year 2 mons 3 days 04:05:06.7", "-1 days"]], INTERVAL),
     ("$1 || 9", [INT_ARRAY], [["{}", "{1,NULL}", None, "{3,4,5}"]], INT_ARRAY),
+    ("$1[1] + $2[2]", [INT_ARRAY, INT_ARRAY], [["{1,2}", "{}"], ["{3,4}", "{5}"]], INT4),
+    # The column's collation is implicit: an explicit one in the expression goes before it.
+    ("$1 < 'b' COLLATE \"C\"", [POSIX_TEXT], [["a", "B", "c", None]], BOOL),
     ("length($1) || '<' || $1 || '>'", [CHAR5], [["ab   ", "abcde", None]], TEXT),
     ("$1", [CHAR5], [["ab   ", None]], CHAR5),
     ("area($1)", [BOX], [["(3,4),(1,2)", None]], FLOAT8),
