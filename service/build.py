@@ -70,7 +70,10 @@ class BuildStatus:
 
 
 class ViewBuild:
-    """One view on its way from definition to live."""
+    """One view on its way from definition to live.
+
+    position: the snapshot's; the view joins at an epoch that is not before it.
+    """
 
     def __init__(
         self, definition: ViewDefinition, store: Store, folder: Path, parts: BuildParts
@@ -79,6 +82,8 @@ class ViewBuild:
         self.status = BuildStatus(road=parts.road)
         self.failure: BaseException | None = None
         self.is_cancelled = False
+        self.is_nudged = False
+        self.position = 0
         self.rows_staged = 0
         self._store = store
         self._parts = parts
@@ -88,7 +93,6 @@ class ViewBuild:
         names = [r.name for r in definition.relations()]
         self._spool = Spool(self._folder / "changes.spool", names)
         self._result: Backfilled | None = None
-        self._position = 0
         self._view: View | None = None
         self._outputs: list[Delta] = []
         self._thread = threading.Thread(
@@ -118,7 +122,7 @@ class ViewBuild:
             batch = self._spool.pop()
             if batch is None:
                 return True
-            if batch.position > self._position:
+            if batch.position > self.position:
                 inputs = self._view.resolve(batch.changes)
                 if inputs:
                     self._outputs.append(self._view.step(inputs))
@@ -163,7 +167,7 @@ class ViewBuild:
         needed = needed_columns(lower(definition.plan.root))
         snapshot = self._parts.open_snapshot(relations)
         try:
-            self._position = snapshot.position
+            self.position = snapshot.position
             parts = {
                 r.name: snapshot.parts(r, needed[r.name], self._parts.parts) for r in relations
             }

@@ -181,6 +181,10 @@ class Engine:
         rows = Delta.concat(errors).consolidate() if errors else None
         return SinkEpoch(progress, deltas, rows, batch.commit_time_us)
 
+    def advance(self, position: int) -> None:
+        """Move the source position over what has no changes; part of the open epoch."""
+        self.progress = Progress(self.epoch, {self.source: position})
+
     def announce(self, view: View, outputs: list[Delta], errors: Delta | None) -> SinkEpoch:
         """The epoch in which a staged view becomes visible, at the position that stands now.
 

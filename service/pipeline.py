@@ -147,6 +147,8 @@ class Pipeline:
         if batch.position <= engine.position and not batch.changes:
             return
         if not batch.transactions and not self._is_progress_due():
+            # Nothing to show, but the source may forget it at the next checkpoint.
+            engine.advance(batch.position)
             return
         before = engine.epoch
         epoch = engine.step(batch)
@@ -168,11 +170,11 @@ class Pipeline:
         self._metrics.position = self._engine.position
 
     def _is_progress_due(self) -> bool:
-        return time.monotonic() - self._progressed_at > IDLE_PROGRESS_S or bool(self._builds)
+        return time.monotonic() - self._progressed_at > IDLE_PROGRESS_S
 
     def _checkpoint(self) -> None:
         """Force the state to disk, then let the source forget what it covers."""
-        self._store.sync()
+        self._engine.commit(None, written=self._written(), sync=True)
         if self._stream is not None and self._engine.position:
             self._stream.confirm(self._engine.position)
             self._metrics.source_position = self._stream.received_position
@@ -242,8 +244,13 @@ class Pipeline:
                 continue
             if build.is_cancelled or build.failure is not None:
                 self._end_build(identity)
-            elif build.catch_up() and self._engine.position >= self._mute_until:
-                self._join(identity)
+            elif build.catch_up():
+                if self._engine.position >= max(self._mute_until, build.position):
+                    self._join(identity)
+                elif not build.is_nudged:
+                    # The snapshot is ahead of the stream, which has nothing to move it.
+                    build.is_nudged = True
+                    self._parts.source.heartbeat()
 
     def _end_build(self, identity: str) -> None:
         build = self._builds.pop(identity)
