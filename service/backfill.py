@@ -3,7 +3,7 @@
 A snapshot is only the first delta: the same operators as in the stream take it, over a
 MemoryStore, and what they then hold is written as files that the store ingests whole. The child
 is spawned (never forked), so live views keep their core and a crash costs the build alone.
-Spark's road (connectors.spark.backfill) hands over the same `Backfilled`.
+Spark's road (connectors.spark.backfill) hands over the same `BackfillOutcome`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -50,9 +51,21 @@ class BackfillJob:
     work_dir: Path
 
 
+class BackfillOutcome(Protocol):
+    """What either road leaves: state files, error rows, rows read, and the view's first rows."""
+
+    files: list[BulkFile]
+    errors: Delta | None
+    rows: int
+
+    def read_output(self) -> Iterator[Delta]:
+        """The view's first rows, in chunks."""
+        ...
+
+
 @dataclass
 class Backfilled:
-    """What a backfill leaves: state files, the view's first rows and error rows, in files."""
+    """What this road leaves; output: files of pickled deltas."""
 
     files: list[BulkFile]
     output: list[Path]

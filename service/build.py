@@ -22,7 +22,7 @@ from dataflow.expressions.evaluator import Evaluator
 from dataflow.graph import needed_columns
 from dataflow.schema import Relation
 from dataflow.sql.lower import lower
-from service.backfill import Backfilled, BackfillJob, OnProgress
+from service.backfill import BackfillJob, BackfillOutcome, OnProgress
 from service.engine import View, ViewDefinition
 from service.log import log
 from service.spool import Spool
@@ -36,7 +36,7 @@ class BuildParts:
     """What a build works with. run takes the chosen road, "local" or "spark"."""
 
     open_snapshot: Callable[[list[Relation]], Snapshot]
-    run: Callable[[BackfillJob, OnProgress], Backfilled]
+    run: Callable[[BackfillJob, OnProgress], BackfillOutcome]
     evaluator: Callable[[], Evaluator]
     sink: Sink
     road: str
@@ -92,7 +92,7 @@ class ViewBuild:
         self._folder.mkdir(parents=True)
         names = [r.name for r in definition.relations()]
         self._spool = Spool(self._folder / "changes.spool", names)
-        self._result: Backfilled | None = None
+        self._result: BackfillOutcome | None = None
         self._view: View | None = None
         self._outputs: list[Delta] = []
         self._thread = threading.Thread(
@@ -161,7 +161,7 @@ class ViewBuild:
                 "backfill.failed", "the backfill failed", detail=str(error)
             )
 
-    def _backfill(self) -> Backfilled:
+    def _backfill(self) -> BackfillOutcome:
         definition, status = self.definition, self.status
         relations = list(definition.relations())
         needed = needed_columns(lower(definition.plan.root))

@@ -6,6 +6,7 @@ Everything above asks here, so that which class stands behind a contract is deci
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,8 @@ from connectors.postgres.source import PostgresSource
 from dataflow.errors import TidemarkError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation
-from service.backfill import Backfilled, BackfillJob, OnProgress, run_local
+from dataflow.sql.lower import lower
+from service.backfill import BackfillJob, BackfillOutcome, OnProgress, run_local
 from service.build import BuildParts
 from service.engine import ViewDefinition
 from service.metrics import write_refusal
@@ -41,6 +43,7 @@ class Parts:
         self.settings = settings
         self.source = PostgresSource(settings.source, name=SOURCE, prefix=settings.prefix)
         self._spark: LazySession | None = None
+        self._lock = threading.Lock()
 
     def open_store(self) -> Store:
         """The state; StorageError state.locked when another process has it."""
@@ -94,8 +97,27 @@ class Parts:
         """Leave word for the API why the pipeline refuses to run."""
         write_refusal(self.settings.state, error)
 
-    def _run_spark(self, job: BackfillJob, on_progress: OnProgress) -> Backfilled:
-        raise NotImplementedError
+    def _run_spark(self, job: BackfillJob, on_progress: OnProgress) -> BackfillOutcome:
+        from connectors.spark.backfill import SparkBackfill
+
+        return SparkBackfill(self._spark_session()).run(
+            nodes=lower(job.root),
+            scope=job.scope,
+            relations=job.relations,
+            parts=job.parts,
+            evaluator=job.evaluator,
+            work_dir=job.work_dir,
+            on_progress=on_progress,
+        )
+
+    def _spark_session(self) -> LazySession:
+        """One session for all builds: it costs seconds and a gigabyte, so it stays warm."""
+        from connectors.spark.session import LazySession
+
+        with self._lock:
+            if self._spark is None:
+                self._spark = LazySession(self.settings.spark_master)
+            return self._spark
 
     def close(self) -> None:
         """Stop what was started: Spark with its JVM."""
