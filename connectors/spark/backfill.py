@@ -40,6 +40,7 @@ from storage.store import ArrangementSpec, BulkFile
 ROWS_PER_BUCKET = 500_000
 MOST_BUCKETS = 512
 POLL_S = 0.2
+_REGISTERING = threading.Lock()
 
 OnProgress = Callable[[int, int], None]
 
@@ -168,7 +169,9 @@ def _snapshot_frame(spark: SparkSession, path: Path, job: Job) -> DataFrame:
     """The pages that the snapshot's parts give."""
     if not job.parts:
         return spark.createDataFrame(to_table([]))
-    spark.dataSource.register(SnapshotSource)
+    with _REGISTERING:
+        # Two at once are refused, one after the other replace each other.
+        spark.dataSource.register(SnapshotSource)
     reader = spark.read.format(SnapshotSource.name()).schema(FRAME)
     reader = reader.option(JOB_OPTION, str(path)).option(PARTS_OPTION, str(len(job.parts)))
     return reader.load()
