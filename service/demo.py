@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -181,9 +182,7 @@ class Demo:
             last = self._screen(shop)
             screen.update(last, refresh=True)
         if self._svg is not None:
-            recorder = Console(record=True, width=110, file=io.StringIO())
-            recorder.print(last)
-            recorder.save_svg(str(self._svg), title="tidemark demo")
+            self._svg.write_text(_picture(last))
 
     def _verify(self, shop: Shop, dsn: str) -> None:
         connection = connect(dsn)
@@ -229,10 +228,17 @@ class Demo:
             table.add_row(name, view["kind"], rows, f"{rate:,.0f}", verdict.text())
         source = self._rate.of("", shop.changes)
         fresh = figures.get("freshness_ms", {"p50": 0.0, "p99": 0.0})
+        memory = figures.get("rss_peak_bytes", 0) / 2**20
         return Group(
-            Text(f"shop: {source:,.0f} changes/s, {shop.transactions:,} transactions so far"),
+            Text(
+                f"shop: {source:,.0f} changes/s, {shop.transactions:,} transactions since the views "
+                "are live\n"
+            ),
             table,
-            Text(f"commit to visible: p50 {fresh['p50']:.1f} ms, p99 {fresh['p99']:.1f} ms"),
+            Text(
+                f"\ncommit to visible: p50 {fresh['p50']:.1f} ms, p99 {fresh['p99']:.1f} ms; "
+                f"pipeline memory {memory:,.0f} MiB"
+            ),
         )
 
     def _get(self, path: str) -> dict:
@@ -242,6 +248,7 @@ class Demo:
         return answer.json()
 
     def _result(self) -> int:
+        self._say("")
         wrong = sum(v.wrong for v in self._verdicts.values())
         equal = sum(v.equal for v in self._verdicts.values())
         self._say(f"{equal} comparisons equal, {wrong} different")
@@ -249,6 +256,14 @@ class Demo:
 
     def _say(self, text: str) -> None:
         self._console.print(text, highlight=False)
+
+
+def _picture(screen: Group) -> str:
+    recorder = Console(record=True, width=96, file=io.StringIO())
+    recorder.print(screen)
+    picture = recorder.export_svg(title="tidemark demo")
+    # Its fonts would be fetched from elsewhere; any monospaced one does.
+    return re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL)
 
 
 def _bar(view: dict) -> dict:
