@@ -230,10 +230,7 @@ class Demo:
         fresh = figures.get("freshness_ms", {"p50": 0.0, "p99": 0.0})
         memory = figures.get("rss_peak_bytes", 0) / 2**20
         return Group(
-            Text(
-                f"shop: {source:,.0f} changes/s, {shop.transactions:,} transactions since the views "
-                "are live\n"
-            ),
+            Text(f"shop: {source:,.0f} changes/s, {shop.transactions:,} transactions so far\n"),
             table,
             Text(
                 f"\ncommit to visible: p50 {fresh['p50']:.1f} ms, p99 {fresh['p99']:.1f} ms; "
