@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from dataflow.errors import InvariantError
 from dataflow.expressions.functions import has_kernel
-from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres, Literal, children
+from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal, children
 from dataflow.schema import Field
 from dataflow.sql.plan import (
     Aggregate,
@@ -110,9 +110,6 @@ def _check_expression(expression: Expression, inputs: tuple[Field, ...]) -> None
     if isinstance(expression, Call):
         types = tuple(a.type for a in expression.arguments)
         _require(has_kernel(expression.function, types, expression.type), expression.function)
-    if isinstance(expression, InPostgres):
-        plain = all(isinstance(a, ColumnRef | Literal) for a in expression.arguments)
-        _require(plain, "plain columns for PostgreSQL")
 
 
 def _require(holds: bool, what: str) -> None:

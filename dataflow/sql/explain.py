@@ -1,4 +1,8 @@
-"""A plan for people (a text tree) and for programs (JSON), and which parts PostgreSQL computes."""
+"""A plan for people (a text tree) and for programs (JSON), and which parts PostgreSQL computes.
+
+Columns are shown by name, so the text may be ambiguous; it is for reading and for tests, and
+nothing is ever built from it.
+"""
 
 from __future__ import annotations
 

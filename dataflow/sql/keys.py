@@ -29,10 +29,37 @@ _MOST_KEYS = 16
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of an output; equal: pairs of columns that hold one value in every row."""
+    """The keys of an output, and what else is known of its rows.
+
+    equal: pairs of columns that hold one value in every row. determined: (columns, the columns
+    whose values follow from theirs).
+    """
 
     keys: tuple[Key, ...]
     equal: tuple[tuple[int, int], ...] = ()
+    determined: tuple[tuple[Key, Key], ...] = ()
+
+    def closure(self, columns: Key) -> Key:
+        """All columns whose values follow from those of `columns`."""
+        found = set(columns)
+        size = -1
+        while len(found) > size:
+            size = len(found)
+            for a, b in self.equal:
+                if a in found or b in found:
+                    found |= {a, b}
+            for source, follows in self.determined:
+                if source <= found:
+                    found |= follows
+        return frozenset(found)
+
+    def reduced(self, columns: Key) -> Key:
+        """Fewer columns that determine all of `columns`; later ones go first."""
+        kept = set(columns)
+        for column in sorted(columns, reverse=True):
+            if column in self.closure(frozenset(kept - {column})):
+                kept.remove(column)
+        return frozenset(kept)
 
 
 def view_key(plan: Plan) -> tuple[int, ...]:
@@ -66,7 +93,8 @@ def keys_of(plan: Plan) -> Keys:
         return _aggregate(plan)
     if isinstance(plan, Distinct):
         below = keys_of(plan.input)
-        return Keys(_fewest((*below.keys, frozenset(range(len(plan.fields))))), below.equal)
+        whole = below.reduced(frozenset(range(len(plan.fields))))
+        return Keys(_fewest((*below.keys, whole)), below.equal, below.determined)
     return Keys(())
 
 
@@ -74,7 +102,8 @@ def _scan(plan: Scan) -> Keys:
     key = plan.relation.key
     if not key or not set(key) <= set(plan.columns):
         return Keys(())
-    return Keys((frozenset(plan.columns.index(i) for i in key),))
+    found = frozenset(plan.columns.index(i) for i in key)
+    return Keys((found,), (), ((found, frozenset(range(len(plan.columns)))),))
 
 
 def _project(plan: Project) -> Keys:
@@ -87,11 +116,19 @@ def _project(plan: Project) -> Keys:
         for x, y in ((a, b), (b, a)):
             if x not in places and y in places:
                 places[x] = places[y]
-    keys = [
-        frozenset(places[i][0] for i in key) for key in below.keys if all(i in places for i in key)
-    ]
+    keys = [_moved(key, places) for key in below.keys if set(key) <= set(places)]
     equal = [(places[a][0], places[b][0]) for a, b in below.equal if a in places and b in places]
-    return Keys(_fewest(keys), tuple((a, b) for a, b in equal if a != b))
+    equal += [(same[0], other) for same in places.values() for other in same[1:]]
+    determined = [
+        (_moved(source, places), _moved(below.closure(source) & set(places), places))
+        for source, _ in below.determined
+        if set(source) <= set(places)
+    ]
+    return Keys(_fewest(keys), tuple((a, b) for a, b in equal if a != b), tuple(determined))
+
+
+def _moved(columns: Key, places: dict[int, list[int]]) -> Key:
+    return frozenset(places[i][0] for i in columns)
 
 
 def _join(plan: Join) -> Keys:
@@ -115,17 +152,35 @@ def _join(plan: Join) -> Keys:
                 equal.append((a.index, b.index + n))
     elif plan.kind == "left":
         equal = list(left.equal)
-    return Keys(_fewest(keys), tuple(equal))
+    own = left.determined
+    if plan.kind in ("right", "full"):
+        own = _padded(own, plan.left)
+    others = right.determined
+    if plan.kind in ("left", "full"):
+        others = _padded(others, plan.right)
+    determined = own + tuple(
+        (frozenset(i + n for i in a), frozenset(i + n for i in b)) for a, b in others
+    )
+    return Keys(_fewest(keys), tuple(equal), determined)
+
+
+def _padded(determined: tuple[tuple[Key, Key], ...], plan: Plan) -> tuple[tuple[Key, Key], ...]:
+    """What still holds beside rows of NULLs: columns that follow from some that are never NULL."""
+    return tuple(
+        (source, follows)
+        for source, follows in determined
+        if source and not any(plan.fields[i].is_nullable for i in source)
+    )
 
 
 def _aggregate(plan: Aggregate) -> Keys:
-    groups = frozenset(range(len(plan.groups)))
-    places = {e.index: i for i, e in enumerate(plan.groups) if isinstance(e, ColumnRef)}
-    keys = [groups]
-    for key in keys_of(plan.input).keys:
-        if all(i in places for i in key):
-            keys.append(frozenset(places[i] for i in key))
-    return Keys(_fewest(keys))
+    below = keys_of(plan.input)
+    places = {e.index: [i] for i, e in enumerate(plan.groups) if isinstance(e, ColumnRef)}
+    computed = [i for i, e in enumerate(plan.groups) if not isinstance(e, ColumnRef)]
+    plain = below.reduced(frozenset(places))
+    key = _moved(plain, places) | frozenset(computed)
+    keys = [_moved(k, places) for k in below.keys if set(k) <= set(places)]
+    return Keys(_fewest([key, *keys]), (), ((key, frozenset(range(len(plan.fields)))),))
 
 
 def _column(expression: Expression) -> int | None:

@@ -160,8 +160,8 @@ class _Parser(PostgresParser):
         the caller."""
         if self._tokens[self._index - 2].token_type == TokenType.IDENTIFIER:
             # A call of the function of that name, not its syntax.
-            name = exp.to_identifier(name.lower(), quoted=True)
-            return exp.Anonymous(this=name, expressions=self._parse_function_args())
+            quoted = exp.to_identifier(name.lower(), quoted=True)
+            return exp.Anonymous(this=quoted, expressions=self._parse_function_args())
         field, arguments = "", []
         if name == "EXTRACT" or (name == "TRIM" and self._curr.text.upper() != "FROM"):
             field = self._curr.text.lower()

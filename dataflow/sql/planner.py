@@ -15,7 +15,7 @@ from dataflow.sql.keys import view_key
 from dataflow.sql.parse import parse
 from dataflow.sql.plan import Plan, ViewPlan
 from dataflow.sql.relations import renamed
-from dataflow.sql.routines import check_routines
+from dataflow.sql.routines import check_moments, check_routines
 from dataflow.sql.rules import rewrite
 from dataflow.sql.scope import Context, NotInScope
 from dataflow.sql.text import find_words, one_query
@@ -31,6 +31,7 @@ def plan_view(query: str, analyzer: Analyzer) -> ViewPlan:
     aggregates = frozenset(r.name for r in analysis.routines if r.kind == "a")
     context = Context(analyzer, analysis.text, query, aggregates)
     check_routines(context, analysis)
+    check_moments(query, analysis.text)
     try:
         plan = bind_query(context, parse(analysis.text))
     except NotInScope as error:
@@ -53,7 +54,8 @@ def plan_view(query: str, analyzer: Analyzer) -> ViewPlan:
 def with_fields(plan: Plan, analysis: Analysis) -> Plan:
     """The plan under the exact names of the analysis, its types compared with PostgreSQL's."""
     for ours, theirs in zip(plan.fields, analysis.fields, strict=True):
-        if ours.type != theirs.type:
+        # The collation is the plan's: a maintained view keeps the one that it was made with.
+        if (ours.type.name, ours.type.kind) != (theirs.type.name, theirs.type.kind):
             raise InvariantError(
                 "sql.plan",
                 f'the column "{theirs.name}" is {theirs.type.name}, planned as {ours.type.name}',

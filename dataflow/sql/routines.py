@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataflow.errors import SqlError
 from dataflow.sql.analysis import Analysis, Routine
 from dataflow.sql.scope import Context
-from dataflow.sql.text import find_words
+from dataflow.sql.text import find_words, position_of, tokens
 
 # Stable in pg_proc only because TimeZone, DateStyle, IntervalStyle, extra_float_digits or
 # bytea_output have a say, or because they call the output functions of any type.
@@ -31,6 +31,22 @@ _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "cmp")
 _ZONED = ("date", "timestamp", "timestamptz")
 _CLOCK = frozenset({"now", "transaction_timestamp", "statement_timestamp", "age", "pg_sleep"})
 _CLOCK_HINT = "keep the moment out of the view: store the times, and compare where you read it"
+
+
+_MOMENTS = ("'now'", "'today'", "'tomorrow'", "'yesterday'")
+
+
+def check_moments(query: str, canonical: str) -> None:
+    """Refuse 'today' and its like where PostgreSQL has read them as a time of now."""
+    for token in tokens(query):
+        word = token.text.lower()
+        if token.kind == "string" and word in _MOMENTS and word not in canonical.lower():
+            raise SqlError(
+                "sql.not_maintained",
+                f"{word} is another time at every moment",
+                hint=_CLOCK_HINT,
+                position=position_of(query, token.offset),
+            )
 
 
 def check_routines(context: Context, analysis: Analysis) -> None:

@@ -18,11 +18,12 @@ from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres, Lit
 from dataflow.sql.parse import Operation, Quantified, SyntaxCall, Test
 from dataflow.sql.scope import Context, span_of
 from dataflow.sql.shapes import OPERATORS, TRIMS, bare, flatten, plain_literal
-from dataflow.types import BOOL, TEXT, SqlType, TypeKind
+from dataflow.types import BOOL, TEXT, SqlType, TypeKind, sql_type
 
 Atom = Callable[[exp.Expr], ColumnRef | None]
 
 _FIRST_USER_OID = 16384
+VARCHAR_OID = 1043
 # Parts of an expression that are no values themselves.
 _STRUCTURE = (
     exp.If,
@@ -325,9 +326,20 @@ def as_text(expression: Expression) -> Expression:
 def equality(left: Expression, right: Expression) -> Expression:
     """left = right where the text does not show the operator: IN (subquery), USING."""
     if {left.type.kind, right.type.kind} == {TypeKind.BPCHAR, TypeKind.TEXT}:
-        left, right = as_text(left), as_text(right)
+        is_padded = VARCHAR_OID in (left.type.oid, right.type.oid)
+        left, right = (_as_padded(e) if is_padded else as_text(e) for e in (left, right))
     found = native_call("=", (left, right), BOOL)
     return found if found is not None else InPostgres("($1 = $2)", (left, right), BOOL)
+
+
+def _as_padded(expression: Expression) -> Expression:
+    """varchar meets char(n) as char(n): trailing blanks count on neither side."""
+    if expression.type.kind == TypeKind.BPCHAR:
+        return expression
+    own = expression.type
+    type = sql_type("bpchar", 1042, is_bytewise=own.is_bytewise, collation=own.collation)
+    found = native_call("cast", (expression,), type)
+    return found if found is not None else InPostgres("($1)::bpchar", (expression,), type)
 
 
 def operands(node: exp.Expr) -> Iterator[exp.Expr]:

@@ -25,6 +25,7 @@ from dataflow.sql.rules.trees import (
     can_substitute,
     conjunction,
     conjuncts,
+    in_postgres,
     shifted,
     with_inputs,
 )
@@ -52,7 +53,7 @@ def _push(plan: Plan, parts: list[Expression]) -> Plan:
     if isinstance(plan, UnionAll):
         return replace(plan, inputs=tuple(_push(i, parts) for i in plan.inputs))
     if isinstance(plan, Project):
-        below = [p for p in parts if can_substitute(p, plan.expressions)]
+        below = [p for p in parts if _may_pass(p, plan)]
         moved = [substitute(p, plan.expressions) for p in below]
         return _keep(replace(plan, input=_push(plan.input, moved)), parts, below)
     if isinstance(plan, Aggregate):
@@ -65,6 +66,12 @@ def _push(plan: Plan, parts: list[Expression]) -> Plan:
         moved = [substitute(p, plan.groups) for p in below]
         return _keep(replace(plan, input=_push(plan.input, moved)), parts, below)
     return _keep(with_inputs(plan, [push_filters(i) for i in inputs_of(plan)]), parts, [])
+
+
+def _may_pass(part: Expression, plan: Project) -> bool:
+    """Computing a kernel twice, below and in the projection, is worth it; a question is not."""
+    asked = any(in_postgres(plan.expressions[i]) for i in columns_of(part))
+    return not asked and can_substitute(part, plan.expressions)
 
 
 def _push_join(plan: Join, parts: list[Expression]) -> Plan:

@@ -1,4 +1,7 @@
-"""What the rules share: a plan rebuilt over new inputs, conjuncts, and where columns come from."""
+"""What the rules share: a plan rebuilt over new inputs, conjuncts, and where columns come from.
+
+Pure functions of frozen trees; a plan that did not change is given back as the same object.
+"""
 
 from __future__ import annotations
 
@@ -79,6 +82,11 @@ def can_substitute(expression: Expression, inputs: Sequence[Expression]) -> bool
     for index in _all_columns(expression):
         counts[index] = counts.get(index, 0) + 1
     return all(n == 1 or not children(inputs[i]) for i, n in counts.items())
+
+
+def in_postgres(expression: Expression) -> bool:
+    """Whether PostgreSQL computes a part of the expression."""
+    return isinstance(expression, InPostgres) or any(map(in_postgres, children(expression)))
 
 
 def _columns_in_postgres(expression: Expression) -> set[int]:

@@ -1,0 +1,144 @@
+"""Oracle: the list of what is not maintained; each is named, placed, and met with a hint."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataflow.errors import Position, SqlError
+from tests.harness.postgres import Database
+from tests.sql.planning import plan, refusal
+
+NOT_MAINTAINED = [
+    ("SELECT id FROM customers LIMIT 3", "LIMIT", (1, 26)),
+    ("SELECT id FROM customers\nOFFSET 2", "OFFSET", (2, 1)),
+    ("SELECT id FROM customers ORDER BY id FETCH FIRST 2 ROWS ONLY", "LIMIT", None),
+    ("SELECT id FROM customers FOR UPDATE", "FOR UPDATE", (1, 26)),
+    ("SELECT id, rank() OVER (ORDER BY id) AS r FROM customers", "window function", (1, 19)),
+    ("SELECT DISTINCT ON (city) city FROM customers", "DISTINCT ON", (1, 8)),
+    ("SELECT id FROM customers INTERSECT SELECT 1", "INTERSECT", (1, 26)),
+    ("SELECT id FROM customers\n EXCEPT SELECT 1", "EXCEPT", (2, 2)),
+    ("WITH RECURSIVE r AS (SELECT 1 AS x UNION SELECT x FROM r) SELECT x FROM r", "REC", (1, 6)),
+    ("SELECT c.id FROM customers c, LATERAL (SELECT c.id) x", "LATERAL", (1, 31)),
+    ("SELECT g FROM generate_series(1, 3) g", '"generate_series"', (1, 15)),
+    ("SELECT id, unnest(tags) AS t FROM products", '"unnest"', (1, 12)),
+    ("SELECT id FROM customers TABLESAMPLE bernoulli (10)", "TABLESAMPLE", (1, 26)),
+    ("SELECT city FROM customers GROUP BY GROUPING SETS ((city), ())", "GROUPING SETS", (1, 37)),
+    ("SELECT city FROM customers GROUP BY ROLLUP (city)", "ROLLUP", (1, 37)),
+    ("SELECT city FROM customers GROUP BY CUBE (city)", "CUBE", (1, 37)),
+    ("SELECT string_agg(name, ',') AS s FROM customers", "aggregate string_agg", (1, 8)),
+    ("SELECT stddev(id) AS s FROM customers", "aggregate stddev", (1, 8)),
+    ("SELECT sum(DISTINCT name::money) AS s FROM customers", "sum(money)", (1, 8)),
+    ("SELECT mode() WITHIN GROUP (ORDER BY id) AS m FROM customers", "mode", (1, 8)),
+    (
+        "SELECT (SELECT max(o.total) FROM orders o WHERE o.customer = c.id) AS m FROM customers c",
+        "correlated scalar subquery",
+        (1, 8),
+    ),
+    ("SELECT id FROM customers WHERE id > ALL (SELECT customer FROM orders)", "subquery", (1, 41)),
+    ("SELECT ARRAY(SELECT id FROM orders) AS a FROM customers", "subquery", (1, 13)),
+    (
+        "SELECT id FROM customers c WHERE EXISTS (SELECT count(*) FROM orders o "
+        "WHERE o.customer = c.id HAVING count(*) > 1)",
+        "GROUP BY or aggregates",
+        (1, 34),
+    ),
+    (
+        "SELECT city FROM customers WHERE city NOT IN (SELECT note FROM orders "
+        "WHERE customer = customers.id)",
+        "NOT IN",
+        (1, 39),
+    ),
+    ("SELECT attributes FROM products GROUP BY attributes::text, attributes", None, None),
+    ("SELECT place FROM products GROUP BY place", None, None),
+    ("SELECT c FROM customers c", "whole row", None),
+    ("SELECT ctid FROM customers", "ctid", None),
+    ("SELECT now() AS n FROM customers", '"now"', (1, 8)),
+    ("SELECT id FROM orders WHERE placed > current_date", "CURRENT_DATE", (1, 38)),
+    ("SELECT localtimestamp AS l", "LOCALTIMESTAMP", (1, 8)),
+    ("SELECT current_user AS u", "CURRENT_USER", (1, 8)),
+    ("SELECT current_setting('x') AS u", '"current_setting"', (1, 8)),
+    ("SELECT settled(id) AS s FROM customers", '"public.settled"', (1, 8)),
+    ("SELECT age(at) AS a FROM orders", '"age"', (1, 8)),
+    ("SELECT id FROM orders WHERE placed = 'today'", "'today'", (1, 38)),
+    ("SELECT id FROM moments", '"now"', None),
+]
+
+
+@pytest.mark.parametrize(("query", "named", "position"), NOT_MAINTAINED)
+def test_what_is_not_maintained_is_refused_by_name_and_place(
+    shop: Database, query: str, named: str | None, position: tuple[int, int] | None
+) -> None:
+    error = refusal(shop, query)
+    if named is None:
+        assert error.code in ("sql.undefined_function", "sql.not_maintained")
+        return
+    assert isinstance(error, SqlError)
+    assert error.code == "sql.not_maintained"
+    assert named in error.what
+    assert error.hint
+    assert error.position == (Position(*position) if position else None)
+
+
+@pytest.mark.parametrize("call", ["random()", "restless(1)", "clock_timestamp()", "nextval('s')"])
+def test_volatile_functions_have_a_code_of_their_own(shop: Database, call: str) -> None:
+    if "nextval" in call:
+        call = "nextval('pg_catalog.pg_class'::regclass)"
+    error = refusal(shop, f"SELECT id,\n {call} AS x FROM customers")
+    assert error.code == "sql.volatile_function"
+    assert call.split("(")[0] in error.what
+    assert error.position == Position(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("query", "where", "position"),
+    [
+        ("SELECT DISTINCT stock, tags, int4range(id, 9) AS r FROM products", "DISTINCT", (1, 8)),
+        ("SELECT count(*) AS n FROM products GROUP BY int4range(id, 9)", "GROUP BY", (1, 36)),
+        ("SELECT count(DISTINCT int4range(id, 9)) AS n FROM products", "count(DISTINCT)", (1, 8)),
+        ("SELECT int4range(1, 2) AS r UNION SELECT int4range(1, 3)", "UNION", (1, 29)),
+    ],
+)
+def test_types_without_a_key_form_are_refused_by_name(
+    shop: Database, query: str, where: str, position: tuple[int, int]
+) -> None:
+    error = refusal(shop, query)
+    assert error.code == "sql.not_maintained"
+    assert "int4range" in error.what
+    assert where in error.what
+    assert error.position == Position(*position)
+
+
+def test_order_by_alone_is_dropped_with_a_warning(shop: Database) -> None:
+    assert any("ORDER BY" in w for w in plan(shop, "SELECT id FROM customers ORDER BY 1").warnings)
+
+
+def test_functions_under_pinned_settings_are_let_through_with_a_warning(shop: Database) -> None:
+    found = plan(shop, "SELECT at::date AS day, to_char(at, 'YYYY') AS year FROM orders")
+    assert any('"to_char"' in w and "UTC" in w for w in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("table", "code"),
+    [
+        ("loose", "source.no_identity"),
+        ("unlogged", "source.not_logged"),
+        ("kept", "source.relation_kind"),
+        ("pg_class", "source.system_catalog"),
+        ("information_schema.tables", "source.system_catalog"),
+    ],
+)
+def test_relations_that_cannot_be_followed(shop: Database, table: str, code: str) -> None:
+    error = refusal(shop, f"SELECT * FROM {table}")
+    if table.startswith("information_schema"):
+        assert error.code.startswith(("source.", "sql."))
+        return
+    assert error.code == code
+    assert table in error.what
+    assert error.hint
+    assert error.position == Position(1, 15)
+
+
+def test_no_identity_names_the_two_ways_out(shop: Database) -> None:
+    hint = refusal(shop, "SELECT a FROM loose").hint
+    assert "primary key" in hint
+    assert "REPLICA IDENTITY FULL" in hint
