@@ -45,7 +45,7 @@ _ROW = "tidemark_row"
 # Rights, cancellation, resources of the server: no fault of the row at hand.
 _NOT_OF_A_ROW = {"42501", "57014"}
 _NOT_OF_A_ROW_CLASSES = {"53", "58"}
-_REPLANNED = {"0A000", "26000"}
+_UNKNOWN_STATEMENT = "26000"
 
 
 class PostgresEvaluator:
@@ -149,6 +149,7 @@ class PostgresEvaluator:
         """The statement's one column; tries again on a new session when the session is lost."""
         call = b",".join(_literal(text) for text in texts)
         last: Exception = TemporaryError("source.unreachable", "the source cannot be reached")
+        was_prepared = statement in self._prepared
         for pause_s in _PAUSES_S:
             time.sleep(pause_s)
             try:
@@ -156,10 +157,12 @@ class PostgresEvaluator:
             except TemporaryError as error:
                 last = error
             except psycopg2.Error as error:
-                if error.pgcode in _REPLANNED and statement in self._prepared:
-                    # A function or type was replaced since: prepare it anew.
+                if was_prepared and _is_stale_plan(error):
+                    # A function or type was replaced since. What is prepared anew is not stale,
+                    # so that this happens once a call.
                     self.close()
-                elif is_temporary(error):
+                    return self._run(statement, texts)
+                if is_temporary(error):
                     self.close()
                     last = to_error(error, "source", "the evaluating session was lost")
                 else:
@@ -187,6 +190,17 @@ class PostgresEvaluator:
             arguments = b"(" + call + b")" if call else b""
             cursor.execute(b"EXECUTE " + name.encode() + arguments)
             return [value for (value,) in cursor.fetchall()]
+
+
+def _is_stale_plan(error: psycopg2.Error) -> bool:
+    """Whether a prepared statement no longer stands for its text.
+
+    "cached plan must not change result type" shares its SQLSTATE with errors of rows, and its
+    words are translated: only plancache.c raises it.
+    """
+    if error.pgcode == _UNKNOWN_STATEMENT:
+        return True
+    return error.pgcode == "0A000" and error.diag.source_function == "RevalidateCachedQuery"
 
 
 def _open(dsn: str, settings: Mapping[str, str]) -> Connection:

@@ -14,9 +14,9 @@ import numpy as np
 import psycopg2.extensions
 import pytest
 
+from connectors.postgres.evaluator import PostgresEvaluator
 from dataflow.delta import Column
 from dataflow.expressions.compile import compile_expression
-from dataflow.expressions.evaluator import RowErrors
 from dataflow.expressions.functions import has_kernel
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
 from dataflow.expressions.keys import common_key_forms, key_form
@@ -44,9 +44,10 @@ END $$
 
 
 class Server:
-    """A session that evaluates: the evaluator of the expressions, and their oracle."""
+    """The evaluator of the expressions, and the session that is their oracle."""
 
-    def __init__(self, connection: psycopg2.extensions.connection) -> None:
+    def __init__(self, connection: psycopg2.extensions.connection, dsn: str) -> None:
+        self.evaluator = PostgresEvaluator(dsn)
         self.cursor = connection.cursor()
         for name, value in SESSION_SETTINGS.items():
             self.cursor.execute(f"SET {name} TO '{value}'")
@@ -96,43 +97,16 @@ class Server:
         self.cursor.execute("SELECT value, state, complaint FROM attempt(%s, %s)", (sql, n - 1))
         return self.cursor.fetchall()
 
-    def evaluate(
-        self,
-        sql: str,
-        types: Sequence[SqlType],
-        columns: Sequence[Column],
-        n: int,
-        result: SqlType,
-    ) -> tuple[Column, RowErrors]:
-        """The Evaluator contract, one row at a time."""
-        texts = [to_text(t, c).texts() for t, c in zip(types, columns, strict=True)]
-        errors, values = RowErrors(), []
-        for row in range(n):
-            self.cursor.execute("SAVEPOINT one")
-            filled = sql
-            for i, type in reversed(list(enumerate(types))):
-                value = self.cursor.mogrify("%s", (texts[i][row],)).decode()
-                filled = filled.replace(f"${i + 1}", f"({value}::{type.name})")
-            try:
-                self.cursor.execute(
-                    f"SELECT CASE WHEN x IS NOT NULL THEN format('%s', x) END"
-                    f" FROM (SELECT {filled} AS x OFFSET 0) s"
-                )
-                values.append(self.cursor.fetchone()[0])  # type: ignore[index]
-            except psycopg2.Error as error:
-                self.cursor.execute("ROLLBACK TO one")
-                errors.add(row, error.pgcode or "", error.diag.message_primary or "")
-                values.append(None)
-            self.cursor.execute("RELEASE one")
-        return from_text(result, Column.of("s", values)), errors
-
 
 @pytest.fixture(scope="module")
 def server(every_postgres) -> Iterator[Server]:
-    connection = psycopg2.connect(every_postgres.dsn_of("postgres"))
+    dsn = every_postgres.dsn_of("postgres")
+    connection = psycopg2.connect(dsn)
+    made = Server(connection, dsn)
     try:
-        yield Server(connection)
+        yield made
     finally:
+        made.evaluator.close()
         connection.close()
 
 
@@ -176,7 +150,7 @@ def same(ours: str | None, theirs: str | None, type: SqlType) -> bool:
 
 
 def check(server: Server, call: Expression, sql: str, columns: list[Column], n: int) -> None:
-    compiled = compile_expression(call, server)  # type: ignore[arg-type]
+    compiled = compile_expression(call, server.evaluator)
     column, errors = compiled.evaluate(columns, n)
     assert len(column) == n
     blank = column.take((~column.mask()).nonzero()[0])
@@ -204,15 +178,15 @@ def test_native_equals_postgres(case: Case, server: Server) -> None:
     assert has_kernel(call.function, types, call.type), "nothing native to compare"
     check(server, call, sql, columns, n)
     # One row at a time takes the paths where a row looks like a constant.
-    ours, errors = compile_expression(call, server).evaluate(columns, n)  # type: ignore[arg-type]
+    ours, errors = compile_expression(call, server.evaluator).evaluate(columns, n)
     for row in range(0, n, max(1, n // 7)):
         one = [c.take(slice_of(row)) for c in columns]
-        column, one_errors = compile_expression(call, server).evaluate(one, 1)  # type: ignore[arg-type]
+        column, one_errors = compile_expression(call, server.evaluator).evaluate(one, 1)
         assert column.to_list() == ours.take(slice_of(row)).to_list() or (
             str(column.to_list()) == str(ours.take(slice_of(row)).to_list())
         )
         assert one_errors.by_row.get(0) == errors.by_row.get(row)
-    empty, none = compile_expression(call, server).evaluate(  # type: ignore[arg-type]
+    empty, none = compile_expression(call, server.evaluator).evaluate(
         [c.slice(0, 0) for c in columns], 0
     )
     assert len(empty) == 0 and not none
@@ -243,7 +217,7 @@ def test_random_numerics(function: str, server: Server) -> None:
     call = Call(function, (ColumnRef(0, types[0]), ColumnRef(1, types[1])), result)
     check(server, call, sql, columns, n)
     # Few at a time, so that short numbers are not computed along with long ones.
-    compiled = compile_expression(call, server)  # type: ignore[arg-type]
+    compiled = compile_expression(call, server.evaluator)
     whole = compiled.evaluate(columns, n)[0].to_list()
     for row in range(0, n, 3):
         part = [c.slice(row, row + 3) for c in columns]
@@ -259,7 +233,7 @@ def test_key_form_is_equality(name: str, server: Server) -> None:
     for i, column in enumerate(columns):
         form = key_form(ColumnRef(0, type))
         assert form is not None
-        key, errors = compile_expression(form, server).evaluate([column], n)  # type: ignore[arg-type]
+        key, errors = compile_expression(form, server.evaluator).evaluate([column], n)
         assert not errors, i
         keys.append(key)
     compare_keys(server, keys, texts, n)
@@ -274,7 +248,7 @@ def test_common_key_forms_are_equality(left: str, right: str, server: Server) ->
     assert forms is not None
     keys = []
     for form in forms:
-        key, errors = compile_expression(form, server).evaluate(columns, n)  # type: ignore[arg-type]
+        key, errors = compile_expression(form, server.evaluator).evaluate(columns, n)
         assert not errors
         keys.append(key)
     compare_keys(server, keys, texts, n)

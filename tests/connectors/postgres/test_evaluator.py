@@ -162,6 +162,37 @@ def test_what_is_no_fault_of_a_row(functions: Database) -> None:
     assert evaluator.evaluate("score($1)", [INT4], [numbers], 2, INT8)[0].to_list() == [8, 9]
 
 
+def test_not_supported_is_a_fault_of_the_row(functions: Database) -> None:
+    """SQLSTATE 0A000 is a row's own as well as that of a plan gone stale."""
+    functions.execute(
+        "CREATE FUNCTION part(x integer) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$"
+        " BEGIN IF x > 1 THEN RETURN extract(hour FROM date '2026-02-03'); END IF;"
+        " RETURN x; END $$"
+    )
+    evaluator = PostgresEvaluator(functions.dsn)
+    unsupported = ("0A000", 'unit "hour" not supported for type date')
+    numbers = column(INT4, ["1", "2"])
+    started = time.monotonic()
+    for _ in range(3):
+        got, errors = evaluator.evaluate("part($1)", [INT4], [numbers], 2, TEXT)
+        assert got.texts() == ["1", None] and errors.by_row == {1: unsupported}
+        _, errors = evaluator.evaluate(
+            "extract(hour FROM $1)", [DATE], [column(DATE, ["2026-02-03"])], 1, NUMERIC
+        )
+        assert errors.by_row == {0: unsupported}
+    assert time.monotonic() - started < 2
+
+
+def test_a_stale_plan_is_prepared_anew(functions: Database) -> None:
+    evaluator = PostgresEvaluator(functions.dsn)
+    numbers = column(INT4, ["1", "2"])
+    make = "CREATE FUNCTION pick(x integer) RETURNS {} LANGUAGE sql IMMUTABLE AS 'SELECT x + {}'"
+    for i, name in enumerate(("bigint", "integer", "bigint")):
+        functions.execute("DROP FUNCTION IF EXISTS pick(integer);" + make.format(name, i))
+        got, errors = evaluator.evaluate("pick($1)", [INT4], [numbers], 2, INT8)
+        assert not errors and got.to_list() == [1 + i, 2 + i]
+
+
 def test_nothing_can_be_written(functions: Database) -> None:
     functions.execute(
         "CREATE TABLE t (a int); CREATE FUNCTION sneaky(x integer) RETURNS integer LANGUAGE sql"
