@@ -101,7 +101,8 @@ class Grouping:
         outputs += [c.field for c in made]
         plan = Aggregate(self._scope.plan, tuple(group_expressions), tuple(made), tuple(outputs))
         positions = {text: i for i, text in enumerate((*keys, *calls))}
-        return GroupScope(plan, positions, self._scope.outer)
+        columns = {e.index: i for i, e in enumerate(group_expressions) if isinstance(e, ColumnRef)}
+        return GroupScope(plan, positions, self._scope, columns)
 
     def _determined(
         self, keys: dict[str, exp.Expr], calls: dict[str, exp.Expr], above: Sequence[exp.Expr]

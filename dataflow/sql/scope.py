@@ -141,16 +141,26 @@ class Scope:
 
 
 class GroupScope(Scope):
-    """After GROUP BY: a name is one of the group expressions, known by its text."""
+    """After GROUP BY: what is written is a group expression or call, known by its text.
 
-    def __init__(self, plan: Plan, positions: dict[str, int], outer: Scope | None = None) -> None:
-        super().__init__(FromEntry(plan, (), ()), outer)
+    A subquery may write a grouped column otherwise (with its relation, without), so names are
+    also looked up below. columns: for each grouped input column its position in the output.
+    """
+
+    def __init__(
+        self, plan: Plan, positions: dict[str, int], below: Scope, columns: dict[int, int]
+    ) -> None:
+        super().__init__(FromEntry(plan, (), ()), below.outer)
         self._positions = positions
+        self._below = below
+        self._columns = columns
 
     def find(self, table: str, name: str, text: str) -> int | None:
-        """Position of a group expression or aggregate call by its text."""
-        del table, name
-        return self._positions.get(text)
+        """Position of a group expression or aggregate call."""
+        if text in self._positions:
+            return self._positions[text]
+        position = self._below.find(table, name, text) if name else None
+        return None if position is None else self._columns.get(position)
 
 
 def span_of(node: exp.Expr) -> tuple[int, int]:
