@@ -1,0 +1,151 @@
+"""The Python face of a running Tidemark service: views as REST shows them, errors with their code.
+
+    client = tidemark.connect("http://127.0.0.1:8000")
+    client.create("revenue", "SELECT region, sum(amount) AS total FROM orders GROUP BY region")
+    client.wait("revenue", position)
+
+The rows of a view are read from PostgreSQL, where they are a table. Invariant: a call either
+answers what the service said or raises TidemarkError; nothing is tried again behind the caller.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from dataflow.errors import Position, TemporaryError, TidemarkError
+
+__all__ = ["DEFAULT_URL", "Client", "TemporaryError", "TidemarkError", "connect"]
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+# What a call may take beyond the wait that it asks the service for.
+_MARGIN_S = 30.0
+
+
+def connect(url: str = DEFAULT_URL) -> Client:
+    """A client of the service at `url`; nothing is sent before its first call."""
+    return Client(url)
+
+
+class Client:
+    """The calls of the REST API, each as one method; `with` closes the connection at the end.
+
+    Names are `name` or `schema.name`, quoted as in SQL where needed. Every method raises
+    TidemarkError with the service's code, detail, hint and position in the query; it is a
+    TemporaryError when another try may succeed (`service.unreachable` when nothing answers).
+    """
+
+    def __init__(self, url: str = DEFAULT_URL) -> None:
+        self.url = url.rstrip("/")
+        self._session = httpx.Client()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        self._session.close()
+        self._session = httpx.Client()
+
+    def create(self, name: str, query: str, *, wait_s: float = 60, **options: str) -> dict:
+        """Create a view and wait until it is live; the view, which may still be in the making.
+
+        options: as REST takes them, `backfill="local"` for example. Raises when the view fails
+        while it is built; it then stays in the list, as failed, until it is dropped.
+        """
+        body = {"name": name, "query": query, "options": options}
+        view = self._call("POST", "/views", body, {"wait_s": wait_s}, wait_s)
+        if view["status"] == "failed":
+            raise _error_of(view["error"] or {"title": f'view "{name}" failed'})
+        return view
+
+    def views(self) -> list[dict]:
+        """All views, by name."""
+        return self._call("GET", "/views")["views"]
+
+    def view(self, name: str) -> dict:
+        """One view as it stands: status, columns, rows, position, lag, plan."""
+        return self._call("GET", _path(name))
+
+    def drop(self, name: str, *, wait_s: float = 60) -> bool:
+        """Drop a view with its table and state; False when that still goes on after wait_s."""
+        answer = self._send("DELETE", _path(name), None, {"wait_s": wait_s}, wait_s)
+        return answer.status_code != httpx.codes.ACCEPTED
+
+    def wait(self, name: str, position: str, timeout_s: float = 30) -> dict:
+        """Wait until every commit up to a WAL position is visible in the view's table.
+
+        position: as pg_current_wal_flush_lsn() tells it. TidemarkError view.wait_timeout.
+        """
+        asked = {"position": position, "timeout_s": timeout_s}
+        return self._call("GET", _path(name) + "/wait", None, asked, timeout_s)
+
+    def plan(self, name: str) -> dict:
+        """How a view is computed: `text`, `tree`, and `in_postgres`, what PostgreSQL evaluates."""
+        return self._call("GET", _path(name) + "/plan")
+
+    def validate(self, query: str) -> dict:
+        """What a query would become, with its warnings; nothing is created."""
+        return self._call("POST", "/views/validate", {"query": query})
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: dict | None = None,
+        asked: dict[str, Any] | None = None,
+        wait_s: float = 0,
+    ) -> dict[str, Any]:
+        return self._send(method, path, body, asked, wait_s).json()
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: dict | None,
+        asked: dict[str, Any] | None,
+        wait_s: float,
+    ) -> httpx.Response:
+        try:
+            answer = self._session.request(
+                method, self.url + path, json=body, params=asked, timeout=wait_s + _MARGIN_S
+            )
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise TemporaryError(
+                "service.unreachable",
+                f'no answer from "{self.url}"',
+                detail=str(error),
+                hint="is `tidemark serve` up, and is this where it listens?",
+            ) from error
+        if answer.is_success:
+            return answer
+        if "json" not in answer.headers.get("content-type", ""):
+            raise TidemarkError(
+                "service.not_tidemark",
+                f'what answers at "{self.url}" is not a Tidemark service',
+                detail=f"{answer.status_code}: {answer.text[:200]}",
+                hint="check the URL",
+            )
+        raise _error_of(answer.json())
+
+
+def _path(name: str) -> str:
+    return f"/views/{quote(name, safe='')}"
+
+
+def _error_of(problem: dict[str, Any]) -> TidemarkError:
+    """The error that a problem (RFC 9457) of the service tells of."""
+    place = problem.get("position")
+    kind = TemporaryError if problem.get("status") == 503 else TidemarkError
+    return kind(
+        problem.get("code", "internal"),
+        problem.get("title", ""),
+        detail=problem.get("detail", ""),
+        hint=problem.get("hint", ""),
+        position=Position(place["line"], place["column"]) if place else None,
+    )

@@ -1,4 +1,8 @@
-"""The REST application. It holds no state: the catalog in the sink database does."""
+"""The REST application: routes, and errors as problem+json (RFC 9457).
+
+It holds no state, the catalog in the sink database does. Invariant: whatever goes wrong, the
+answer has a stable `code`, and never a trace or a secret.
+"""
 
 from __future__ import annotations
 

@@ -11,12 +11,11 @@ import time
 import uuid
 from typing import Any
 
-from dataflow.sql.explain import explain_text, explain_tree
-
 from connectors.postgres.control import ViewRow
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.sink import SinkTable
 from dataflow.errors import TidemarkError
+from dataflow.sql.explain import explain_text, explain_tree
 from dataflow.sql.plan import ViewPlan
 from service import fields
 from service.desk import DROPPED, children_of

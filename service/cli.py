@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
-import httpx
 import typer
 from rich.console import Console
 from rich.table import Table
 
+import tidemark
+from dataflow.errors import TidemarkError
 from service.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
@@ -25,7 +27,7 @@ console = Console()
 complain = Console(stderr=True)
 
 Url = Annotated[str, typer.Option(envvar="TIDEMARK_URL", help="where the service listens")]
-DEFAULT_URL = "http://127.0.0.1:8000"
+DEFAULT_URL = tidemark.DEFAULT_URL
 
 
 @app.command()
@@ -72,19 +74,17 @@ def create(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Create a view and wait until it is live."""
-    text = sys.stdin.read() if query == "-" else query
-    body = {"name": name, "query": text, "options": {"backfill": backfill}}
-    view = _call("POST", url, f"/views?wait_s={wait_s}", body, timeout=wait_s + 30)
-    _print_view(view)
-    if view["status"] == "failed":
-        raise typer.Exit(1)
+    with _service(url) as client:
+        _print_view(client.create(name, _text_of(query), wait_s=wait_s, backfill=backfill))
 
 
 @app.command("list")
 def list_views(url: Url = DEFAULT_URL) -> None:
     """All views with status, rows and lag."""
     table = Table("view", "status", "kind", "rows", "lag bytes", "errors", box=None)
-    for view in _call("GET", url, "/views")["views"]:
+    with _service(url) as client:
+        views = client.views()
+    for view in views:
         table.add_row(
             f"{view['schema']}.{view['name']}",
             view["status"],
@@ -99,21 +99,23 @@ def list_views(url: Url = DEFAULT_URL) -> None:
 @app.command()
 def show(name: str, url: Url = DEFAULT_URL) -> None:
     """One view: status, columns, position, plan."""
-    _print_view(_call("GET", url, f"/views/{quote(name, safe='')}"))
+    with _service(url) as client:
+        _print_view(client.view(name))
 
 
 @app.command()
 def drop(name: str, url: Url = DEFAULT_URL) -> None:
     """Drop a view with its table and its state."""
-    _call("DELETE", url, f"/views/{quote(name, safe='')}", timeout=120)
-    console.print(f"dropped {name}")
+    with _service(url) as client:
+        is_gone = client.drop(name)
+    console.print(f"dropped {name}" if is_gone else f"{name} is being dropped")
 
 
 @app.command()
 def validate(query: str, url: Url = DEFAULT_URL) -> None:
     """Analyze a query; create nothing."""
-    text = sys.stdin.read() if query == "-" else query
-    console.print_json(json.dumps(_call("POST", url, "/views/validate", {"query": text})))
+    with _service(url) as client:
+        console.print_json(json.dumps(client.validate(_text_of(query))))
 
 
 @app.command()
@@ -124,8 +126,8 @@ def wait(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Wait until every commit up to a WAL position is visible in the sink."""
-    path = f"/views/{quote(name, safe='')}/wait?position={quote(position)}&timeout_s={timeout_s}"
-    console.print_json(json.dumps(_call("GET", url, path, timeout=timeout_s + 10)))
+    with _service(url) as client:
+        console.print_json(json.dumps(client.wait(name, position, timeout_s)))
 
 
 @app.command()
@@ -170,25 +172,21 @@ def main() -> None:
     app()
 
 
-def _call(
-    method: str, url: str, path: str, body: dict | None = None, timeout: float = 30
-) -> dict[str, Any]:
+@contextmanager
+def _service(url: str) -> Iterator[tidemark.Client]:
+    """A client; an error of its calls is printed and ends the command with exit code 1."""
     try:
-        answer = httpx.request(method, url + path, json=body, timeout=timeout)
-    except httpx.HTTPError as error:
-        _fail("service.unreachable", f"no answer from {url}: {error}", "is `tidemark serve` up?")
-    if answer.is_success:
-        return answer.json() if answer.content else {}
-    problem = answer.json() if "json" in answer.headers.get("content-type", "") else {}
-    place = problem.get("position")
-    where = f" (line {place['line']}, column {place['column']})" if place else ""
-    _print_problem(
-        problem.get("code", str(answer.status_code)),
-        problem.get("title", answer.text) + where,
-        problem.get("detail", ""),
-        problem.get("hint", ""),
-    )
-    raise typer.Exit(1)
+        with tidemark.connect(url) as client:
+            yield client
+    except TidemarkError as error:
+        place = error.position
+        where = f" (line {place.line}, column {place.column})" if place else ""
+        _print_problem(error.code, error.what + where, error.detail, error.hint)
+        raise typer.Exit(1) from None
+
+
+def _text_of(query: str) -> str:
+    return sys.stdin.read() if query == "-" else query
 
 
 def _print_view(view: dict[str, Any]) -> None:

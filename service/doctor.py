@@ -1,4 +1,8 @@
-"""Checks before the service starts, and on demand: what is wrong, and what to do about it."""
+"""Checks before the service starts, and on demand: what is wrong, and what to do about it.
+
+Each check is one that the service itself makes later, so that "ok" here means that it gets past
+it. Nothing at the source is made or changed; in the sink only schema tidemark is, when missing.
+"""
 
 from __future__ import annotations
 

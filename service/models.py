@@ -1,4 +1,8 @@
-"""What REST takes and answers, as pydantic models: the OpenAPI description comes from here."""
+"""What REST takes and answers, as pydantic models: the OpenAPI description comes from here.
+
+Fields may be added, never renamed or given another meaning: clients rely on them. What is taken
+forbids unknown fields, so that a misspelt option is refused and not passed over.
+"""
 
 from __future__ import annotations
 

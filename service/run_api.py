@@ -7,7 +7,7 @@ import sys
 
 import uvicorn
 
-from service import process
+from service import signals
 from service.app import create_app
 from service.log import configure
 from service.settings import Settings
@@ -15,7 +15,7 @@ from service.settings import Settings
 
 def main() -> int:
     """Serve REST until SIGTERM."""
-    process.die_with_parent()
+    signals.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     settings = Settings.load()
     configure(settings.log_level, "api")

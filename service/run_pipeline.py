@@ -10,7 +10,7 @@ import sys
 import time
 
 from dataflow.errors import TidemarkError
-from service import process
+from service import signals
 from service.log import configure, log
 from service.parts import Parts
 from service.pipeline import Pipeline
@@ -22,7 +22,7 @@ REFUSED = 3
 
 def main() -> int:
     """Run until SIGTERM; the exit code says how it ended."""
-    process.die_with_parent()
+    signals.die_with_parent()
     # Reader, stepping and sink hand work to each other: the default of 5 ms is felt as latency.
     sys.setswitchinterval(0.0005)
     settings = Settings.load()
@@ -31,7 +31,7 @@ def main() -> int:
     parts = Parts(settings)
     try:
         pipeline = Pipeline(settings, parts)
-        process.stop_on_terminate(pipeline.stop)
+        signals.stop_on_terminate(pipeline.stop)
         log.info("pipeline.started")
         pipeline.run()
     except (TidemarkError, StorageError) as error:

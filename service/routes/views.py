@@ -1,4 +1,8 @@
-"""Views: create, list, show, drop, wait, plan, validate."""
+"""Views: create, list, show, drop, wait, plan, validate.
+
+The routes that wait (create, drop, wait) are asynchronous and poll the catalog, which answers for
+every API process alike; what blocks runs in the thread pool, never in the event loop.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Oracle: docs/ERRORS.md and docs/SQL.md: every refusal has its status, code, position and hint, and
-leaves nothing behind."""
+"""Oracle: docs/ERRORS.md and docs/SQL.md: every refusal has its status, code, position and hint,
+and leaves nothing behind."""
 
 from __future__ import annotations
 

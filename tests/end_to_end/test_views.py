@@ -1,5 +1,5 @@
-"""Oracle: PostgreSQL's own answer to each view's query, asked when the view has reached the position
-of the last commit."""
+"""Oracle: PostgreSQL's own answer to each view's query, asked when the view has reached the
+position of the last commit."""
 
 from __future__ import annotations
 

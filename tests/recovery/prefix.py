@@ -101,7 +101,7 @@ class Writer:
         except BaseException as error:
             self.failure = error
 
-    def _commit(self, connection, number: int, statements: list[tuple[str, tuple]]):  # noqa: ANN001, ANN202
+    def _commit(self, connection, number: int, statements: list[tuple[str, tuple]]):
         while True:
             try:
                 connection = connection or self._database.connect(autocommit=False)
