@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from decimal import Decimal
 
 import numpy as np
 
@@ -38,6 +39,8 @@ def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel |
     if source.kind in INT_RANGES and result.kind is TypeKind.DECIMAL:
         cast = find_number_cast(source, result)
         return cast and Kernel(lambda frame, values: _numeric_key(frame, [cast.run(frame, values)]))
+    if source.kind is TypeKind.INTERVAL and result.kind is TypeKind.DECIMAL:
+        return Kernel(_interval_key)
     if source.kind is TypeKind.DATE and result.kind in STAMPS:
         return Kernel(lambda frame, values: Column(stamps_of(values[0], source), values[0].valid))
     return _BY_KIND.get(source.kind)
@@ -72,9 +75,9 @@ def _padded_key(frame: Frame, values: Sequence[Value]) -> Value:
 
 
 def _interval_key(frame: Frame, values: Sequence[Value]) -> Value:
+    """The span in microseconds: what intervals are compared by, more than 64 bits of it."""
     (value,) = values
-    texts = [str(span) for span in spans(value)]
-    return Column.of("s", [t if ok else None for t, ok in zip(texts, value.mask(), strict=True)])
+    return Numbers.of_decimals([Decimal(span) for span in spans(value)], value.valid)
 
 
 def _jsonb_key(frame: Frame, values: Sequence[Value]) -> Value:
@@ -92,6 +95,5 @@ def _json_number(found: re.Match[bytes]) -> bytes:
 
 _BY_KIND = {
     TypeKind.BPCHAR: Kernel(_padded_key),
-    TypeKind.INTERVAL: Kernel(_interval_key),
     TypeKind.JSONB: Kernel(_jsonb_key),
 }

@@ -20,7 +20,7 @@ from dataflow.expressions.compile import compile_expression
 from dataflow.expressions.functions import has_kernel
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
 from dataflow.expressions.keys import common_key_forms, key_form
-from dataflow.types import SESSION_SETTINGS, SqlType, TypeKind, sql_type
+from dataflow.types import BOOL, SESSION_SETTINGS, SqlType, TypeKind, sql_type
 from dataflow.values import from_text, to_text
 from tests.connectors.expression_cases import FAMILIES, KEY_PAIRS, KEYS, Case
 from tests.connectors.expression_values import VALUES
@@ -190,6 +190,21 @@ def test_native_equals_postgres(case: Case, server: Server) -> None:
         [c.slice(0, 0) for c in columns], 0
     )
     assert len(empty) == 0 and not none
+    check_as_branch(server, call, columns, n)
+
+
+def check_as_branch(server: Server, call: Expression, columns: list[Column], n: int) -> None:
+    """In every other row the value, in the rest NULL: both are of one form."""
+    flags = Column(np.arange(n) % 2 == 0)
+    condition = ColumnRef(len(columns), BOOL)
+    branch = Call("case", (condition, call, Literal(None, call.type)), call.type)
+    whole, failed = compile_expression(call, server.evaluator).evaluate(columns, n)
+    half, half_failed = compile_expression(branch, server.evaluator).evaluate([*columns, flags], n)
+    texts = to_text(call.type, whole).texts()
+    assert to_text(call.type, half).texts() == [
+        text if flag else None for text, flag in zip(texts, flags.values, strict=True)
+    ]
+    assert half_failed.by_row == {r: e for r, e in failed.by_row.items() if flags.values[r]}
 
 
 def slice_of(row: int) -> np.ndarray:
@@ -235,6 +250,7 @@ def test_key_form_is_equality(name: str, server: Server) -> None:
         assert form is not None
         key, errors = compile_expression(form, server.evaluator).evaluate([column], n)
         assert not errors, i
+        check_as_branch(server, form, [column], n)
         keys.append(key)
     compare_keys(server, keys, texts, n)
 
