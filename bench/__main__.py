@@ -1,7 +1,9 @@
-"""`python -m bench [--quick] [--only engine,path]`: one table, also written to bench/RESULTS.md.
+"""`python -m bench [--quick] [--scale 0.1] [--only engine,path]`: one table of figures.
 
---quick runs every part at small sizes, as a smoke test: its figures mean nothing and are not
-written down.
+It is printed, and written to bench/RESULTS.md.
+
+--quick runs every part at small sizes, as a smoke test: its figures mean nothing. Only a run at
+full size is written down, unless --out names a file.
 """
 
 from __future__ import annotations
@@ -24,13 +26,14 @@ PARTS = ("engine", "path")
 def main(arguments: list[str]) -> int:
     """Run, print, write down."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes, nothing written down")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, a smoke test")
+    parser.add_argument("--scale", type=float, default=1, help="share of the full row counts")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas")
     parser.add_argument("--no-spark", action="store_true", help="leave out the Spark road")
     parser.add_argument("--seconds", type=float, default=10, help="how long each rate is held")
     parser.add_argument("--out", type=Path, help="where the table goes, default bench/RESULTS.md")
     options = parser.parse_args(arguments)
-    sizes = QUICK if options.quick else Sizes()
+    sizes = QUICK if options.quick else scaled(options.scale)
     facts = machine()
     started = time.monotonic()
     figures: list[Figure] = []
@@ -38,15 +41,22 @@ def main(arguments: list[str]) -> int:
     if "engine" in options.only:
         figures += engine.run(sizes, by_hand)
     if "path" in options.only:
-        roads = ("local",) if options.no_spark else ("local", "spark")
+        roads = ("local",) if options.no_spark else ("spark", "local")
         seconds = min(options.seconds, 1) if options.quick else options.seconds
         figures += path.run(path.PathSizes(sizes, seconds=seconds, roads=roads), by_hand.rss_mb)
     text = report(figures, facts, sizes, time.monotonic() - started)
     print(text)
-    out = options.out or (None if options.quick else RESULTS)
+    is_full = not options.quick and options.scale == 1
+    out = options.out or (RESULTS if is_full else None)
     if out is not None:
         out.write_text(text)
     return 0
+
+
+def scaled(share: float) -> Sizes:
+    """The full workload times a share."""
+    full = Sizes()
+    return Sizes(*(int(share * n) for n in (full.customers, full.orders, full.changes)))
 
 
 def report(figures: list[Figure], facts: list[str], sizes: Sizes, elapsed_s: float) -> str:
