@@ -79,7 +79,7 @@ def report(figures: list[Figure], facts: list[str], sizes: Sizes, elapsed_s: flo
 def _line(figure: Figure) -> str:
     value = f"{_number(figure.value)} {figure.unit}"
     peer_value = "" if figure.peer_value is None else _number(figure.peer_value)
-    ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
+    ratio = "" if figure.ratio is None else f"{figure.ratio:.2g}"
     cells = (figure.group, figure.what, value, figure.peer, peer_value, ratio)
     return f"| {' | '.join(cells)} |"
 

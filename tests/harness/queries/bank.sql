@@ -24,5 +24,9 @@ SELECT p.owner AS payer, r.owner AS payee, count(*) AS n, sum(t.amount) AS amoun
 FROM transfers t JOIN accounts p ON p.account = t.payer JOIN accounts r ON r.account = t.payee GROUP BY p.owner, r.owner;
 -- name: never_paid
 SELECT account, owner FROM accounts WHERE account NOT IN (SELECT payer FROM transfers);
+-- name: by_generated_column
+SELECT kind, count(*) AS n, sum(amount) AS amount, max(kind || id) AS last FROM transfers GROUP BY kind;
+-- name: carry_generated
+SELECT * FROM transfers WHERE kind = 'large';
 -- name: by_hour
 SELECT date_trunc('day', at) AS day, count(*) AS n, sum(amount) AS amount FROM transfers GROUP BY date_trunc('day', at);

@@ -40,3 +40,9 @@ SELECT h.rack, v.level FROM hosts h CROSS JOIN levels v;
 SELECT host, count(*) AS n FROM lines GROUP BY host HAVING count(*) > (SELECT avg(n) FROM (SELECT count(*) AS n FROM lines GROUP BY host) x);
 -- name: single_row_subquery
 SELECT level, weight, (SELECT count(*) FROM lines) AS all_lines FROM levels;
+-- name: partitions
+SELECT * FROM readings;
+-- name: partition_sums
+SELECT site, count(*) AS n, sum(value) AS total, bool_or(flag) AS flagged, max(seq) AS last FROM readings GROUP BY site;
+-- name: partition_join
+SELECT r.site, r.seq, r.value - s.value AS apart FROM readings r JOIN readings s ON s.seq = r.seq AND s.site < r.site;

@@ -1,4 +1,7 @@
-"""Tables without a key under REPLICA IDENTITY FULL: bags, with rows that are there many times."""
+"""Tables without a key under REPLICA IDENTITY FULL: bags, with rows that are there many times.
+
+And a partitioned table, whose rows move from one partition to another.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,16 @@ CREATE TABLE hosts (host text, rack text, note text);
 ALTER TABLE hosts REPLICA IDENTITY FULL;
 ALTER TABLE hosts ALTER COLUMN note SET STORAGE EXTERNAL;
 CREATE TABLE levels (level text PRIMARY KEY, weight integer);
+CREATE TABLE readings (
+    site text, seq integer, value numeric(8,3), flag boolean,
+    PRIMARY KEY (site, seq)
+) PARTITION BY LIST (site);
+CREATE TABLE readings_north PARTITION OF readings FOR VALUES IN ('n1', 'n2');
+CREATE TABLE readings_south PARTITION OF readings FOR VALUES IN ('s1')
+    PARTITION BY RANGE (seq);
+CREATE TABLE readings_south_low PARTITION OF readings_south FOR VALUES FROM (0) TO (10);
+CREATE TABLE readings_south_rest PARTITION OF readings_south DEFAULT;
+CREATE TABLE readings_rest PARTITION OF readings DEFAULT;
 """
 
 _HOSTS = draw.choice("alpha", "beta", "gamma", "delta")
@@ -49,6 +62,18 @@ LOGS = TestSchema(
             rows=6,
         ),
         TableSpec(
+            "readings",
+            {
+                "site": draw.choice("n1", "n2", "s1", "x"),
+                "seq": draw.integers(0, 20),
+                "value": draw.nullable(draw.decimals(-5, 99, 3), 0.1),
+                "flag": draw.nullable(draw.booleans()),
+            },
+            key=("site", "seq"),
+            rows=40,
+            weight=2,
+        ),
+        TableSpec(
             "levels",
             {"level": _LEVELS, "weight": draw.nullable(draw.integers(1, 3))},
             key=("level",),
@@ -56,5 +81,5 @@ LOGS = TestSchema(
             weight=0.5,
         ),
     ),
-    truncates=("hosts", "lines, hosts"),
+    truncates=("hosts", "lines, hosts", "readings"),
 )
