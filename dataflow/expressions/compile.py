@@ -111,7 +111,7 @@ def _call(call: Call, arguments: list[Node]) -> Node:
     kernel = kernel_for(call.function, types, call.type)
     if kernel is None:
         names = ", ".join(t.name for t in types)
-        raise InvariantError("no_kernel", f'no kernel for "{call.function}" ({names})')
+        raise InvariantError("plan.no_kernel", f'no kernel for "{call.function}" ({names})')
     return CallNode(kernel, arguments)
 
 

@@ -190,4 +190,5 @@ def _fixed_units(number: Decimal, scale: int) -> int:
 
 
 def _does_not_fit(scale: int) -> InvariantError:
-    return InvariantError("numeric_form", f"a number does not fit fixed point of scale {scale}")
+    what = f"a number does not fit fixed point of scale {scale}"
+    return InvariantError("plan.numeric_form", what)
