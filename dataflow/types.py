@@ -104,6 +104,7 @@ class SqlType:
     name is format_type(oid, typmod), always valid in a cast: "numeric(12,2)", "integer", "mood".
     is_bytewise: text order and equality are the order of the bytes (collation C or POSIX).
     is_enum: an enum, so that equal text is equal value.
+    is_deterministic: False under a collation that calls texts of different bytes equal.
     """
 
     name: str
@@ -114,6 +115,7 @@ class SqlType:
     is_bytewise: bool = True
     collation: str = ""
     is_enum: bool = False
+    is_deterministic: bool = True
 
     @property
     def physical(self) -> str:

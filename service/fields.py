@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dataflow.schema import Field
-from dataflow.types import sql_type
+from dataflow.types import SqlType, TypeKind
 
 
 def to_json(fields: Iterable[Field]) -> list[dict[str, Any]]:
@@ -20,6 +20,10 @@ def to_json(fields: Iterable[Field]) -> list[dict[str, Any]]:
             "typmod": f.type.typmod,
             "is_bytewise": f.type.is_bytewise,
             "collation": f.type.collation,
+            "kind": f.type.kind.value,
+            "scale": f.type.scale,
+            "is_enum": f.type.is_enum,
+            "is_deterministic": f.type.is_deterministic,
         }
         for f in fields
     ]
@@ -29,19 +33,24 @@ def from_json(facts: Iterable[Mapping[str, Any]]) -> tuple[Field, ...]:
     """The fields again.
 
     >>> from dataflow.types import fixed
-    >>> fields = (Field("price", fixed(12, 2), False),)
+    >>> mood = SqlType("mood", 70001, -1, TypeKind.OPAQUE, is_enum=True)
+    >>> fields = (Field("price", fixed(12, 2), False), Field("mood", mood))
     >>> from_json(to_json(fields)) == fields
     True
     """
     return tuple(
         Field(
             f["name"],
-            sql_type(
+            SqlType(
                 f["type"],
                 f["oid"],
                 f["typmod"],
-                is_bytewise=f["is_bytewise"],
-                collation=f["collation"],
+                TypeKind(f["kind"]),
+                f["scale"],
+                f["is_bytewise"],
+                f["collation"],
+                f["is_enum"],
+                f["is_deterministic"],
             ),
             f["nullable"],
         )

@@ -131,9 +131,11 @@ class PostgresAnalyzer:
                 nulls = ", ".join(f"{_null(t)} AS c{i + 1}" for i, t in enumerate(columns))
                 text += f" FROM (SELECT {nulls}) AS s"
             with self._step("the types of the query's parts cannot be asked"):
+                # Under the query's own search_path: NULLIF, CASE x WHEN and IS DISTINCT FROM do
+                # not name their operator, so that it is looked up again, as in the evaluator.
                 cursor = self._cursor()
-                cursor.execute("SET LOCAL search_path = ''")
                 cursor.execute(_CREATE + text)
+                cursor.execute("SET LOCAL search_path = ''")
                 fields = ColumnTypes(cursor).read_fields(self._oid(f"pg_temp.{_VIEW}"))
                 types += [f.type for f in fields.values()]
         return tuple(types)
@@ -158,10 +160,12 @@ class PostgresAnalyzer:
             part = expressions[begin : begin + _MOST_COLUMNS]
             with self._step("a constant cannot be computed"):
                 cursor = self._cursor()
+                columns = ", ".join(f"{e} AS v{i}" for i, e in enumerate(part))
+                cursor.execute(f"{_CREATE}SELECT {columns}")
                 cursor.execute("SET LOCAL search_path = ''; SET LOCAL transaction_read_only = on")
                 raw = new_type(tuple(string_types), "raw", lambda value, _: value)
                 psycopg2.extensions.register_type(raw, cursor)
-                cursor.execute("SELECT " + ", ".join(part))
+                cursor.execute(f"SELECT * FROM pg_temp.{_VIEW}")
                 found += cursor.fetchone() or ()
         return found
 

@@ -78,7 +78,13 @@ class ColumnTypes:
         if not collation_oid:
             return type
         if is_exact is False:
-            return replace(type, kind=TypeKind.OPAQUE, is_bytewise=False, collation=collation or "")
+            return replace(
+                type,
+                kind=TypeKind.OPAQUE,
+                is_bytewise=False,
+                collation=collation or "",
+                is_deterministic=False,
+            )
         return replace(type, is_bytewise=is_bytewise, collation=collation or "")
 
     def _based(self, name: str, oid: int, typmod: int, kind: str) -> SqlType:

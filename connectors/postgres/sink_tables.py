@@ -82,8 +82,13 @@ def stage(cursor: Any, table: SinkTable, rows: Iterable[Delta]) -> int:
     check_name(cursor, table)
     drop(cursor, table, is_staged=True)
     target = staged_target_of(table)
+    wanted = {f.type.collation for f in target.fields if f.type.collation}
+    cursor.execute(
+        "SELECT c FROM unnest(%s::text[]) c WHERE to_regcollation(c) IS NOT NULL", (sorted(wanted),)
+    )
+    collations = frozenset(c for (c,) in cursor.fetchall())
     with _NamesOf(table):
-        cursor.execute(sink_target.create_table(target))
+        cursor.execute(sink_target.create_table(target, collations))
     counter = _Counter(target)
     chunks = (lines for delta in rows for lines in counter.lines(delta))
     reader = copy_text.ChunkReader(chunks)

@@ -98,9 +98,16 @@ def key_name(table: SinkTable) -> str:
     return clip_name(target_of(table).name, NAME_BYTES - len("_pkey")) + "_pkey"
 
 
-def create_table(target: Target) -> str:
-    """CREATE TABLE without its key, which comes after the rows."""
-    columns = ", ".join(f"{quote_name(c.name)} {c.type.name}" for c in target.columns)
+def create_table(target: Target, collations: frozenset[str] = frozenset()) -> str:
+    """CREATE TABLE without its key, which comes after the rows.
+
+    collations: those of the columns that the sink has too.
+    """
+    columns = ", ".join(
+        f"{quote_name(c.name)} {c.type.name}"
+        + (f" COLLATE {c.type.collation}" if c.type.collation in collations else "")
+        for c in target.columns
+    )
     return f"CREATE TABLE {target.sql} ({columns}) WITH (fillfactor = {FILL_FACTOR})"
 
 

@@ -2,7 +2,8 @@
 
 PostgreSQL's `=` says equal exactly when the bits of the key forms are equal, so that rows may be
 hashed and compared as bytes: 1.50 = 1.5, -0.0 = 0.0, 'a ' = 'a' in char(n), 24 hours = 1 day.
-Text is compared by its bytes, which is right for every deterministic collation.
+Text is compared by its bytes, which is right for every deterministic collation; under any other
+there is no key form.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ def key_form(expression: Expression) -> Expression | None:
     NULL stays NULL.
     """
     type = expression.type
+    if not type.is_deterministic:
+        return None
     if type.kind in _IDENTICAL or type.is_enum:
         return expression
     if type.kind in _CALLED:

@@ -188,14 +188,26 @@ class Grouping:
             check_key(self._context, expression, where, words)
 
 
+KEY_HINT = (
+    "cast it to text or another type whose equality is that of its text, "
+    'text under a collation by COLLATE "C"'
+)
+
+
 def check_key(context: Context, expression: Expression, where: str, words: tuple[str, ...]) -> None:
     """Refuse a type whose equal values cannot be told from its bytes."""
     if key_form(expression) is None:
         raise context.refuse(
-            f"the type {expression.type.name} is not maintained in {where}",
-            "cast it to text or another type whose equality is that of its text",
-            *words,
+            f"{shown_type(expression)} is not maintained in {where}", KEY_HINT, *words
         )
+
+
+def shown_type(expression: Expression) -> str:
+    """The type of an expression as refusals name it, with the column if it is one."""
+    type = expression.type
+    collate = "" if type.is_deterministic else f" COLLATE {type.collation}"
+    column = f' of column "{expression.name}"' if isinstance(expression, ColumnRef) else ""
+    return f"the type {type.name}{collate}{column}"
 
 
 def _name(expression: Expression, node: exp.Expr) -> str:

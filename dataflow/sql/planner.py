@@ -11,6 +11,7 @@ from dataflow.sql.analysis import Analysis, Analyzer
 from dataflow.sql.bind import bind_query
 from dataflow.sql.check import check_plan
 from dataflow.sql.explain import evaluated_in_postgres
+from dataflow.sql.join_keys import check_join_keys
 from dataflow.sql.keys import view_key
 from dataflow.sql.parse import parse
 from dataflow.sql.plan import Plan, ViewPlan
@@ -46,6 +47,7 @@ def plan_view(query: str, analyzer: Analyzer) -> ViewPlan:
     check_plan(plan)
     root = rewrite(plan)
     check_plan(root)
+    check_join_keys(query, root)
     if root.fields != plan.fields:
         raise InvariantError("sql.plan", "a rule changed the fields of a view")
     return ViewPlan(root, view_key(root), tuple(context.warnings), evaluated_in_postgres(root))

@@ -1,0 +1,59 @@
+"""Joins by an equality that has no key form are refused by name.
+
+Such a join would compare every row of one side with every row of the other in PostgreSQL. Beside
+another equality that is a key, it is a condition like any other.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dataflow.errors import Position, SqlError
+from dataflow.expressions.ir import ColumnRef, Expression, InPostgres, columns_of
+from dataflow.expressions.keys import key_form
+from dataflow.sql.aggregates import KEY_HINT, shown_type
+from dataflow.sql.plan import Join, Plan, SemiJoin, inputs_of
+from dataflow.sql.rules.trees import conjuncts
+from dataflow.sql.text import find_words
+
+_SIDE = r"\(*\$\d(?:(?! OR | AND )[^=<>])*"
+_EQUALITY = re.compile(rf"{_SIDE} (?:=|OPERATOR\([^()]*\.=\)) {_SIDE}")
+
+
+def check_join_keys(query: str, plan: Plan) -> None:
+    """SqlError sql.not_maintained for a join whose only equalities have no key form."""
+    for below in inputs_of(plan):
+        check_join_keys(query, below)
+    if not isinstance(plan, Join | SemiJoin) or plan.left_keys:
+        return
+    n = len(plan.left.fields)
+    for part in conjuncts(plan.residual):
+        if _is_equality(part, n):
+            sides = [e for e in part.arguments if isinstance(e, ColumnRef)]  # type: ignore[union-attr]
+            unknown = [s for s in sides if key_form(s) is None]
+            shown = shown_type(unknown[0]) if unknown else "an equality under this collation"
+            raise SqlError(
+                "sql.not_maintained",
+                f"{shown} is not maintained as a join key",
+                hint=KEY_HINT,
+                position=_position(query, [s.name for s in sides]),
+            )
+
+
+def _is_equality(part: Expression, n: int) -> bool:
+    """Whether PostgreSQL is to compare one value of each side."""
+    if not isinstance(part, InPostgres) or len(part.arguments) != 2:
+        return False
+    if not _EQUALITY.fullmatch(part.sql):
+        return False
+    a, b = (columns_of(e) for e in part.arguments)
+    return bool(a and b) and (max(a) < n <= min(b) or max(b) < n <= min(a))
+
+
+def _position(query: str, names: list[str]) -> Position | None:
+    """Of the equality where its text shows it, else of the word that implies it."""
+    for words in (*((n, "=") for n in names), ("using",), ("in", "("), ("exists",)):
+        found = find_words(query, words)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,181 @@
+"""Oracle: PostgreSQL's own answers where equal values have different bytes, and where they do not.
+
+Nondeterministic collations need ICU, citext its extension; enums are everywhere.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from connectors.postgres.analyzer import PostgresAnalyzer
+from connectors.postgres.embedded import EmbeddedPostgres
+from dataflow.errors import Position, SqlError
+from dataflow.types import TypeKind
+from storage.memory import MemoryStore
+from tests.equality.history import History, run_history
+from tests.harness import draw
+from tests.harness.postgres import Database, new_database
+from tests.harness.schemas.base import TableSpec, TestSchema
+from tests.sql.planning import SOURCE, plan, refusal
+
+COLLATION = """
+CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+CREATE DOMAIN ci_text AS text COLLATE ci;
+CREATE TABLE words (
+    id integer PRIMARY KEY, a text COLLATE ci, b text COLLATE ci, plain text, d ci_text,
+    v varchar(9) COLLATE ci, f char(4) COLLATE ci, list text[] COLLATE ci)"""
+CITEXT = """
+CREATE EXTENSION citext;
+CREATE TABLE words (id integer PRIMARY KEY, c citext, e citext, plain text)"""
+ENUM = """
+CREATE TYPE mood AS ENUM ('sad', 'fine', 'glad');
+CREATE DOMAIN moody AS mood;
+CREATE TABLE words (id integer PRIMARY KEY, m mood, n mood, d moody)"""
+
+COLLATED = {
+    "constant": "SELECT id, a FROM words WHERE a = 'X' OR 'Yy' = b",
+    "in": "SELECT id FROM words WHERE a IN ('X', 'Yy')",
+    "columns": "SELECT id, a = b AS same, a <> b AS other, a IS DISTINCT FROM b AS d FROM words",
+    "explicit": "SELECT id FROM words WHERE plain = 'x' COLLATE ci",
+    "bytes": "SELECT id, a COLLATE \"C\" = 'X' AS same FROM words",
+    "case": "SELECT id, CASE a WHEN 'x' THEN 1 WHEN 'YY' THEN 2 END AS k FROM words",
+    "nullif": "SELECT id, nullif(a, 'X') AS n, coalesce(a, 'z') AS c FROM words",
+    "derived": "SELECT id, (a || 'q') = 'XQ' AS e, a::varchar(1) = 'X' AS v FROM words",
+    "types": "SELECT id, d = 'X' AS d, v = 'X' AS v, f = 'X' AS f, list = '{X}' AS l FROM words",
+    "text": "SELECT id, length(a) AS l, upper(a) AS u, a < 'Y' AS o FROM words",
+    "grouped": 'SELECT a COLLATE "C" AS a, count(*) AS n FROM words GROUP BY 1',
+    "residual": "SELECT w.id FROM words w JOIN words x ON w.id = x.id AND w.a = x.b",
+}
+CITEXTS = {
+    "constant": "SELECT id, c FROM words WHERE c = 'X' OR 'yy' = e",
+    "in": "SELECT id FROM words WHERE c IN ('X', 'yy')",
+    "columns": "SELECT id, c = e AS same, c <> e AS other, c IS DISTINCT FROM e AS d FROM words",
+    "text": "SELECT id, c = plain AS same, c::text = 'X' AS bytes FROM words",
+    "case": "SELECT id, CASE c WHEN 'x' THEN 1 WHEN 'YY' THEN 2 END AS k FROM words",
+    "nullif": "SELECT id, nullif(c, 'X') AS n, coalesce(c, 'z') AS c FROM words",
+    "like": "SELECT id, c LIKE 'x%' AS l, c || 'q' AS k, lower(c) AS lower FROM words",
+    "residual": "SELECT w.id FROM words w JOIN words x ON w.id = x.id AND w.c = x.e",
+    "constants": "SELECT id, nullif('x'::citext, 'X'::citext) AS n FROM words",
+}
+ENUMS = {
+    "constant": "SELECT id FROM words WHERE m = 'sad' OR n <> 'fine'",
+    "columns": "SELECT id, m = n AS same, m IS DISTINCT FROM n AS d, m = d::mood AS k FROM words",
+    "parts": "SELECT coalesce(m, 'glad') AS m, nullif(n, 'sad') AS n, count(*) AS k FROM words"
+    " GROUP BY 1, 2",
+    "order": "SELECT min(m) AS least, max(n) AS most FROM words WHERE m < 'glad'",
+    "joined": "SELECT w.id, x.id AS other FROM words w JOIN words x ON w.m = x.n",
+    "distinct": "SELECT DISTINCT m, d FROM words",
+}
+LETTERS = draw.nullable(draw.choice("x", "X", "yy", "Yy", "YY", "z "))
+MOODS = draw.nullable(draw.choice("sad", "fine", "glad"))
+
+
+def check(server: EmbeddedPostgres, ddl: str, columns: dict, queries: dict[str, str]) -> None:
+    columns = {"id": draw.integers(1, 20), **columns}
+    schema = TestSchema("words", ddl, (TableSpec("words", columns, ("id",), 12),))
+    with new_database(server) as database:
+        outcome = run_history(database, MemoryStore(), History(schema, 7, 15, 2), queries)
+    assert not outcome.refused, outcome.refused
+    assert not outcome.faults, outcome.text(queries, "pytest tests/sql/test_collations.py")
+
+
+def collated(database: Database) -> Database:
+    if not database.rows("SELECT 1 FROM pg_collation WHERE collname = 'de-x-icu'"):
+        pytest.skip("no ICU")
+    database.execute(COLLATION)
+    return database
+
+
+def with_citext(database: Database) -> Database:
+    if not database.rows("SELECT 1 FROM pg_available_extensions WHERE name = 'citext'"):
+        pytest.skip("no citext")
+    database.execute(CITEXT)
+    return database
+
+
+def test_nondeterministic_collations(every_database: Database) -> None:
+    collated(every_database)
+    columns: dict[str, draw.Draw] = dict.fromkeys(("a", "b", "plain", "d", "v", "f"), LETTERS)
+    columns["list"] = draw.nullable(draw.choice("{x}", "{X}", "{x,y}"))
+    check(every_database.server, COLLATION, columns, COLLATED)
+
+
+def test_citext(every_database: Database) -> None:
+    with_citext(every_database)
+    check(every_database.server, CITEXT, dict.fromkeys(("c", "e", "plain"), LETTERS), CITEXTS)
+
+
+def test_enums(every_postgres: EmbeddedPostgres) -> None:
+    check(every_postgres, ENUM, dict.fromkeys(("m", "n", "d"), MOODS), ENUMS)
+
+
+CI = "text COLLATE public.ci"
+
+
+@pytest.mark.parametrize(
+    ("query", "named", "where", "position"),
+    [
+        ("SELECT a FROM words GROUP BY a", f'{CI} of column "a"', "GROUP BY", (1, 21)),
+        ("SELECT DISTINCT upper(a) AS u FROM words", CI, "DISTINCT", (1, 8)),
+        ("SELECT count(DISTINCT a) AS n FROM words", CI, "count(DISTINCT)", (1, 8)),
+        ("SELECT a FROM words UNION SELECT b FROM words", CI, "UNION", (1, 21)),
+        ("SELECT list FROM words GROUP BY list", "text[] COLLATE", "GROUP BY", (1, 24)),
+        ("SELECT d FROM words GROUP BY d", "public.ci_text", "GROUP BY", (1, 21)),
+        ("SELECT w.id FROM words w JOIN words x ON w.a = x.b", CI, "join key", (1, 44)),
+        ("SELECT w.id FROM words w, words x\nWHERE w.a = x.b", CI, "join key", (2, 9)),
+        ("SELECT w.id FROM words w JOIN words x USING (a)", CI, "join key", (1, 39)),
+        ("SELECT id FROM words WHERE a IN (SELECT b FROM words)", CI, "join key", (1, 30)),
+        (
+            "SELECT w.id FROM words w LEFT JOIN words x ON w.plain = x.plain COLLATE ci",
+            "collation",
+            "join key",
+            (1, 49),
+        ),
+    ],
+)
+def test_keys_without_a_deterministic_collation_are_refused(
+    every_database: Database, query: str, named: str, where: str, position: tuple[int, int]
+) -> None:
+    error = refusal(collated(every_database), query)
+    assert isinstance(error, SqlError) and error.code == "sql.not_maintained"
+    assert named in error.what and where in error.what
+    assert error.hint and error.position == Position(*position)
+
+
+@pytest.mark.parametrize(
+    ("query", "where"),
+    [
+        ("SELECT c FROM words GROUP BY c", "GROUP BY"),
+        ("SELECT DISTINCT c FROM words", "DISTINCT"),
+        ("SELECT w.id FROM words w JOIN words x ON w.c = x.e", "join key"),
+        ("SELECT w.id FROM words w JOIN words x USING (c)", "join key"),
+    ],
+)
+def test_citext_is_no_key(every_database: Database, query: str, where: str) -> None:
+    error = refusal(with_citext(every_database), query)
+    assert error.code == "sql.not_maintained"
+    assert 'public.citext of column "c"' in error.what and where in error.what
+
+
+def test_what_the_analyzer_says_of_types(every_database: Database) -> None:
+    """The same of a column and of a part of a query."""
+    every_database.execute(ENUM)
+    asked = ["coalesce(c1, 'sad')", "c2", "ARRAY[c1]", "c1::text"]
+    with PostgresAnalyzer(every_database.dsn, SOURCE) as analyzer:
+        fields = analyzer.relation("public", "words").relation.fields  # type: ignore[union-attr]
+        types = [f.type for f in fields]
+        parts = analyzer.types([types[1], types[3]], asked)
+    assert [t.is_enum for t in types] == [False, True, True, True]
+    assert [t.is_enum for t in parts] == [True, True, False, False]
+    assert plan(every_database, "SELECT id FROM words WHERE m = 'sad'").evaluates == ()
+
+
+def test_a_nondeterministic_type_is_opaque_on_both_roads(every_database: Database) -> None:
+    collated(every_database)
+    with PostgresAnalyzer(every_database.dsn, SOURCE) as analyzer:
+        fields = analyzer.relation("public", "words").relation.fields  # type: ignore[union-attr]
+        types = {f.name: f.type for f in fields}
+        parts = analyzer.types([types["a"], types["plain"]], ["c1 || 'x'", "c2 COLLATE public.ci"])
+    assert types["plain"].is_deterministic
+    for type in (*(types[n] for n in ("a", "d", "v", "f", "list")), *parts):
+        assert not type.is_deterministic and type.kind is TypeKind.OPAQUE
