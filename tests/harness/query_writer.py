@@ -7,7 +7,7 @@ expression that fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -44,26 +44,46 @@ COMPARISONS = ("=", "<>", "<", "<=", ">", ">=", "=", "IS DISTINCT FROM")
 
 LIKES = ("'a%'", "'%e%'", "'_a%'", "'%r'", "'a'")
 
-_EXPRESSIONS: Mapping[str, Callable[[Random, str, str], str]] = {
-    "int": lambda rng, a, b: rng.choice(
-        (
-            f"({a} % 7)",
-            f"(({a}) % 100 + {b})",
-            f"({a} / 3)",
-            f"abs({a} % 50)",
-            f"coalesce({a}, {b})",
-        )
+# {a} is an expression of the family, {b} a constant of it. Some have no native kernel.
+_EXPRESSIONS: Mapping[str, Sequence[str]] = {
+    "int": (
+        "({a} % 7)",
+        "(({a}) % 100 + {b})",
+        "({a} / 3)",
+        "abs({a} % 50)",
+        "coalesce({a}, {b})",
+        "nullif({a}, {b})",
+        "greatest({a}, {b})",
+        "length(({a})::text)",
+        "width_bucket(({a})::numeric % 50, 0, 50, 5)",
     ),
-    "num": lambda rng, a, b: rng.choice(
-        (f"({a} + {b})", f"({a} * {b})", f"round({a}, 1)", f"({a} / 4)", f"coalesce({a}, {b})")
+    "num": (
+        "({a} + {b})",
+        "({a} * {b})",
+        "round({a}, 1)",
+        "({a} / 4)",
+        "coalesce({a}, {b})",
+        "trunc({a}, 1)",
+        "least({a}, {b})",
+        "(-{a})",
+        "({a})::numeric",
     ),
-    "float": lambda rng, a, b: rng.choice((f"({a} * 2)", f"coalesce({a}, {b})", f"({a} / 2)")),
-    "text": lambda rng, a, b: rng.choice(
-        (f"upper({a})", f"({a} || {b})", f"coalesce({a}, {b})", f"substr({a}, 1, 2)", f"md5({a})")
+    "float": ("({a} * 2)", "coalesce({a}, {b})", "({a} / 2)", "abs({a})", "sqrt(abs({a}))"),
+    "text": (
+        "upper({a})",
+        "({a} || {b})",
+        "coalesce({a}, {b})",
+        "substr({a}, 1, 2)",
+        "md5({a})",
+        "regexp_replace({a}, '[aeiou]', '#', 'g')",
+        "split_part({a}, ' ', 1)",
+        "lpad({a}, 6, '.')",
+        "translate({a}, 'abc', 'xy')",
+        "quote_literal({a})",
     ),
-    "bool": lambda rng, a, b: rng.choice((f"(NOT {a})", f"({a} IS TRUE)", f"coalesce({a}, {b})")),
-    "date": lambda rng, a, b: rng.choice((f"coalesce({a}, {b})", f"nullif({a}, {b})")),
-    "time": lambda rng, a, b: rng.choice((f"coalesce({a}, {b})", f"date_trunc('day', {a})")),
+    "bool": ("(NOT {a})", "({a} IS TRUE)", "coalesce({a}, {b})", "({a} = {b})", "({a} > {b})"),
+    "date": ("coalesce({a}, {b})", "nullif({a}, {b})", "({a} - 1)", "least({a}, {b})"),
+    "time": ("coalesce({a}, {b})", "date_trunc('day', {a})", "({a} + interval '1 month')"),
 }
 
 
@@ -296,7 +316,8 @@ class QueryWriter:
         columns = [c for c in _columns_of(relations) if c.family == family]
         if depth and rng.random() < 0.5:
             inner = self._term_of(relations, family, depth - 1)
-            sql = _EXPRESSIONS[family](rng, inner.sql, self._literal(family))
+            form = rng.choice(_EXPRESSIONS[family])
+            sql = form.format(a=inner.sql, b=self._literal(family))
             if rng.random() < 0.15:
                 predicate = self._predicate(relations, 0)
                 sql = f"CASE WHEN {predicate} THEN {sql} ELSE {inner.sql} END"
