@@ -30,6 +30,7 @@ from service.writer import SinkWriter
 POLL_S = 0.02
 IDLE_PROGRESS_S = 5.0
 RECONCILE_S = 1.0
+REPORT_S = 1.0
 RECONNECT_S = (0.1, 5.0)
 
 
@@ -50,7 +51,8 @@ class Pipeline:
         self._mute_until = 0
         self._builds: dict[str, ViewBuild] = {}
         self._desk = Desk(parts.control(), self._engine, parts)
-        self._synced_at = self._reconciled_at = self._progressed_at = 0.0
+        self._reconciled_at = self._reported_at = self._progressed_at = 0.0
+        self._synced_at = time.monotonic()
 
     def stop(self) -> None:
         """Ask the loop to end after the epoch in hand."""
@@ -127,6 +129,9 @@ class Pipeline:
         if now - self._synced_at > self._settings.sync_interval_s:
             self._synced_at = now
             self._checkpoint()
+        if now - self._reported_at > REPORT_S:
+            self._reported_at = now
+            self._report()
 
     def _poll(self) -> SourceBatch | None:
         if self._stream is None:
@@ -177,6 +182,10 @@ class Pipeline:
         self._engine.commit(None, written=self._written(), sync=True)
         if self._stream is not None and self._engine.position:
             self._stream.confirm(self._engine.position)
+
+    def _report(self) -> None:
+        """Tell people how things stand."""
+        if self._stream is not None:
             self._metrics.source_position = self._stream.received_position
         self._desk.report(self._builds)
         self._metrics.write()
