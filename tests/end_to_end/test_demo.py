@@ -1,0 +1,49 @@
+"""Oracle: the demo's own verdict, which is its exit code; and the list of processes after it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+SMALL = ["--customers", "500", "--orders", "3000", "--backfill", "local"]
+DEMO = [sys.executable, "-m", "service.cli", "demo", *SMALL]
+
+
+@pytest.mark.timeout(300)
+def test_demo_compares_equal(tmp_path: Path) -> None:
+    picture = tmp_path / "demo.svg"
+    ended = subprocess.run(
+        [*DEMO, "--seconds", "6", "--svg", str(picture)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "comparisons equal, 0 different" in ended.stdout
+    assert "http" not in picture.read_text().replace("http://www.w3.org/2000/svg", "").replace(
+        "https://www.textualize.io", ""
+    )
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_demo_leaves_nothing(how: signal.Signals) -> None:
+    demo = subprocess.Popen(DEMO, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert demo.stdout is not None
+    for line in demo.stdout:
+        if "live traffic" in line:
+            break
+    time.sleep(2)
+    family = psutil.Process(demo.pid).children(recursive=True)
+    assert family
+    demo.send_signal(how)
+    demo.communicate(timeout=120)
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert not alive, f"left behind: {alive}"
