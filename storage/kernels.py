@@ -93,13 +93,27 @@ def xxh64(data, start, end, seed):
     return h ^ (h >> np.uint64(32))
 
 
+@njit(nogil=True, cache=True, inline="always")
+def fold(h, x):
+    """Fold the hash of one more value into the hash of a row; `mix_*` do this for columns."""
+    return splitmix(h * _P1 + x)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def fold_null(h):
+    """Fold a NULL: by another factor, so that no value is like it under both seeds of a row."""
+    return splitmix(h * _P2 + _NULL)
+
+
 @njit(nogil=True, cache=True)
 def mix_fixed(hashes, values, valid):
     """Fold one fixed-width column (bits as uint64) into hashes; an empty `valid` means no NULLs."""
     nullable = valid.shape[0] > 0
     for i in range(hashes.shape[0]):
-        x = _NULL if nullable and not valid[i] else splitmix(values[i])
-        hashes[i] = splitmix(hashes[i] * _P1 + x)
+        if nullable and not valid[i]:
+            hashes[i] = fold_null(hashes[i])
+        else:
+            hashes[i] = fold(hashes[i], splitmix(values[i]))
 
 
 @njit(nogil=True, cache=True)
@@ -108,10 +122,9 @@ def mix_bytes(hashes, offsets, data, valid, seed):
     nullable = valid.shape[0] > 0
     for i in range(hashes.shape[0]):
         if nullable and not valid[i]:
-            x = _NULL
+            hashes[i] = fold_null(hashes[i])
         else:
-            x = xxh64(data, offsets[i], offsets[i + 1], seed)
-        hashes[i] = splitmix(hashes[i] * _P1 + x)
+            hashes[i] = fold(hashes[i], xxh64(data, offsets[i], offsets[i + 1], seed))
 
 
 @njit(nogil=True, cache=True)
@@ -193,12 +206,3 @@ def sum_by_group(group, weights, groups):
     for i in range(group.shape[0]):
         out[group[i]] += weights[i]
     return out
-
-
-NULL_HASH = _NULL
-
-
-@njit(nogil=True, cache=True, inline="always")
-def fold(h, x):
-    """Fold the hash of one more value into the hash of a row; `mix_*` do this for columns."""
-    return splitmix(h * _P1 + x)

@@ -7,7 +7,7 @@ every image alive for the whole call, and a loop writes only to the arrays it is
 import numpy as np
 from numba import njit
 
-from storage.kernels import NULL_HASH, fold, splitmix, xxh64
+from storage.kernels import fold, fold_null, splitmix, xxh64
 from storage.page_access import HASHES, HEADER, byte_at, cell, row_count
 
 
@@ -23,18 +23,21 @@ def pack_bytes(offsets, base, out):
 @njit(nogil=True, cache=True)
 def _fold_bytes(out, packed, nulls, bit, heap, seed):
     for i in range(out.shape[0]):
-        x = NULL_HASH
-        if (nulls[i] >> bit) & np.uint64(1) == 0:
-            start = np.int64(packed[i] >> np.uint64(32))
-            x = xxh64(heap, start, start + np.int64(packed[i] & np.uint64(0xFFFFFFFF)), seed)
-        out[i] = fold(out[i], x)
+        if (nulls[i] >> bit) & np.uint64(1):
+            out[i] = fold_null(out[i])
+            continue
+        start = np.int64(packed[i] >> np.uint64(32))
+        stop = start + np.int64(packed[i] & np.uint64(0xFFFFFFFF))
+        out[i] = fold(out[i], xxh64(heap, start, stop, seed))
 
 
 @njit(nogil=True, cache=True)
 def _fold_fixed(out, values, nulls, bit):
     for i in range(out.shape[0]):
-        x = NULL_HASH if (nulls[i] >> bit) & np.uint64(1) else splitmix(values[i])
-        out[i] = fold(out[i], x)
+        if (nulls[i] >> bit) & np.uint64(1):
+            out[i] = fold_null(out[i])
+        else:
+            out[i] = fold(out[i], splitmix(values[i]))
 
 
 @njit(nogil=True, cache=True)
