@@ -33,7 +33,7 @@ class Tuning:
 
     page_rows: int = 1024
     page_heap_bytes: int = 1 << 18
-    memory_rows: int = 16384
+    memory_rows: int = 65_536
     fan: int = 4
     fuel: int = 6
     merge_pages: int = 4
