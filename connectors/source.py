@@ -19,6 +19,8 @@ from dataflow.schema import Relation, RelationName
 class SourceBatch:
     """Whole transactions up to and including `position`.
 
+    last_commit: where the newest of the transactions ends, 0 when there is none; `position` may
+    lie beyond it, where nothing of ours has happened.
     changes are in order for each relation. commit_time_us: microseconds since 1970 at which the
     newest of the transactions committed at the source, 0 when there was none.
     """
@@ -28,6 +30,7 @@ class SourceBatch:
     transactions: int
     rows: int
     commit_time_us: int = 0
+    last_commit: int = 0
 
 
 class SnapshotPart(Protocol):

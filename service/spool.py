@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from connectors.source import SourceBatch
@@ -27,9 +28,7 @@ class Spool:
     def append(self, batch: SourceBatch) -> None:
         """Add a batch; one without changes of our relations still carries its position."""
         changes = [c for c in batch.changes if c.relation.name in self._relations]
-        kept = SourceBatch(
-            batch.position, changes, batch.transactions, batch.rows, batch.commit_time_us
-        )
+        kept = replace(batch, changes=changes)
         self._file.seek(self._write_at)
         pickle.dump(kept, self._file, protocol=pickle.HIGHEST_PROTOCOL)
         self._write_at = self._file.tell()

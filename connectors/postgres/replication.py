@@ -108,6 +108,8 @@ class ReplicationStream:
     ) -> SourceBatch | None:
         """Whole transactions that have arrived: as many as fit max_rows, but at least one.
 
+        Each counts as one row at least, so that max_rows 1 gives them one by one.
+
         Returns at once when something is there and no more is arriving; None after timeout_s. A
         batch without changes moves the position of an idle source. `until`: never go beyond
         this position. TemporaryError when the connection is lost: make a new stream from
@@ -185,7 +187,7 @@ class ReplicationStream:
             first = self._queue[0]
             if until is not None and first.end > until:
                 break
-            if taken and rows + first.rows > max_rows:
+            if taken and rows + max(first.rows, 1) > max_rows:
                 break
             taken.append(self._queue.popleft())
             rows += first.rows
@@ -222,6 +224,7 @@ class ReplicationStream:
             sum(t.end > self._start for t in taken),
             sum(map(len, changes)),
             newest,
+            taken[-1].end if taken else 0,
         )
 
     # --- the reader's side ------------------------------------------------------------------
