@@ -79,6 +79,22 @@ def test_batches_are_whole_transactions(table: Database) -> None:
     assert [b.position for b in batches] == sorted({b.position for b in batches})
 
 
+def test_one_transaction_a_batch_and_where_it_ends(table: Database) -> None:
+    """What a snapshot between two transactions is told by: position alone may lie beyond it."""
+    with following(table, "t") as (source, stream):
+        between = []
+        for i in range(8):
+            table.execute(f"INSERT INTO t VALUES ({i})")
+            between.append(source.current_position())
+            table.execute("INSERT INTO other VALUES (1); DELETE FROM other")
+        batches = read_all(source, stream, max_rows=1)
+    full = [b for b in batches if b.rows]
+    assert ids(full) == list(range(8))
+    for batch, before, after in zip(full, [0, *between], between, strict=False):
+        assert before < batch.last_commit <= min(after, batch.position)
+    assert all(b.last_commit == 0 for b in batches if not b.transactions)
+
+
 def test_poll_never_crosses_until(table: Database) -> None:
     with opened(table, "t") as (source, [relation]):
         start = source.current_position()
