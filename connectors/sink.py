@@ -6,12 +6,13 @@ the same transaction names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dataflow.delta import Delta
-from dataflow.schema import Field
+from dataflow.errors import TidemarkError
+from dataflow.schema import VIEW_SOURCE, Field, RelationName
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class SinkTable:
         """schema.name, for people."""
         return f"{self.schema}.{self.name}"
 
+    @property
+    def relation(self) -> RelationName:
+        """What other views, and errors, call it."""
+        return RelationName(VIEW_SOURCE, self.schema, self.name)
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -46,7 +52,8 @@ class SinkEpoch:
 
     Every delta is consolidated. errors: rows of (view, operator, sqlstate, message, source row).
     swaps: staged tables that become visible first, in the same transaction; deltas may then
-    change them (what happened since their snapshot).
+    change them (what happened since their snapshot). refusals: views that the sink cannot take,
+    told in its catalog in the same transaction.
     """
 
     progress: Progress
@@ -54,6 +61,20 @@ class SinkEpoch:
     errors: Delta | None = None
     commit_time_us: int = 0
     swaps: tuple[SinkTable, ...] = ()
+    refusals: tuple[tuple[SinkTable, TidemarkError], ...] = ()
+
+    def without(self, views: Collection[RelationName]) -> SinkEpoch:
+        """The same epoch with nothing of these views in it."""
+        deltas = [(t, d) for t, d in self.deltas if t.relation not in views]
+        swaps = tuple(t for t in self.swaps if t.relation not in views)
+        return replace(self, deltas=deltas, swaps=swaps)
+
+    def refused(self, error: TidemarkError) -> SinkEpoch:
+        """The same epoch without the view that error.relation names, which it tells as failed."""
+        tables = [*self.swaps, *(t for t, _ in self.deltas)]
+        table = next(t for t in tables if t.relation == error.relation)
+        refusals = (*self.refusals, (table, error))
+        return replace(self.without({table.relation}), refusals=refusals)
 
 
 class Sink(Protocol):
@@ -64,7 +85,11 @@ class Sink(Protocol):
         ...
 
     def write(self, epoch: SinkEpoch) -> None:
-        """Apply in one transaction, durable on return in the order of calls."""
+        """Apply in one transaction, durable on return in the order of calls.
+
+        A SinkError with a relation is about that view alone: nothing of the epoch is written, and
+        without that view it can be.
+        """
         ...
 
     def stage(self, table: SinkTable, rows: Iterable[Delta]) -> int:

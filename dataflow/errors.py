@@ -6,6 +6,10 @@ Refuse (permanent, the user must change something) or retry (temporary): `is_tem
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataflow.schema import RelationName
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,10 @@ class Position:
 
 
 class TidemarkError(Exception):
-    """A named refusal or failure: code, what (lower case, with the object's name), detail, hint."""
+    """A named refusal or failure: code, what (lower case, with the object's name), detail, hint.
+
+    relation: the only table or maintained view that it is about; what does not read it goes on.
+    """
 
     is_temporary = False
 
@@ -29,6 +36,7 @@ class TidemarkError(Exception):
         detail: str = "",
         hint: str = "",
         position: Position | None = None,
+        relation: RelationName | None = None,
     ) -> None:
         super().__init__(f"{what} [{code}]")
         self.code = code
@@ -36,9 +44,16 @@ class TidemarkError(Exception):
         self.detail = detail
         self.hint = hint
         self.position = position
+        self.relation = relation
+
+    @property
+    def described(self) -> str:
+        """What happened and the facts, as the catalog keeps them."""
+        return f"{self.what}. {self.detail}" if self.detail else self.what
 
     def __reduce__(self) -> tuple:
-        return _rebuild, (type(self), self.code, self.what, self.detail, self.hint, self.position)
+        facts = (self.detail, self.hint, self.position, self.relation)
+        return _rebuild, (type(self), self.code, self.what, *facts)
 
 
 class SqlError(TidemarkError):
@@ -67,7 +82,7 @@ def _rebuild(
     kind: type[TidemarkError],
     code: str,
     what: str,
-    *facts: str,
+    *facts: Any,
 ) -> TidemarkError:
-    detail, hint, position = facts
-    return kind(code, what, detail=detail, hint=hint, position=position)  # type: ignore[arg-type]
+    detail, hint, position, relation = facts
+    return kind(code, what, detail=detail, hint=hint, position=position, relation=relation)

@@ -2,7 +2,8 @@
 
 Invariant: epochs reach the sink in order and each exactly once; after a lost connection the
 sink's own progress decides whether the epoch in hand was committed. At most `DEPTH` epochs wait:
-a slow sink slows the stepping, and so the source is read in larger batches.
+a slow sink slows the stepping, and so the source is read in larger batches. A view that the sink
+refuses is left out from then on, so that the others go on.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Iterable
 
 from connectors.sink import Sink, SinkEpoch
 from dataflow.errors import TidemarkError
+from dataflow.schema import RelationName
 from service.log import log
 from service.metrics import PipelineMetrics
 
@@ -31,6 +34,8 @@ class SinkWriter:
         self._failure: BaseException | None = None
         self._written = written
         self._submitted = written
+        self._left_out: set[RelationName] = set()
+        self._refusals: queue.SimpleQueue[TidemarkError] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="sink-writer", daemon=True)
         self._thread.start()
 
@@ -54,6 +59,27 @@ class SinkWriter:
         while self._written < self._submitted:
             self.check()
             time.sleep(0.001)
+
+    def leave_out(self, views: Iterable[RelationName]) -> None:
+        """Write nothing of these views until `forgive`."""
+        self._left_out.update(views)
+
+    def refusals(self) -> list[TidemarkError]:
+        """The errors, each with its view, for which views are left out; each is told once.
+
+        An epoch counts as written only when its refusals are here.
+        """
+        return [self._refusals.get() for _ in range(self._refusals.qsize())]
+
+    def forgive(self) -> None:
+        """Leave no view out any more; what was submitted with them must be written."""
+        self.drain()
+        self._left_out = set()
+
+    def restart(self) -> None:
+        """Count epochs from 0 again; the sink's progress is to be forgotten."""
+        self.drain()
+        self._written = self._submitted = 0
 
     def check(self) -> None:
         """Raise what stopped the thread, if anything did."""
@@ -80,6 +106,7 @@ class SinkWriter:
     def _write(self, epoch: SinkEpoch) -> None:
         pause, number = RETRY_S[0], epoch.progress.epoch
         is_unknown = False
+        epoch = epoch.without(self._left_out) if self._left_out else epoch
         while not self._stopping.is_set():
             try:
                 if is_unknown and self._is_in_sink(number):
@@ -87,6 +114,11 @@ class SinkWriter:
                 self._sink.write(epoch)
                 break
             except TidemarkError as error:
+                if error.relation is not None and not error.is_temporary:
+                    epoch = epoch.refused(error)
+                    self._left_out.add(error.relation)
+                    self._refusals.put(error)
+                    continue
                 if not error.is_temporary:
                     raise
                 is_unknown = True

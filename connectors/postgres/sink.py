@@ -111,7 +111,8 @@ class PostgresSink:
         """Apply in one transaction, durable on return in the order of calls.
 
         TemporaryError: not applied, or the outcome of the commit is unknown. SinkError
-        sink.fenced: another writer has this epoch. InvariantError sink.key_violation,
+        sink.fenced: another writer has this epoch; with a relation: a view cannot take its name
+        (sink.name_taken, sink.not_staged, sink.dependents). InvariantError sink.key_violation,
         sink.row_missing: nothing of the epoch is written.
         """
         self._ensure()
@@ -134,10 +135,16 @@ class PostgresSink:
         number = epoch.progress.epoch
         advance = f"SELECT tidemark.advance({quote_text(self._key)}, {number}, {positions})"
         waiting = [b"BEGIN", advance.encode()]
-        if epoch.swaps:
+        if epoch.swaps or epoch.refusals:
             _flush(cursor, waiting)
             for table in epoch.swaps:
-                sink_tables.swap(cursor, table)
+                try:
+                    sink_tables.swap(cursor, table)
+                except SinkError as error:
+                    error.relation = table.relation
+                    raise
+            for table, error in epoch.refusals:
+                sink_tables.tell_refusal(cursor, table, error)
         for target, delta in parts:
             changes = split_delta(target, delta)
             if is_large(changes):

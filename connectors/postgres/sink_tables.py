@@ -20,7 +20,7 @@ from connectors.postgres.sink_apply import key_violation, lines_of, rows_missing
 from connectors.postgres.sink_target import Target, staged_target_of, target_of
 from connectors.sink import SinkTable
 from dataflow.delta import Delta
-from dataflow.errors import SinkError
+from dataflow.errors import SinkError, TidemarkError
 
 _OURS = """SELECT 1 FROM tidemark.tables WHERE schema = %s AND name = %s
 AND %s::regclass IN (table_oid, view_oid)"""
@@ -266,6 +266,15 @@ class _NamesOf:
                 detail=str(error.diag.message_primary),
                 hint="rename the column in the query",
             ) from None
+
+
+def tell_refusal(cursor: Any, table: SinkTable, error: TidemarkError) -> None:
+    """The catalog says from now on that this view has failed, and why."""
+    cursor.execute(
+        "UPDATE tidemark.views SET status = 'failed', progress = NULL, code = %s, detail = %s, "
+        "hint = %s, updated_at = now() WHERE schema = %s AND name = %s",
+        (error.code, error.described, error.hint, table.schema, table.name),
+    )
 
 
 def forget_errors(cursor: Any, tables: Sequence[SinkTable]) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import psycopg2
 import pytest
 
 from connectors.postgres import sink_apply
+from connectors.postgres.control import Control, ViewRow
 from connectors.postgres.sink import PostgresSink
 from connectors.sink import Progress, SinkEpoch, SinkTable
 from dataflow import types
@@ -17,6 +19,8 @@ from dataflow.delta import Delta
 from dataflow.errors import InvariantError, SinkError, TemporaryError
 from dataflow.schema import Field
 from dataflow.types import SESSION_SETTINGS, TypeKind
+from service.metrics import PipelineMetrics
+from service.writer import SinkWriter
 from tests.harness.postgres import Database
 from tests.harness.sink_rows import SETUP, Oracle, bag_table, delta_of, keyed_table
 
@@ -299,3 +303,53 @@ def test_nothing_of_a_failed_stage_is_left(database: Database) -> None:
         ("b", 2),
     ]
     sink.close()
+
+
+def test_a_name_taken_late_refuses_one_view_alone(
+    sink: PostgresSink, every_database: Database
+) -> None:
+    """Staged, then the name is somebody else's: the epoch is written without that view."""
+    control = Control(every_database.dsn)
+    control.ensure()
+    control.insert_view(ViewRow("public", "small", "SELECT 1", "x1"))
+    _load(sink, SMALL_BAG)
+    sink.stage(SMALL, [Delta.of("is", [(1, b"a")], [1])])
+    every_database.execute("CREATE TABLE small (theirs int)")
+    rows = (SMALL_BAG, Delta.of("s", [(b"x",)], [2]))
+    epoch = _epoch(1, _small([(2, b"b")], [1]), rows, swaps=(SMALL,))
+    with pytest.raises(SinkError) as caught:
+        sink.write(epoch)
+    assert (caught.value.code, caught.value.relation) == ("sink.name_taken", SMALL.relation)
+    assert sink.read_progress() is None and not _held(every_database, SMALL_BAG)
+    sink.write(epoch.refused(caught.value))
+    assert sink.read_progress() == Progress(1, {"source": 10})
+    assert _held(every_database, SMALL_BAG) == Counter({("x",): 2})
+    assert every_database.rows("SELECT * FROM small") == []
+    (row,) = control.list_views()
+    assert (row.status, row.code) == ("failed", "sink.name_taken")
+    control.close()
+
+
+def test_the_writer_leaves_a_refused_view_out(
+    sink: PostgresSink, every_database: Database, tmp_path: Path
+) -> None:
+    _load(sink, SMALL_BAG)
+    sink.stage(SMALL, [])
+    every_database.execute("CREATE TABLE small (id int, v text)")
+    writer = SinkWriter(sink, 0, PipelineMetrics(tmp_path))
+    for number in (1, 2, 3):
+        rows = (SMALL_BAG, Delta.of("s", [(b"x",)], [1]))
+        swaps = (SMALL,) if number == 1 else ()
+        writer.submit(_epoch(number, _small([(number, b"a")], [1]), rows, swaps=swaps))
+    writer.drain()
+    assert [e.relation for e in writer.refusals()] == [SMALL.relation]
+    assert writer.refusals() == []
+    assert _held(every_database, SMALL_BAG) == Counter({("x",): 3})
+    assert every_database.rows("SELECT * FROM small") == []
+    every_database.execute("DROP TABLE small")
+    sink.stage(SMALL, [])
+    writer.forgive()
+    writer.submit(_epoch(4, _small([(4, b"a")], [1]), swaps=(SMALL,)))
+    writer.drain()
+    writer.close()
+    assert _held(every_database, SMALL) == Counter({("4", "a"): 1})
