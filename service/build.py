@@ -10,11 +10,11 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from connectors.sink import Sink
+from connectors.sink import Sink, SinkTable
 from connectors.source import Snapshot, SourceBatch
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
@@ -69,6 +69,13 @@ class BuildStatus:
         }
 
 
+def whole(table: SinkTable, chunks: Iterable[Delta]) -> Delta:
+    """All rows of a maintained view as one delta."""
+    parts = list(chunks)
+    kinds = [f.type.physical for f in table.fields]
+    return Delta.concat(parts).consolidate() if parts else Delta.empty(kinds)
+
+
 class ViewBuild:
     """One view on its way from definition to live.
 
@@ -80,7 +87,8 @@ class ViewBuild:
     ) -> None:
         self.definition = definition
         self.status = BuildStatus(road=parts.road)
-        self.failure: BaseException | None = None
+        self.failure: TidemarkError | None = None
+        self.refusal: TidemarkError | None = None
         self.is_cancelled = False
         self.is_nudged = False
         self.position = 0
@@ -103,6 +111,18 @@ class ViewBuild:
         """Begin; changes must be fed from now on."""
         self._thread.start()
 
+    def cancel(self, refusal: TidemarkError | None = None) -> None:
+        """Give up as soon as may be; with a refusal the view becomes failed."""
+        self.refusal = self.refusal or refusal
+        self.is_cancelled = True
+
+    def awaits_snapshot(self, position: int) -> bool:
+        """Whether transactions on both sides of the snapshot may still come after `position`.
+
+        Until then they must come one in a batch: the spool leaves out whole batches.
+        """
+        return self.position == 0 or self.position > position
+
     def feed(self, batch: SourceBatch) -> None:
         """Keep a batch that the live views have just stepped over."""
         self._spool.append(batch)
@@ -122,7 +142,7 @@ class ViewBuild:
             batch = self._spool.pop()
             if batch is None:
                 return True
-            if batch.position > self.position:
+            if batch.last_commit > self.position:
                 inputs = self._view.resolve(batch.changes)
                 if inputs:
                     self._outputs.append(self._view.step(inputs))

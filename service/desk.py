@@ -36,6 +36,7 @@ class Desk:
         self._joined: dict[str, tuple[int, int]] = {}
         self._untold: dict[str, dict[str, Any]] = {}
         self._rows: list[ViewRow] = []
+        self._failed: set[str] = set()
         self._is_called = True
 
     def claim(self) -> None:
@@ -74,6 +75,7 @@ class Desk:
             for r in self._rows
             if r.desired != DROPPED
             and r.status != "failed"
+            and r.identity not in self._failed
             and r.identity not in live
             and r.identity not in builds
         ]
@@ -88,8 +90,35 @@ class Desk:
         return plan_definition(row.identity, name, row.query, self._parts, self._rows)
 
     def are_parents_live(self, definition: ViewDefinition) -> bool:
-        """Whether every view that this one reads is live."""
+        """Whether every view that this one reads is live; refuses when one has failed."""
+        for row in self._rows:
+            name = RelationName(VIEW_SOURCE, row.schema, row.name)
+            if row.status == "failed" and name in definition.parents():
+                raise TidemarkError(
+                    "view.parent_failed",
+                    f'view "{row.title}", which this one reads, has failed',
+                    detail=row.detail or "",
+                    hint="drop both views and create them again",
+                    relation=name,
+                )
         return all(p in self._engine.views for p in definition.parents())
+
+    def failed(self) -> set[str]:
+        """The identities of the views that the catalog calls failed."""
+        return {r.identity for r in self._rows if r.status == "failed"}
+
+    def failed_names(self) -> set[RelationName]:
+        """Their names, as other views call them."""
+        rows = [r for r in self._rows if r.status == "failed"]
+        return {RelationName(VIEW_SOURCE, r.schema, r.name) for r in rows}
+
+    def error_of(self, identity: str) -> TidemarkError:
+        """Why a view has failed, as the catalog has it."""
+        row = next(r for r in self._rows if r.identity == identity)
+        what = f'view "{row.title}" has failed'
+        return TidemarkError(
+            row.code or "view.failed", what, detail=row.detail or "", hint=row.hint or ""
+        )
 
     def live(self, identity: str) -> View | None:
         """The live view of this identity."""
@@ -98,19 +127,18 @@ class Desk:
 
     # --- how it goes ---------------------------------------------------------------------------
 
-    def fail(self, row: ViewRow, error: TidemarkError) -> None:
-        """A view cannot be built; it stays failed until it is dropped."""
-        self._tell(row.identity, status="failed", progress=None, **_facts(error))
+    def fail_view(self, identity: str, error: TidemarkError) -> None:
+        """A view cannot be built or kept; it stays failed until it is dropped."""
+        self._failed.add(identity)
+        self._joined.pop(identity, None)
+        self._tell(identity, status="failed", progress=None, **_facts(error))
 
-    def fail_build(self, build: ViewBuild) -> None:
+    def fail_build(self, build: ViewBuild, error: TidemarkError) -> None:
         """A build ended in an error; a temporary one is tried again."""
-        error = build.failure
-        assert isinstance(error, TidemarkError)
         if error.is_temporary:
             self._tell(build.definition.identity, **_facts(error))
         else:
-            changes = {"status": "failed", "progress": None, **_facts(error)}
-            self._tell(build.definition.identity, **changes)
+            self.fail_view(build.definition.identity, error)
 
     def joined(self, build: ViewBuild, epoch: int) -> None:
         """The view is in the engine; it is live once `epoch` is in the sink."""
@@ -127,13 +155,13 @@ class Desk:
         """After recovery every view in the engine is in the sink too."""
         live = {v.definition.identity for v in self._engine.views.values()}
         for row in self._rows:
-            if row.identity in live and row.status != "live":
+            if row.identity in live and row.status not in ("live", "failed"):
                 self._tell_live(row.identity, self._engine.epoch, row.row_estimate)
 
     def report(self, builds: Mapping[str, ViewBuild]) -> None:
         """Tell how the builds stand, and what could not be told before."""
         for identity, build in builds.items():
-            if build.failure is None:
+            if build.failure is None and not build.is_cancelled:
                 facts = build.status.facts()
                 status = "catching up" if facts["phase"] == "catching up" else "backfilling"
                 self._tell(identity, status=status, progress=facts)
@@ -146,6 +174,7 @@ class Desk:
         sink.drop([SinkTable(row.schema, row.name, (), key)])
         self._untold.pop(row.identity, None)
         self._joined.pop(row.identity, None)
+        self._failed.discard(row.identity)
         self._control.delete_view(row.identity)
         self._rows = [r for r in self._rows if r.identity != row.identity]
 
@@ -208,5 +237,4 @@ def children_of(row: ViewRow, rows: Iterable[ViewRow]) -> list[ViewRow]:
 
 
 def _facts(error: TidemarkError) -> dict[str, str]:
-    detail = f"{error.what}. {error.detail}" if error.detail else error.what
-    return {"code": error.code, "detail": detail, "hint": error.hint}
+    return {"code": error.code, "detail": error.described, "hint": error.hint}

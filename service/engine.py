@@ -21,7 +21,7 @@ from dataflow.collect import ErrorRows
 from dataflow.delta import Column, Delta
 from dataflow.errors import InvariantError
 from dataflow.expressions.evaluator import Evaluator
-from dataflow.graph import ViewDataflow
+from dataflow.graph import ViewDataflow, needed_columns
 from dataflow.operators.table import TableState
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.lower import lower
@@ -60,6 +60,11 @@ class ViewDefinition:
         """The base relations that it reads, each once."""
         found = {s.relation.name: s.relation for s in scans_of(self.plan.root)}
         return tuple(r for name, r in found.items() if name.source != VIEW_SOURCE)
+
+    def reads(self) -> list[tuple[Relation, tuple[int, ...]]]:
+        """The base relations, each with the positions of the fields that are used."""
+        needed = needed_columns(lower(self.plan.root))
+        return [(relation, needed[relation.name]) for relation in self.relations()]
 
     def parents(self) -> tuple[RelationName, ...]:
         """The maintained views that it reads, each once."""
@@ -131,11 +136,6 @@ class Engine:
     def epoch(self) -> int:
         """The number of the newest epoch; 0 before the first."""
         return 0 if self.progress is None else self.progress.epoch
-
-    def relations(self) -> dict[RelationName, Relation]:
-        """Every base relation that a live view reads."""
-        views = self.views.values()
-        return {r.name: r for v in views for r in v.definition.relations()}
 
     def children(self, name: RelationName) -> list[RelationName]:
         """The live views that read this one."""

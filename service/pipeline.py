@@ -12,18 +12,19 @@ import time
 from collections.abc import Sequence
 
 from connectors.postgres.control import ViewRow
-from connectors.postgres.replication import ReplicationStream
 from connectors.sink import Progress, SinkEpoch
 from connectors.source import SourceBatch
-from dataflow.delta import Delta
-from dataflow.errors import TidemarkError
-from dataflow.schema import Relation, RelationName
-from service.build import ViewBuild
+from dataflow.errors import TemporaryError, TidemarkError
+from dataflow.schema import Relation
+from service.build import ViewBuild, whole
 from service.desk import Desk
-from service.engine import Engine
+from service.engine import Engine, ViewDefinition
+from service.failures import Failures
+from service.feed import Feed
 from service.log import log
 from service.metrics import PipelineMetrics
 from service.parts import Parts
+from service.recovery import recover
 from service.settings import Settings
 from service.writer import SinkWriter
 
@@ -47,10 +48,12 @@ class Pipeline:
         self._sink = parts.sink()
         self._staging = parts.sink()
         self._writer: SinkWriter | None = None
-        self._stream: ReplicationStream | None = None
         self._mute_until = 0
         self._builds: dict[str, ViewBuild] = {}
+        self._held: dict[str, tuple[ViewDefinition, int]] = {}
         self._desk = Desk(parts.control(), self._engine, parts)
+        self._feed = Feed(parts.source, self._desk.source_identity)
+        self._failures = Failures(self._engine, self._desk, self._builds)
         self._reconciled_at = self._reported_at = self._progressed_at = 0.0
         self._synced_at = time.monotonic()
 
@@ -74,35 +77,21 @@ class Pipeline:
     def _recover(self) -> None:
         """Bring sink and state to one position (DESIGN 4)."""
         self._desk.claim()
-        found = self._sink.read_progress()
-        in_sink = 0 if found is None else found.epoch
-        engine = self._engine
-        if in_sink < engine.epoch:
-            epochs = engine.outbox(in_sink)
-            log.info("recover.outbox", epochs=len(epochs), sink_epoch=in_sink)
-            self._writer = self._start_writer(in_sink)
-            for epoch in epochs:
-                self._writer.submit(epoch)
-            self._writer.drain()
-        elif found is not None and in_sink > engine.epoch:
-            self._mute_until = found.positions.get(engine.source, 0)
-            log.warning("recover.muted", state_epoch=engine.epoch, sink_epoch=in_sink)
-            engine.progress = Progress(in_sink, {engine.source: engine.position})
-        if self._writer is None:
-            self._writer = self._start_writer(in_sink)
-        if engine.views:
+        if not self._desk.refresh():
+            raise TemporaryError("sink.unreachable", "the catalog cannot be read")
+        self._writer, self._mute_until = recover(
+            self._engine, self._sink, self._metrics, self._desk.failed_names()
+        )
+        self._failures.remove_failed()
+        self._engine.commit(None, written=self._written())
+        if self._engine.views:
             self._open_stream()
-        if self._desk.refresh():
-            self._desk.settle_recovered()
-
-    def _start_writer(self, written: int) -> SinkWriter:
-        return SinkWriter(self._sink, written, self._metrics)
+        self._desk.settle_recovered()
 
     def _close(self) -> None:
         for build in self._builds.values():
-            build.is_cancelled = True
-        if self._stream is not None:
-            self._stream.close()
+            build.cancel()
+        self._feed.close()
         if self._writer is not None:
             self._writer.close()
         for build in self._builds.values():
@@ -125,7 +114,9 @@ class Pipeline:
         if batch is not None:
             self._run_epoch(batch)
         self._advance_builds()
-        self._desk.settle(self._writer.written)
+        written = self._writer.written
+        self._drop_refused()
+        self._desk.settle(written)
         if now - self._synced_at > self._settings.sync_interval_s:
             self._synced_at = now
             self._checkpoint()
@@ -134,17 +125,26 @@ class Pipeline:
             self._report()
 
     def _poll(self) -> SourceBatch | None:
-        if self._stream is None:
-            self._desk.wait(POLL_S)
+        if not self._feed.is_open:
+            if not self._engine.position:
+                self._desk.wait(POLL_S)
+                return None
+            self._reconnect(None)
             return None
         until = self._mute_until if self._mute_until > self._engine.position else None
         try:
-            return self._stream.poll(self._settings.epoch_rows, POLL_S, until=until)
+            return self._feed.poll(self._epoch_rows(), POLL_S, until)
         except TidemarkError as error:
-            if not error.is_temporary:
+            if error.is_temporary:
+                self._reconnect(error)
+            elif not self._fail_readers(error):
                 raise
-            self._reconnect(error)
             return None
+
+    def _epoch_rows(self) -> int:
+        """Most rows of an epoch; 1, a transaction alone, while a snapshot may lie ahead."""
+        ahead = (b.awaits_snapshot(self._engine.position) for b in self._builds.values())
+        return 1 if any(ahead) else self._settings.epoch_rows
 
     def _run_epoch(self, batch: SourceBatch) -> None:
         started = time.perf_counter()
@@ -180,34 +180,37 @@ class Pipeline:
     def _checkpoint(self) -> None:
         """Force the state to disk, then let the source forget what it covers."""
         self._engine.commit(None, written=self._written(), sync=True)
-        if self._stream is not None and self._engine.position:
-            self._stream.confirm(self._engine.position)
+        self._feed.confirm(self._engine.position)
 
     def _report(self) -> None:
         """Tell people how things stand."""
-        if self._stream is not None:
-            self._metrics.source_position = self._stream.received_position
+        self._metrics.source_position = self._feed.received_position
         self._desk.report(self._builds)
         self._metrics.write()
 
-    def _reconnect(self, error: TidemarkError) -> None:
-        self._metrics.source_error = str(error)
+    def _reconnect(self, error: TidemarkError | None) -> None:
+        """Open the stream again, and again until it is open, after a temporary error if any."""
+        self._feed.close()
         pause = RECONNECT_S[0]
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
         while not self._is_stopping:
-            log.warning("source.retry", code=error.code, pause_s=pause)
-            self._metrics.write()
-            time.sleep(pause)
-            pause = min(pause * 2, RECONNECT_S[1])
+            if error is not None:
+                self._metrics.source_error = str(error)
+                log.warning("source.retry", code=error.code, pause_s=pause)
+                self._metrics.write()
+                time.sleep(pause)
+                pause = min(pause * 2, RECONNECT_S[1])
             try:
                 self._open_stream()
                 break
             except TidemarkError as again:
-                if not again.is_temporary:
-                    raise
                 error = again
+                if again.is_temporary:
+                    continue
+                if self._failures.definitions():
+                    raise
+                # A slot that nothing depends on: the next view begins with a new one.
+                self._forget_source()
+                break
         self._metrics.source_error = ""
 
     # --- views -----------------------------------------------------------------------------
@@ -223,29 +226,44 @@ class Pipeline:
                 if error.is_temporary:
                     log.warning("build.retry", view=row.title, code=error.code)
                     continue
-                self._desk.fail(row, error)
+                self._desk.fail_view(row.identity, error)
 
     def _start_build(self, row: ViewRow) -> None:
-        definition = self._desk.define(row)
+        held = self._held.get(row.identity)
+        definition = held[0] if held else self._desk.define(row)
         if not self._desk.are_parents_live(definition):
             return
-        source, relations = self._parts.source, list(definition.relations())
+        self._settle_failed(self._failures.fail_outdated(definition))
+        source = self._parts.source
+        if self._feed.is_open and self._failures.is_newer(definition):
+            # Rows from before a table got its new columns lack them: let them pass first.
+            held = held or (definition, source.heartbeat())
+            self._held[row.identity] = held
+            if self._engine.position < held[1]:
+                return
+        self._held.pop(row.identity, None)
         self._store.drop(definition.scope + "/")
         self._engine.commit(None, written=self._written())
-        if self._stream is None and not self._builds:
+        if not self._feed.is_open and not self._builds:
             position = source.ensure_slot()
             self._desk.remember_source()
             if not self._engine.position:
                 self._engine.progress = Progress(
                     self._engine.epoch, {self._engine.source: position}
                 )
-        source.watch(relations)
+        source.watch(list(definition.relations()))
         parts = self._parts.build(definition, row.options.get("backfill", "auto"))
         build = ViewBuild(definition, self._store, self._settings.state / "builds", parts)
         self._builds[definition.identity] = build
-        self._open_stream()
-        build.start()
-        log.info("build.started", view=definition.table.title, road=build.status.road)
+        try:
+            self._open_stream()
+        except TidemarkError:
+            del self._builds[definition.identity]
+            build.close()
+            raise
+        if not build.is_cancelled:
+            build.start()
+            log.info("build.started", view=definition.table.title, road=build.status.road)
 
     def _advance_builds(self) -> None:
         for identity, build in list(self._builds.items()):
@@ -267,19 +285,27 @@ class Pipeline:
         self._store.drop(build.definition.scope + "/")
         self._engine.commit(None, written=self._written())
         self._staging.drop_staged(build.definition.table)
-        if build.failure is not None and not build.is_cancelled:
-            log.warning("build.failed", view=build.definition.table.title, why=str(build.failure))
-            self._desk.fail_build(build)
+        error = build.refusal or (None if build.is_cancelled else build.failure)
+        if error is not None:
+            log.warning("build.failed", view=build.definition.table.title, why=str(error))
+            self._desk.fail_build(build, error)
         self._release(build.definition.relations())
 
     def _join(self, identity: str) -> None:
         """Make a caught-up view live: its staged rows and what came since, in one epoch."""
         assert self._writer is not None
-        build = self._builds.pop(identity)
-        view, outputs, errors = build.take_over()
-        if view.definition.parents():
+        build = self._builds[identity]
+        parents = build.definition.parents()
+        if parents:
             self._writer.drain()
-            rows = {p: self._rows_of(p) for p in view.definition.parents()}
+            self._drop_refused()
+            if build.is_cancelled:
+                return
+        del self._builds[identity]
+        view, outputs, errors = build.take_over()
+        if parents:
+            tables = {p: self._engine.views[p].definition.table for p in parents}
+            rows = {p: whole(t, self._staging.read_rows(t)) for p, t in tables.items()}
             outputs = [*outputs, view.step(rows)]
         engine = self._engine
         engine.add(view)
@@ -289,16 +315,11 @@ class Pipeline:
         build.close()
         log.info("view.joined", view=view.definition.table.title, epoch=epoch.progress.epoch)
 
-    def _rows_of(self, parent: RelationName) -> Delta:
-        table = self._engine.views[parent].definition.table
-        chunks = list(self._staging.read_rows(table))
-        kinds = [f.type.physical for f in table.fields]
-        return Delta.concat(chunks).consolidate() if chunks else Delta.empty(kinds)
-
     def _drop(self, row: ViewRow) -> None:
+        self._held.pop(row.identity, None)
         build = self._builds.get(row.identity)
         if build is not None:
-            build.is_cancelled = True
+            build.cancel()
             return
         assert self._writer is not None
         self._writer.drain()
@@ -314,36 +335,66 @@ class Pipeline:
 
     def _release(self, relations: Sequence[Relation]) -> None:
         """Stop watching what no view reads any more; the last view takes the slot with it."""
-        used = self._used_relations()
-        if not used and not self._desk.has_views():
-            if self._stream is not None:
-                self._stream.close()
-                self._stream = None
-            self._parts.source.drop_slot()
-            self._engine.forget_progress()
-            self._engine.commit(None, written=self._written())
-            self._staging.forget_progress()
-            self._desk.forget_source()
+        reads = self._failures.reads()
+        if not reads and not self._desk.has_views():
+            self._forget_source()
             return
-        self._parts.source.unwatch([r for r in relations if r.name not in used])
+        self._feed.narrow(reads)
+        used = {relation.name for relation, _ in reads}
+        try:
+            self._parts.source.unwatch([r for r in relations if r.name not in used])
+        except TemporaryError as error:
+            log.warning("source.unwatch_failed", code=error.code)
 
-    def _used_relations(self) -> dict[RelationName, Relation]:
-        used = dict(self._engine.relations())
-        for build in self._builds.values():
-            used.update({r.name: r for r in build.definition.relations()})
-        return used
+    def _forget_source(self) -> None:
+        """Nothing depends on the source's position any more: leave no slot, no progress."""
+        assert self._writer is not None
+        self._feed.close()
+        self._parts.source.drop_slot()
+        self._writer.restart()
+        self._engine.forget_progress()
+        self._engine.commit(None, written=0)
+        self._staging.forget_progress()
+        self._desk.forget_source()
 
     def _open_stream(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-        relations = list(self._used_relations().values())
-        self._stream = self._parts.source.stream(
-            self._engine.position,
-            relations,
-            identity=self._desk.source_identity(),
-            takes_over=True,
-        )
+        """Stream what is read; what turns out to be gone fails its views and no others."""
+        while True:
+            try:
+                return self._feed.open(self._engine.position, self._failures.reads())
+            except TidemarkError as error:
+                if not self._fail_readers(error):
+                    raise
+
+    # --- views that cannot go on -------------------------------------------------------------
+
+    def _fail_readers(self, error: TidemarkError) -> bool:
+        """Fail what reads the relation of a refusal; False when that is not all there is to it.
+
+        The batch that was refused was not stepped: the next stream begins with it.
+        """
+        if error.is_temporary or error.relation is None:
+            return False
+        failed = self._failures.fail_readers(error)
+        self._settle_failed(failed)
+        return bool(failed)
+
+    def _drop_refused(self) -> None:
+        """Take out the views that the sink has refused."""
+        assert self._writer is not None
+        errors = self._writer.refusals()
+        for error in errors:
+            failed = self._failures.fail_readers(error)
+            self._settle_failed(failed)
+            for definition in failed:
+                self._staging.drop_staged(definition.table)
+        if errors:
+            self._writer.forgive()
+
+    def _settle_failed(self, failed: Sequence[ViewDefinition]) -> None:
+        if failed:
+            self._engine.commit(None, written=self._written())
+            self._release([r for d in failed for r in d.relations()])
 
     def _written(self) -> int:
         return 0 if self._writer is None else self._writer.written

@@ -194,8 +194,10 @@ class Decoder:
         relation = self._relations.get(wire.oid)
         if relation is None:
             if (wire.schema, wire.name) in self._names:
-                _refuse(wire, "was dropped and made again")
+                known = self._relations[self._names[wire.schema, wire.name]]
+                _refuse(known.name, "was dropped and made again")
             return
+        name = relation.name
         by_name = {column.name: i for i, column in enumerate(wire.columns)}
         wanted = self._used[wire.oid]
         slots = np.full(len(wire.columns), -1, np.int64)
@@ -203,18 +205,18 @@ class Decoder:
             field = relation.fields[position]
             at = by_name.get(field.name)
             if at is None:
-                _refuse(wire, f'no longer sends column "{field.name}"', _GONE)
+                _refuse(name, f'no longer sends column "{field.name}"', _GONE)
             column = wire.columns[at]
             if (column.oid, column.typmod) != (field.type.oid, field.type.typmod):
-                _refuse(wire, f'changed the type of column "{field.name}" from {field.type.name}')
+                _refuse(name, f'changed the type of column "{field.name}" from {field.type.name}')
             slots[at] = number
         if relation.is_full and wire.identity != "f":
-            _refuse(wire, "no longer has REPLICA IDENTITY FULL")
+            _refuse(name, "no longer has REPLICA IDENTITY FULL")
         if wire.identity in "di":
             for position in relation.key:
-                name = relation.fields[position].name
-                if not wire.columns[by_name[name]].is_key:
-                    _refuse(wire, f'no longer has column "{name}" in its replica identity')
+                column = relation.fields[position].name
+                if not wire.columns[by_name[column]].is_key:
+                    _refuse(name, f'no longer has column "{column}" in its replica identity')
         self._layouts[wire.oid] = _Layout(relation, slots, tuple(wanted))
 
 
@@ -230,12 +232,13 @@ def parse_column(relation: Relation, position: int, texts: Column) -> Column:
         raise InvariantError("source.value", what, detail=str(error)) from error
 
 
-def _refuse(wire: WireRelation, what: str, detail: str = "") -> NoReturn:
+def _refuse(name: RelationName, what: str, detail: str = "") -> NoReturn:
     raise SourceError(
         "source.schema_changed",
-        f'table "{wire.schema}.{wire.name}" {what}',
+        f'table "{name}" {what}',
         detail=detail,
         hint=_REBUILD_HINT,
+        relation=name,
     )
 
 

@@ -148,6 +148,7 @@ class Publication:
                     "source.table_missing",
                     f'table "{relation.name}" was dropped',
                     hint="drop the views that read it; create them again if the table is back",
+                    relation=relation.name,
                 )
             if relation.oid not in published:
                 raise SourceError(
@@ -155,6 +156,7 @@ class Publication:
                     f'table "{relation.name}" is no longer in publication "{self.name}"',
                     detail="someone removed it; its changes since then are not known",
                     hint="drop the views that read it and create them again",
+                    relation=relation.name,
                 )
 
     def drop(self) -> None:
@@ -172,7 +174,8 @@ class Publication:
     def _facts(self, name: RelationName) -> _Table:
         found = self._session.rows(_FACTS, (name.schema, name.name))
         if not found:
-            raise SourceError("source.table_missing", f'table "{name}" does not exist')
+            what = f'table "{name}" does not exist'
+            raise SourceError("source.table_missing", what, relation=name)
         return _Table(*found[0])
 
     def _check_overlap(self, name: RelationName, table: _Table, everyone: set[int]) -> None:
@@ -191,6 +194,7 @@ class Publication:
                 f'table "{name}" cannot be followed beside its own parent or partition',
                 detail=other and f'"{other}" is followed already, and changes are sent once only',
                 hint="let all views read the partitioned table, or all its partitions",
+                relation=name,
             )
 
 
@@ -205,6 +209,7 @@ def _check(name: RelationName, table: _Table) -> None:
             f'"{name}" cannot be followed',
             detail=why,
             hint="use permanent tables, ordinary or partitioned",
+            relation=name,
         )
     if not table.is_readable:
         raise SourceError(
@@ -212,6 +217,7 @@ def _check(name: RelationName, table: _Table) -> None:
             f'role "{table.user}" may not read table "{name}"',
             hint=f'GRANT USAGE ON SCHEMA "{name.schema}" TO "{table.user}";'
             f' GRANT SELECT ON "{name.schema}"."{name.name}" TO "{table.user}";',
+            relation=name,
         )
     if not table.is_owned:
         raise SourceError(
@@ -219,12 +225,14 @@ def _check(name: RelationName, table: _Table) -> None:
             f'role "{table.user}" may not publish table "{name}"',
             detail="PostgreSQL lets only the owner of a table add it to a publication",
             hint=f'GRANT "{table.owner}" TO "{table.user}";',
+            relation=name,
         )
     if table.is_filtered:
         raise SourceError(
             "source.row_security",
             f'row security of table "{name}" hides rows from role "{table.user}"',
             hint=f'ALTER ROLE "{table.user}" BYPASSRLS;',
+            relation=name,
         )
     _check_identity(name, table)
 
@@ -239,10 +247,12 @@ def _check_identity(name: RelationName, table: _Table) -> None:
             "source.no_replica_identity",
             f'table "{name}" has nothing that tells which row an UPDATE or DELETE hits',
             hint=ways,
+            relation=name,
         )
     if table.leaves and set(table.leaves) != {f"r{table.identity}"}:
         raise SourceError(
             "source.no_replica_identity",
             f'partitions of table "{name}" are foreign, or differ from it in replica identity',
             hint="ALTER TABLE ... REPLICA IDENTITY ... on each of them, as on the table itself",
+            relation=name,
         )

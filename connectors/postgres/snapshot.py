@@ -264,7 +264,8 @@ def _lock(connection: Connection, relations: Sequence[Relation]) -> None:
                 table = sql.Identifier(name.schema, name.name)
                 cursor.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(table))
         except psycopg2.errors.UndefinedTable:
-            raise SourceError("source.table_missing", f'table "{name}" does not exist') from None
+            what = f'table "{name}" does not exist'
+            raise SourceError("source.table_missing", what, relation=name) from None
         except psycopg2.Error as error:
             raise to_error(error, "source", f'cannot read table "{name}"') from error
 

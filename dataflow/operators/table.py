@@ -49,11 +49,12 @@ class TableState:
         self, relation: Relation, columns: Sequence[int], store: Store, scope: str
     ) -> None:
         self._relation = relation
-        self._columns = tuple(columns)
         spec = table_spec(relation, columns, scope)
         self._key = spec.key
         self._kinds = spec.kinds
         self._is_keyed = is_keyed(relation)
+        self._names = tuple(relation.fields[c].name for c in columns)
+        self._sent, self._places = relation, tuple(columns)
         self._rows = store.arrange(spec)
 
     def load(self, delta: Delta) -> None:
@@ -62,11 +63,14 @@ class TableState:
             self._rows.apply(delta)
 
     def resolve(self, changes: Changes) -> Delta:
-        """The exact, consolidated delta of the needed columns; the state has it on return."""
-        kinds = changes.kinds
-        rows = Delta([changes.columns[c] for c in self._columns], np.ones(len(kinds), np.int64))
+        """The exact, consolidated delta of the needed columns; the state has it on return.
+
+        changes may be of another version of the relation, which has the needed columns too.
+        """
+        kinds, places = changes.kinds, self._places_in(changes.relation)
+        rows = Delta([changes.columns[c] for c in places], np.ones(len(kinds), np.int64))
         unchanged = {
-            i: changes.unchanged[c] for i, c in enumerate(self._columns) if c in changes.unchanged
+            i: changes.unchanged[c] for i, c in enumerate(places) if c in changes.unchanged
         }
         truncates = np.flatnonzero(kinds == Changes.TRUNCATE)
         parts: list[Delta] = []
@@ -84,6 +88,13 @@ class TableState:
             self._rows.apply(delta)
             parts.append(delta)
         return Delta.concat(parts).consolidate() if parts else Delta.empty(self._kinds)
+
+    def _places_in(self, relation: Relation) -> tuple[int, ...]:
+        """Where the needed columns stand in changes of this version of the relation."""
+        if relation is not self._sent:
+            names = [f.name for f in relation.fields]
+            self._sent, self._places = relation, tuple(map(names.index, self._names))
+        return self._places
 
     def _by_row(self, kinds: np.ndarray, rows: Delta, unchanged: dict[int, np.ndarray]) -> Delta:
         """Old rows come whole, each directly before its new one."""

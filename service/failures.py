@@ -1,0 +1,102 @@
+"""Taking views out of a running pipeline, so that the others go on.
+
+A failed view leaves the engine with its state and with all views that read it; its table stays
+in the sink as it was. Invariant: the catalog says so first, so that a restart in between fails
+the view again and never shows it as live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dataflow.errors import TidemarkError
+from dataflow.schema import Relation, RelationName
+from service.build import ViewBuild
+from service.desk import Desk
+from service.engine import Engine, ViewDefinition
+from service.log import log
+from service.reads import Read, changed, fits, is_same_table
+
+
+class Failures:
+    """Fails views by what they read. builds: the pipeline's own, by identity."""
+
+    def __init__(self, engine: Engine, desk: Desk, builds: dict[str, ViewBuild]) -> None:
+        self._engine = engine
+        self._desk = desk
+        self._builds = builds
+
+    def definitions(self) -> list[ViewDefinition]:
+        """What is live, parents first, then what is being built and not given up."""
+        live = [v.definition for v in self._engine.views.values()]
+        return live + [b.definition for b in self._builds.values() if not b.is_cancelled]
+
+    def reads(self) -> list[Read]:
+        """All that these read of the source."""
+        return [read for definition in self.definitions() for read in definition.reads()]
+
+    def fail_readers(self, error: TidemarkError) -> list[ViewDefinition]:
+        """Fail what reads error.relation, or is it."""
+        name = error.relation
+        readers = [d for d in self.definitions() if d.name == name or name in _names_read(d)]
+        return self.fail(readers, error)
+
+    def fail_outdated(self, definition: ViewDefinition) -> list[ViewDefinition]:
+        """Fail what knows a table otherwise than a view that was planned just now."""
+        failed = []
+        for newer in definition.relations():
+            readers = [d for d in self.definitions() if not _fits(d, newer)]
+            failed += self.fail(readers, changed(newer))
+        return failed
+
+    def is_newer(self, definition: ViewDefinition) -> bool:
+        """Whether a view uses columns of a streamed table that earlier rows of it may lack."""
+        return any(
+            is_same_table(relation, known) and relation.fields != known.fields
+            for relation in definition.relations()
+            for known, _ in self.reads()
+        )
+
+    def fail(
+        self, definitions: Iterable[ViewDefinition], error: TidemarkError
+    ) -> list[ViewDefinition]:
+        """Fail views, live or being built, and all that read them; part of the open epoch."""
+        failed = self._with_children(definitions)
+        for definition in failed:
+            build = self._builds.get(definition.identity)
+            if build is not None:
+                build.cancel(error)
+                continue
+            log.warning("view.failed", view=definition.table.title, code=error.code)
+            self._desk.fail_view(definition.identity, error)
+            self._engine.remove(definition.name)
+        return failed
+
+    def remove_failed(self) -> None:
+        """Take out of the engine what the catalog calls failed: it was told, then we stopped."""
+        told = self._desk.failed()
+        live = [v.definition for v in self._engine.views.values()]
+        failed = [d for d in live if d.identity in told]
+        for definition in self._with_children(failed):
+            if definition.identity in told:
+                self._engine.remove(definition.name)
+            else:
+                self.fail([definition], self._desk.error_of(failed[0].identity))
+
+    def _with_children(self, definitions: Iterable[ViewDefinition]) -> list[ViewDefinition]:
+        """The views and all that read them, readers first."""
+        names = {d.name for d in definitions}
+        found = []
+        for definition in self.definitions():
+            if definition.name in names or names.intersection(definition.parents()):
+                names.add(definition.name)
+                found.append(definition)
+        return found[::-1]
+
+
+def _fits(definition: ViewDefinition, newer: Relation) -> bool:
+    return all(fits(read, newer) for read in definition.reads())
+
+
+def _names_read(definition: ViewDefinition) -> set[RelationName]:
+    return {relation.name for relation, _ in definition.reads()}

@@ -1,0 +1,40 @@
+"""Sink and state brought to one position when the pipeline starts (DESIGN 4).
+
+Where the sink is behind, the outbox is replayed; where the state is (a crash of the machine lost
+its newest writes), the source is stepped up to the sink's position with the sink muted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from connectors.sink import Progress, Sink
+from dataflow.schema import RelationName
+from service.engine import Engine
+from service.log import log
+from service.metrics import PipelineMetrics
+from service.writer import SinkWriter
+
+
+def recover(
+    engine: Engine, sink: Sink, metrics: PipelineMetrics, left_out: Collection[RelationName]
+) -> tuple[SinkWriter, int]:
+    """The sink's writer, and the position up to which the sink has everything already.
+
+    left_out: views that have failed, of which nothing more is written.
+    """
+    found = sink.read_progress()
+    in_sink = 0 if found is None else found.epoch
+    writer = SinkWriter(sink, in_sink, metrics)
+    if in_sink < engine.epoch:
+        epochs = engine.outbox(in_sink)
+        log.info("recover.outbox", epochs=len(epochs), sink_epoch=in_sink)
+        writer.leave_out(left_out)
+        for epoch in epochs:
+            writer.submit(epoch)
+        writer.forgive()
+    elif found is not None and in_sink > engine.epoch:
+        log.warning("recover.muted", state_epoch=engine.epoch, sink_epoch=in_sink)
+        engine.progress = Progress(in_sink, {engine.source: engine.position})
+        return writer, found.positions.get(engine.source, 0)
+    return writer, 0
