@@ -3,7 +3,8 @@
 One thread owns the store and everything of an epoch up to its commit; the sink writer, the
 stream's reader and each build have threads of their own. Invariants: an epoch is committed to
 the state before the sink sees it; the source may forget only what synced state covers; what the
-state lacks against the sink is stepped again with the sink muted.
+state lacks against the sink is stepped again with the sink muted. The file is long because the
+one thread's whole order, epochs, joins, drops and failures, is to be read in one place.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from connectors.postgres.control import ViewRow
 from connectors.sink import Progress, SinkEpoch
 from connectors.source import SourceBatch
-from dataflow.errors import TemporaryError, TidemarkError
+from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from dataflow.schema import Relation
 from service.build import ViewBuild, whole
 from service.desk import Desk
@@ -32,6 +33,7 @@ POLL_S = 0.02
 IDLE_PROGRESS_S = 5.0
 RECONCILE_S = 1.0
 REPORT_S = 1.0
+REFUSED_S = 15.0
 RECONNECT_S = (0.1, 5.0)
 
 
@@ -64,11 +66,17 @@ class Pipeline:
     def run(self) -> None:
         """Recover, then stream until stopped."""
         try:
-            self._recover()
+            try:
+                self._recover()
+            except SourceError as error:
+                self._refuse(error)
             self._metrics.position = self._engine.position
             self._metrics.write()
             while not self._is_stopping:
-                self._tick()
+                try:
+                    self._tick()
+                except SourceError as error:
+                    self._refuse(error)
         finally:
             self._close()
 
@@ -87,6 +95,27 @@ class Pipeline:
         if self._engine.views:
             self._open_stream()
         self._desk.settle_recovered()
+
+    def _refuse(self, error: SourceError) -> None:
+        """The source cannot be followed from where the state stands: only drops are served.
+
+        Raises the error after a while, so that the supervisor tries again; returns when the last
+        view that depends on the position is gone.
+        """
+        log.error("source.refused", code=error.code, why=error.what, hint=error.hint)
+        self._feed.close()
+        for build in self._builds.values():
+            build.cancel(error)
+        until = time.monotonic() + REFUSED_S
+        while self._engine.views:
+            if self._is_stopping or time.monotonic() > until:
+                raise error
+            self._parts.report_failure(error)
+            if self._desk.refresh():
+                for row in self._desk.unwanted():
+                    self._remove(row)
+            self._desk.wait(RECONCILE_S)
+        self._forget_source()
 
     def _close(self) -> None:
         for build in self._builds.values():
@@ -321,17 +350,21 @@ class Pipeline:
         if build is not None:
             build.cancel()
             return
+        self._release(self._remove(row))
+        log.info("view.dropped", view=row.title)
+
+    def _remove(self, row: ViewRow) -> Sequence[Relation]:
+        """Take a view out of state, sink and catalog; the relations that it read."""
         assert self._writer is not None
         self._writer.drain()
-        relations: tuple[Relation, ...] = ()
+        relations: Sequence[Relation] = ()
         live = self._desk.live(row.identity)
         if live is not None:
             relations = live.definition.relations()
             self._engine.remove(live.definition.name)
             self._engine.commit(None, written=self._written())
         self._desk.drop(row, self._staging)
-        self._release(relations)
-        log.info("view.dropped", view=row.title)
+        return relations
 
     def _release(self, relations: Sequence[Relation]) -> None:
         """Stop watching what no view reads any more; the last view takes the slot with it."""
