@@ -158,6 +158,15 @@ class Desk:
             if row.identity in live and row.status not in ("live", "failed"):
                 self._tell_live(row.identity, self._engine.epoch, row.row_estimate)
 
+    def recall_lost(self) -> None:
+        """Views called live whose state is gone are built again: before anything new is shown."""
+        kept = {v.definition.identity for v in self._engine.views.values()}
+        for row in self._rows:
+            if row.status == "live" and row.identity not in kept:
+                log.warning("view.state_lost", view=row.title)
+                self._control.update_view(row.identity, status="backfilling")
+        self.refresh()
+
     def report(self, builds: Mapping[str, ViewBuild]) -> None:
         """Tell how the builds stand, and what could not be told before."""
         for identity, build in builds.items():

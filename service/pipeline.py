@@ -87,6 +87,7 @@ class Pipeline:
         self._desk.claim()
         if not self._desk.refresh():
             raise TemporaryError("sink.unreachable", "the catalog cannot be read")
+        self._desk.recall_lost()
         self._writer, self._mute_until = recover(
             self._engine, self._sink, self._metrics, self._desk.failed_names()
         )
