@@ -36,7 +36,9 @@ _FIRST_PAGES = 128
 _COPY_HEADER = 19
 _SNAPSHOT_APPLICATION = "tidemark snapshot"
 # Under row security a reader would silently get fewer rows than the stream sends.
-_SETTINGS = {"row_security": "off", "jit": "off"}
+# A TRUNCATE or ALTER TABLE that came in between waits for the snapshot's own lock, and readers
+# queue behind it: without a limit all would wait for each other for ever. The backfill gives way.
+_SETTINGS = {"row_security": "off", "jit": "off", "lock_timeout": "5s"}
 
 _INTS = {
     TypeKind.INT2,

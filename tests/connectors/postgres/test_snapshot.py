@@ -168,6 +168,27 @@ def test_ddl_and_truncate_wait_for_the_snapshot(database: Database) -> None:
     database.execute("SET lock_timeout = '5s'; TRUNCATE t")
 
 
+def test_a_reader_does_not_wait_for_ever(database: Database, monkeypatch) -> None:
+    """A TRUNCATE waits for the snapshot, a reader behind it: the reader gives up, then both go on."""
+    monkeypatch.setitem(snapshots._SETTINGS, "lock_timeout", "300ms")
+    database.execute("CREATE TABLE t (id int); INSERT INTO t VALUES (1)")
+    relation = relation_of(database, "t")
+    snapshot = PostgresSnapshot(database.dsn, [relation])
+    truncate = threading.Thread(target=database.execute, args=("TRUNCATE t",), daemon=True)
+    try:
+        [part] = snapshot.parts(relation, [0], 1)
+        truncate.start()
+        waiting = "SELECT 1 FROM pg_locks WHERE relation = 't'::regclass AND NOT granted"
+        while not database.rows(waiting):
+            time.sleep(0.01)
+        with pytest.raises(TemporaryError):
+            list(part.read())
+    finally:
+        snapshot.close()
+    truncate.join(10)
+    assert not truncate.is_alive()
+
+
 def test_a_closed_snapshot_cannot_be_read(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     relation = relation_of(database, "t")
