@@ -169,7 +169,7 @@ def test_ddl_and_truncate_wait_for_the_snapshot(database: Database) -> None:
 
 
 def test_a_reader_does_not_wait_for_ever(database: Database, monkeypatch) -> None:
-    """A TRUNCATE waits for the snapshot, a reader behind it: the reader gives up, then both go on."""
+    """A TRUNCATE waits for the snapshot, a reader waits behind it: the reader gives up."""
     monkeypatch.setitem(snapshots._SETTINGS, "lock_timeout", "300ms")
     database.execute("CREATE TABLE t (id int); INSERT INTO t VALUES (1)")
     relation = relation_of(database, "t")
