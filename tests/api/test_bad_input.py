@@ -40,7 +40,7 @@ REFUSALS = [
     ("taken", "SELECT id FROM t", 409, "sink.name_taken", None),
     ("nowhere.x", "SELECT id FROM t", 422, "sink.schema_missing", None),
     ("v", "SELEC id FROM t", 400, "sql.not_a_select", (1, 1)),
-    ("v", "SELECT id FRM t x", 400, "sql.syntax_error", (1, 17)),
+    ("v", "SELECT id FRM t x", 400, "sql.syntax_error", (1, 15)),
     ("v", "SELECT id,\n  nosuch FROM t", 400, "sql.undefined_column", (2, 3)),
     ("v", "SELECT * FROM nosuch", 400, "sql.undefined_table", (1, 15)),
     ("v", "DELETE FROM t", 400, "sql.not_a_select", None),
