@@ -1,1 +1,1 @@
-
+"""The service: pipeline, API, supervisor, command line, demo. Imports everything else."""

@@ -1,1 +1,1 @@
-"""."""
+"""The suite. Every file opens with its oracle in one sentence."""

@@ -1,1 +1,1 @@
-"""."""
+"""PostgreSQL: analyzer, evaluator, replication source, snapshot, sink, control tables."""

@@ -1,1 +1,1 @@
-"""."""
+"""Spark: the session and the distributed backfill, with the stream's own operators."""

@@ -1,1 +1,1 @@
-"""."""
+"""Incremental operators, one a file: deltas in, one consolidated delta out."""

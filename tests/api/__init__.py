@@ -1,1 +1,1 @@
-"""."""
+"""REST: refusals, codes, positions."""

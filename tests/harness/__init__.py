@@ -1,1 +1,1 @@
-"""."""
+"""What tests share: databases, services, schemas, changes, oracles."""

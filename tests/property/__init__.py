@@ -1,1 +1,1 @@
-"""."""
+"""Operators against batch evaluation, over random plans and deltas."""

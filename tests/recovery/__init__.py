@@ -1,1 +1,1 @@
-"""."""
+"""Kills, restarts, lost and older state: every epoch names its prefix."""

@@ -1,1 +1,1 @@
-"""."""
+"""Analyzer and planner on real PostgreSQL."""

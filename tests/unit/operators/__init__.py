@@ -1,1 +1,1 @@
-"""."""
+"""Operators one by one."""
