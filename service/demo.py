@@ -26,7 +26,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded import EmbeddedPostgres, free_port
 from connectors.postgres.session import connect
 from service.demo_shop import VIEWS, Shop
 from service.settings import PREFIX
@@ -117,7 +117,7 @@ class Demo:
     @contextlib.contextmanager
     def _service(self, dsn: str, folder: Path):
         environment = {**os.environ, PREFIX + "SOURCE": dsn, PREFIX + "LOG_LEVEL": "warning"}
-        port = _free_port()
+        port = free_port()
         self._url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "service.cli", "serve", "--port", str(port)]
         command += ["--state", str(folder / "state")]
@@ -271,11 +271,3 @@ def _bar(view: dict) -> dict:
         "live" if view["status"] == "live" else f"{state.get('road', '')} {state.get('phase', '')}"
     )
     return {"total": total, "completed": done, "note": note}
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

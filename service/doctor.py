@@ -7,7 +7,6 @@ it. Nothing at the source is made or changed; in the sink only schema tidemark i
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Callable
 
 from dataflow.errors import TidemarkError
@@ -15,7 +14,6 @@ from service.parts import Parts
 from service.settings import Settings
 
 MIN_FREE_BYTES = 1 << 30
-JAVA_VERSION = 17
 
 
 def check_service(settings: Settings) -> list[TidemarkError]:
@@ -57,12 +55,6 @@ def _check_state(settings: Settings) -> None:
 
 
 def _check_java() -> None:
-    java = shutil.which("java")
-    hint = "apt-get install openjdk-17-jre-headless; without Java views are backfilled in process"
-    if java is None:
-        raise TidemarkError("spark.no_java", "no Java on the PATH", hint=hint)
-    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    version = answer.stderr.split('"')[1].split(".")[0] if '"' in answer.stderr else "0"
-    if not version.isdigit() or int(version) < JAVA_VERSION:
-        detail = f"Java {version}, {JAVA_VERSION} is needed"
-        raise TidemarkError("spark.no_java", "Java is too old", detail=detail, hint=hint)
+    from connectors.spark.session import check_java
+
+    check_java()

@@ -96,7 +96,7 @@ class View:
             name = change.relation.name
             if name in self.tables:
                 deltas.setdefault(name, []).append(self.tables[name].resolve(change))
-        return {name: Delta.concat(parts).consolidate() for name, parts in deltas.items()}
+        return {name: _added_up(parts) for name, parts in deltas.items()}
 
     def step(self, deltas: Mapping[RelationName, Delta]) -> Delta:
         """The view's own delta for one epoch of its inputs' deltas.
@@ -114,7 +114,6 @@ class Engine:
 
     def __init__(self, store: Store, evaluator: Evaluator, source: str) -> None:
         self.store = store
-        self.evaluator = evaluator
         self.source = source
         self.views: dict[RelationName, View] = {}
         stored = store.get(_PROGRESS)
@@ -136,10 +135,6 @@ class Engine:
     def epoch(self) -> int:
         """The number of the newest epoch; 0 before the first."""
         return 0 if self.progress is None else self.progress.epoch
-
-    def children(self, name: RelationName) -> list[RelationName]:
-        """The live views that read this one."""
-        return [n for n, v in self.views.items() if name in v.definition.parents()]
 
     def add(self, view: View) -> None:
         """Make a built view live from the next epoch on; part of the open epoch."""
@@ -235,6 +230,11 @@ class Engine:
 
 def _outbox_key(epoch: int) -> str:
     return f"{_OUTBOX}{epoch:020d}"
+
+
+def _added_up(parts: list[Delta]) -> Delta:
+    # Each is consolidated already: only several can meet in a row.
+    return parts[0] if len(parts) == 1 else Delta.concat(parts).consolidate()
 
 
 def _named(table: SinkTable, found: Delta) -> Delta:

@@ -24,7 +24,7 @@ class PipelineMetrics:
     """Counters since the start of the process, and recent freshness (commit to visible)."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
+        self._folder = folder
         self._freshness_ms: deque[float] = deque(maxlen=_WINDOW)
         self._step_ms: deque[float] = deque(maxlen=_WINDOW)
         self.source_rows = 0
@@ -76,9 +76,7 @@ class PipelineMetrics:
 
     def write(self) -> None:
         """Replace the file."""
-        part = self._path.with_suffix(".part")
-        part.write_text(json.dumps(self.snapshot()))
-        part.replace(self._path)
+        _replace(self._folder, self.snapshot())
 
 
 def read_metrics(folder: Path) -> dict[str, Any] | None:
@@ -100,6 +98,10 @@ def write_refusal(folder: Path, error: Exception) -> None:
     }
     figures = {**(read_metrics(folder) or PipelineMetrics(folder).snapshot()), "refused": refusal}
     figures["updated_at"] = time.time()
+    _replace(folder, figures)
+
+
+def _replace(folder: Path, figures: dict[str, Any]) -> None:
     part = folder / f"{FILE}.part"
     part.write_text(json.dumps(figures))
     part.replace(folder / FILE)

@@ -32,7 +32,6 @@ class Child:
     started_at: float = 0.0
     pause_s: float = PAUSE_S[0]
     start_at: float = 0.0
-    restarts: int = -1
 
 
 class Supervisor:
@@ -74,7 +73,6 @@ class Supervisor:
             command = [sys.executable, "-m", child.module]
             child.process = subprocess.Popen(command, env=self._environment)
             child.started_at = now
-            child.restarts += 1
             log.info("process.started", name=child.name, pid=child.process.pid)
 
     def _stop_children(self) -> None:

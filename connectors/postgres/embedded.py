@@ -173,7 +173,7 @@ class EmbeddedPostgres:
         try:
             self._make_directory()
             for attempt in range(PORT_ATTEMPTS):
-                self.port = _free_port()
+                self.port = free_port()
                 try:
                     self._launch()
                     return self
@@ -358,7 +358,8 @@ def _temp_root() -> str | None:
     return "/tmp" if os.geteuid() == 0 else None
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A loopback port that nobody listens on just now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

@@ -75,7 +75,7 @@ class LazySession:
             if self._session is not None and not _is_alive():
                 self._discard()
             if self._session is None:
-                _check_java()
+                check_java()
                 self._session = self._start()
             return self._session
 
@@ -183,7 +183,8 @@ def _sweep() -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _check_java() -> None:
+def check_java() -> None:
+    """Whether there is a Java that Spark can use. TidemarkError spark.no_java."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     found = "none"

@@ -13,9 +13,10 @@ from threading import Thread
 import pytest
 
 import tidemark
+from connectors.postgres.embedded import free_port
 from dataflow.errors import Position
 from tests.harness.postgres import Database
-from tests.harness.service import RunningService, free_port
+from tests.harness.service import RunningService
 
 ORDERS = """
 CREATE TABLE orders (id int PRIMARY KEY, region text NOT NULL, amount numeric(10,2) NOT NULL);
