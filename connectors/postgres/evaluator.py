@@ -23,7 +23,7 @@ from connectors.postgres.session import connect, is_temporary, to_error
 from dataflow.delta import KIND_BYTES, Column
 from dataflow.errors import SourceError, TemporaryError
 from dataflow.expressions.evaluator import RowErrors
-from dataflow.types import SqlType, TypeKind
+from dataflow.types import INT8, SqlType, TypeKind
 from dataflow.values import from_text, to_text
 
 BATCH_ROWS = 10_000
@@ -89,6 +89,74 @@ class PostgresEvaluator:
             answers = self._answers(statement, sql, texts, n, errors)
         return from_text(result, Column.of(KIND_BYTES, answers)), errors
 
+    def evaluate_groups(
+        self,
+        sql: str,
+        types: Sequence[SqlType],
+        columns: Sequence[Column],
+        groups: np.ndarray,
+        results: Sequence[SqlType],
+    ) -> tuple[np.ndarray, tuple[Column, ...], RowErrors]:
+        """The rows of a query over groups; see the contract.
+
+        SourceError source.evaluation where the query itself cannot be run.
+        """
+        errors = RowErrors()
+        order = np.argsort(groups, kind="stable")
+        sorted_groups = groups[order]
+        texts = [to_text(t, c).take(order) for t, c in zip(types, columns, strict=True)]
+        texts.insert(0, to_text(INT8, Column(sorted_groups)))
+        turns = np.flatnonzero(np.diff(sorted_groups)) + 1
+        edges = np.concatenate([[0], turns, [len(order)]] if len(order) else [[]]).astype(np.int64)
+        statement = _groups_statement(sql, types)
+        found: list[tuple[str | None, ...]] = []
+        for first, last in self._cuts(texts, edges):
+            self._of_groups(statement, sql, texts, edges[first : last + 1], (found, errors))
+        parts = list(zip(*found, strict=True)) or [()] * (1 + len(results))
+        answered = np.array([int(g or 0) for g in parts[0]], np.int64)
+        out = tuple(
+            from_text(t, Column.of(KIND_BYTES, part))
+            for t, part in zip(results, parts[1:], strict=True)
+        )
+        return answered, out, errors
+
+    def _cuts(self, texts: Sequence[Column], edges: np.ndarray) -> list[tuple[int, int]]:
+        """Ranges of edges, each of about a batch of rows or bytes, and of one group at least."""
+        size_bytes = sum(t.nbytes() for t in texts)
+        n = int(edges[-1]) if len(edges) else 0
+        step = max(1, min(BATCH_ROWS, n * _BATCH_BYTES // max(size_bytes, 1)))
+        cuts, first = [], 0
+        while first < len(edges) - 1:
+            last = int(np.searchsorted(edges, edges[first] + step, side="right")) - 1
+            last = max(last, first + 1)
+            cuts.append((first, last))
+            first = last
+        return cuts
+
+    def _of_groups(
+        self,
+        statement: str,
+        sql: str,
+        texts: Sequence[Column],
+        edges: np.ndarray,
+        out: tuple[list[tuple[str | None, ...]], RowErrors],
+    ) -> None:
+        """Rows of the groups between edges; a batch that fails is halved."""
+        waiting = [edges]
+        while waiting:
+            edges = waiting.pop()
+            start, stop = int(edges[0]), int(edges[-1])
+            try:
+                out[0].extend(self._rows(statement, [t.slice(start, stop) for t in texts]))
+            except psycopg2.Error as error:
+                state, text = _row_error(error, sql)
+                if len(edges) == 2:
+                    group = texts[0].slice(start, start + 1).to_list()[0]
+                    out[1].add(int(group), state, text)
+                    continue
+                middle = len(edges) // 2
+                waiting += [edges[: middle + 1], edges[middle:]]
+
     def rank(self, type: SqlType, column: Column) -> np.ndarray:
         """int64[n]: dense_rank() of each value in the order of its type and collation."""
         if not len(column):
@@ -146,7 +214,11 @@ class PostgresEvaluator:
         return answers
 
     def _run(self, statement: str, texts: Sequence[Column]) -> list[Any]:
-        """The statement's one column; tries again on a new session when the session is lost."""
+        """The statement's one column."""
+        return [value for (value,) in self._rows(statement, texts)]
+
+    def _rows(self, statement: str, texts: Sequence[Column]) -> list[tuple[Any, ...]]:
+        """The statement's rows; tries again on a new session when the session is lost."""
         call = b",".join(_literal(text) for text in texts)
         last: Exception = TemporaryError("source.unreachable", "the source cannot be reached")
         was_prepared = statement in self._prepared
@@ -161,7 +233,7 @@ class PostgresEvaluator:
                     # A function or type was replaced since. What is prepared anew is not stale,
                     # so that this happens once a call.
                     self.close()
-                    return self._run(statement, texts)
+                    return self._rows(statement, texts)
                 if is_temporary(error):
                     self.close()
                     last = to_error(error, "source", "the evaluating session was lost")
@@ -169,7 +241,7 @@ class PostgresEvaluator:
                     raise
         raise last
 
-    def _execute(self, statement: str, call: bytes) -> list[Any]:
+    def _execute(self, statement: str, call: bytes) -> list[tuple[Any, ...]]:
         if self._connection is None:
             self._connection = _open(self.dsn, self._settings)
         with self._connection.cursor() as cursor:
@@ -189,7 +261,7 @@ class PostgresEvaluator:
                 self._prepared[statement] = name
             arguments = b"(" + call + b")" if call else b""
             cursor.execute(b"EXECUTE " + name.encode() + arguments)
-            return [value for (value,) in cursor.fetchall()]
+            return cursor.fetchall()
 
 
 def _is_stale_plan(error: psycopg2.Error) -> bool:
@@ -231,6 +303,23 @@ def _statement(sql: str, types: Sequence[SqlType]) -> str:
         f"({', '.join(array for array, _ in passed)}) AS SELECT {expression}"
         f" FROM (SELECT {values}, position FROM unnest({arrays})"
         f" WITH ORDINALITY AS passed({names}, position)) AS {_ROW} ORDER BY position"
+    )
+
+
+def _groups_statement(sql: str, types: Sequence[SqlType]) -> str:
+    """What follows the name in PREPARE for a query over groups of rows."""
+    passed = [_passed(t, f"a{i}") for i, t in enumerate(types, 1)]
+
+    def column(token: re.Match[str]) -> str:
+        return token[0] if token[1] is None else f"{_ROW}.a{token[1]}"
+
+    arrays = ", ".join(f"${i}" for i in range(1, len(types) + 2))
+    names = ", ".join(["g", *(f"a{i}" for i in range(1, len(types) + 1))])
+    values = ", ".join(["g", *(f"{value} AS a{i}" for i, (_, value) in enumerate(passed, 1))])
+    parameters = ", ".join(["bigint[]", *(array for array, _ in passed)])
+    return (
+        f"({parameters}) AS WITH {_ROW} AS (SELECT {values} FROM unnest({arrays}) AS"
+        f" passed({names})) {_TOKENS.sub(column, sql)}"
     )
 
 

@@ -16,7 +16,7 @@ from dataflow.errors import InvariantError
 from dataflow.expressions.evaluator import Evaluator, NoEvaluator, RowErrors
 from dataflow.expressions.frame import Frame, Value, column_of, expand, value_of
 from dataflow.expressions.functions import kernel_for
-from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres, Literal
+from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres, Literal, OuterRef
 from dataflow.expressions.nodes import (
     CallNode,
     CaseNode,
@@ -91,6 +91,8 @@ def build(expression: Expression) -> Node:
         return InputNode(expression.index, expression.type)
     if isinstance(expression, Literal):
         return ConstantNode(_literal(expression))
+    if isinstance(expression, OuterRef):
+        raise InvariantError("plan.outer", f'no row outside to take "{expression.name}" from')
     arguments = [build(a) for a in expression.arguments]
     types = tuple(a.type for a in expression.arguments)
     if isinstance(expression, InPostgres):

@@ -60,6 +60,25 @@ class Evaluator(Protocol):
         """
         ...
 
+    def evaluate_groups(
+        self,
+        sql: str,
+        types: Sequence[SqlType],
+        columns: Sequence[Column],
+        groups: np.ndarray,
+        results: Sequence[SqlType],
+    ) -> tuple[np.ndarray, tuple[Column, ...], RowErrors]:
+        """A query over rows in groups: aggregates, windows and functions of sets.
+
+        sql is a SELECT from the relation `tidemark_row` of n rows; `tidemark_row.g` is the row's
+        group (groups: int64[n], any numbers, in any order), $1 ... $k stand for its columns of
+        `types`. Its output: g, then columns of `results`. Answers with (int64[m] groups, the m
+        rows' columns, errors by group number); a group that fails has no rows. A group is never
+        torn, others may be computed apart; the order of the answer is the query's within a group.
+        TemporaryError when the database cannot be reached.
+        """
+        ...
+
     def rank(self, type: SqlType, column: Column) -> np.ndarray:
         """int64[n]: rank of each value in the type's own order and collation; equal values equal.
 
@@ -72,6 +91,10 @@ class NoEvaluator:
     """For plans that are native throughout: any use is a broken invariant."""
 
     def evaluate(self, sql, types, columns, n, result):
+        """Always raises."""
+        raise RuntimeError(f"no evaluator for: {sql}")
+
+    def evaluate_groups(self, sql, types, columns, groups, results):
         """Always raises."""
         raise RuntimeError(f"no evaluator for: {sql}")
 

@@ -53,7 +53,18 @@ class InPostgres:
     type: SqlType
 
 
-Expression = ColumnRef | Literal | Call | InPostgres
+@dataclass(frozen=True)
+class OuterRef:
+    """A column of the row that an Apply gives its right side: level 0 of the nearest Apply around,
+    1 of the one around that. None is left when a plan is lowered."""
+
+    level: int
+    index: int
+    type: SqlType
+    name: str = ""
+
+
+Expression = ColumnRef | Literal | Call | InPostgres | OuterRef
 
 
 def children(expression: Expression) -> tuple[Expression, ...]:

@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
-from dataflow.expressions.ir import ColumnRef, Expression, Literal, columns_of, remap
-from dataflow.schema import Field
-from dataflow.sql.aggregates import Grouping, check_key, find_aggregates
+from dataflow.expressions.ir import ColumnRef, Expression, columns_of, remap
+from dataflow.sql.aggregates import Grouping, find_aggregates
 from dataflow.sql.marks import Marks
-from dataflow.sql.nullability import is_nullable
-from dataflow.sql.plan import Distinct, Filter, Plan, Project, UnionAll, Values
-from dataflow.sql.relations import Relations, cast_to, column_atom, renamed
+from dataflow.sql.plan import Filter, Plan
+from dataflow.sql.relations import Relations, column_atom, project
+from dataflow.sql.row_clauses import refuse_row_clauses
 from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import Context, GroupScope, NotInScope, Scope
+from dataflow.sql.set_operations import bind_set_operation, bind_values, distinct_rows
 from dataflow.sql.shapes import conjuncts
 from dataflow.sql.subqueries import (
     Block,
@@ -29,14 +29,9 @@ from dataflow.sql.subqueries import (
     membership_of,
     scalar_subquery,
 )
-from dataflow.types import SqlType
+from dataflow.sql.with_list import bind_ctes
 
 Atom = Callable[[exp.Expr], ColumnRef | None]
-_ROW_CLAUSES = (
-    ("limit", "LIMIT", "limit"),
-    ("offset", "OFFSET", "offset"),
-    ("fetch", "FETCH FIRST", "fetch"),
-)
 
 
 def bind_query(context: Context, node: exp.Expr) -> Plan:
@@ -46,34 +41,16 @@ def bind_query(context: Context, node: exp.Expr) -> Plan:
         return bind_query(context, node.this)
     known = dict(context.ctes)
     try:
-        bind_ctes(context, node)
+        bind_ctes(context, node, bind_query)
         if isinstance(node, exp.Select):
             return bind_select(context, node)
         if isinstance(node, exp.SetOperation):
-            return bind_set_operation(context, node)
+            return bind_set_operation(context, node, bind_query)
         if isinstance(node, exp.Values):
             return bind_values(context, node)
     finally:
         context.ctes = known
     raise context.refuse("this form of query is not maintained", "write one SELECT")
-
-
-def bind_ctes(context: Context, node: exp.Expr) -> None:
-    """Bind the WITH list; each is inlined where it is named."""
-    clause = node.args.get("with_")
-    if clause is None:
-        return
-    if clause.args.get("recursive"):
-        raise context.refuse(
-            "WITH RECURSIVE is not maintained", "unfold the levels that are needed", "recursive"
-        )
-    for cte in clause.expressions:
-        plan = bind_query(context, cte.this)
-        alias = cte.args["alias"]
-        names = [f.name for f in plan.fields]
-        given = [c.name for c in alias.args.get("columns") or []]
-        names[: len(given)] = given
-        context.ctes[alias.name] = (plan, tuple(names))
 
 
 def bind_select(context: Context, select: exp.Select) -> Plan:
@@ -99,7 +76,7 @@ def bind_block(context: Context, select: exp.Select, outer: Scope) -> Block:
         )
     known = dict(context.ctes)
     try:
-        bind_ctes(context, select)
+        bind_ctes(context, select, bind_query)
         entry = Relations(context, bind_query).bind(select)
         scope = Scope(entry, outer)
         conditions = correlated_where(context, scope, select)
@@ -202,110 +179,6 @@ def bind_distinct(context: Context, plan: Plan, select: exp.Select) -> Plan:
     return distinct_rows(context, plan, "DISTINCT", "distinct")
 
 
-def distinct_rows(context: Context, plan: Plan, where: str, word: str) -> Plan:
-    """Each row once, when all columns can be compared."""
-    for i, f in enumerate(plan.fields):
-        check_key(context, ColumnRef(i, f.type, f.name), where, (word,))
-    return Distinct(plan)
-
-
-def bind_set_operation(context: Context, node: exp.SetOperation) -> Plan:
-    """UNION and UNION ALL."""
-    refuse_row_clauses(context, node)
-    if not isinstance(node, exp.Union):
-        word = "intersect" if isinstance(node, exp.Intersect) else "except"
-        raise context.refuse(
-            f"{word.upper()} is not maintained",
-            "write EXISTS" if word == "intersect" else "write NOT EXISTS",
-            word,
-        )
-    plans = [bind_query(context, node.this), bind_query(context, node.expression)]
-    types = common_types(context, [[f.type for f in p.fields] for p in plans])
-    plans = [in_types(p, types, plans[0].fields) for p in plans]
-    inputs = tuple(i for p in plans for i in (p.inputs if isinstance(p, UnionAll) else (p,)))
-    fields = tuple(
-        Field(f.name, t, any(p.fields[i].is_nullable for p in inputs))
-        for i, (f, t) in enumerate(zip(plans[0].fields, types, strict=True))
-    )
-    union = UnionAll(inputs, fields)
-    return distinct_rows(context, union, "UNION", "union") if node.args.get("distinct") else union
-
-
-def bind_values(context: Context, node: exp.Values) -> Plan:
-    """Constant rows."""
-    rows = [list(t.expressions) if isinstance(t, exp.Tuple) else [t] for t in node.expressions]
-    width = len(rows[0])
-
-    def atom(inner: exp.Expr) -> ColumnRef | None:
-        if isinstance(inner, exp.Column | exp.Subquery | exp.Query):
-            raise context.refuse(
-                "VALUES with anything but constants is not maintained",
-                "write SELECT ... UNION ALL SELECT ...",
-                "values",
-            )
-        return None
-
-    bound = Scalars(context, atom).bind([cell for row in rows for cell in row])
-    cells = [bound[i : i + width] for i in range(0, len(bound), width)]
-    types = common_types(context, [[c.type for c in row] for row in cells])
-    literals = tuple(
-        tuple(constant(context, c, t) for c, t in zip(row, types, strict=True)) for row in cells
-    )
-    fields = tuple(
-        Field(f"column{i + 1}", t, any(row[i].text is None for row in literals))
-        for i, t in enumerate(types)
-    )
-    return Values(literals, fields)
-
-
-def constant(context: Context, cell: Expression, type: SqlType) -> Literal:
-    """A cell of VALUES in its column's type."""
-    if isinstance(cell, Literal) and cell.type == type:
-        return cell
-    if not isinstance(cell, Literal):
-        raise context.refuse(
-            "VALUES with a row that cannot be computed is not maintained", "correct the constant"
-        )
-    if cell.text is None:
-        return Literal(None, type)
-    quoted = cell.text.replace("'", "''")
-    (found,) = context.analyzer.constants([f"('{quoted}'::{cell.type.name})::{type.name}"], [type])
-    if found is None:
-        raise context.refuse("VALUES with a row that cannot be computed", "correct the constant")
-    return found
-
-
-def common_types(context: Context, rows: Sequence[Sequence[SqlType]]) -> list[SqlType]:
-    """The column types of a union of rows, as PostgreSQL resolves them."""
-    distinct = [list(dict.fromkeys(row[i] for row in rows)) for i in range(len(rows[0]))]
-    if all(len(types) == 1 for types in distinct):
-        return [types[0] for types in distinct]
-    columns, probes = [], []
-    for types in distinct:
-        names = [f"c{len(columns) + i + 1}" for i in range(len(types))]
-        columns += types
-        probes.append(f"COALESCE({', '.join(names)})")
-    return list(context.analyzer.types(columns, probes))
-
-
-def in_types(plan: Plan, types: Sequence[SqlType], names: Sequence[Field]) -> Plan:
-    """The plan with its columns cast to the given types and named as the first branch's."""
-    refs = [ColumnRef(i, f.type, f.name) for i, f in enumerate(plan.fields)]
-    expressions = [cast_to(r, t) for r, t in zip(refs, types, strict=True)]
-    if expressions == refs:
-        return renamed(plan, [f.name for f in names])
-    return project(plan, expressions, [f.name for f in names])
-
-
-def project(plan: Plan, expressions: Sequence[Expression], names: Sequence[str]) -> Plan:
-    """The expressions under their names."""
-    fields = tuple(
-        Field(n, e.type, is_nullable(e, plan.fields))
-        for n, e in zip(names, expressions, strict=True)
-    )
-    return Project(plan, tuple(expressions), fields)
-
-
 def selected_of(select: exp.Select) -> tuple[list[exp.Expr], list[str]]:
     """The select list's expressions and their names."""
     nodes, names = [], []
@@ -340,23 +213,6 @@ def block_atom(context: Context, scope: Scope) -> Atom:
         return found or Marks(context, scope, atom).column(node, bind_query, bind_block)
 
     return atom
-
-
-def refuse_row_clauses(context: Context, node: exp.Expr) -> None:
-    """LIMIT and its kin are refused; ORDER BY alone is dropped."""
-    for key, name, word in _ROW_CLAUSES:
-        if node.args.get(key):
-            raise context.refuse(
-                f"{name} is not maintained",
-                "keep all rows in the view, and limit the query that reads it",
-                word,
-            )
-    if node.args.get("locks"):
-        raise context.refuse("FOR UPDATE is not maintained", "leave it out", "for")
-    if node.args.get("windows"):
-        raise context.refuse("WINDOW is not maintained", "join with an aggregate", "window")
-    if node.args.get("order"):
-        context.warn("ORDER BY is dropped: a stored view has no order; sort where you read it")
 
 
 def refuse_grouping_sets(context: Context, group: exp.Group) -> None:

@@ -13,14 +13,19 @@ from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal, childr
 from dataflow.schema import Field
 from dataflow.sql.plan import (
     Aggregate,
+    Apply,
     Filter,
     Join,
     Plan,
     Project,
     Scan,
     SemiJoin,
+    SetOperation,
+    TableFunction,
+    TopK,
     UnionAll,
     Values,
+    Window,
     inputs_of,
 )
 from dataflow.types import BOOL, SqlType
@@ -46,6 +51,15 @@ def check_plan(plan: Plan) -> None:
         _check_join(plan)
     elif isinstance(plan, Aggregate):
         _check_aggregate(plan)
+    elif isinstance(plan, Window | TableFunction | Apply):
+        width = len(plan.fields) - len(inputs_of(plan)[0].fields)
+        _require(width >= 0, "at least the fields of the input")
+    elif isinstance(plan, TopK):
+        for key in (*plan.partition, *(k.expression for k in plan.order)):
+            _check_expression(key, plan.input.fields)
+    elif isinstance(plan, SetOperation):
+        same = [f.type for f in plan.left.fields] == [f.type for f in plan.right.fields]
+        _require(same, "equal types on both sides")
     elif isinstance(plan, UnionAll):
         for below in plan.inputs:
             same = [f.type for f in below.fields] == [f.type for f in plan.fields]

@@ -8,23 +8,43 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataflow.expressions.ir import ColumnRef, Expression, InPostgres, Literal, children
+from dataflow.expressions.ir import ColumnRef, Expression, InPostgres, Literal, OuterRef, children
 from dataflow.schema import Field
 from dataflow.sql.plan import (
     Aggregate,
     AggregateCall,
+    Apply,
+    Distinct,
     Filter,
     Join,
     Plan,
     Project,
+    RecursionRef,
+    Recursive,
     Scan,
     SemiJoin,
+    SetOperation,
+    SingleRow,
+    TableFunction,
+    TopK,
     UnionAll,
     Values,
     ViewPlan,
+    Window,
     inputs_of,
 )
 
+_TITLES = {
+    Distinct: "distinct",
+    SingleRow: "single row",
+    TopK: "top k",
+    Window: "window",
+    TableFunction: "table function",
+    SetOperation: "set operation",
+    RecursionRef: "rows of the last round",
+    Recursive: "recursive",
+    Apply: "apply",
+}
 _INFIX = {"+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">=", "and", "or"}
 _INFIX |= {"like", "not like", "ilike", "not ilike", "is distinct from", "is not distinct from"}
 
@@ -88,7 +108,7 @@ def describe(plan: Plan) -> str:
         return f"aggregate by ({groups}): {calls}"
     if isinstance(plan, UnionAll):
         return "union all"
-    return "distinct" if type(plan).__name__ == "Distinct" else "single row"
+    return _TITLES[type(plan)]
 
 
 def _lines(plan: Plan, depth: int) -> list[str]:
@@ -118,6 +138,8 @@ def _call(call: AggregateCall, fields: tuple[Field, ...]) -> str:
 def _text(expression: Expression, fields: tuple[Field, ...]) -> str:
     if isinstance(expression, ColumnRef):
         return fields[expression.index].name
+    if isinstance(expression, OuterRef):
+        return f"outer {expression.name}"
     if isinstance(expression, Literal):
         return "null" if expression.text is None else f"'{expression.text}'"
     parts = [_text(a, fields) for a in expression.arguments]

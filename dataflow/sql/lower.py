@@ -7,6 +7,7 @@ its inputs and its store: it runs alike in the pipeline and in a Spark task.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dataflow.errors import InvariantError
@@ -82,32 +83,37 @@ def make_operator(
     InvariantError for a scan: its rows come from outside.
     """
     context = Context(node.name, scope, store, evaluator, errors)
-    plan = node.plan
-    if isinstance(plan, Join):
-        return (
-            JoinOperator(plan, context)
-            if plan.kind == "inner"
-            else OuterJoinOperator(plan, context)
-        )
-    if isinstance(plan, SemiJoin):
-        if plan.kind == "not in":
-            return NotInOperator(plan, context)
-        if plan.residual is None:
-            return SemiJoinOperator(plan, context)
-        return ResidualSemiJoinOperator(plan, context)
-    if isinstance(plan, Filter):
-        return FilterOperator(plan, context)
-    if isinstance(plan, Project):
-        return ProjectOperator(plan, context)
-    if isinstance(plan, Aggregate):
-        return AggregateOperator(plan, context)
-    if isinstance(plan, UnionAll):
-        return UnionAllOperator(plan, context)
-    if isinstance(plan, SingleRow):
-        return SingleRowOperator(plan, context)
-    if isinstance(plan, Values):
-        return ValuesOperator(plan, context)
-    raise InvariantError("plan.operator", f"no operator for a {type(plan).__name__}")
+    make = _OPERATORS.get(type(node.plan))
+    if make is None:
+        raise InvariantError("plan.operator", f"no operator for a {type(node.plan).__name__}")
+    return make(node.plan, context)
+
+
+def _join(plan: Join, context: Context) -> Operator:
+    if plan.kind == "inner":
+        return JoinOperator(plan, context)
+    return OuterJoinOperator(plan, context)
+
+
+def _semi_join(plan: SemiJoin, context: Context) -> Operator:
+    if plan.kind == "not in":
+        return NotInOperator(plan, context)
+    if plan.residual is None:
+        return SemiJoinOperator(plan, context)
+    return ResidualSemiJoinOperator(plan, context)
+
+
+_OPERATORS: dict[type, Callable[..., Operator]] = {
+    Join: _join,
+    SemiJoin: _semi_join,
+    Filter: FilterOperator,
+    Project: ProjectOperator,
+    Aggregate: AggregateOperator,
+    UnionAll: UnionAllOperator,
+    SingleRow: SingleRowOperator,
+    Values: ValuesOperator,
+}
+_TITLES = {UnionAll: "union_all", SingleRow: "single_row"}
 
 
 def _title(plan: Plan) -> str:
@@ -115,8 +121,7 @@ def _title(plan: Plan) -> str:
         return "join" if plan.kind == "inner" else f"{plan.kind}_join"
     if isinstance(plan, SemiJoin):
         return "not_in" if plan.kind == "not in" else f"{plan.kind}_join"
-    titles = {UnionAll: "union_all", SingleRow: "single_row"}
-    return titles.get(type(plan), type(plan).__name__.lower())
+    return _TITLES.get(type(plan), type(plan).__name__.lower())
 
 
 def _exchange(plan: Plan) -> tuple[Exchange, ...]:

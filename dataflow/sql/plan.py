@@ -3,14 +3,14 @@
 A node's expressions refer to its input's columns by position; a join's residual and keys see the
 left columns first, then the right ones (`left_keys` over the left input, `right_keys` over the
 right input, each by its own positions). Plans are picklable and comparable: equal plans compute
-the same rows.
+the same rows. After the rules no Apply and no OuterRef is left.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dataflow.expressions.ir import Expression
+from dataflow.expressions.ir import Expression, Literal
 from dataflow.schema import Field, Relation
 
 
@@ -153,8 +153,186 @@ class SingleRow:
         return tuple(Field(f.name, f.type) for f in self.input.fields)
 
 
+@dataclass(frozen=True)
+class SortKey:
+    """One part of an ORDER BY, its defaults resolved.
+
+    operator: of ORDER BY ... USING where it is not the type's own < or >, else "".
+    """
+
+    expression: Expression
+    is_descending: bool = False
+    nulls_first: bool = False
+    operator: str = ""
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Of each partition the rows from `offset` on, at most `limit` of them, in `order`.
+
+    limit None: all after the offset. with_ties: also those that tie with the last one. Rows that
+    tie otherwise come in the order of all their columns by text, so that the answer is one.
+    Partitions are equal as groups are; no partition expressions: one partition of all rows.
+    """
+
+    input: Plan
+    partition: tuple[Expression, ...]
+    order: tuple[SortKey, ...]
+    limit: int | None
+    offset: int
+    with_ties: bool
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The input's."""
+        return self.input.fields
+
+
+@dataclass(frozen=True)
+class FrameBound:
+    """kind: "unbounded preceding", "preceding", "current row", "following" or "unbounded
+    following"; distance: a constant for "preceding" and "following"."""
+
+    kind: str
+    distance: Literal | None = None
+
+
+@dataclass(frozen=True)
+class Frame:
+    """mode: "rows", "range" or "groups"; exclude: "", "current row", "group" or "ties"."""
+
+    mode: str = "range"
+    start: FrameBound = FrameBound("unbounded preceding")
+    end: FrameBound = FrameBound("current row")
+    exclude: str = ""
+
+
+@dataclass(frozen=True)
+class WindowCall:
+    """A call over a window. function: a window function's or an aggregate's name.
+
+    sql: PostgreSQL's text of the call up to OVER, with $1, $2 ... for the arguments, so that
+    PostgreSQL can compute what has no kernel. field: the output field, PostgreSQL's type.
+    """
+
+    function: str
+    arguments: tuple[Expression, ...]
+    filter: Expression | None
+    frame: Frame
+    sql: str
+    field: Field
+
+
+@dataclass(frozen=True)
+class Window:
+    """Each input row once: the input's fields, then one for each call. Calls share partitioning
+    and order; ties are broken as in TopK."""
+
+    input: Plan
+    partition: tuple[Expression, ...]
+    order: tuple[SortKey, ...]
+    calls: tuple[WindowCall, ...]
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class SetCall:
+    """A function that returns rows: sql with $1, $2 ... for the arguments; fields: its columns."""
+
+    sql: str
+    arguments: tuple[Expression, ...]
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class TableFunction:
+    """Each input row beside each row of the calls, which run side by side (ROWS FROM): shorter
+    ones are padded with NULLs.
+
+    Fields: the input's, each call's, then the ordinality (bigint from 1) where asked for.
+    is_outer: an input row without any row of the calls stays, padded.
+    """
+
+    input: Plan
+    calls: tuple[SetCall, ...]
+    has_ordinality: bool
+    is_outer: bool
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class SetOperation:
+    """kind: "intersect" or "except"; both sides have equal types. Rows are equal as groups are
+    (NULL is NULL). Without is_all each row of the answer comes once."""
+
+    kind: str
+    is_all: bool
+    left: Plan
+    right: Plan
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The left input's, nullable where the right's are."""
+        pairs = zip(self.left.fields, self.right.fields, strict=True)
+        return tuple(Field(a.name, a.type, a.is_nullable or b.is_nullable) for a, b in pairs)
+
+
+@dataclass(frozen=True)
+class RecursionRef:
+    """Inside the step of the Recursive of this name: the rows that the last round found."""
+
+    name: str
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class Recursive:
+    """WITH RECURSIVE: base UNION [ALL] step, the step over RecursionRef(name).
+
+    is_distinct: UNION, a row once found is not found again. name is unique in the plan.
+    """
+
+    name: str
+    base: Plan
+    step: Plan
+    is_distinct: bool
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class Apply:
+    """For each left row the rows of right, which reads the left's columns as OuterRef of level 0.
+
+    kind "inner" and "left": LATERAL; the output has the left fields, then the right's; residual:
+    the join's condition over both. "single": a scalar subquery, the same fields, exactly one row
+    a left row (NULLs for no row, an error row for two). Gone after the rule `decorrelate`.
+    """
+
+    kind: str
+    left: Plan
+    right: Plan
+    residual: Expression | None
+    fields: tuple[Field, ...]
+
+
 Plan = (
-    Scan | Values | Filter | Project | Join | SemiJoin | Aggregate | Distinct | UnionAll | SingleRow
+    Scan
+    | Values
+    | Filter
+    | Project
+    | Join
+    | SemiJoin
+    | Aggregate
+    | Distinct
+    | UnionAll
+    | SingleRow
+    | TopK
+    | Window
+    | TableFunction
+    | SetOperation
+    | RecursionRef
+    | Recursive
+    | Apply
 )
 
 
@@ -174,11 +352,13 @@ class ViewPlan:
 
 def inputs_of(plan: Plan) -> tuple[Plan, ...]:
     """The nodes that feed a node, left to right."""
-    if isinstance(plan, Join | SemiJoin):
+    if isinstance(plan, Join | SemiJoin | SetOperation | Apply):
         return (plan.left, plan.right)
     if isinstance(plan, UnionAll):
         return plan.inputs
-    return () if isinstance(plan, Scan | Values) else (plan.input,)
+    if isinstance(plan, Recursive):
+        return (plan.base, plan.step)
+    return () if isinstance(plan, Scan | Values | RecursionRef) else (plan.input,)
 
 
 def scans_of(plan: Plan) -> tuple[Scan, ...]:

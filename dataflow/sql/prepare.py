@@ -7,9 +7,9 @@ projection below, and projected away above.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from dataflow.errors import SqlError
+from dataflow.errors import InvariantError, SqlError
 from dataflow.expressions.ir import (
     Call,
     ColumnRef,
@@ -43,22 +43,10 @@ def prepare(plan: Plan) -> Plan:
     """The plan with every key and argument a plain column; neighbouring projections are one."""
     if isinstance(plan, Scan | Values):
         return plan
-    if isinstance(plan, Filter):
-        return Filter(prepare(plan.input), plan.predicate)
-    if isinstance(plan, Project):
-        return project(prepare(plan.input), plan.expressions, plan.fields)
-    if isinstance(plan, Join):
-        return _join(plan)
-    if isinstance(plan, SemiJoin):
-        return _semi_join(plan)
-    if isinstance(plan, Aggregate):
-        return _aggregate(plan)
-    if isinstance(plan, Distinct):
-        groups = tuple(references(plan.fields))
-        return _aggregate(Aggregate(plan.input, groups, (), plan.fields))
-    if isinstance(plan, UnionAll):
-        return UnionAll(tuple(prepare(p) for p in plan.inputs), plan.fields)
-    return SingleRow(prepare(plan.input))
+    change = _CHANGES.get(type(plan))
+    if change is None:
+        raise InvariantError("plan.operator", f"a {type(plan).__name__} cannot be lowered")
+    return change(plan)
 
 
 def references(fields: Sequence[Field], start: int = 0) -> list[Expression]:
@@ -208,3 +196,20 @@ def _argument(call: AggregateCall) -> Expression | None:
         # Only how many differ is asked: the key form stands for the value.
         argument = _key_form(argument)
     return argument
+
+
+def _distinct(plan: Distinct) -> Plan:
+    groups = tuple(references(plan.fields))
+    return _aggregate(Aggregate(plan.input, groups, (), plan.fields))
+
+
+_CHANGES: dict[type, Callable[..., Plan]] = {
+    Filter: lambda plan: Filter(prepare(plan.input), plan.predicate),
+    Project: lambda plan: project(prepare(plan.input), plan.expressions, plan.fields),
+    Join: _join,
+    SemiJoin: _semi_join,
+    Aggregate: _aggregate,
+    Distinct: _distinct,
+    UnionAll: lambda plan: UnionAll(tuple(prepare(p) for p in plan.inputs), plan.fields),
+    SingleRow: lambda plan: SingleRow(prepare(plan.input)),
+}

@@ -272,6 +272,15 @@ def cast_to(expression: Expression, type: SqlType) -> Expression:
     return native if native is not None else InPostgres(f"($1)::{type.name}", (expression,), type)
 
 
+def project(plan: Plan, expressions: Sequence[Expression], names: Sequence[str]) -> Plan:
+    """The expressions under their names."""
+    fields = tuple(
+        Field(n, e.type, is_nullable(e, plan.fields))
+        for n, e in zip(names, expressions, strict=True)
+    )
+    return Project(plan, tuple(expressions), fields)
+
+
 def renamed(plan: Plan, names: Sequence[str]) -> Plan:
     """The plan with other field names."""
     if tuple(f.name for f in plan.fields) == tuple(names):

@@ -12,17 +12,17 @@ from dataflow.expressions.ir import ColumnRef, columns_of, remap
 from dataflow.schema import Field
 from dataflow.sql.plan import (
     Aggregate,
-    Distinct,
     Filter,
     Join,
     Plan,
     Project,
     Scan,
     SemiJoin,
-    SingleRow,
     UnionAll,
     Values,
+    inputs_of,
 )
+from dataflow.sql.rules.trees import with_inputs
 
 
 def prune_columns(plan: Plan) -> Plan:
@@ -63,10 +63,9 @@ def _prune(plan: Plan, wanted: set[int]) -> tuple[Plan, Positions]:
         return _aggregate(plan, wanted)
     if isinstance(plan, UnionAll):
         return _union(plan, wanted)
-    assert isinstance(plan, Distinct | SingleRow)
-    whole = set(range(len(plan.fields)))
-    below = _exact(plan.input, whole)
-    return replace(plan, input=below), {i: i for i in whole}
+    # What compares or numbers whole rows reads all of its inputs' columns.
+    whole = [_exact(i, set(range(len(i.fields)))) for i in inputs_of(plan)]
+    return with_inputs(plan, whole), {i: i for i in range(len(plan.fields))}
 
 
 def _exact(plan: Plan, wanted: set[int]) -> Plan:

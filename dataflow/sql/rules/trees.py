@@ -19,9 +19,12 @@ from dataflow.expressions.ir import (
     remap,
 )
 from dataflow.sql.plan import (
+    Apply,
     Join,
     Plan,
+    Recursive,
     SemiJoin,
+    SetOperation,
     UnionAll,
     inputs_of,
 )
@@ -32,8 +35,10 @@ def with_inputs(plan: Plan, inputs: Sequence[Plan]) -> Plan:
     """The same node over other inputs of the same fields."""
     if tuple(inputs) == inputs_of(plan):
         return plan
-    if isinstance(plan, Join | SemiJoin):
+    if isinstance(plan, Join | SemiJoin | SetOperation | Apply):
         return replace(plan, left=inputs[0], right=inputs[1])
+    if isinstance(plan, Recursive):
+        return replace(plan, base=inputs[0], step=inputs[1])
     if isinstance(plan, UnionAll):
         return replace(plan, inputs=tuple(inputs))
     return replace(plan, input=inputs[0])  # pyright: ignore[reportCallIssue]

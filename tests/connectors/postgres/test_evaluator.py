@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 
+import numpy as np
 import pytest
 
 from connectors.postgres.embedded import EmbeddedPostgres
@@ -276,3 +277,27 @@ def test_speed_is_of_the_measured_order(functions: Database) -> None:
         evaluator.evaluate("regexp_replace($1, '[aeiou]', 'x')", [TEXT], [texts], 10_000, TEXT)
         best = min(best, time.perf_counter() - started)
     assert 10_000 / best > 50_000
+
+
+def test_groups_are_computed_together_and_fail_alone(functions: Database) -> None:
+    evaluator = PostgresEvaluator(functions.dsn)
+    values = Column.of("s", ["b", "a", "x", None, "c"])
+    numbers = Column.of("i", [1, 0, 2, 3, 0])
+    groups = np.array([7, 7, -2, 7, 9], np.int64)
+    sql = (
+        "SELECT tidemark_row.g, string_agg($1, ',' ORDER BY $1), sum(10 / $2)"
+        " FROM tidemark_row GROUP BY 1"
+    )
+    found, columns, errors = evaluator.evaluate_groups(
+        sql, [TEXT, INT4], [values, numbers], groups, [TEXT, INT8]
+    )
+    assert found.tolist() == [-2]
+    assert [c.to_list() for c in columns] == [[b"x"], [5]]
+    assert {g: e[0] for g, e in errors.by_row.items()} == {7: "22012", 9: "22012"}
+    sql = "SELECT tidemark_row.g, u FROM tidemark_row, generate_series(1, $1) AS u"
+    found, columns, errors = evaluator.evaluate_groups(sql, [INT4], [numbers], groups, [INT4])
+    assert sorted(zip(found.tolist(), columns[0].to_list(), strict=True)) == [
+        (-2, 1), (-2, 2), (7, 1), (7, 1), (7, 2), (7, 3)
+    ]  # fmt: skip
+    assert not errors
+    evaluator.close()

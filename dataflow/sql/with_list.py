@@ -1,0 +1,26 @@
+"""The WITH list of a query; each part is inlined where it is named."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from dataflow.sql.scope import Context
+from dataflow.sql.subqueries import BindQuery
+
+
+def bind_ctes(context: Context, node: exp.Expr, bind_query: BindQuery) -> None:
+    """Bind the WITH list; each is inlined where it is named."""
+    clause = node.args.get("with_")
+    if clause is None:
+        return
+    if clause.args.get("recursive"):
+        raise context.refuse(
+            "WITH RECURSIVE is not maintained", "unfold the levels that are needed", "recursive"
+        )
+    for cte in clause.expressions:
+        plan = bind_query(context, cte.this)
+        alias = cte.args["alias"]
+        names = [f.name for f in plan.fields]
+        given = [c.name for c in alias.args.get("columns") or []]
+        names[: len(given)] = given
+        context.ctes[alias.name] = (plan, tuple(names))
