@@ -1,4 +1,8 @@
-"""UNION and its kin, VALUES, and DISTINCT: rows of several queries under common types."""
+"""UNION and its kin, VALUES, and DISTINCT.
+
+Rows of several queries meet under common types, as PostgreSQL resolves them; rows are equal as
+groups are, so each column needs a key form.
+"""
 
 from __future__ import annotations
 

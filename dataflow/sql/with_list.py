@@ -1,4 +1,8 @@
-"""The WITH list of a query; each part is inlined where it is named."""
+"""The WITH list of a query.
+
+Each part is bound once and inlined where it is named; equal parts become one node when the plan
+is lowered.
+"""
 
 from __future__ import annotations
 
