@@ -95,6 +95,15 @@ _BY_OID = {
 }
 
 NUMERIC_OID = 1700
+ARRAY_HASH = "pg_catalog.hash_array_extended"
+
+# Of the built-in types kept as text, those whose `=` is equality of their output: "char", oid,
+# xid, cid, tid, regclass and its kin, macaddr, macaddr8, inet, cidr, bit, varbit, money, timetz,
+# pg_lsn, tsvector, tsquery, and arrays of types that are identical.
+_TEXT_EQUALITY = frozenset(
+    {18, 26, 27, 28, 29, 650, 774, 790, 829, 869, 1266, 1560, 1562, 2205, 2206, 3220, 3614, 3615}
+    | {1000, 1001, 1003, 1005, 1007, 1009, 1015, 1016, 1115, 1182, 1183, 1185, 2951}
+)
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,7 @@ class SqlType:
     is_bytewise: text order and equality are the order of the bytes (collation C or POSIX).
     is_enum: an enum, so that equal text is equal value.
     is_deterministic: False under a collation that calls texts of different bytes equal.
+    hashing: of an OPAQUE type, PostgreSQL's function of (value, seed) that agrees with its `=`.
     """
 
     name: str
@@ -116,11 +126,19 @@ class SqlType:
     collation: str = ""
     is_enum: bool = False
     is_deterministic: bool = True
+    hashing: str = ""
 
     @property
     def physical(self) -> str:
         """The physical kind of a column of this type."""
         return _PHYSICAL.get(self.kind, KIND_BYTES)
+
+    @property
+    def is_text_equal(self) -> bool:
+        """Whether an OPAQUE type's `=` is equality of its text."""
+        if self.kind is not TypeKind.OPAQUE or not self.is_deterministic:
+            return False
+        return self.is_enum or self.oid in _TEXT_EQUALITY
 
 
 def sql_type(

@@ -24,6 +24,7 @@ def to_json(fields: Iterable[Field]) -> list[dict[str, Any]]:
             "scale": f.type.scale,
             "is_enum": f.type.is_enum,
             "is_deterministic": f.type.is_deterministic,
+            "hashing": f.type.hashing,
         }
         for f in fields
     ]
@@ -51,6 +52,7 @@ def from_json(facts: Iterable[Mapping[str, Any]]) -> tuple[Field, ...]:
                 f["collation"],
                 f["is_enum"],
                 f["is_deterministic"],
+                f.get("hashing", ""),
             ),
             f["nullable"],
         )

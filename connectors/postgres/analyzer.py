@@ -125,11 +125,7 @@ class PostgresAnalyzer:
         types: list[SqlType] = []
         for begin in range(0, len(expressions), _MOST_COLUMNS):
             part = expressions[begin : begin + _MOST_COLUMNS]
-            selected = ", ".join(f"{e} AS t{i}" for i, e in enumerate(part))
-            text = f"SELECT {selected}"
-            if columns:
-                nulls = ", ".join(f"{_null(t)} AS c{i + 1}" for i, t in enumerate(columns))
-                text += f" FROM (SELECT {nulls}) AS s"
+            text = _probe(columns, part)
             with self._step("the types of the query's parts cannot be asked"):
                 # Under the query's own search_path: NULLIF, CASE x WHEN and IS DISTINCT FROM do
                 # not name their operator, so that it is looked up again, as in the evaluator.
@@ -139,6 +135,12 @@ class PostgresAnalyzer:
                 fields = ColumnTypes(cursor).read_fields(self._oid(f"pg_temp.{_VIEW}"))
                 types += [f.type for f in fields.values()]
         return tuple(types)
+
+    def routines(self, columns: Sequence[SqlType], expression: str) -> tuple[Routine, ...]:
+        """What an expression over c1, c2 ... calls; see `Analyzer`."""
+        with self._step("the query's parts cannot be asked"):
+            self._cursor().execute(_CREATE + _probe(columns, [expression]))
+            return self._described(f"pg_temp.{_VIEW}").routines
 
     def constants(
         self, expressions: Sequence[str], types: Sequence[SqlType]
@@ -296,6 +298,15 @@ def _to_error(
         hint=diagnostics.message_hint or "",
         position=position,
     )
+
+
+def _probe(columns: Sequence[SqlType], expressions: Sequence[str]) -> str:
+    """A query whose outputs are expressions over c1, c2 ... of the given types."""
+    text = "SELECT " + ", ".join(f"{e} AS t{i}" for i, e in enumerate(expressions))
+    if columns:
+        nulls = ", ".join(f"{_null(t)} AS c{i + 1}" for i, t in enumerate(columns))
+        text += f" FROM (SELECT {nulls}) AS s"
+    return text
 
 
 def _name(token: Token) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from psycopg2.extensions import cursor as Cursor
 
+from connectors.postgres.hashing import find_hashing
 from dataflow.schema import Field
 from dataflow.types import SqlType, TypeKind, sql_type
 
@@ -55,6 +56,7 @@ class ColumnTypes:
 
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
+        self._hashing: dict[int, str] = {}
         cursor.execute(_DATABASE)
         collate, provider, locale = cursor.fetchone() or ("", "", "")
         self._is_default_bytewise = (locale if provider == "b" else collate) in _BYTEWISE and (
@@ -65,7 +67,17 @@ class ColumnTypes:
         """The columns of a relation by attnum, in order."""
         self._cursor.execute(_FIELDS, (relation,))
         rows = self._cursor.fetchall()
-        return {row[0]: Field(row[1], self._type(row[3:]), not row[2]) for row in rows}
+        return {
+            row[0]: Field(row[1], self._hashed(self._type(row[3:])), not row[2]) for row in rows
+        }
+
+    def _hashed(self, type: SqlType) -> SqlType:
+        """With the hash function of a type whose equality only PostgreSQL knows."""
+        if type.kind is not TypeKind.OPAQUE or type.is_enum:
+            return type
+        if type.oid not in self._hashing:
+            self._hashing[type.oid] = find_hashing(self._cursor, type.oid)
+        return replace(type, hashing=self._hashing[type.oid])
 
     def _type(self, row: Sequence[Any]) -> SqlType:
         name, oid, typmod, kind, collation_oid, collation, provider, locale, is_exact = row

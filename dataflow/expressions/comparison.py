@@ -84,7 +84,7 @@ def comparable(left: SqlType, right: SqlType, is_order: bool) -> Comparable | No
         return _bytes_order(False)
     if kinds == {TypeKind.INTERVAL}:
         return _intervals
-    if left.is_enum and left.oid == right.oid and not is_order:
+    if left.is_text_equal and left.oid == right.oid and not is_order:
         return _bytes_equal(False)
     return None
 

@@ -7,7 +7,7 @@ analyzed the view. Frozen and picklable: the same tree is compiled in the pipeli
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dataflow.types import SqlType
 
@@ -46,11 +46,15 @@ class Call:
 
 @dataclass(frozen=True)
 class InPostgres:
-    """A subtree computed by PostgreSQL: sql with $1, $2 ... standing for the arguments."""
+    """A subtree computed by PostgreSQL: sql with $1, $2 ... standing for the arguments.
+
+    is_stable: it calls a stable function, whose result need not be the same a second time.
+    """
 
     sql: str
     arguments: tuple[Expression, ...]
     type: SqlType
+    is_stable: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def remap(expression: Expression, position: dict[int, int]) -> Expression:
         return Call(expression.function, arguments, expression.type)
     if isinstance(expression, InPostgres):
         arguments = tuple(remap(a, position) for a in expression.arguments)
-        return InPostgres(expression.sql, arguments, expression.type)
+        return replace(expression, arguments=arguments)
     return expression
 
 
@@ -101,5 +105,5 @@ def substitute(expression: Expression, inputs: tuple[Expression, ...]) -> Expres
         return Call(expression.function, arguments, expression.type)
     if isinstance(expression, InPostgres):
         arguments = tuple(substitute(a, inputs) for a in expression.arguments)
-        return InPostgres(expression.sql, arguments, expression.type)
+        return replace(expression, arguments=arguments)
     return expression

@@ -2,21 +2,24 @@
 
 PostgreSQL's `=` says equal exactly when the bits of the key forms are equal, so that rows may be
 hashed and compared as bytes: 1.50 = 1.5, -0.0 = 0.0, 'a ' = 'a' in char(n), 24 hours = 1 day.
-Text is compared by its bytes, which is right for every deterministic collation; under any other
-there is no key form.
+Text is compared by its bytes, which is right for every deterministic collation. Where only
+PostgreSQL knows what is equal (a nondeterministic collation, ranges, arrays of numbers, citext),
+its own hash of the value stands for it.
 """
 
 from __future__ import annotations
 
 from dataflow.expressions.arithmetic import FLOAT_KINDS, INT_RANGES
 from dataflow.expressions.frame import NUMERIC_KINDS
-from dataflow.expressions.ir import Call, Expression
+from dataflow.expressions.ir import Call, Expression, InPostgres
 from dataflow.expressions.number_casts import limits
 from dataflow.expressions.stamps import STAMPS
 from dataflow.types import (
+    ARRAY_HASH,
     FIXED_DIGITS,
     FLOAT8,
     NUMERIC,
+    TEXT,
     TIMESTAMP,
     SqlType,
     TypeKind,
@@ -38,13 +41,7 @@ _IDENTICAL = frozenset(
 )
 _CALLED = frozenset({*FLOAT_KINDS, TypeKind.DECIMAL, TypeKind.BPCHAR, TypeKind.JSONB})
 _STAMP_KINDS = frozenset({TypeKind.DATE, *STAMPS})
-# Of the built-in types kept as text, those whose `=` is equality of their output: "char", oid,
-# xid, cid, tid, regclass and its kin, macaddr, macaddr8, inet, cidr, bit, varbit, money, timetz,
-# pg_lsn, and arrays of types that are identical.
-_TEXT_EQUALITY = frozenset(
-    {18, 26, 27, 28, 29, 650, 774, 790, 829, 869, 1266, 1560, 1562, 2205, 2206, 3220}
-    | {1000, 1001, 1003, 1005, 1007, 1009, 1015, 1016, 1115, 1182, 1183, 1185, 2951}
-)
+_SEEDS = (0x7469_6465, 0x6D61_726B)
 _INT_DIGITS = {TypeKind.INT2: 5, TypeKind.INT4: 10, TypeKind.INT8: 19}
 
 
@@ -56,14 +53,26 @@ def key_form(expression: Expression) -> Expression | None:
     """
     type = expression.type
     if not type.is_deterministic:
-        return None
-    if type.kind in _IDENTICAL or type.is_enum:
+        return _hashed(expression)
+    if type.kind in _IDENTICAL or type.is_text_equal:
         return expression
     if type.kind in _CALLED:
         return Call("key form", (expression,), type)
     if type.kind is TypeKind.INTERVAL:
         return Call("key form", (expression,), NUMERIC)
-    return expression if type.oid in _TEXT_EQUALITY else None
+    return _hashed(expression)
+
+
+def _hashed(expression: Expression) -> Expression | None:
+    """128 bits of the type's own hash: two seeds. Rows are told apart by as many bits anyway."""
+    function = expression.type.hashing
+    if not function:
+        return None
+    parts = " || ' ' || ".join(f"to_hex({function}($1, {seed}))" for seed in _SEEDS)
+    if function == ARRAY_HASH:
+        # An array's hash does not tell its bounds, its `=` does.
+        parts += " || ' ' || COALESCE(array_dims($1), '')"
+    return InPostgres(f"({parts})", (expression,), TEXT)
 
 
 def common_key_forms(left: Expression, right: Expression) -> tuple[Expression, Expression] | None:

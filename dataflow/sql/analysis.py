@@ -77,6 +77,10 @@ class Analyzer(Protocol):
         """
         ...
 
+    def routines(self, columns: Sequence[SqlType], expression: str) -> tuple[Routine, ...]:
+        """What an expression over c1, c2 ... calls, also beneath operators and casts."""
+        ...
+
     def constants(
         self, expressions: Sequence[str], types: Sequence[SqlType]
     ) -> tuple[Literal | None, ...]:

@@ -21,6 +21,7 @@ from dataflow.sql.plan import (
     Project,
     RecursionRef,
     Recursive,
+    Remember,
     Scan,
     SemiJoin,
     SetOperation,
@@ -37,6 +38,7 @@ from dataflow.sql.plan import (
 _TITLES = {
     Distinct: "distinct",
     SingleRow: "single row",
+    Remember: "remember",
     TopK: "top k",
     Window: "window",
     TableFunction: "table function",
@@ -168,7 +170,7 @@ def expressions_of(plan: Plan) -> tuple[Expression, ...]:
     """The expressions that a node itself computes."""
     if isinstance(plan, Filter):
         return (plan.predicate,)
-    if isinstance(plan, Project):
+    if isinstance(plan, Project | Remember):
         return plan.expressions
     if isinstance(plan, Join | SemiJoin):
         residual = (plan.residual,) if plan.residual is not None else ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dataflow.expressions.ir import Call, ColumnRef, Expression
+from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres
 from dataflow.expressions.keys import key_form
 from dataflow.sql.plan import (
     Aggregate,
@@ -17,6 +17,7 @@ from dataflow.sql.plan import (
     Join,
     Plan,
     Project,
+    Remember,
     Scan,
     SemiJoin,
     SingleRow,
@@ -68,9 +69,15 @@ def view_key(plan: Plan) -> tuple[int, ...]:
     for key in keys_of(plan).keys:
         fields = [plan.fields[i] for i in key]
         refs = [ColumnRef(i, plan.fields[i].type) for i in key]
-        if key and not any(f.is_nullable for f in fields) and all(map(key_form, refs)):
+        if key and not any(f.is_nullable for f in fields) and all(map(_is_sink_key, refs)):
             found.append(tuple(sorted(key)))
     return min(found, key=lambda k: (len(k), k)) if found else ()
+
+
+def _is_sink_key(column: ColumnRef) -> bool:
+    """Whether the sink's index tells the same values apart: not where only a hash does here."""
+    form = key_form(column)
+    return form is not None and not isinstance(form, InPostgres)
 
 
 def keys_of(plan: Plan) -> Keys:
@@ -81,7 +88,7 @@ def keys_of(plan: Plan) -> Keys:
         return Keys((frozenset(),)) if len(plan.rows) <= 1 else Keys(())
     if isinstance(plan, SingleRow):
         return Keys((frozenset(),))
-    if isinstance(plan, Filter):
+    if isinstance(plan, Filter | Remember):
         return keys_of(plan.input)
     if isinstance(plan, SemiJoin):
         return keys_of(plan.left)

@@ -20,6 +20,7 @@ from dataflow.operators.not_in import NotInOperator
 from dataflow.operators.outer_join import OuterJoinOperator
 from dataflow.operators.pairs import plain_columns
 from dataflow.operators.project import ProjectOperator
+from dataflow.operators.remember import RememberOperator
 from dataflow.operators.semi_join import ResidualSemiJoinOperator, SemiJoinOperator
 from dataflow.operators.single_row import SingleRowOperator
 from dataflow.operators.union_all import UnionAllOperator
@@ -30,6 +31,7 @@ from dataflow.sql.plan import (
     Join,
     Plan,
     Project,
+    Remember,
     SemiJoin,
     SingleRow,
     UnionAll,
@@ -111,6 +113,7 @@ _OPERATORS: dict[type, Callable[..., Operator]] = {
     Aggregate: AggregateOperator,
     UnionAll: UnionAllOperator,
     SingleRow: SingleRowOperator,
+    Remember: RememberOperator,
     Values: ValuesOperator,
 }
 _TITLES = {UnionAll: "union_all", SingleRow: "single_row"}

@@ -236,6 +236,18 @@ class Window:
 
 
 @dataclass(frozen=True)
+class Remember:
+    """Each input row with expressions computed when the row came, and kept until it goes.
+
+    The fields: the input's, then one for each expression.
+    """
+
+    input: Plan
+    expressions: tuple[Expression, ...]
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
 class SetCall:
     """A function that returns rows: sql with $1, $2 ... for the arguments; fields: its columns."""
 
@@ -328,6 +340,7 @@ Plan = (
     | SingleRow
     | TopK
     | Window
+    | Remember
     | TableFunction
     | SetOperation
     | RecursionRef

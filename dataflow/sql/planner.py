@@ -32,7 +32,7 @@ def plan_view(query: str, analyzer: Analyzer) -> ViewPlan:
     aggregates = frozenset(r.name for r in analysis.routines if r.kind == "a")
     context = Context(analyzer, analysis.text, query, aggregates)
     check_routines(context, analysis)
-    check_moments(query, analysis.text)
+    check_moments(context, analysis.text)
     try:
         plan = bind_query(context, parse(analysis.text))
     except NotInScope as error:

@@ -8,6 +8,7 @@ projection below, and projected away above.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from dataflow.errors import InvariantError, SqlError
 from dataflow.expressions.ir import (
@@ -30,6 +31,7 @@ from dataflow.sql.plan import (
     Join,
     Plan,
     Project,
+    Remember,
     Scan,
     SemiJoin,
     SingleRow,
@@ -212,4 +214,5 @@ _CHANGES: dict[type, Callable[..., Plan]] = {
     Distinct: _distinct,
     UnionAll: lambda plan: UnionAll(tuple(prepare(p) for p in plan.inputs), plan.fields),
     SingleRow: lambda plan: SingleRow(prepare(plan.input)),
+    Remember: lambda plan: replace(plan, input=prepare(plan.input)),
 }

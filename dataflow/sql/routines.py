@@ -1,16 +1,18 @@
 """Which functions a maintained query may call.
 
-Immutable ones always; stable ones when their result depends on nothing but the settings that all
-our sessions pin (types.SESSION_SETTINGS). What depends on the moment, the user or the state of the
-database cannot be kept up to date from the changes of tables, so it is refused by name.
+Immutable ones always. Stable ones whose result depends on nothing but the settings that all our
+sessions pin (types.SESSION_SETTINGS) are as good as immutable. Other stable ones are pinned, with
+a warning: to the moment of the view without columns, to the moment of the row with them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dataflow.errors import SqlError
 from dataflow.sql.analysis import Analysis, Routine
 from dataflow.sql.scope import Context
-from dataflow.sql.text import find_words, position_of, tokens
+from dataflow.sql.text import find_words, tokens
 
 # Stable in pg_proc only because TimeZone, DateStyle, IntervalStyle, extra_float_digits or
 # bytea_output have a say, or because they call the output functions of any type.
@@ -29,36 +31,48 @@ _PINNED = frozenset(
 )
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "cmp")
 _ZONED = ("date", "timestamp", "timestamptz")
-_CLOCK = frozenset({"now", "transaction_timestamp", "statement_timestamp", "age", "pg_sleep"})
-_CLOCK_HINT = "keep the moment out of the view: store the times, and compare where you read it"
-
+# age(x) alone is counted from the day of the call, whatever the row.
+_CLOCK = frozenset({"age"})
+_CLOCK_HINT = "write age(CURRENT_DATE, x), which is counted from the day when the view is made"
+_ONCE = "is computed once, when the view is made"
+_KEPT = (
+    "is computed for each row when it comes, and kept: a change of whatever else it reads is not "
+    "followed"
+)
 
 _MOMENTS = ("'now'", "'today'", "'tomorrow'", "'yesterday'")
 
 
-def check_moments(query: str, canonical: str) -> None:
-    """Refuse 'today' and its like where PostgreSQL has read them as a time of now."""
-    for token in tokens(query):
+def check_moments(context: Context, canonical: str) -> None:
+    """Tell of 'today' and its like where PostgreSQL has read them as a time of now."""
+    for token in tokens(context.query):
         word = token.text.lower()
         if token.kind == "string" and word in _MOMENTS and word not in canonical.lower():
-            raise SqlError(
-                "sql.not_maintained",
-                f"{word} is another time at every moment",
-                hint=_CLOCK_HINT,
-                position=position_of(query, token.offset),
-            )
+            context.warn(f"{word} {_ONCE}")
 
 
 def check_routines(context: Context, analysis: Analysis) -> None:
-    """Refuse what a query calls and cannot be maintained; warn of what rests on pinned settings."""
+    """Refuse what a query calls and cannot be maintained; warn of what is pinned.
+
+    Stable functions of no column are computed once, as in a materialized view of PostgreSQL.
+    """
     for value in analysis.session_values:
-        raise context.refuse(
-            f"{value.upper()} changes without any change of a table",
-            _CLOCK_HINT,
-            *value.lower().split(),
-        )
+        context.warn(f"{value.upper()} {_ONCE}")
     for routine in analysis.routines:
         _check(context, routine)
+
+
+def is_stable(routine: Routine) -> bool:
+    """Whether a call may give another result for the same arguments later."""
+    return routine.volatility == "s" and not _is_pinned(routine.name)
+
+
+def warn_of_stable(context: Context, routines: Sequence[Routine], *, is_constant: bool) -> bool:
+    """Whether an expression that calls these is stable; told to the user."""
+    found = [r.name for r in routines if is_stable(r)]
+    for name in found:
+        context.warn(f'"{name}" {_ONCE if is_constant else _KEPT}')
+    return bool(found)
 
 
 def _check(context: Context, routine: Routine) -> None:
@@ -78,20 +92,16 @@ def _check(context: Context, routine: Routine) -> None:
             hint="store its rows in a table",
             position=position,
         )
-    if routine.volatility == "s" and not _is_pinned(routine.name):
-        is_clock = routine.name in _CLOCK
+    if routine.volatility == "s" and routine.name in _CLOCK:
         raise SqlError(
             "sql.not_maintained",
-            f'the result of "{routine.name}" changes without any change of a table'
-            if is_clock
-            else f'the function "{routine.name}" is stable, not immutable',
-            hint=_CLOCK_HINT
-            if is_clock
-            else "it may depend on settings, the user or other tables; if it does not, wrap it "
-            "in an IMMUTABLE function",
+            f'the result of "{routine.name}" changes without any change of a table',
+            hint=_CLOCK_HINT,
             position=position,
         )
-    if routine.volatility == "s":
+    if is_stable(routine):
+        context.has_stable = True
+    elif routine.volatility == "s":
         context.warn(f'"{routine.name}" is computed with TimeZone UTC and DateStyle ISO')
 
 

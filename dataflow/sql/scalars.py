@@ -7,6 +7,7 @@ around a node that has none becomes one InPostgres over plain columns, in Postgr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -14,14 +15,17 @@ from sqlglot import exp
 
 from dataflow.errors import SqlError
 from dataflow.expressions.functions import has_kernel
-from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres, Literal
+from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres, Literal, columns_of
+from dataflow.expressions.keys import key_form
 from dataflow.sql.parse import Operation, Quantified, SyntaxCall, Test
+from dataflow.sql.routines import warn_of_stable
 from dataflow.sql.scope import Context, span_of
 from dataflow.sql.shapes import OPERATORS, TRIMS, bare, flatten, plain_literal
 from dataflow.types import BOOL, TEXT, SqlType, TypeKind, sql_type
 
 Atom = Callable[[exp.Expr], ColumnRef | None]
 
+_EQUALS = re.compile(r"=|OPERATOR\([^()]*\.=\)")
 _FIRST_USER_OID = 16384
 VARCHAR_OID = 1043
 # Parts of an expression that are no values themselves.
@@ -149,6 +153,9 @@ class Scalars:
                 probes.append(probe)
         if probes:
             types = [self._type(p) for p in probes]
+            if self._context.has_stable:
+                for probe in probes:
+                    self._is_stable(probe, is_constant=True)
             values = self._context.analyzer.constants(probes, types)
             self._constants.update(zip(probes, values, strict=True))
 
@@ -184,7 +191,12 @@ class Scalars:
     def _in_postgres(self, node: exp.Expr, type: SqlType) -> InPostgres:
         columns = list(dict.fromkeys(self._atoms[id(a)] for a in self._atoms_in(node)))
         sql = self.render(node, lambda c: f"${columns.index(c) + 1}")
-        return InPostgres(sql, tuple(columns), type)
+        is_stable = self._context.has_stable and self._is_stable(self.probe(node))
+        return InPostgres(sql, tuple(columns), type, is_stable)
+
+    def _is_stable(self, probe: str, *, is_constant: bool = False) -> bool:
+        routines = self._context.analyzer.routines([c.type for c in self._columns], probe)
+        return warn_of_stable(self._context, routines, is_constant=is_constant)
 
     def _native(self, node: exp.Expr, type: SqlType) -> Expression | None:
         """The Call of a node, if all of it can be said and its function has a kernel."""
@@ -260,9 +272,20 @@ class Scalars:
         function = OPERATORS.get(node.args["word"])
         if isinstance(right, Quantified):
             return self._membership(node, type)
+        if left is not None and _EQUALS.fullmatch(node.args["word"]):
+            hashed = self._hashed_equality(left, right)
+            if hashed is not None:
+                return hashed
         if function is None:
             return None
         return self._call(function, [right] if left is None else [left, right], type)
+
+    def _hashed_equality(self, left: exp.Expr, right: exp.Expr) -> Expression | None:
+        """Columns of a type whose equality only PostgreSQL knows, by what can be a join's key."""
+        if self._untyped(left) or self._untyped(right):
+            return None
+        sides = self._build(left), self._build(right)
+        return hashed_equality(*sides) if all(map(columns_of, sides)) else None
 
     def _membership(self, node: Operation, type: SqlType) -> Expression | None:
         """x = ANY (ARRAY[constants]) and x <> ALL (ARRAY[constants])."""
@@ -328,8 +351,19 @@ def equality(left: Expression, right: Expression) -> Expression:
     if {left.type.kind, right.type.kind} == {TypeKind.BPCHAR, TypeKind.TEXT}:
         is_padded = VARCHAR_OID in (left.type.oid, right.type.oid)
         left, right = (_as_padded(e) if is_padded else as_text(e) for e in (left, right))
-    found = native_call("=", (left, right), BOOL)
+    found = native_call("=", (left, right), BOOL) or hashed_equality(left, right)
     return found if found is not None else InPostgres("($1 = $2)", (left, right), BOOL)
+
+
+def hashed_equality(left: Expression, right: Expression) -> Expression | None:
+    """left = right by the hashes of a type whose equality only PostgreSQL knows."""
+    a, b = left.type, right.type
+    if not a.hashing or (a.hashing, a.collation) != (b.hashing, b.collation):
+        return None
+    forms = key_form(left), key_form(right)
+    if forms[0] is None or forms[1] is None:
+        return None
+    return native_call("=", (forms[0], forms[1]), BOOL)
 
 
 def _as_padded(expression: Expression) -> Expression:

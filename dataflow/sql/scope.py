@@ -28,7 +28,8 @@ class NotInScope(Exception):
 class Context:
     """One canonical text being bound: the view's own, or that of an ordinary view inside it.
 
-    query is the user's text, only for positions. ctes: plan and column names by name.
+    query is the user's text, only for positions. ctes: plan and column names by name. has_stable:
+    stable functions are called whose results our settings do not fix.
     """
 
     analyzer: Analyzer
@@ -37,6 +38,7 @@ class Context:
     aggregates: frozenset[str] = frozenset()
     warnings: list[str] = field(default_factory=list)
     ctes: dict[str, tuple[Plan, tuple[str, ...]]] = field(default_factory=dict)
+    has_stable: bool = False
 
     def text_of(self, node: exp.Expr) -> str:
         """PostgreSQL's text of a scalar node."""

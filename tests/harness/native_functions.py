@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from connectors.postgres.embedded import EmbeddedPostgres
 from dataflow.expressions.functions import has_kernel
 from dataflow.sql.shapes import OPERATORS
-from dataflow.types import SqlType, sql_type
+from dataflow.types import SqlType, TypeKind, sql_type
 from tests.harness.postgres import Database, new_database
 
 CALLABLE = """
@@ -72,6 +72,8 @@ def functions_table(database: Database) -> list[str]:
         function = OPERATORS.get(name, name)
         pairs = [(n, o) for n, o in zip(names, oids, strict=True) if o is not None]
         types = tuple(sql_type(n, o) for n, o in pairs)
+        if any(t.kind is TypeKind.OPAQUE for t in types):
+            continue
         if "name" in names or not has_kernel(function, types, sql_type(result, result_oid)):
             continue
         over[function].add(", ".join(family_of(n) for n, _ in pairs))

@@ -9,14 +9,13 @@ import pytest
 
 from connectors.postgres.analyzer import PostgresAnalyzer
 from connectors.postgres.embedded import EmbeddedPostgres
-from dataflow.errors import Position, SqlError
 from dataflow.types import TypeKind
 from storage.memory import MemoryStore
 from tests.equality.history import History, run_history
 from tests.harness import draw
 from tests.harness.postgres import Database, new_database
 from tests.harness.schemas.base import TableSpec, TestSchema
-from tests.sql.planning import SOURCE, plan, refusal
+from tests.sql.planning import SOURCE, plan
 
 COLLATION = """
 CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
@@ -45,6 +44,19 @@ COLLATED = {
     "text": "SELECT id, length(a) AS l, upper(a) AS u, a < 'Y' AS o FROM words",
     "grouped": 'SELECT a COLLATE "C" AS a, count(*) AS n FROM words GROUP BY 1',
     "residual": "SELECT w.id FROM words w JOIN words x ON w.id = x.id AND w.a = x.b",
+    "group": "SELECT count(*) AS n, min(id) AS least FROM words GROUP BY a",
+    "group of texts": "SELECT count(*) AS n FROM words GROUP BY upper(a), d",
+    "group of arrays": "SELECT count(*) AS n, max(id) AS most FROM words GROUP BY list",
+    "distinct": "SELECT count(*) AS n FROM (SELECT DISTINCT a, b FROM words) AS s",
+    "counted": "SELECT count(DISTINCT a) AS a, count(DISTINCT f) AS f FROM words",
+    "union": "SELECT count(*) AS n FROM (SELECT a FROM words UNION SELECT b FROM words) AS s",
+    "joined": "SELECT w.id, x.id AS other FROM words w JOIN words x ON w.a = x.b",
+    "left": "SELECT w.id, x.id AS other FROM words w LEFT JOIN words x ON w.v = x.v",
+    "crossed": "SELECT w.id FROM words w, words x WHERE w.a = x.b AND w.id < x.id",
+    "using": "SELECT w.id, x.id AS other FROM words w JOIN words x USING (a)",
+    "in query": "SELECT id FROM words WHERE a IN (SELECT b FROM words)",
+    "not in": "SELECT id FROM words WHERE a NOT IN (SELECT b FROM words WHERE b IS NOT NULL)",
+    "exists": "SELECT id FROM words w WHERE EXISTS (SELECT 1 FROM words x WHERE x.b = w.a)",
 }
 CITEXTS = {
     "constant": "SELECT id, c FROM words WHERE c = 'X' OR 'yy' = e",
@@ -56,6 +68,11 @@ CITEXTS = {
     "like": "SELECT id, c LIKE 'x%' AS l, c || 'q' AS k, lower(c) AS lower FROM words",
     "residual": "SELECT w.id FROM words w JOIN words x ON w.id = x.id AND w.c = x.e",
     "constants": "SELECT id, nullif('x'::citext, 'X'::citext) AS n FROM words",
+    "group": "SELECT count(*) AS n, min(id) AS least FROM words GROUP BY c",
+    "distinct": "SELECT count(*) AS n FROM (SELECT DISTINCT c FROM words) AS s",
+    "joined": "SELECT w.id, x.id AS other FROM words w JOIN words x ON w.c = x.e",
+    "using": "SELECT w.id, x.id AS other FROM words w JOIN words x USING (c)",
+    "exists": "SELECT id FROM words w WHERE NOT EXISTS (SELECT 1 FROM words x WHERE x.e = w.c)",
 }
 ENUMS = {
     "constant": "SELECT id FROM words WHERE m = 'sad' OR n <> 'fine'",
@@ -107,54 +124,6 @@ def test_citext(every_database: Database) -> None:
 
 def test_enums(every_postgres: EmbeddedPostgres) -> None:
     check(every_postgres, ENUM, dict.fromkeys(("m", "n", "d"), MOODS), ENUMS)
-
-
-CI = "text COLLATE public.ci"
-
-
-@pytest.mark.parametrize(
-    ("query", "named", "where", "position"),
-    [
-        ("SELECT a FROM words GROUP BY a", f'{CI} of column "a"', "GROUP BY", (1, 21)),
-        ("SELECT DISTINCT upper(a) AS u FROM words", CI, "DISTINCT", (1, 8)),
-        ("SELECT count(DISTINCT a) AS n FROM words", CI, "count(DISTINCT)", (1, 8)),
-        ("SELECT a FROM words UNION SELECT b FROM words", CI, "UNION", (1, 21)),
-        ("SELECT list FROM words GROUP BY list", "text[] COLLATE", "GROUP BY", (1, 24)),
-        ("SELECT d FROM words GROUP BY d", "public.ci_text", "GROUP BY", (1, 21)),
-        ("SELECT w.id FROM words w JOIN words x ON w.a = x.b", CI, "join key", (1, 44)),
-        ("SELECT w.id FROM words w, words x\nWHERE w.a = x.b", CI, "join key", (2, 9)),
-        ("SELECT w.id FROM words w JOIN words x USING (a)", CI, "join key", (1, 39)),
-        ("SELECT id FROM words WHERE a IN (SELECT b FROM words)", CI, "join key", (1, 30)),
-        (
-            "SELECT w.id FROM words w LEFT JOIN words x ON w.plain = x.plain COLLATE ci",
-            "collation",
-            "join key",
-            (1, 49),
-        ),
-    ],
-)
-def test_keys_without_a_deterministic_collation_are_refused(
-    every_database: Database, query: str, named: str, where: str, position: tuple[int, int]
-) -> None:
-    error = refusal(collated(every_database), query)
-    assert isinstance(error, SqlError) and error.code == "sql.not_maintained"
-    assert named in error.what and where in error.what
-    assert error.hint and error.position == Position(*position)
-
-
-@pytest.mark.parametrize(
-    ("query", "where"),
-    [
-        ("SELECT c FROM words GROUP BY c", "GROUP BY"),
-        ("SELECT DISTINCT c FROM words", "DISTINCT"),
-        ("SELECT w.id FROM words w JOIN words x ON w.c = x.e", "join key"),
-        ("SELECT w.id FROM words w JOIN words x USING (c)", "join key"),
-    ],
-)
-def test_citext_is_no_key(every_database: Database, query: str, where: str) -> None:
-    error = refusal(with_citext(every_database), query)
-    assert error.code == "sql.not_maintained"
-    assert 'public.citext of column "c"' in error.what and where in error.what
 
 
 def test_what_the_analyzer_says_of_types(every_database: Database) -> None:

@@ -16,6 +16,7 @@ from dataflow.sql.rules.merge_projects import merge_projects
 from dataflow.sql.rules.prune_columns import prune_columns
 from dataflow.sql.rules.push_filters import push_filters
 from dataflow.sql.rules.push_on_conditions import push_on_conditions
+from dataflow.sql.rules.remember_stable import remember_stable
 
 RULES: tuple[Callable[[Plan], Plan], ...] = (
     factor_alternatives,
@@ -28,6 +29,7 @@ RULES: tuple[Callable[[Plan], Plan], ...] = (
     merge_projects,
     prune_columns,
     merge_projects,
+    remember_stable,
 )
 
 

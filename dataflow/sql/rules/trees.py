@@ -6,7 +6,8 @@ Pure functions of frozen trees; a plan that did not change is given back as the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from dataflow.expressions.ir import (
     Call,
@@ -19,13 +20,17 @@ from dataflow.expressions.ir import (
     remap,
 )
 from dataflow.sql.plan import (
+    AggregateCall,
     Apply,
     Join,
     Plan,
     Recursive,
     SemiJoin,
+    SetCall,
     SetOperation,
+    SortKey,
     UnionAll,
+    WindowCall,
     inputs_of,
 )
 from dataflow.types import BOOL
@@ -47,6 +52,54 @@ def with_inputs(plan: Plan, inputs: Sequence[Plan]) -> Plan:
 def bottom_up(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
     """The plan with `change` applied to every node, inputs first."""
     return change(with_inputs(plan, [bottom_up(i, change) for i in inputs_of(plan)]))
+
+
+def expressions_within(plan: Plan) -> tuple[Expression, ...]:
+    """The expressions of a node itself, also those inside its calls and sort keys."""
+    inputs = inputs_of(plan)
+    return tuple(
+        found
+        for f in fields(plan)
+        if not any(getattr(plan, f.name) is i for i in inputs)
+        for found in _expressions(getattr(plan, f.name))
+    )
+
+
+def map_expressions(
+    plan: Plan, change: Callable[[Expression], Expression], inputs: Sequence[Plan]
+) -> Plan:
+    """The same node over other inputs, with each of its own expressions changed."""
+    own = inputs_of(plan)
+    changed = {
+        f.name: _mapped(getattr(plan, f.name), change)
+        for f in fields(plan)
+        if not any(getattr(plan, f.name) is i for i in own)
+    }
+    return with_inputs(replace(plan, **changed), inputs)
+
+
+_PARTS = (AggregateCall, WindowCall, SetCall, SortKey)
+
+
+def _expressions(value: Any) -> list[Expression]:
+    if isinstance(value, Expression):
+        return [value]
+    if isinstance(value, tuple):
+        return [found for part in value for found in _expressions(part)]
+    if isinstance(value, _PARTS):
+        return [found for f in fields(value) for found in _expressions(getattr(value, f.name))]
+    return []
+
+
+def _mapped(value: Any, change: Callable[[Expression], Expression]) -> Any:
+    if isinstance(value, Expression):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(_mapped(part, change) for part in value)
+    if isinstance(value, _PARTS):
+        parts = {f.name: _mapped(getattr(value, f.name), change) for f in fields(value)}
+        return replace(value, **parts)
+    return value
 
 
 def conjuncts(predicate: Expression | None) -> list[Expression]:

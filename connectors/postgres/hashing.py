@@ -1,0 +1,68 @@
+"""The extended hash function of a type, found as PostgreSQL's own hash joins find it.
+
+Values that the type's `=` calls equal have equal hashes, under its collation too; that is what
+stands for a value whose text does not tell equality. Hash partitions and hash indexes rest on
+these functions, so that they stay the same from version to version.
+Source: typcache.c (lookup_type_cache), the operator classes of access method "hash".
+"""
+
+from __future__ import annotations
+
+from psycopg2.extensions import cursor as Cursor
+
+from dataflow.types import ARRAY_HASH
+
+_RECORD = 2249
+_TYPE = """
+SELECT t.typtype, t.typbasetype, t.typrelid,
+       CASE WHEN t.typsubscript = 'array_subscript_handler'::regproc THEN t.typelem ELSE 0 END,
+       coalesce(r.rngsubtype, 0)
+FROM pg_type t LEFT JOIN pg_range r ON t.oid IN (r.rngtypid, r.rngmultitypid)
+WHERE t.oid = %s
+"""
+_ATTRIBUTES = """
+SELECT a.atttypid FROM pg_attribute a
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+"""
+_FUNCTION = """
+SELECT quote_ident(n.nspname) || '.' || quote_ident(p.proname)
+FROM pg_opclass c
+JOIN pg_am m ON m.oid = c.opcmethod AND m.amname = 'hash'
+JOIN pg_amproc f ON f.amprocfamily = c.opcfamily AND f.amproclefttype = c.opcintype
+     AND f.amprocrighttype = c.opcintype AND f.amprocnum = 2
+JOIN pg_proc p ON p.oid = f.amproc
+JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE c.opcdefault AND (c.opcintype = %(oid)s OR EXISTS (
+    SELECT FROM pg_cast k WHERE k.castsource = %(oid)s AND k.casttarget = c.opcintype
+      AND k.castmethod = 'b' AND k.castcontext = 'i'))
+ORDER BY c.opcintype <> %(oid)s, c.opcintype LIMIT 1
+"""
+_CONTAINERS = {"r": "hash_range_extended", "m": "hash_multirange_extended"}
+
+
+def find_hashing(cursor: Cursor, oid: int) -> str:
+    """The function f(value, seed bigint) of a type, qualified; "" for a type without one."""
+    if oid == _RECORD:
+        return "pg_catalog.hash_record_extended"
+    cursor.execute(_TYPE, (oid,))
+    kind, base, relation, element, subtype = cursor.fetchone() or ("b", 0, 0, 0, 0)
+    if kind == "d":
+        return find_hashing(cursor, base)
+    if kind == "e":
+        return "pg_catalog.hashenumextended"
+    if kind == "c":
+        cursor.execute(_ATTRIBUTES, (relation,))
+        parts = [part for (part,) in cursor.fetchall()]
+        return "pg_catalog.hash_record_extended" if _all_hash(cursor, parts) else ""
+    if kind in _CONTAINERS:
+        return f"pg_catalog.{_CONTAINERS[kind]}" if _all_hash(cursor, [subtype]) else ""
+    if element:
+        return ARRAY_HASH if _all_hash(cursor, [element]) else ""
+    cursor.execute(_FUNCTION, {"oid": oid})
+    (found,) = cursor.fetchone() or ("",)
+    return found
+
+
+def _all_hash(cursor: Cursor, parts: list[int]) -> bool:
+    # Arrays inside of something else would be taken for equal to arrays of other bounds.
+    return all(find_hashing(cursor, part) not in ("", ARRAY_HASH) for part in parts)
