@@ -26,27 +26,44 @@ def ranks(type: SqlType, column: Column, evaluator: Evaluator) -> np.ndarray:
     """int64[n]: the place of each value in PostgreSQL's order; no value is NULL."""
     kind = column.kind
     if kind == KIND_FLOAT:
-        bits = column.values.view(np.int64)
-        return np.where(bits < 0, bits ^ _MAGNITUDE, bits)
-    if kind != KIND_BYTES:
-        return column.values.astype(np.int64)
-    if type.kind in _BYTEWISE or (type.kind is TypeKind.TEXT and type.is_bytewise):
+        return _float_ranks(column.values)
+    if kind != KIND_BYTES or _is_bytewise(type):
+        return text_ranks(column)
+    return _tied(peer_ranks(type, column, evaluator), column)
+
+
+def peer_ranks(type: SqlType, column: Column, evaluator: Evaluator) -> np.ndarray:
+    """int64[n]: the same order, with one place for all that PostgreSQL calls equal."""
+    kind = column.kind
+    if kind == KIND_FLOAT:
+        # There is one NaN, above all numbers; adding 0 makes -0 the 0 that it equals.
+        return _float_ranks(column.values + 0.0)
+    if kind != KIND_BYTES or _is_bytewise(type):
         return text_ranks(column)
     if type.kind is TypeKind.DECIMAL:
-        return _tied(_number_ranks(column), column)
+        return _number_ranks(column)
     if type.kind is TypeKind.INTERVAL:
-        return _tied(_places([span_of(text) for text in column.to_list()]), column)
-    return _tied(evaluator.rank(type, column), column)
+        return _places([span_of(text) for text in column.to_list()])
+    return evaluator.rank(type, column)
 
 
 def text_ranks(column: Column) -> np.ndarray:
     """int64[n]: the place of each value by the bytes it is kept as; no value is NULL."""
     kind = column.kind
     if kind == KIND_FLOAT:
-        return column.values.view(np.int64)
+        return _float_ranks(column.values)
     if kind != KIND_BYTES:
         return column.values.astype(np.int64)
     return _places(column.to_list())
+
+
+def _is_bytewise(type: SqlType) -> bool:
+    return type.kind in _BYTEWISE or (type.kind is TypeKind.TEXT and type.is_bytewise)
+
+
+def _float_ranks(values: np.ndarray) -> np.ndarray:
+    bits = values.view(np.int64)
+    return np.where(bits < 0, bits ^ _MAGNITUDE, bits)
 
 
 def _places(keys: Sequence[Any]) -> np.ndarray:
