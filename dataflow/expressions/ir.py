@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from dataflow.frozen import keeps_hash
 from dataflow.types import SqlType
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class ColumnRef:
     """The input column at `index`; for a join condition the right columns follow the left ones."""
@@ -21,6 +23,7 @@ class ColumnRef:
     name: str = ""
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class Literal:
     """A constant. text is PostgreSQL's text output of it, None for NULL."""
@@ -29,6 +32,7 @@ class Literal:
     type: SqlType
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class Call:
     """A function, operator or cast that has a native kernel.
@@ -44,6 +48,7 @@ class Call:
     type: SqlType
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class InPostgres:
     """A subtree computed by PostgreSQL: sql with $1, $2 ... standing for the arguments.
@@ -57,6 +62,7 @@ class InPostgres:
     is_stable: bool = False
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class OuterRef:
     """A column of the row that an Apply gives its right side: level 0 of the nearest Apply around,

@@ -28,6 +28,7 @@ from dataflow.sql.plan import (
     Window,
     inputs_of,
 )
+from dataflow.sql.walk import nodes_of
 from dataflow.types import BOOL, SqlType
 
 _KINDS = ("inner", "left", "right", "full")
@@ -36,8 +37,11 @@ _SEMI_KINDS = ("semi", "anti", "not in")
 
 def check_plan(plan: Plan) -> None:
     """InvariantError for the first thing that does not fit."""
-    for below in inputs_of(plan):
-        check_plan(below)
+    for node in nodes_of(plan):
+        _check_node(node)
+
+
+def _check_node(plan: Plan) -> None:
     if isinstance(plan, Scan):
         _check_scan(plan)
     elif isinstance(plan, Values):

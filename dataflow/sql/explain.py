@@ -1,7 +1,7 @@
 """A plan for people (a text tree) and for programs (JSON), and which parts PostgreSQL computes.
 
 Columns are shown by name, so the text may be ambiguous; it is for reading and for tests, and
-nothing is ever built from it.
+nothing is ever built from it. A node that several others read is shown whole at the first of them.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from dataflow.sql.plan import (
     Window,
     inputs_of,
 )
+from dataflow.sql.walk import shared_nodes
 
 _TITLES = {
     Distinct: "distinct",
@@ -54,11 +55,31 @@ _INFIX |= {"like", "not like", "ilike", "not ilike", "is distinct from", "is not
 def explain_text(plan: Plan | ViewPlan) -> str:
     """One line a node, inputs indented below it."""
     root = plan.root if isinstance(plan, ViewPlan) else plan
-    return "\n".join(_lines(root, 0))
+    shared = shared_nodes(root)
+    shown: dict[int, int] = {}
+    lines: list[str] = []
+
+    def show(node: Plan, depth: int) -> None:
+        line = "  " * depth + describe(node)
+        if id(node) in shared and inputs_of(node):
+            if id(node) in shown:
+                lines.append(f"{line} (as #{shown[id(node)]})")
+                return
+            shown[id(node)] = len(shown) + 1
+            line += f" (#{shown[id(node)]})"
+        lines.append(line)
+        for below in inputs_of(node):
+            show(below, depth + 1)
+
+    show(root, 0)
+    return "\n".join(lines)
 
 
 def explain_tree(plan: Plan | ViewPlan) -> dict[str, Any]:
-    """The plan as nested dictionaries of strings, ready for JSON."""
+    """The plan as nested dictionaries of strings, ready for JSON.
+
+    A node that several others read has a number under "shared", and its inputs only once.
+    """
     if isinstance(plan, ViewPlan):
         names = [plan.root.fields[i].name for i in plan.key]
         return {
@@ -67,23 +88,51 @@ def explain_tree(plan: Plan | ViewPlan) -> dict[str, Any]:
             "in_postgres": list(plan.evaluates),
             "plan": explain_tree(plan.root),
         }
-    return {
-        "node": type(plan).__name__,
-        "detail": describe(plan),
-        "fields": [
-            {"name": f.name, "type": f.type.name, "null": f.is_nullable} for f in plan.fields
-        ],
-        "in_postgres": [e.sql for e in _in_postgres(plan)],
-        "inputs": [explain_tree(i) for i in inputs_of(plan)],
-    }
+    return _Tree(plan).of(plan)
+
+
+class _Tree:
+    """The nested form of one plan."""
+
+    def __init__(self, root: Plan) -> None:
+        self._shared = shared_nodes(root)
+        self._numbers: dict[int, int] = {}
+
+    def of(self, plan: Plan) -> dict[str, Any]:
+        """A node with its inputs."""
+        found = {
+            "node": type(plan).__name__,
+            "detail": describe(plan),
+            "fields": [
+                {"name": f.name, "type": f.type.name, "null": f.is_nullable} for f in plan.fields
+            ],
+            "in_postgres": [e.sql for e in _in_postgres(plan)],
+            "inputs": [],
+        }
+        is_again = id(plan) in self._numbers
+        if id(plan) in self._shared and inputs_of(plan):
+            self._numbers.setdefault(id(plan), len(self._numbers) + 1)
+            found["shared"] = self._numbers[id(plan)]
+        if not is_again:
+            found["inputs"] = [self.of(i) for i in inputs_of(plan)]
+        return found
 
 
 def evaluated_in_postgres(plan: Plan) -> tuple[str, ...]:
     """SQL of every different subtree that PostgreSQL computes, in the order of the tree."""
-    found = [e.sql for e in _in_postgres(plan)]
-    for below in inputs_of(plan):
-        found += evaluated_in_postgres(below)
-    return tuple(dict.fromkeys(found))
+    found: dict[str, None] = {}
+    seen: set[int] = set()
+
+    def visit(node: Plan) -> None:
+        if id(node) in seen:
+            return
+        seen.add(id(node))
+        found.update(dict.fromkeys(e.sql for e in _in_postgres(node)))
+        for below in inputs_of(node):
+            visit(below)
+
+    visit(plan)
+    return tuple(found)
 
 
 def describe(plan: Plan) -> str:
@@ -111,13 +160,6 @@ def describe(plan: Plan) -> str:
     if isinstance(plan, UnionAll):
         return "union all"
     return _TITLES[type(plan)]
-
-
-def _lines(plan: Plan, depth: int) -> list[str]:
-    lines = ["  " * depth + describe(plan)]
-    for below in inputs_of(plan):
-        lines += _lines(below, depth + 1)
-    return lines
 
 
 def _join(plan: Join | SemiJoin) -> str:

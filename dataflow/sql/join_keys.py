@@ -12,9 +12,10 @@ from dataflow.errors import Position, SqlError
 from dataflow.expressions.ir import ColumnRef, Expression, InPostgres, columns_of
 from dataflow.expressions.keys import key_form
 from dataflow.sql.aggregates import KEY_HINT, shown_type
-from dataflow.sql.plan import Join, Plan, SemiJoin, inputs_of
+from dataflow.sql.plan import Join, Plan, SemiJoin
 from dataflow.sql.rules.trees import conjuncts
 from dataflow.sql.text import find_words
+from dataflow.sql.walk import nodes_of
 
 _SIDE = r"\(*\$\d(?:(?! OR | AND )[^=<>])*"
 _EQUALITY = re.compile(rf"{_SIDE} (?:=|OPERATOR\([^()]*\.=\)) {_SIDE}")
@@ -22,10 +23,12 @@ _EQUALITY = re.compile(rf"{_SIDE} (?:=|OPERATOR\([^()]*\.=\)) {_SIDE}")
 
 def check_join_keys(query: str, plan: Plan) -> None:
     """SqlError sql.not_maintained for a join whose only equalities have no key form."""
-    for below in inputs_of(plan):
-        check_join_keys(query, below)
-    if not isinstance(plan, Join | SemiJoin) or plan.left_keys:
-        return
+    for node in nodes_of(plan):
+        if isinstance(node, Join | SemiJoin) and not node.left_keys:
+            _check_join(query, node)
+
+
+def _check_join(query: str, plan: Join | SemiJoin) -> None:
     n = len(plan.left.fields)
     for part in conjuncts(plan.residual):
         if _is_equality(part, n):

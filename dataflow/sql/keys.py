@@ -22,10 +22,12 @@ from dataflow.sql.plan import (
     SemiJoin,
     SingleRow,
     Values,
+    fold,
 )
 
 Key = frozenset[int]
 _MOST_KEYS = 16
+_MOST_FACTS = 64
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,17 @@ class Keys:
     keys: tuple[Key, ...]
     equal: tuple[tuple[int, int], ...] = ()
     determined: tuple[tuple[Key, Key], ...] = ()
+
+    def __post_init__(self) -> None:
+        # Each fact once, and no more than can matter: else they double with every self join.
+        equal = {(min(pair), max(pair)) for pair in self.equal if pair[0] != pair[1]}
+        follows: dict[Key, Key] = {}
+        for source, columns in self.determined:
+            follows[source] = follows.get(source, frozenset()) | columns
+        determined = [(s, c) for s, c in follows.items() if not c <= s][:_MOST_FACTS]
+        object.__setattr__(self, "keys", _fewest(self.keys))
+        object.__setattr__(self, "equal", tuple(sorted(equal)))
+        object.__setattr__(self, "determined", tuple(determined))
 
     def closure(self, columns: Key) -> Key:
         """All columns whose values follow from those of `columns`."""
@@ -82,24 +95,26 @@ def _is_sink_key(column: ColumnRef) -> bool:
 
 def keys_of(plan: Plan) -> Keys:
     """The keys of a plan's output."""
+    return fold(plan, _keys)
+
+
+def _keys(plan: Plan, inputs: tuple[Keys, ...]) -> Keys:
     if isinstance(plan, Scan):
         return _scan(plan)
     if isinstance(plan, Values):
         return Keys((frozenset(),)) if len(plan.rows) <= 1 else Keys(())
     if isinstance(plan, SingleRow):
         return Keys((frozenset(),))
-    if isinstance(plan, Filter | Remember):
-        return keys_of(plan.input)
-    if isinstance(plan, SemiJoin):
-        return keys_of(plan.left)
+    if isinstance(plan, Filter | Remember | SemiJoin):
+        return inputs[0]
     if isinstance(plan, Project):
-        return _project(plan)
+        return _project(plan, inputs[0])
     if isinstance(plan, Join):
-        return _join(plan)
+        return _join(plan, *inputs)
     if isinstance(plan, Aggregate):
-        return _aggregate(plan)
+        return _aggregate(plan, inputs[0])
     if isinstance(plan, Distinct):
-        below = keys_of(plan.input)
+        below = inputs[0]
         whole = below.reduced(frozenset(range(len(plan.fields))))
         return Keys(_fewest((*below.keys, whole)), below.equal, below.determined)
     return Keys(())
@@ -113,8 +128,7 @@ def _scan(plan: Scan) -> Keys:
     return Keys((found,), (), ((found, frozenset(range(len(plan.columns)))),))
 
 
-def _project(plan: Project) -> Keys:
-    below = keys_of(plan.input)
+def _project(plan: Project, below: Keys) -> Keys:
     places: dict[int, list[int]] = {}
     for i, expression in enumerate(plan.expressions):
         if isinstance(expression, ColumnRef):
@@ -138,8 +152,7 @@ def _moved(columns: Key, places: dict[int, list[int]]) -> Key:
     return frozenset(places[i][0] for i in columns)
 
 
-def _join(plan: Join) -> Keys:
-    left, right = keys_of(plan.left), keys_of(plan.right)
+def _join(plan: Join, left: Keys, right: Keys) -> Keys:
     n = len(plan.left.fields)
     left_columns = {_column(e) for e in plan.left_keys} - {None}
     right_columns = {_column(e) for e in plan.right_keys} - {None}
@@ -180,8 +193,7 @@ def _padded(determined: tuple[tuple[Key, Key], ...], plan: Plan) -> tuple[tuple[
     )
 
 
-def _aggregate(plan: Aggregate) -> Keys:
-    below = keys_of(plan.input)
+def _aggregate(plan: Aggregate, below: Keys) -> Keys:
     places = {e.index: [i] for i, e in enumerate(plan.groups) if isinstance(e, ColumnRef)}
     computed = [i for i, e in enumerate(plan.groups) if not isinstance(e, ColumnRef)]
     plain = below.reduced(frozenset(places))

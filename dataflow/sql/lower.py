@@ -36,9 +36,11 @@ from dataflow.sql.plan import (
     SingleRow,
     UnionAll,
     Values,
+    fold,
     inputs_of,
 )
 from dataflow.sql.prepare import prepare
+from dataflow.sql.walk import with_equal_parts_shared
 from storage.store import Store
 
 Exchange = tuple[int, ...] | None
@@ -62,18 +64,13 @@ class Node:
 def lower(root: Plan) -> tuple[Node, ...]:
     """The nodes of a plan, inputs before what reads them, the view's output last."""
     nodes: list[Node] = []
-    place: dict[Plan, int] = {}
 
-    def visit(plan: Plan) -> int:
-        if plan in place:
-            return place[plan]
-        inputs = tuple(visit(child) for child in inputs_of(plan))
+    def visit(plan: Plan, inputs: tuple[int, ...]) -> int:
         name = f"{len(nodes):02d}.{_title(plan)}"
         nodes.append(Node(name, plan, inputs, _exchange(plan)))
-        place[plan] = len(nodes) - 1
-        return place[plan]
+        return len(nodes) - 1
 
-    visit(prepare(root))
+    fold(with_equal_parts_shared(prepare(root)), visit)
     return tuple(nodes)
 
 

@@ -1,5 +1,9 @@
 """The logical plan: frozen nodes, each knowing its output fields.
 
+A plan is a directed graph without cycles: one object that stands in several places is computed
+once. Whoever walks it visits each object once (`fold`), or nested WITH lists cost exponentially.
+This file is long because all kinds of nodes stand in it.
+
 A node's expressions refer to its input's columns by position; a join's residual and keys see the
 left columns first, then the right ones (`left_keys` over the left input, `right_keys` over the
 right input, each by its own positions). Plans are picklable and comparable: equal plans compute
@@ -8,12 +12,17 @@ the same rows. After the rules no Apply and no OuterRef is left.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
 
 from dataflow.expressions.ir import Expression, Literal
+from dataflow.frozen import keeps_hash
 from dataflow.schema import Field, Relation
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class Scan:
     """The rows of a base relation or of another maintained view: the columns at `columns`."""
@@ -23,6 +32,7 @@ class Scan:
     fields: tuple[Field, ...]
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class Values:
     """Constant rows: every cell a Literal. A SELECT without FROM is one row of no columns."""
@@ -31,6 +41,7 @@ class Values:
     fields: tuple[Field, ...]
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class Filter:
     """Rows for which predicate (boolean) is true."""
@@ -44,6 +55,7 @@ class Filter:
         return self.input.fields
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class Project:
     """One expression for each output field."""
@@ -53,6 +65,7 @@ class Project:
     fields: tuple[Field, ...]
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class Join:
     """kind: "inner", "left", "right" or "full". No keys: a cross or purely non-equi join.
@@ -70,6 +83,7 @@ class Join:
     fields: tuple[Field, ...]
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class SemiJoin:
     """Left rows with (kind "semi") or without (kind "anti") a match in right.
@@ -91,6 +105,7 @@ class SemiJoin:
         return self.left.fields
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class AggregateCall:
     """function: count, sum, avg, min, max, bool_and, bool_or; "count" without argument is count(*).
@@ -105,6 +120,7 @@ class AggregateCall:
     field: Field
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class Aggregate:
     """GROUP BY: the output has the group expressions' fields, then the calls' fields.
@@ -118,6 +134,7 @@ class Aggregate:
     fields: tuple[Field, ...]
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class Distinct:
     """Each row once."""
@@ -130,6 +147,7 @@ class Distinct:
         return self.input.fields
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class UnionAll:
     """All rows of all inputs, whose columns have equal types."""
@@ -138,6 +156,7 @@ class UnionAll:
     fields: tuple[Field, ...]
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class SingleRow:
     """A scalar subquery: exactly one row always.
@@ -153,6 +172,7 @@ class SingleRow:
         return tuple(Field(f.name, f.type) for f in self.input.fields)
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class SortKey:
     """One part of an ORDER BY, its defaults resolved.
@@ -166,6 +186,7 @@ class SortKey:
     operator: str = ""
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class TopK:
     """Of each partition the rows from `offset` on, at most `limit` of them, in `order`.
@@ -188,6 +209,7 @@ class TopK:
         return self.input.fields
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class FrameBound:
     """kind: "unbounded preceding", "preceding", "current row", "following" or "unbounded
@@ -197,6 +219,7 @@ class FrameBound:
     distance: Literal | None = None
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class Frame:
     """mode: "rows", "range" or "groups"; exclude: "", "current row", "group" or "ties"."""
@@ -207,6 +230,7 @@ class Frame:
     exclude: str = ""
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class WindowCall:
     """A call over a window. function: a window function's or an aggregate's name.
@@ -223,6 +247,7 @@ class WindowCall:
     field: Field
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class Window:
     """Each input row once: the input's fields, then one for each call. Calls share partitioning
@@ -235,6 +260,7 @@ class Window:
     fields: tuple[Field, ...]
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class Remember:
     """Each input row with expressions computed when the row came, and kept until it goes.
@@ -247,6 +273,7 @@ class Remember:
     fields: tuple[Field, ...]
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class SetCall:
     """A function that returns rows: sql with $1, $2 ... for the arguments; fields: its columns."""
@@ -256,6 +283,7 @@ class SetCall:
     fields: tuple[Field, ...]
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class TableFunction:
     """Each input row beside each row of the calls, which run side by side (ROWS FROM): shorter
@@ -272,6 +300,7 @@ class TableFunction:
     fields: tuple[Field, ...]
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class SetOperation:
     """kind: "intersect" or "except"; both sides have equal types. Rows are equal as groups are
@@ -282,13 +311,14 @@ class SetOperation:
     left: Plan
     right: Plan
 
-    @property
+    @cached_property
     def fields(self) -> tuple[Field, ...]:
         """The left input's, nullable where the right's are."""
         pairs = zip(self.left.fields, self.right.fields, strict=True)
         return tuple(Field(a.name, a.type, a.is_nullable or b.is_nullable) for a, b in pairs)
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class RecursionRef:
     """Inside the step of the Recursive of this name: the rows that the last round found."""
@@ -297,6 +327,7 @@ class RecursionRef:
     fields: tuple[Field, ...]
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class Recursive:
     """WITH RECURSIVE: base UNION [ALL] step, the step over RecursionRef(name).
@@ -311,6 +342,7 @@ class Recursive:
     fields: tuple[Field, ...]
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class Apply:
     """For each left row the rows of right, which reads the left's columns as OuterRef of level 0.
@@ -349,6 +381,7 @@ Plan = (
 )
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class ViewPlan:
     """A view, ready to be lowered.
@@ -363,6 +396,9 @@ class ViewPlan:
     evaluates: tuple[str, ...] = ()
 
 
+_T = TypeVar("_T")
+
+
 def inputs_of(plan: Plan) -> tuple[Plan, ...]:
     """The nodes that feed a node, left to right."""
     if isinstance(plan, Join | SemiJoin | SetOperation | Apply):
@@ -374,8 +410,20 @@ def inputs_of(plan: Plan) -> tuple[Plan, ...]:
     return () if isinstance(plan, Scan | Values | RecursionRef) else (plan.input,)
 
 
+def fold(plan: Plan, visit: Callable[[Plan, tuple[_T, ...]], _T]) -> _T:
+    """visit(node, what it gave for the inputs), inputs first, each object once."""
+    found: dict[int, _T] = {}
+
+    def answer(node: Plan) -> _T:
+        if id(node) not in found:
+            found[id(node)] = visit(node, tuple(answer(i) for i in inputs_of(node)))
+        return found[id(node)]
+
+    return answer(plan)
+
+
 def scans_of(plan: Plan) -> tuple[Scan, ...]:
-    """All scans below a node, left to right, repeats included."""
-    if isinstance(plan, Scan):
-        return (plan,)
-    return tuple(scan for child in inputs_of(plan) for scan in scans_of(child))
+    """All scans of a plan, left to right, each object once."""
+    found: list[Scan] = []
+    fold(plan, lambda node, _: found.append(node) if isinstance(node, Scan) else None)
+    return tuple(found)

@@ -37,18 +37,24 @@ from dataflow.sql.plan import (
     SingleRow,
     UnionAll,
     Values,
+    fold,
 )
 from dataflow.types import BOOL
 
 
 def prepare(plan: Plan) -> Plan:
     """The plan with every key and argument a plain column; neighbouring projections are one."""
+    return fold(plan, _prepared)
+
+
+def _prepared(plan: Plan, inputs: tuple[Plan, ...]) -> Plan:
+    """The node over inputs that are prepared already."""
     if isinstance(plan, Scan | Values):
         return plan
     change = _CHANGES.get(type(plan))
     if change is None:
         raise InvariantError("plan.operator", f"a {type(plan).__name__} cannot be lowered")
-    return change(plan)
+    return change(plan, *inputs)
 
 
 def references(fields: Sequence[Field], start: int = 0) -> list[Expression]:
@@ -94,9 +100,9 @@ def _widened(plan: Plan, keys: Sequence[Expression]) -> tuple[Plan, tuple[Expres
     return project(plan, expressions, fields), tuple(out)
 
 
-def _join(plan: Join) -> Plan:
-    left, left_keys = _widened(prepare(plan.left), plan.left_keys)
-    right, right_keys = _widened(prepare(plan.right), plan.right_keys)
+def _join(plan: Join, left: Plan, right: Plan) -> Plan:
+    left, left_keys = _widened(left, plan.left_keys)
+    right, right_keys = _widened(right, plan.right_keys)
     was_left, was_right = len(plan.left.fields), len(plan.right.fields)
     extra, hidden = len(left.fields) - was_left, len(right.fields) - was_right
     residual = _shifted(plan.residual, was_left, extra)
@@ -114,9 +120,9 @@ def _join(plan: Join) -> Plan:
     return project(joined, kept, plan.fields)
 
 
-def _semi_join(plan: SemiJoin) -> Plan:
-    left, left_keys = _widened(prepare(plan.left), plan.left_keys)
-    right, right_keys = _widened(prepare(plan.right), plan.right_keys)
+def _semi_join(plan: SemiJoin, left: Plan, right: Plan) -> Plan:
+    left, left_keys = _widened(left, plan.left_keys)
+    right, right_keys = _widened(right, plan.right_keys)
     was_left = len(plan.left.fields)
     residual = _shifted(plan.residual, was_left, len(left.fields) - was_left)
     joined = SemiJoin(plan.kind, left, right, left_keys, right_keys, residual)
@@ -134,7 +140,7 @@ def _nullable(fields: Sequence[Field]) -> tuple[Field, ...]:
     return tuple(Field(f.name, f.type) for f in fields)
 
 
-def _aggregate(plan: Aggregate) -> Plan:
+def _aggregate(plan: Aggregate, input: Plan) -> Plan:
     """Groups by key form; the shown value of a group is the least of its values by text."""
     below: list[Expression] = []
     names: list[Field] = []
@@ -170,7 +176,7 @@ def _aggregate(plan: Aggregate) -> Plan:
     key_fields = tuple(
         Field(f.name, form.type, f.is_nullable) for f, form in zip(shown_fields, forms, strict=True)
     )
-    below_plan = project(prepare(plan.input), below, names)
+    below_plan = project(input, below, names)
     fields = key_fields + tuple(call.field for call in calls)
     return project(Aggregate(below_plan, tuple(keys), tuple(calls), fields), above, plan.fields)
 
@@ -200,19 +206,20 @@ def _argument(call: AggregateCall) -> Expression | None:
     return argument
 
 
-def _distinct(plan: Distinct) -> Plan:
+def _distinct(plan: Distinct, input: Plan) -> Plan:
     groups = tuple(references(plan.fields))
-    return _aggregate(Aggregate(plan.input, groups, (), plan.fields))
+    return _aggregate(Aggregate(plan.input, groups, (), plan.fields), input)
 
 
+# Each is given the node and its prepared inputs.
 _CHANGES: dict[type, Callable[..., Plan]] = {
-    Filter: lambda plan: Filter(prepare(plan.input), plan.predicate),
-    Project: lambda plan: project(prepare(plan.input), plan.expressions, plan.fields),
+    Filter: lambda plan, input: Filter(input, plan.predicate),
+    Project: lambda plan, input: project(input, plan.expressions, plan.fields),
     Join: _join,
     SemiJoin: _semi_join,
     Aggregate: _aggregate,
     Distinct: _distinct,
-    UnionAll: lambda plan: UnionAll(tuple(prepare(p) for p in plan.inputs), plan.fields),
-    SingleRow: lambda plan: SingleRow(prepare(plan.input)),
-    Remember: lambda plan: replace(plan, input=prepare(plan.input)),
+    UnionAll: lambda plan, *inputs: UnionAll(inputs, plan.fields),
+    SingleRow: lambda plan, input: SingleRow(input),
+    Remember: lambda plan, input: replace(plan, input=input),
 }

@@ -89,9 +89,13 @@ class Relations:
         return _aliased(entry, node)
 
     def _relation(self, node: exp.Table) -> tuple[Plan, tuple[tuple[str, int], ...]]:
+        views = self._context.views
+        plan = views.get((node.db, node.name))
+        if plan is not None:
+            return plan, tuple((f.name, i) for i, f in enumerate(plan.fields))
         found = self._context.analyzer.relation(node.db, node.name)
         if isinstance(found, Analysis):
-            plan = self._ordinary_view(found)
+            plan = views[node.db, node.name] = self._ordinary_view(found)
             return plan, tuple((f.name, i) for i, f in enumerate(plan.fields))
         fields = found.relation.fields
         scan = Scan(found.relation, tuple(range(len(fields))), fields)
@@ -108,6 +112,7 @@ class Relations:
             self._context.query,
             aggregates,
             self._context.warnings,
+            views=self._context.views,
         )
         check_routines(context, found)
         plan = self._bind_query(context, parse(found.text))

@@ -28,8 +28,9 @@ class NotInScope(Exception):
 class Context:
     """One canonical text being bound: the view's own, or that of an ordinary view inside it.
 
-    query is the user's text, only for positions. ctes: plan and column names by name. has_stable:
-    stable functions are called whose results our settings do not fix.
+    query is the user's text, only for positions. ctes: plan and column names by name. views: the
+    plans of the ordinary views met so far, by schema and name. has_stable: stable functions are
+    called whose results our settings do not fix.
     """
 
     analyzer: Analyzer
@@ -39,6 +40,7 @@ class Context:
     warnings: list[str] = field(default_factory=list)
     ctes: dict[str, tuple[Plan, tuple[str, ...]]] = field(default_factory=dict)
     has_stable: bool = False
+    views: dict[tuple[str, str], Plan] = field(default_factory=dict)
 
     def text_of(self, node: exp.Expr) -> str:
         """PostgreSQL's text of a scalar node."""

@@ -17,8 +17,10 @@ from dataflow.sql.rules.prune_columns import prune_columns
 from dataflow.sql.rules.push_filters import push_filters
 from dataflow.sql.rules.push_on_conditions import push_on_conditions
 from dataflow.sql.rules.remember_stable import remember_stable
+from dataflow.sql.rules.separate_scans import separate_scans
 
 RULES: tuple[Callable[[Plan], Plan], ...] = (
+    separate_scans,
     factor_alternatives,
     merge_projects,
     push_filters,

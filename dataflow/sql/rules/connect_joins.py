@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from dataflow.expressions.ir import ColumnRef, Expression, columns_of, remap
 from dataflow.sql.plan import Join, Plan, Project, inputs_of
 from dataflow.sql.rules.find_join_keys import equal_sides
-from dataflow.sql.rules.trees import conjunction, conjuncts, shifted, with_inputs
+from dataflow.sql.rules.trees import conjunction, conjuncts, shifted
+from dataflow.sql.walk import shared_nodes, with_inputs
 
 
 @dataclass(frozen=True)
@@ -28,30 +29,50 @@ class _Part:
 
 def connect_joins(plan: Plan) -> Plan:
     """Every chain of inner joins without avoidable cross joins."""
-    if not _is_link(plan):
-        return with_inputs(plan, [connect_joins(i) for i in inputs_of(plan)])
-    parts: list[_Part] = []
-    conditions: list[Expression] = []
-    _collect(plan, 0, parts, conditions)
-    order = _order(parts, conditions)
-    if order == parts:
-        return _rebuilt(parts, conditions)[0]
-    joined, positions = _rebuilt(order, conditions)
-    refs = tuple(ColumnRef(positions[i], f.type, f.name) for i, f in enumerate(plan.fields))
-    return Project(joined, refs, plan.fields)
+    return _Chains(plan).connected(plan)
+
+
+class _Chains:
+    """One application of the rule; a join that several read begins a chain of its own."""
+
+    def __init__(self, root: Plan) -> None:
+        self._shared = shared_nodes(root)
+        self._done: dict[int, Plan] = {}
+
+    def connected(self, plan: Plan) -> Plan:
+        """The plan with all chains in it rebuilt, each object once."""
+        if id(plan) not in self._done:
+            self._done[id(plan)] = self._chain(plan)
+        return self._done[id(plan)]
+
+    def _chain(self, plan: Plan) -> Plan:
+        if not _is_link(plan):
+            return with_inputs(plan, [self.connected(i) for i in inputs_of(plan)])
+        parts: list[_Part] = []
+        conditions: list[Expression] = []
+        self._collect(plan, 0, parts, conditions)
+        order = _order(parts, conditions)
+        if order == parts:
+            return _rebuilt(parts, conditions)[0]
+        joined, positions = _rebuilt(order, conditions)
+        refs = tuple(ColumnRef(positions[i], f.type, f.name) for i, f in enumerate(plan.fields))
+        return Project(joined, refs, plan.fields)
+
+    def _collect(
+        self, plan: Plan, start: int, parts: list[_Part], conditions: list[Expression]
+    ) -> None:
+        """The inputs and conditions of the chain that ends in the join `plan`."""
+        assert isinstance(plan, Join)
+        for side, at in ((plan.left, start), (plan.right, start + len(plan.left.fields))):
+            if _is_link(side) and id(side) not in self._shared:
+                self._collect(side, at, parts, conditions)
+            else:
+                parts.append(_Part(self.connected(side), at))
+        conditions.extend(shifted(c, start) for c in conjuncts(plan.residual))
 
 
 def _is_link(plan: Plan) -> bool:
     return isinstance(plan, Join) and plan.kind == "inner" and not plan.left_keys
-
-
-def _collect(plan: Plan, start: int, parts: list[_Part], conditions: list[Expression]) -> None:
-    if not isinstance(plan, Join) or not _is_link(plan):
-        parts.append(_Part(connect_joins(plan), start))
-        return
-    _collect(plan.left, start, parts, conditions)
-    _collect(plan.right, start + len(plan.left.fields), parts, conditions)
-    conditions.extend(shifted(c, start) for c in conjuncts(plan.residual))
 
 
 def _order(parts: list[_Part], conditions: list[Expression]) -> list[_Part]:

@@ -1,6 +1,7 @@
 """A projection of a projection becomes one; one that changes nothing goes away.
 
-Never when that computes an expression twice, or hands PostgreSQL anything but columns.
+Never when that computes an expression twice, for one reader or for two, or hands PostgreSQL
+anything but columns.
 """
 
 from __future__ import annotations
@@ -8,27 +9,42 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dataflow.expressions.ir import children, columns_of, substitute
-from dataflow.sql.plan import Aggregate, Plan, Project
-from dataflow.sql.rules.trees import bottom_up, can_substitute, refs
+from dataflow.sql.plan import Aggregate, Plan, Project, fold
+from dataflow.sql.rules.trees import can_substitute, refs
+from dataflow.sql.walk import shared_nodes, with_inputs
 
 
 def merge_projects(plan: Plan) -> Plan:
     """Merge what can be merged; the root keeps its fields."""
-    merged = bottom_up(plan, _merge)
+    shared = shared_nodes(plan)
+    # The nodes that several read and that compute something, as they are after the rule.
+    kept: dict[int, Plan] = {}
+
+    def visit(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
+        merged = _merge(with_inputs(node, inputs), kept)
+        if id(node) in shared and isinstance(merged, Project) and _computes(merged):
+            kept[id(merged)] = merged
+        return merged
+
+    merged = fold(plan, visit)
     if merged.fields != plan.fields:
         return Project(merged, refs(merged), plan.fields)
     return merged
 
 
-def _merge(plan: Plan) -> Plan:
+def _computes(plan: Project) -> bool:
+    return any(children(e) for e in plan.expressions)
+
+
+def _merge(plan: Plan, kept: dict[int, Plan]) -> Plan:
     if isinstance(plan, Aggregate) and isinstance(plan.input, Project):
         return _merge_aggregate(plan, plan.input)
     if not isinstance(plan, Project):
         return plan
     below = plan.input
-    if isinstance(below, Project) and _all_fit(plan, below):
+    if isinstance(below, Project) and id(below) not in kept and _all_fit(plan, below):
         expressions = tuple(substitute(e, below.expressions) for e in plan.expressions)
-        return _merge(Project(below.input, expressions, plan.fields))
+        return _merge(Project(below.input, expressions, plan.fields), kept)
     if plan.expressions == refs(below) and plan.fields == below.fields:
         return below
     return plan
@@ -48,7 +64,7 @@ def _all_fit(plan: Project, below: Project) -> bool:
 
 def _merge_aggregate(plan: Aggregate, below: Project) -> Plan:
     """Group and call expressions read through a projection of plain columns."""
-    if any(children(e) for e in below.expressions):
+    if _computes(below):
         return plan
     calls = tuple(
         replace(

@@ -1,14 +1,16 @@
 """Columns that nothing above reads are not carried, down to Scan.columns.
 
 Distinct compares whole rows and UNION ALL shares its columns, so both ask of their inputs what
-their rows are made of.
+their rows are made of. A node that several read stays one node: it has the columns that any of
+them wants, and each reader takes its own from it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from dataflow.expressions.ir import ColumnRef, columns_of, remap
+from dataflow.expressions.ir import ColumnRef, Expression, columns_of, remap
 from dataflow.schema import Field
 from dataflow.sql.plan import (
     Aggregate,
@@ -20,133 +22,153 @@ from dataflow.sql.plan import (
     SemiJoin,
     UnionAll,
     Values,
+    fold,
     inputs_of,
 )
-from dataflow.sql.rules.trees import with_inputs
+from dataflow.sql.walk import nodes_of, shared_nodes, with_inputs
+
+Positions = dict[int, int]
+Pruned = tuple[Plan, Positions]
 
 
 def prune_columns(plan: Plan) -> Plan:
     """The plan with the same output and nothing unused below it."""
-    pruned, positions = _prune(plan, set(range(len(plan.fields))))
-    if all(positions[i] == i for i in range(len(plan.fields))):
-        return pruned
-    refs = tuple(ColumnRef(positions[i], f.type, f.name) for i, f in enumerate(plan.fields))
-    return Project(pruned, refs, plan.fields)
+    wanted: dict[int, set[int]] = {id(node): set() for node in nodes_of(plan)}
+    wanted[id(plan)] = set(range(len(plan.fields)))
+    for node in reversed(nodes_of(plan)):
+        for below, columns in zip(inputs_of(node), _wishes(node, wanted[id(node)]), strict=True):
+            wanted[id(below)] |= columns
+    shared = shared_nodes(plan)
+
+    def visit(node: Plan, inputs: tuple[Pruned, ...]) -> Pruned:
+        mine = wanted[id(node)]
+        narrowed = [
+            _narrowed(found, columns) if id(below) in shared else found
+            for below, found, columns in zip(
+                inputs_of(node), inputs, _wishes(node, mine), strict=True
+            )
+        ]
+        return _rebuilt(node, sorted(mine), narrowed)
+
+    return _exact(fold(plan, visit), plan.fields, range(len(plan.fields)))
 
 
-Positions = dict[int, int]
+def _wishes(plan: Plan, wanted: set[int]) -> list[set[int]]:
+    """For each input the columns that it must have, so that the plan has the wanted ones."""
+    if isinstance(plan, Filter):
+        return [wanted | columns_of(plan.predicate)]
+    if isinstance(plan, Project):
+        return [_all(plan.expressions[i] for i in wanted)]
+    if isinstance(plan, Join | SemiJoin):
+        n = len(plan.left.fields)
+        needed = columns_of(plan.residual) if plan.residual else set()
+        if isinstance(plan, Join):
+            needed = needed | wanted
+        left = {i for i in needed if i < n} | _all(plan.left_keys)
+        right = {i - n for i in needed if i >= n} | _all(plan.right_keys)
+        return [left if isinstance(plan, Join) else left | wanted, right]
+    if isinstance(plan, Aggregate):
+        n = len(plan.groups)
+        calls = [plan.calls[i - n] for i in wanted if i >= n]
+        parts = [e for c in calls for e in (c.argument, c.filter) if e is not None]
+        return [_all([*plan.groups, *parts])]
+    if isinstance(plan, UnionAll):
+        return [wanted for _ in plan.inputs]
+    # What compares or numbers whole rows reads all of its inputs' columns.
+    return [set(range(len(i.fields))) for i in inputs_of(plan)]
 
 
-def _prune(plan: Plan, wanted: set[int]) -> tuple[Plan, Positions]:
-    """A plan with at least the wanted columns, and where each of those now stands."""
+def _rebuilt(plan: Plan, kept: list[int], inputs: list[Pruned]) -> Pruned:
+    """The plan with at least the kept columns, and where each of those now stands."""
     if isinstance(plan, Scan):
-        kept = sorted(wanted)
         columns = tuple(plan.columns[i] for i in kept)
         return Scan(plan.relation, columns, _pick(plan.fields, kept)), _places(kept)
     if isinstance(plan, Values):
-        kept = sorted(wanted)
         rows = tuple(tuple(row[i] for i in kept) for row in plan.rows)
         return Values(rows, _pick(plan.fields, kept)), _places(kept)
     if isinstance(plan, Filter):
-        below, at = _prune(plan.input, wanted | columns_of(plan.predicate))
+        below, at = inputs[0]
         return Filter(below, remap(plan.predicate, at)), at
     if isinstance(plan, Project):
-        kept = sorted(wanted)
-        below, at = _prune(plan.input, _all(plan.expressions[i] for i in kept))
+        below, at = inputs[0]
         expressions = tuple(remap(plan.expressions[i], at) for i in kept)
         return Project(below, expressions, _pick(plan.fields, kept)), _places(kept)
-    if isinstance(plan, Join):
-        return _join(plan, wanted)
-    if isinstance(plan, SemiJoin):
-        return _semi_join(plan, wanted)
+    if isinstance(plan, Join | SemiJoin):
+        return _join(plan, inputs[0], inputs[1])
     if isinstance(plan, Aggregate):
-        return _aggregate(plan, wanted)
+        return _aggregate(plan, kept, inputs[0])
     if isinstance(plan, UnionAll):
-        return _union(plan, wanted)
-    # What compares or numbers whole rows reads all of its inputs' columns.
-    whole = [_exact(i, set(range(len(i.fields)))) for i in inputs_of(plan)]
+        same = tuple(
+            _exact(found, below.fields, kept)
+            for found, below in zip(inputs, plan.inputs, strict=True)
+        )
+        return UnionAll(same, _pick(plan.fields, kept)), _places(kept)
+    whole = [
+        _exact(found, below.fields, range(len(below.fields)))
+        for found, below in zip(inputs, inputs_of(plan), strict=True)
+    ]
     return with_inputs(plan, whole), {i: i for i in range(len(plan.fields))}
 
 
-def _exact(plan: Plan, wanted: set[int]) -> Plan:
-    """Exactly the wanted columns, in order."""
+def _narrowed(found: Pruned, wanted: set[int]) -> Pruned:
+    """Of a node that others read too, no more than the wanted columns."""
+    below, at = found
+    if len(wanted) == len(below.fields):
+        return found
     kept = sorted(wanted)
-    below, at = _prune(plan, wanted)
+    refs = tuple(ColumnRef(at[i], below.fields[at[i]].type, below.fields[at[i]].name) for i in kept)
+    fields = tuple(below.fields[at[i]] for i in kept)
+    return Project(below, refs, fields), _places(kept)
+
+
+def _exact(found: Pruned, fields: tuple[Field, ...], kept: Iterable[int]) -> Plan:
+    """Exactly the kept columns of a plan that had these fields, in order."""
+    below, at = found
+    kept = list(kept)
     if len(below.fields) == len(kept) and [at[i] for i in kept] == list(range(len(kept))):
         return below
-    refs = tuple(ColumnRef(at[i], plan.fields[i].type, plan.fields[i].name) for i in kept)
-    return Project(below, refs, _pick(plan.fields, kept))
+    refs = tuple(ColumnRef(at[i], fields[i].type, fields[i].name) for i in kept)
+    return Project(below, refs, _pick(fields, kept))
 
 
-def _join(plan: Join, wanted: set[int]) -> tuple[Plan, Positions]:
+def _join(plan: Join | SemiJoin, left: Pruned, right: Pruned) -> Pruned:
     n = len(plan.left.fields)
-    needed = wanted | (columns_of(plan.residual) if plan.residual else set())
-    left, left_at = _prune(plan.left, {i for i in needed if i < n} | _all(plan.left_keys))
-    right, right_at = _prune(plan.right, {i - n for i in needed if i >= n} | _all(plan.right_keys))
-    width = len(left.fields)
-    at = {**left_at, **{i + n: p + width for i, p in right_at.items()}}
-    fields: list[Field] = [*left.fields, *right.fields]
+    width = len(left[0].fields)
+    at = {**left[1], **{i + n: p + width for i, p in right[1].items()}}
+    joined = replace(
+        plan,
+        left=left[0],
+        right=right[0],
+        left_keys=tuple(remap(k, left[1]) for k in plan.left_keys),
+        right_keys=tuple(remap(k, right[1]) for k in plan.right_keys),
+        residual=remap(plan.residual, at) if plan.residual else None,
+    )
+    if not isinstance(plan, Join) or not isinstance(joined, Join):
+        return joined, left[1]
+    fields: list[Field] = [*left[0].fields, *right[0].fields]
     for old, new in at.items():
         fields[new] = plan.fields[old]
-    joined = replace(
-        plan,
-        left=left,
-        right=right,
-        left_keys=tuple(remap(k, left_at) for k in plan.left_keys),
-        right_keys=tuple(remap(k, right_at) for k in plan.right_keys),
-        residual=remap(plan.residual, at) if plan.residual else None,
-        fields=tuple(fields),
-    )
-    return joined, at
+    return replace(joined, fields=tuple(fields)), at
 
 
-def _semi_join(plan: SemiJoin, wanted: set[int]) -> tuple[Plan, Positions]:
-    n = len(plan.left.fields)
-    residual = columns_of(plan.residual) if plan.residual else set()
-    left_wanted = wanted | _all(plan.left_keys) | {i for i in residual if i < n}
-    left, left_at = _prune(plan.left, left_wanted)
-    right_wanted = _all(plan.right_keys) | {i - n for i in residual if i >= n}
-    right, right_at = _prune(plan.right, right_wanted)
-    at = {**left_at, **{i + n: p + len(left.fields) for i, p in right_at.items()}}
-    joined = replace(
-        plan,
-        left=left,
-        right=right,
-        left_keys=tuple(remap(k, left_at) for k in plan.left_keys),
-        right_keys=tuple(remap(k, right_at) for k in plan.right_keys),
-        residual=remap(plan.residual, at) if plan.residual else None,
-    )
-    return joined, left_at
-
-
-def _aggregate(plan: Aggregate, wanted: set[int]) -> tuple[Plan, Positions]:
+def _aggregate(plan: Aggregate, wanted: list[int], found: Pruned) -> Pruned:
     """Group expressions stay: they make the groups."""
     n = len(plan.groups)
-    kept = [i for i in range(len(plan.fields)) if i < n or i in wanted]
-    calls = [plan.calls[i - n] for i in kept if i >= n]
-    used = _all(plan.groups)
-    for call in calls:
-        used |= _all(e for e in (call.argument, call.filter) if e is not None)
-    below, at = _prune(plan.input, used)
+    kept = [*range(n), *(i for i in wanted if i >= n)]
+    below, at = found
     remapped = tuple(
         replace(
             c,
             argument=remap(c.argument, at) if c.argument else None,
             filter=remap(c.filter, at) if c.filter else None,
         )
-        for c in calls
+        for c in (plan.calls[i - n] for i in kept[n:])
     )
     groups = tuple(remap(g, at) for g in plan.groups)
     return Aggregate(below, groups, remapped, _pick(plan.fields, kept)), _places(kept)
 
 
-def _union(plan: UnionAll, wanted: set[int]) -> tuple[Plan, Positions]:
-    kept = sorted(wanted)
-    inputs = tuple(_exact(i, wanted) for i in plan.inputs)
-    return UnionAll(inputs, _pick(plan.fields, kept)), _places(kept)
-
-
-def _all(expressions) -> set[int]:
+def _all(expressions: Iterable[Expression]) -> set[int]:
     return set().union(*(columns_of(e) for e in expressions))
 
 

@@ -1,8 +1,9 @@
 """Filters move towards the scans, and into the conditions of inner joins.
 
 Past an outer join only to the side whose rows it keeps; past GROUP BY only conditions on group
-columns; past a projection when nothing is computed twice by it. A condition that fails for a row
-may so fail for a row that another condition would have left out, as in PostgreSQL.
+columns; past a projection when nothing is computed twice by it. A part of a WITH list that is read
+in several places stays one node: no filter of one reader goes into it. A condition that fails for a
+row may so fail for a row that another condition would have left out, as in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -27,71 +28,92 @@ from dataflow.sql.rules.trees import (
     conjuncts,
     in_postgres,
     shifted,
-    with_inputs,
 )
+from dataflow.sql.walk import shared_nodes, with_inputs
 
 
 def push_filters(plan: Plan) -> Plan:
     """Every filter as far down as it may go."""
-    if isinstance(plan, Filter):
-        return _push(plan.input, conjuncts(plan.predicate))
-    if isinstance(plan, Join) and plan.kind == "inner" and plan.residual is not None:
-        return _push(replace(plan, residual=None), conjuncts(plan.residual))
-    return with_inputs(plan, [push_filters(i) for i in inputs_of(plan)])
+    return _Pushing(plan).below(plan)
 
 
-def _push(plan: Plan, parts: list[Expression]) -> Plan:
-    """The plan's rows for which all parts hold."""
-    if isinstance(plan, Filter):
-        return _push(plan.input, conjuncts(plan.predicate) + parts)
-    if isinstance(plan, Join):
-        return _push_join(plan, parts)
-    if isinstance(plan, SemiJoin):
-        return replace(plan, left=_push(plan.left, parts), right=push_filters(plan.right))
-    if isinstance(plan, Distinct):
-        return Distinct(_push(plan.input, parts))
-    if isinstance(plan, UnionAll):
-        return replace(plan, inputs=tuple(_push(i, parts) for i in plan.inputs))
-    if isinstance(plan, Project):
-        below = [p for p in parts if _may_pass(p, plan)]
-        moved = [substitute(p, plan.expressions) for p in below]
-        return _keep(replace(plan, input=_push(plan.input, moved)), parts, below)
-    if isinstance(plan, Aggregate):
-        groups = set(range(len(plan.groups)))
-        below = [
-            p
-            for p in parts
-            if columns_of(p) and columns_of(p) <= groups and can_substitute(p, plan.groups)
-        ]
-        moved = [substitute(p, plan.groups) for p in below]
-        return _keep(replace(plan, input=_push(plan.input, moved)), parts, below)
-    return _keep(with_inputs(plan, [push_filters(i) for i in inputs_of(plan)]), parts, [])
+class _Pushing:
+    """One application of the rule; a node that several read is rewritten once, on its own."""
+
+    def __init__(self, root: Plan) -> None:
+        self._shared = shared_nodes(root)
+        self._done: dict[int, Plan] = {}
+
+    def below(self, plan: Plan) -> Plan:
+        """The plan with its own filters moved."""
+        if id(plan) not in self._shared:
+            return self._moved(plan)
+        if id(plan) not in self._done:
+            self._done[id(plan)] = self._moved(plan)
+        return self._done[id(plan)]
+
+    def _moved(self, plan: Plan) -> Plan:
+        if isinstance(plan, Filter):
+            return self._push(plan.input, conjuncts(plan.predicate))
+        if isinstance(plan, Join) and plan.kind == "inner" and plan.residual is not None:
+            return self._push(replace(plan, residual=None), conjuncts(plan.residual))
+        return with_inputs(plan, [self.below(i) for i in inputs_of(plan)])
+
+    def _push(self, plan: Plan, parts: list[Expression]) -> Plan:
+        """The plan's rows for which all parts hold."""
+        if id(plan) in self._shared:
+            return _keep(self.below(plan), parts, [])
+        if isinstance(plan, Filter):
+            return self._push(plan.input, conjuncts(plan.predicate) + parts)
+        if isinstance(plan, Join):
+            return self._push_join(plan, parts)
+        if isinstance(plan, SemiJoin):
+            return replace(plan, left=self._push(plan.left, parts), right=self.below(plan.right))
+        if isinstance(plan, Distinct):
+            return Distinct(self._push(plan.input, parts))
+        if isinstance(plan, UnionAll):
+            return replace(plan, inputs=tuple(self._push(i, parts) for i in plan.inputs))
+        if isinstance(plan, Project):
+            below = [p for p in parts if _may_pass(p, plan)]
+            moved = [substitute(p, plan.expressions) for p in below]
+            return _keep(replace(plan, input=self._push(plan.input, moved)), parts, below)
+        if isinstance(plan, Aggregate):
+            groups = set(range(len(plan.groups)))
+            below = [
+                p
+                for p in parts
+                if columns_of(p) and columns_of(p) <= groups and can_substitute(p, plan.groups)
+            ]
+            moved = [substitute(p, plan.groups) for p in below]
+            return _keep(replace(plan, input=self._push(plan.input, moved)), parts, below)
+        return _keep(with_inputs(plan, [self.below(i) for i in inputs_of(plan)]), parts, [])
+
+    def _push_join(self, plan: Join, parts: list[Expression]) -> Plan:
+        n = len(plan.left.fields)
+        left: list[Expression] = []
+        right: list[Expression] = []
+        here: list[Expression] = []
+        own = conjuncts(plan.residual) if plan.kind == "inner" else []
+        for part in [*own, *parts]:
+            columns = columns_of(part)
+            if all(i < n for i in columns) and plan.kind in ("inner", "left"):
+                left.append(part)
+            elif all(i >= n for i in columns) and plan.kind in ("inner", "right"):
+                right.append(shifted(part, -n))
+            else:
+                here.append(part)
+        pushed = replace(
+            plan, left=self._push(plan.left, left), right=self._push(plan.right, right)
+        )
+        if plan.kind == "inner":
+            return replace(pushed, residual=conjunction(here))
+        return _keep(pushed, here, [])
 
 
 def _may_pass(part: Expression, plan: Project) -> bool:
     """Computing a kernel twice, below and in the projection, is worth it; a question is not."""
     asked = any(in_postgres(plan.expressions[i]) for i in columns_of(part))
     return not asked and can_substitute(part, plan.expressions)
-
-
-def _push_join(plan: Join, parts: list[Expression]) -> Plan:
-    n = len(plan.left.fields)
-    left: list[Expression] = []
-    right: list[Expression] = []
-    here: list[Expression] = []
-    own = conjuncts(plan.residual) if plan.kind == "inner" else []
-    for part in [*own, *parts]:
-        columns = columns_of(part)
-        if all(i < n for i in columns) and plan.kind in ("inner", "left"):
-            left.append(part)
-        elif all(i >= n for i in columns) and plan.kind in ("inner", "right"):
-            right.append(shifted(part, -n))
-        else:
-            here.append(part)
-    pushed = replace(plan, left=_push(plan.left, left), right=_push(plan.right, right))
-    if plan.kind == "inner":
-        return replace(pushed, residual=conjunction(here))
-    return _keep(pushed, here, [])
 
 
 def _keep(plan: Plan, parts: list[Expression], moved: list[Expression]) -> Plan:

@@ -21,37 +21,20 @@ from dataflow.expressions.ir import (
 )
 from dataflow.sql.plan import (
     AggregateCall,
-    Apply,
-    Join,
     Plan,
-    Recursive,
-    SemiJoin,
     SetCall,
-    SetOperation,
     SortKey,
-    UnionAll,
     WindowCall,
+    fold,
     inputs_of,
 )
+from dataflow.sql.walk import with_inputs
 from dataflow.types import BOOL
 
 
-def with_inputs(plan: Plan, inputs: Sequence[Plan]) -> Plan:
-    """The same node over other inputs of the same fields."""
-    if tuple(inputs) == inputs_of(plan):
-        return plan
-    if isinstance(plan, Join | SemiJoin | SetOperation | Apply):
-        return replace(plan, left=inputs[0], right=inputs[1])
-    if isinstance(plan, Recursive):
-        return replace(plan, base=inputs[0], step=inputs[1])
-    if isinstance(plan, UnionAll):
-        return replace(plan, inputs=tuple(inputs))
-    return replace(plan, input=inputs[0])  # pyright: ignore[reportCallIssue]
-
-
 def bottom_up(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
-    """The plan with `change` applied to every node, inputs first."""
-    return change(with_inputs(plan, [bottom_up(i, change) for i in inputs_of(plan)]))
+    """The plan with `change` applied to every node, inputs first, to each object once."""
+    return fold(plan, lambda node, inputs: change(with_inputs(node, inputs)))
 
 
 def expressions_within(plan: Plan) -> tuple[Expression, ...]:
