@@ -89,14 +89,13 @@ class Relations:
         return _aliased(entry, node)
 
     def _relation(self, node: exp.Table) -> tuple[Plan, tuple[tuple[str, int], ...]]:
-        views = self._context.views
-        plan = views.get((node.db, node.name))
-        if plan is not None:
-            return plan, tuple((f.name, i) for i, f in enumerate(plan.fields))
-        found = self._context.analyzer.relation(node.db, node.name)
-        if isinstance(found, Analysis):
-            plan = views[node.db, node.name] = self._ordinary_view(found)
-            return plan, tuple((f.name, i) for i, f in enumerate(plan.fields))
+        known, name = self._context.relations, (node.db, node.name)
+        if name not in known:
+            asked = self._context.analyzer.relation(*name)
+            known[name] = self._ordinary_view(asked) if isinstance(asked, Analysis) else asked
+        found = known[name]
+        if not isinstance(found, Table):
+            return found, tuple((f.name, i) for i, f in enumerate(found.fields))
         fields = found.relation.fields
         scan = Scan(found.relation, tuple(range(len(fields))), fields)
         star = tuple((n, p) for n, p in found.columns if isinstance(p, int))
@@ -112,7 +111,7 @@ class Relations:
             self._context.query,
             aggregates,
             self._context.warnings,
-            views=self._context.views,
+            relations=self._context.relations,
         )
         check_routines(context, found)
         plan = self._bind_query(context, parse(found.text))

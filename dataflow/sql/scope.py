@@ -15,7 +15,7 @@ from sqlglot import exp
 from dataflow.errors import SqlError
 from dataflow.expressions.ir import ColumnRef
 from dataflow.schema import Field
-from dataflow.sql.analysis import Analyzer
+from dataflow.sql.analysis import Analyzer, Table
 from dataflow.sql.plan import Join, Plan
 from dataflow.sql.text import find_words
 
@@ -28,8 +28,8 @@ class NotInScope(Exception):
 class Context:
     """One canonical text being bound: the view's own, or that of an ordinary view inside it.
 
-    query is the user's text, only for positions. ctes: plan and column names by name. views: the
-    plans of the ordinary views met so far, by schema and name. has_stable: stable functions are
+    query is the user's text, only for positions. ctes: plan and column names by name. relations:
+    tables and ordinary views met so far, by schema and name. has_stable: stable functions are
     called whose results our settings do not fix.
     """
 
@@ -40,7 +40,7 @@ class Context:
     warnings: list[str] = field(default_factory=list)
     ctes: dict[str, tuple[Plan, tuple[str, ...]]] = field(default_factory=dict)
     has_stable: bool = False
-    views: dict[tuple[str, str], Plan] = field(default_factory=dict)
+    relations: dict[tuple[str, str], Plan | Table] = field(default_factory=dict)
 
     def text_of(self, node: exp.Expr) -> str:
         """PostgreSQL's text of a scalar node."""

@@ -1,0 +1,71 @@
+"""Oracle: counts. Queries of the Join Order Benchmark's shapes are planned with a few questions to
+PostgreSQL, into joins that all have keys; the time is shown (pytest -s), not judged.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from connectors.postgres.analyzer import PostgresAnalyzer
+from connectors.postgres.embedded import EmbeddedPostgres
+from dataflow.sql.lower import lower
+from dataflow.sql.plan import Join, scans_of
+from dataflow.sql.planner import plan_view
+from dataflow.sql.walk import nodes_of
+from tests.harness.postgres import Database, new_database
+from tests.sql.movies import DDL, QUERIES
+
+
+class CountingAnalyzer(PostgresAnalyzer):
+    """Counts the questions of each kind."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn, "movies")
+        self.asked: Counter[str] = Counter()
+
+    def relation(self, schema: str, name: str) -> Any:
+        """Counted by name."""
+        self.asked[name] += 1
+        return super().relation(schema, name)
+
+    def types(self, columns: Any, expressions: Any) -> Any:
+        """Counted."""
+        self.asked["types of expressions"] += 1
+        return super().types(columns, expressions)
+
+    def constants(self, expressions: Any, types: Any) -> Any:
+        """Counted."""
+        self.asked["values of constants"] += 1
+        return super().constants(expressions, types)
+
+
+@pytest.fixture(scope="module")
+def movies(postgres: EmbeddedPostgres) -> Iterator[Database]:
+    with new_database(postgres) as database:
+        database.execute(DDL)
+        yield database
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_joins_of_many_relations_are_planned_with_few_questions(
+    movies: Database, name: str
+) -> None:
+    begin = time.perf_counter()
+    analyzer = CountingAnalyzer(movies.dsn)
+    with analyzer:
+        found = plan_view(QUERIES[name], analyzer)
+        nodes = lower(found.root)
+    print(f"{name}: {time.perf_counter() - begin:.3f} s, {len(nodes)} nodes, {analyzer.asked}")
+    asked = analyzer.asked
+    blocks = QUERIES[name].count("SELECT") + QUERIES[name].count(" ON ")
+    assert asked.pop("types of expressions") <= 3 * blocks
+    assert asked.pop("values of constants", 0) <= blocks
+    assert asked == Counter({s.relation.name.name: 1 for s in scans_of(found.root)})
+    joins = [node for node in nodes_of(found.root) if isinstance(node, Join)]
+    assert all(join.left_keys for join in joins)
+    assert len(nodes) <= 3 * len(scans_of(found.root)) + 3
