@@ -16,6 +16,7 @@ _NEVER = {
     *("is null", "is not null", "is true", "is not true", "is false", "is not false"),
     *("is unknown", "is not unknown", "is distinct from", "is not distinct from"),
 }
+_ENDLESS = {"year", "isoyear", "decade", "century", "millennium", "julian", "epoch"}
 _DOCUMENTS = (TypeKind.JSON, TypeKind.JSONB, TypeKind.OPAQUE)
 
 
@@ -36,6 +37,11 @@ def is_nullable(expression: Expression, fields: tuple[Field, ...]) -> bool:
     if expression.function == "cast":
         inner = arguments[0]
         return inner.type.kind in _DOCUMENTS or is_nullable(inner, fields)
+    if expression.function == "extract":
+        field, inner = arguments
+        # Fields that do not repeat are infinite where the moment is; all others are NULL there.
+        is_endless = isinstance(field, Literal) and field.text in _ENDLESS
+        return not is_endless or is_nullable(inner, fields)
     if expression.function in _STRICT:
         return any(is_nullable(a, fields) for a in arguments)
     return True

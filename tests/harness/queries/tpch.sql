@@ -29,12 +29,47 @@ GROUP BY n_name ORDER BY revenue DESC;
 SELECT sum(l_extendedprice * l_discount) AS revenue FROM lineitem
 WHERE l_shipdate >= date '1994-01-01' AND l_shipdate < date '1994-01-01' + interval '1' year
   AND l_discount BETWEEN 0.06 - 0.01 AND 0.06 + 0.01 AND l_quantity < 24;
+-- name: q7
+SELECT supp_nation, cust_nation, l_year, sum(volume) AS revenue
+FROM (SELECT n1.n_name AS supp_nation, n2.n_name AS cust_nation, extract(year FROM l_shipdate) AS l_year,
+             l_extendedprice * (1 - l_discount) AS volume
+      FROM supplier, lineitem, orders, customer, nation n1, nation n2
+      WHERE s_suppkey = l_suppkey AND o_orderkey = l_orderkey AND c_custkey = o_custkey
+        AND s_nationkey = n1.n_nationkey AND c_nationkey = n2.n_nationkey
+        AND (n1.n_name IN ('FRANCE', 'INDIA', 'CHINA') AND n2.n_name IN ('GERMANY', 'RUSSIA', 'JAPAN')
+             OR n1.n_name IN ('GERMANY', 'JAPAN') AND n2.n_name IN ('FRANCE', 'IRAN'))
+        AND l_shipdate BETWEEN date '1993-01-01' AND date '1996-12-31') AS shipping
+GROUP BY supp_nation, cust_nation, l_year ORDER BY supp_nation, cust_nation, l_year;
+-- name: q8
+SELECT o_year, sum(CASE WHEN nation IN ('BRAZIL', 'CHINA') THEN volume ELSE 0 END) / sum(volume) AS mkt_share
+FROM (SELECT extract(year FROM o_orderdate) AS o_year, l_extendedprice * (1 - l_discount) AS volume, n2.n_name AS nation
+      FROM part, supplier, lineitem, orders, customer, nation n1, nation n2, region
+      WHERE p_partkey = l_partkey AND s_suppkey = l_suppkey AND l_orderkey = o_orderkey AND o_custkey = c_custkey
+        AND c_nationkey = n1.n_nationkey AND n1.n_regionkey = r_regionkey AND r_name IN ('ASIA', 'AMERICA')
+        AND s_nationkey = n2.n_nationkey AND o_orderdate BETWEEN date '1993-01-01' AND date '1996-12-31'
+        AND p_type IN ('PROMO BRUSHED TIN', 'STANDARD PLATED STEEL')) AS all_nations
+GROUP BY o_year ORDER BY o_year;
+-- name: q9
+SELECT nation, o_year, sum(amount) AS sum_profit
+FROM (SELECT n_name AS nation, extract(year FROM o_orderdate) AS o_year,
+             l_extendedprice * (1 - l_discount) - ps_supplycost * l_quantity AS amount
+      FROM part, supplier, lineitem, partsupp, orders, nation
+      WHERE s_suppkey = l_suppkey AND ps_suppkey = l_suppkey AND ps_partkey = l_partkey AND p_partkey = l_partkey
+        AND o_orderkey = l_orderkey AND s_nationkey = n_nationkey AND p_name LIKE '%e%') AS profit
+GROUP BY nation, o_year ORDER BY nation, o_year DESC;
 -- name: q10
 SELECT c_custkey, c_name, sum(l_extendedprice * (1 - l_discount)) AS revenue, c_acctbal, n_name, c_address, c_phone, c_comment
 FROM customer, orders, lineitem, nation
 WHERE c_custkey = o_custkey AND l_orderkey = o_orderkey AND o_orderdate >= date '1993-10-01'
   AND o_orderdate < date '1993-10-01' + interval '12' month AND l_returnflag = 'R' AND c_nationkey = n_nationkey
 GROUP BY c_custkey, c_name, c_acctbal, c_phone, n_name, c_address, c_comment;
+-- name: q11
+SELECT ps_partkey, sum(ps_supplycost * ps_availqty) AS value FROM partsupp, supplier, nation
+WHERE ps_suppkey = s_suppkey AND s_nationkey = n_nationkey AND n_name < 'H'
+GROUP BY ps_partkey HAVING sum(ps_supplycost * ps_availqty) > (
+    SELECT sum(ps_supplycost * ps_availqty) * 0.05 FROM partsupp, supplier, nation
+    WHERE ps_suppkey = s_suppkey AND s_nationkey = n_nationkey AND n_name < 'H')
+ORDER BY value DESC;
 -- name: q12
 SELECT l_shipmode, sum(CASE WHEN o_orderpriority = '1-URGENT' OR o_orderpriority = '2-HIGH' THEN 1 ELSE 0 END) AS high_line_count,
        sum(CASE WHEN o_orderpriority <> '1-URGENT' AND o_orderpriority <> '2-HIGH' THEN 1 ELSE 0 END) AS low_line_count
@@ -42,10 +77,22 @@ FROM orders, lineitem
 WHERE o_orderkey = l_orderkey AND l_shipmode IN ('MAIL', 'SHIP') AND l_commitdate < l_receiptdate AND l_shipdate < l_commitdate
   AND l_receiptdate >= date '1994-01-01' AND l_receiptdate < date '1994-01-01' + interval '2' year
 GROUP BY l_shipmode ORDER BY l_shipmode;
+-- name: q13
+SELECT c_count, count(*) AS custdist
+FROM (SELECT c_custkey, count(o_orderkey) FROM customer
+      LEFT OUTER JOIN orders ON c_custkey = o_custkey AND o_comment NOT LIKE '%special%requests%'
+      GROUP BY c_custkey) AS c_orders (c_custkey, c_count)
+GROUP BY c_count ORDER BY custdist DESC, c_count DESC;
 -- name: q14
 SELECT 100.00 * sum(CASE WHEN p_type LIKE 'PROMO%' THEN l_extendedprice * (1 - l_discount) ELSE 0 END) / sum(l_extendedprice * (1 - l_discount)) AS promo_revenue
 FROM lineitem, part
 WHERE l_partkey = p_partkey AND l_shipdate >= date '1995-09-01' AND l_shipdate < date '1995-09-01' + interval '6' month;
+-- name: q15
+WITH revenue AS (
+    SELECT l_suppkey AS supplier_no, sum(l_extendedprice * (1 - l_discount)) AS total_revenue FROM lineitem
+    WHERE l_shipdate >= date '1994-01-01' AND l_shipdate < date '1994-01-01' + interval '9' month GROUP BY l_suppkey)
+SELECT s_suppkey, s_name, s_address, s_phone, total_revenue FROM supplier, revenue
+WHERE s_suppkey = supplier_no AND total_revenue = (SELECT max(total_revenue) FROM revenue) ORDER BY s_suppkey;
 -- name: q16
 SELECT p_brand, p_type, p_size, count(DISTINCT ps_suppkey) AS supplier_cnt
 FROM partsupp, part
