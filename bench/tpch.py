@@ -1,0 +1,225 @@
+"""TPC-H: all queries maintained at once while orders come and go, beside running them again.
+
+`python -m bench.tpch [--scale 0.1] [--refreshes 20]`. Each refresh is one transaction of the
+specification's refresh functions or some updates; afterwards every view is compared with
+PostgreSQL's answer. Prints a table and ends with 1 when any view was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bench.measure import machine, peak_rss_mb, percentile
+from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.source import SourceBatch
+from storage.rocks import RocksStore
+from tests.harness.changes import Statement, Transaction
+from tests.harness.compare import pin_session
+from tests.harness.maintained import (
+    MARKER,
+    MARKER_QUERY,
+    Fault,
+    Maintained,
+    ask,
+    create_marker,
+    plan_all,
+    run_numbered,
+)
+from tests.harness.postgres import new_database
+from tests.harness.schemas.tpch import DDL, TPCH
+from tests.harness.tpch import Tpch
+
+CACHE_BYTES = 1 << 30
+CHUNK_ROWS = 2_000
+ORDERS_A_REFRESH = 1_500
+WAIT_S = 600.0
+FIGURES = Path(__file__).parent / "data" / "tpch.json"
+# For PostgreSQL's own runs: what its users would have.
+INDEXES = """
+CREATE INDEX ON lineitem (l_partkey, l_suppkey); CREATE INDEX ON lineitem (l_suppkey);
+CREATE INDEX ON orders (o_custkey); CREATE INDEX ON partsupp (ps_suppkey); ANALYZE
+"""
+
+
+class Timed(Maintained):
+    """Keeps how long each view's steps took, in seconds by query."""
+
+    took: defaultdict[str, float]
+
+    def _step(self, batch: SourceBatch, number: int) -> None:
+        took = self.__dict__.setdefault("took", defaultdict(float))
+        for name, view in list(self._views.items()):
+            started = time.perf_counter()
+            inputs = view.resolve(batch.changes)
+            if inputs:
+                self.answers[name].add(view.step(inputs), view.definition.table.fields)
+                self._note_errors(name, view.errors.take())
+            took[name] += time.perf_counter() - started
+        started = time.perf_counter()
+        self._store.commit()
+        took["commit"] += time.perf_counter() - started
+
+
+def main(arguments: list[str]) -> int:
+    """Load, refresh, compare, print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.tpch", description=__doc__)
+    parser.add_argument("--scale", type=float, default=0.1)
+    parser.add_argument("--refreshes", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    with EmbeddedPostgres() as server, new_database(server) as database:
+        figures = run(database, options.scale, options.refreshes, options.seed)
+    print("\n".join(machine()))
+    print(report(figures))
+    FIGURES.parent.mkdir(exist_ok=True)
+    FIGURES.write_text(json.dumps(figures))
+    return 1 if figures["faults"] else 0
+
+
+def run(database: Any, scale: float, refreshes: int, seed: int) -> dict[str, Any]:
+    """Figures: rows, load_s, refresh_s by query, query_s by query, faults, refused."""
+    rng = Random(seed)
+    source = Tpch(seed, int(10_000 * scale), int(150_000 * scale), int(200_000 * scale))
+    keys = list(range(int(1_500_000 * scale)))
+    connection = database.connect()
+    pin_session(connection)
+    rows = load(connection, source, rng, keys)
+    create_marker(connection)
+    queries = {**TPCH.queries(), MARKER: MARKER_QUERY}
+    plans, refused = plan_all(database, queries)
+    with TemporaryDirectory(prefix="tidemark-bench-") as folder:
+        store = RocksStore(Path(folder) / "store", cache_bytes=CACHE_BYTES)
+        started = time.perf_counter()
+        maintained = Timed(database, plans, store)
+        load_s = time.perf_counter() - started
+        asked = {name: queries[name] for name in plans}
+        faults: list[Fault] = maintained.compare(0, ask(connection, asked))
+        refresh_s: dict[str, list[float]] = {name: [] for name in (*asked, "commit")}
+        for number in range(1, refreshes + 1):
+            run_numbered(connection, refresh(source, rng, keys, number, scale), number)
+            maintained.took = defaultdict(float)
+            maintained.follow(number, WAIT_S)
+            for name, took in maintained.took.items():
+                refresh_s[name].append(took)
+            faults += maintained.compare(number, ask(connection, asked))
+        query_s = {name: timed_query(connection, asked[name]) for name in asked}
+        maintained.close()
+        store.close()
+    connection.close()
+    return {
+        "scale": scale,
+        "rows": rows,
+        "views": len(asked) - 1,
+        "load_s": load_s,
+        "refreshes": refreshes,
+        "refresh_s": {n: percentile(t, 0.5) for n, t in refresh_s.items() if t},
+        "query_s": query_s,
+        "peak_mb": peak_rss_mb(),
+        "faults": [f"{f.query} after {f.transaction}: {f.what}" for f in faults],
+        "refused": refused,
+    }
+
+
+def load(connection: Any, source: Tpch, rng: Random, keys: list[int]) -> int:
+    """All tables with their rows; how many."""
+    count = 0
+    with connection.cursor() as cursor:
+        cursor.execute(DDL)
+        tables = source.fixed_rows()
+        for table, rows in tables.items():
+            for part in _chunks(rows):
+                cursor.execute(f"INSERT INTO {table} VALUES {', '.join(part)}")
+            count += len(rows)
+        for start in range(0, len(keys), CHUNK_ROWS):
+            orders, lines = [], []
+            for key in keys[start : start + CHUNK_ROWS]:
+                order, of_order = source.order(rng, key)
+                orders.append(order)
+                lines += of_order
+            cursor.execute(f"INSERT INTO orders VALUES {', '.join(orders)}")
+            cursor.execute(f"INSERT INTO lineitem VALUES {', '.join(lines)}")
+            count += len(orders) + len(lines)
+        cursor.execute(INDEXES)
+    return count
+
+
+def refresh(source: Tpch, rng: Random, keys: list[int], number: int, scale: float) -> Transaction:
+    """By turns: new orders (RF1), orders that go (RF2), updates of prices, parts and suppliers."""
+    many = max(1, int(ORDERS_A_REFRESH * scale))
+    if number % 3 == 1:
+        orders, lines = [], []
+        for _ in range(many):
+            keys.append(keys[-1] + 1)
+            order, of_order = source.order(rng, keys[-1])
+            orders.append(order)
+            lines += of_order
+        statements = [
+            f"INSERT INTO orders VALUES {', '.join(orders)}",
+            f"INSERT INTO lineitem VALUES {', '.join(lines)}",
+        ]
+    elif number % 3 == 2:
+        gone = [keys.pop(rng.randrange(len(keys) - 1)) for _ in range(many)]
+        listed = ", ".join(map(str, gone))
+        statements = [
+            f"DELETE FROM lineitem WHERE l_orderkey IN ({listed})",
+            f"DELETE FROM orders WHERE o_orderkey IN ({listed})",
+        ]
+    else:
+        some = ", ".join(str(rng.choice(keys)) for _ in range(many))
+        statements = [
+            f"UPDATE lineitem SET l_quantity = l_quantity + 1 WHERE l_orderkey IN ({some})",
+            f"UPDATE part SET p_size = p_size % 15 + 1 WHERE p_partkey % 97 = {number % 97}",
+            f"UPDATE supplier SET s_nationkey = (s_nationkey + 1) % 10 WHERE s_suppkey = {number}",
+            f"UPDATE customer SET c_acctbal = c_acctbal + 5 WHERE c_custkey % 89 = {number % 89}",
+        ]
+    return Transaction(tuple(Statement(s) for s in statements))
+
+
+def timed_query(connection: Any, query: str) -> float:
+    """Seconds that PostgreSQL takes for the query, warm."""
+    with connection.cursor() as cursor:
+        started = time.perf_counter()
+        cursor.execute(query)
+        cursor.fetchall()
+        return time.perf_counter() - started
+
+
+def report(figures: dict[str, Any]) -> str:
+    """A table for people."""
+    kept, again = figures["refresh_s"], figures["query_s"]
+    lines = [
+        f"TPC-H at {figures['scale']:g}: {figures['rows']:,} rows, {figures['views']} views of 22, "
+        f"{len(figures['refused'])} refused, {figures['refreshes']} refreshes, "
+        f"{len(figures['faults'])} wrong answers",
+        f"all views loaded in {figures['load_s']:.1f} s, peak {figures['peak_mb']:.0f} MB",
+        "",
+        "| query | a refresh, ms | the query again, ms | ratio |",
+        "|---|---|---|---|",
+    ]
+    names = [n for n in again if n != MARKER]
+    for name in names:
+        mine, theirs = kept.get(name, 0) * 1000, again[name] * 1000
+        lines.append(f"| {name} | {mine:.1f} | {theirs:.1f} | {theirs / max(mine, 1e-3):.1f} |")
+    mine = (sum(kept.get(n, 0) for n in names) + kept.get("commit", 0)) * 1000
+    theirs = sum(again[n] for n in names) * 1000
+    lines.append(f"| all, with the commit | {mine:.1f} | {theirs:.1f} | {theirs / mine:.1f} |")
+    lines += figures["faults"] + [f"refused {n}: {why}" for n, why in figures["refused"].items()]
+    return "\n".join(lines)
+
+
+def _chunks(rows: list[str]) -> Iterator[list[str]]:
+    for start in range(0, len(rows), CHUNK_ROWS):
+        yield rows[start : start + CHUNK_ROWS]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
