@@ -47,8 +47,14 @@ _SESSION_VALUE_NAMES = (
 )
 _ROUTINES = """
 SELECT CASE WHEN n.nspname = 'pg_catalog' THEN '' ELSE n.nspname || '.' END || p.proname,
-       p.prokind, p.provolatile, p.proretset
+       p.prokind, coalesce(a.volatility, p.provolatile::text), p.proretset
 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+-- Every aggregate is immutable in pg_proc: its functions say what it is ('i' < 's' < 'v').
+LEFT JOIN LATERAL (
+    SELECT max(f.provolatile::text) AS volatility
+    FROM pg_aggregate g JOIN pg_proc f ON f.oid IN (g.aggtransfn::oid, g.aggfinalfn::oid)
+    WHERE g.aggfnoid = p.oid AND n.nspname <> 'pg_catalog'
+) a ON true
 WHERE p.oid = ANY (%s) ORDER BY 1
 """
 

@@ -17,6 +17,7 @@ from dataflow.operators.base import Context, kinds_of, types_of
 from dataflow.operators.decimal_sums import DecimalSums
 from dataflow.operators.distinct_values import DistinctValues
 from dataflow.operators.extremes import LEAST, Extremes
+from dataflow.operators.float_moments import PAIR_FUNCTIONS, FloatMoments
 from dataflow.operators.float_sums import FloatSums
 from dataflow.operators.groups import Touched, columns_at, touch
 from dataflow.operators.interval_sums import IntervalSums
@@ -31,13 +32,19 @@ from dataflow.operators.linear import (
     Vectors,
     is_linear,
 )
+from dataflow.operators.number_moments import NumberMoments
 from dataflow.operators.pairs import plain_columns
+from dataflow.operators.recomputed import Recomputed
 from dataflow.operators.sparse_sums import Family, Ledger, SparseSums
 from dataflow.sql.plan import Aggregate, AggregateCall
 from dataflow.types import SqlType, TypeKind
 from dataflow.values import to_text
 
+# Where exact sums come from: the columns, their feed, whether squares are kept.
+Place = tuple[tuple[int, ...], int, bool]
 _EXTREMES = ("min", "max", LEAST)
+_MOMENTS = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
+_FLOATS = (TypeKind.FLOAT4, TypeKind.FLOAT8)
 _FAMILIES: dict[TypeKind, Callable[[], Family]] = {
     TypeKind.DECIMAL: DecimalSums,
     TypeKind.FLOAT4: lambda: FloatSums(is_single=True),
@@ -50,7 +57,8 @@ class AggregateOperator:
     """Group: touched groups are re-evaluated, new minus old.
 
     Groups and arguments are plain columns (lowering sees to it), groups in key form; besides
-    PostgreSQL's functions there is "least", the least value by text.
+    PostgreSQL's functions there is "least", the least value by text. Calls that have `sql` are
+    recomputed (see Recomputed).
     State: one vector of sums for each group (rows, counts, sums of integers and fixed point);
     ledgers of exact sums for other numbers; the distinct values of each group for min, max and
     DISTINCT.
@@ -66,11 +74,16 @@ class AggregateOperator:
         self._input_types = types_of(plan.input.fields)
         self._key_kinds = "".join(t.physical for t in self._types)
         self._distinct: dict[int, DistinctValues] = {}
-        self._sparse: dict[tuple[int, int], SparseSums] = {}
+        self._sparse: dict[Place, SparseSums] = {}
         self._extremes: dict[int, Extremes] = {}
         parts: list[Part] = [ROWS] if self._keys else [ROWS, EMITTED]
+        self._recomputed_count = 0
         self._results = [self._result(call, parts) for call in plan.calls]
         self._linear = LinearSums(context, self._key_kinds, parts)
+        calls = [call for call in plan.calls if call.sql]
+        self._recomputed = None
+        if calls:
+            self._recomputed = Recomputed(context, self._types, calls, self._input_types)
 
     def step(self, delta: Delta) -> Delta:
         """The change of the groups' rows: key columns, then one column for each call."""
@@ -91,12 +104,18 @@ class AggregateOperator:
         if rows.min(initial=0) < 0:
             self._refuse(touched, rows[1])
         epoch = _Epoch(self, touched, feeds, sums)
+        if self._recomputed is not None:
+            epoch.recomputed, epoch.failures = self._recomputed.advance(
+                touched, touched.group, delta, rows[1] > 0
+            )
         columns, errors = [], RowErrors()
         for result in self._results:
             column, failed = result(epoch)
             columns.append(column)
             for row, error in failed.by_row.items():
                 errors.add(row, *error)
+        for row, error in epoch.failures.by_row.items():
+            errors.add(row, *error)
         return self._turned(touched, rows > 0, columns, errors)
 
     def _turned(
@@ -135,6 +154,12 @@ class AggregateOperator:
 
     def _result(self, call: AggregateCall, parts: list[Part]) -> Callable:
         """A function of the epoch that gives the call's column and errors; notes its state."""
+        if call.sql:
+            place = self._recomputed_count
+            self._recomputed_count += 1
+            return lambda epoch: (epoch.recomputed[place], RowErrors())
+        if call.function in PAIR_FUNCTIONS:
+            return self._exact(call, plain_columns(call.arguments), INPUT)
         if call.argument is None:
             linear = LinearCall(call.function, -1, None, INPUT)
             return lambda epoch: (linear.result(epoch.sums), RowErrors())
@@ -150,9 +175,21 @@ class AggregateOperator:
             linear = LinearCall(function, column, type, feed)
             parts.extend(linear.parts)
             return lambda epoch: (linear.result(epoch.sums), RowErrors())
-        sparse = self._sparse_of(column, type, feed)
-        result_type = call.field.type
-        return lambda epoch: sparse.result(function, epoch.ledgers(column, feed), result_type)
+        return self._exact(call, (column,), feed)
+
+    def _exact(self, call: AggregateCall, columns: tuple[int, ...], feed: int) -> Callable:
+        """The result of a call that is kept as a ledger of exact sums."""
+        function, result_type = call.function, call.field.type
+        is_moment = function in _MOMENTS or function in PAIR_FUNCTIONS
+        place = (columns, feed, is_moment)
+        if place not in self._sparse:
+            type = self._input_types[columns[-1]]
+            role = f"exact {' '.join(map(str, columns))}" + ("" if feed == INPUT else " distinct")
+            role += " moments" if is_moment else ""
+            family = _moments_of(type) if is_moment else _family_of(type)
+            self._sparse[place] = SparseSums(self._context, role, self._key_kinds, family)
+        sparse = self._sparse[place]
+        return lambda epoch: sparse.result(function, epoch.ledgers(place), result_type)
 
     def _feed(self, call: AggregateCall, column: int, type: SqlType) -> int:
         if not call.is_distinct or call.function.startswith("bool"):
@@ -171,22 +208,23 @@ class AggregateOperator:
             self._extremes[column] = Extremes(self._context, role, self._key_kinds, (column, type))
         return self._extremes[column]
 
-    def _sparse_of(self, column: int, type: SqlType, feed: int) -> SparseSums:
-        if type.kind not in _FAMILIES:
-            raise InvariantError("plan.aggregate", f"no exact sums of type {type.name}")
-        if (column, feed) not in self._sparse:
-            role = f"exact {column}" + ("" if feed == INPUT else " distinct")
-            family = _FAMILIES[type.kind]()
-            self._sparse[column, feed] = SparseSums(self._context, role, self._key_kinds, family)
-        return self._sparse[column, feed]
-
     def advance_extremes(self, column: int, touched: Touched, feed: Feed) -> dict[str, Column]:
         """Step the extremes of a column, once an epoch."""
         return self._extremes[column].advance(touched, feed)
 
-    def advance_ledgers(self, place: tuple[int, int], touched: Touched, feed: Feed) -> list[Ledger]:
-        """Step the exact sums of a (column, feed), once an epoch."""
-        return self._sparse[place].advance(touched, feed.columns[place[0]], feed)
+    def advance_ledgers(self, place: Place, touched: Touched, feed: Feed) -> list[Ledger]:
+        """Step the exact sums of a place, once an epoch."""
+        return self._sparse[place].advance(touched, [feed.columns[c] for c in place[0]], feed)
+
+
+def _family_of(type: SqlType) -> Family:
+    if type.kind not in _FAMILIES:
+        raise InvariantError("plan.aggregate", f"no exact sums of type {type.name}")
+    return _FAMILIES[type.kind]()
+
+
+def _moments_of(type: SqlType) -> Family:
+    return FloatMoments() if type.kind in _FLOATS else NumberMoments(type)
 
 
 def _shown_as(type: SqlType, result: SqlType) -> Callable[[Column], Column]:
@@ -210,8 +248,10 @@ class _Epoch:
         self._touched = touched
         self._feeds = feeds
         self.sums = sums
+        self.recomputed: list[Column] = []
+        self.failures = RowErrors()
         self._extremes: dict[int, dict[str, Column]] = {}
-        self._ledgers: dict[tuple[int, int], list[Ledger]] = {}
+        self._ledgers: dict[Place, list[Ledger]] = {}
 
     def extremes(self, column: int) -> dict[str, Column]:
         if column not in self._extremes:
@@ -219,9 +259,8 @@ class _Epoch:
             self._extremes[column] = self._operator.advance_extremes(column, self._touched, feed)
         return self._extremes[column]
 
-    def ledgers(self, column: int, feed: int) -> list[Ledger]:
-        place = (column, feed)
+    def ledgers(self, place: Place) -> list[Ledger]:
         if place not in self._ledgers:
-            found = self._operator.advance_ledgers(place, self._touched, self._feeds[feed])
-            self._ledgers[place] = found
+            feed = self._feeds[place[1]]
+            self._ledgers[place] = self._operator.advance_ledgers(place, self._touched, feed)
         return self._ledgers[place]

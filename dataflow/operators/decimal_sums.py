@@ -7,7 +7,7 @@ counted (numeric.c, NumericAggState). Invariant: exact for every numeric.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -23,9 +23,11 @@ NAN, PLUS_INFINITY, MINUS_INFINITY = -1, -2, -3
 class DecimalSums:
     """Family of numeric text. Slot 2s counts the values of scale s, slot 2s + 1 sums them."""
 
-    def entries(self, column: Column, weights: np.ndarray, group: np.ndarray) -> Iterable[Entry]:
+    def entries(
+        self, columns: Sequence[Column], weights: np.ndarray, group: np.ndarray
+    ) -> Iterable[Entry]:
         """See Family."""
-        numbers = Numbers.of_text(column)
+        numbers = Numbers.of_text(columns[0])
         if numbers.scales is None:
             yield from _wide_entries(numbers, weights, group)
             return
@@ -36,6 +38,10 @@ class DecimalSums:
             else:
                 yield owner, 2 * scale, count
                 yield owner, 2 * scale + 1, total
+
+    def outcome(self, function: str, ledger: Ledger) -> Outcome:
+        """See Family."""
+        return self.sum(ledger) if function == "sum" else self.average(ledger)
 
     def sum(self, ledger: Ledger) -> Outcome:
         """See Family."""

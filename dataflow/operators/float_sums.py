@@ -8,7 +8,7 @@ added and retracted leaves no trace. Invariant: the result is the exact sum, cor
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -19,8 +19,8 @@ NAN, PLUS_INFINITY, MINUS_INFINITY, COUNT = -1, -2, -3, -4
 _BIN_BITS = 3
 _MANTISSA_BITS = 53
 # The least exponent of frexp is -1073: bins start from here, so that none is negative.
-_BIAS = 1136
-_OVERFLOW = ("22003", "value out of range: overflow")
+BIAS = 1136
+OVERFLOW = ("22003", "value out of range: overflow")
 
 
 class FloatSums:
@@ -29,9 +29,11 @@ class FloatSums:
     def __init__(self, *, is_single: bool) -> None:
         self._is_single = is_single
 
-    def entries(self, column: Column, weights: np.ndarray, group: np.ndarray) -> Iterable[Entry]:
+    def entries(
+        self, columns: Sequence[Column], weights: np.ndarray, group: np.ndarray
+    ) -> Iterable[Entry]:
         """See Family."""
-        values = column.values
+        values = columns[0].values
         finite = np.isfinite(values)
         if not finite.all():
             kinds = np.where(
@@ -41,14 +43,15 @@ class FloatSums:
             values = np.where(finite, values, 0.0)
         else:
             kinds = np.full(len(values), COUNT, np.int64)
-        mantissas, exponents = np.frexp(values)
-        units = np.ldexp(mantissas, _MANTISSA_BITS).astype(np.int64)
-        shifts = exponents.astype(np.int64) - _MANTISSA_BITS + _BIAS
-        units <<= shifts & ((1 << _BIN_BITS) - 1)
-        for owner, slot, total, _ in slot_sums(group, shifts >> _BIN_BITS, units, weights):
+        units, bins = binned(values)
+        for owner, slot, total, _ in slot_sums(group, bins, units, weights):
             yield owner, slot, total
         for owner, slot, _, count in slot_sums(group, kinds, units, weights):
             yield owner, slot, count
+
+    def outcome(self, function: str, ledger: Ledger) -> Outcome:
+        """See Family."""
+        return self.sum(ledger) if function == "sum" else self.average(ledger)
 
     def sum(self, ledger: Ledger) -> Outcome:
         """See Family. real sums are real, and overflow as such."""
@@ -60,13 +63,21 @@ class FloatSums:
             with np.errstate(over="ignore"):
                 total = float(np.float32(total))
             if math.isinf(total):
-                return None, _OVERFLOW
+                return None, OVERFLOW
         return total, error
 
     def average(self, ledger: Ledger) -> Outcome:
         """See Family; double precision for both types."""
         special = _special(ledger)
         return (special, None) if special is not None else _quotient(ledger, ledger[COUNT])
+
+
+def binned(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(int64[n] units, int64[n] bins) of finite float64[n]: units * 2^(8 bins - BIAS)."""
+    mantissas, exponents = np.frexp(values)
+    units = np.ldexp(mantissas, _MANTISSA_BITS).astype(np.int64)
+    shifts = exponents.astype(np.int64) - _MANTISSA_BITS + BIAS
+    return units << (shifts & ((1 << _BIN_BITS) - 1)), shifts >> _BIN_BITS
 
 
 def _special(ledger: Ledger) -> float | None:
@@ -83,6 +94,6 @@ def _quotient(ledger: Ledger, divisor: int) -> Outcome:
     total = sum(units << shift for shift, units in bins)
     try:
         # Division of integers is correctly rounded, whatever their size.
-        return total / (divisor << _BIAS), None
+        return total / (divisor << BIAS), None
     except OverflowError:
-        return None, _OVERFLOW
+        return None, OVERFLOW

@@ -67,3 +67,11 @@ def split_nulls(delta: Delta, key: Sequence[int]) -> tuple[Delta, Delta | None]:
 def columns_at(delta: Delta, key: Sequence[int]) -> tuple[Column, ...]:
     """The columns of a delta at these positions."""
     return tuple(delta.columns[i] for i in key)
+
+
+def value_at(column: Column, positions: np.ndarray) -> Column:
+    """The values at int64 positions, NULL at -1."""
+    if len(positions) and positions.min() >= 0:
+        return column.take(positions)
+    pool = Column.concat([Column.nulls(column.kind, 1), column])
+    return pool.take(positions + 1)

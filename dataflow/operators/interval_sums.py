@@ -6,7 +6,7 @@ interval_div of timestamp.c does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -24,10 +24,12 @@ _SECOND_US = 1_000_000
 class IntervalSums:
     """Family of interval text. Slots 0, 1, 2: months, days, microseconds."""
 
-    def entries(self, column: Column, weights: np.ndarray, group: np.ndarray) -> Iterable[Entry]:
+    def entries(
+        self, columns: Sequence[Column], weights: np.ndarray, group: np.ndarray
+    ) -> Iterable[Entry]:
         """See Family."""
         for text, weight, owner in zip(
-            column.to_list(), weights.tolist(), group.tolist(), strict=True
+            columns[0].to_list(), weights.tolist(), group.tolist(), strict=True
         ):
             parts = parse_interval(text)
             if parts is None:
@@ -37,6 +39,10 @@ class IntervalSums:
             for slot, amount in enumerate(parts):
                 if amount:
                     yield owner, slot, amount * weight
+
+    def outcome(self, function: str, ledger: Ledger) -> Outcome:
+        """See Family."""
+        return self.sum(ledger) if function == "sum" else self.average(ledger)
 
     def sum(self, ledger: Ledger) -> Outcome:
         """See Family."""

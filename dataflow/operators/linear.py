@@ -37,15 +37,17 @@ class Measure(Enum):
     FIXED_LOW = 7
     FIXED_HIGH = 8
     NANS = 9
+    BIT = 10
 
 
 @dataclass(frozen=True)
 class Part:
-    """One int64 of the vector: a measure of a column of a feed."""
+    """One int64 of the vector: a measure of a column of a feed; bit: which one BIT counts."""
 
     measure: Measure
     column: int = -1
     feed: int = INPUT
+    bit: int = 0
 
 
 ROWS = Part(Measure.ROWS)
@@ -107,6 +109,8 @@ def _contribution(part: Part, feed: Feed) -> np.ndarray:
     values = column.values
     if measure is Measure.WHOLE:
         return values * weights
+    if measure is Measure.BIT:
+        return ((values >> part.bit) & 1) * weights
     if measure not in (Measure.LOW, Measure.HIGH):
         nan = values == FIXED_NAN
         if measure is Measure.NANS:
@@ -118,7 +122,7 @@ def _contribution(part: Part, feed: Feed) -> np.ndarray:
 
 
 class LinearCall:
-    """count, sum, avg, bool_and, bool_or: parts of the vector, and the result out of them."""
+    """count, sum, avg, bool_*, bit_*: parts of the vector, and the result out of them."""
 
     def __init__(self, function: str, column: int, type: SqlType | None, feed: int) -> None:
         self._function = function
@@ -128,6 +132,10 @@ class LinearCall:
             self._parts = [ROWS]
             return
         self._count = Part(Measure.COUNT, column, feed)
+        if function.startswith("bit_"):
+            width = _BITS[type.kind]  # type: ignore[union-attr]
+            self._parts = [Part(Measure.BIT, column, feed, bit) for bit in range(width)]
+            return
         measures: tuple[Measure, ...] = ()
         if function != "count":
             measures = _MEASURES[type.kind]  # type: ignore[union-attr]
@@ -144,6 +152,8 @@ class LinearCall:
         if self._function == "count":
             return Column(counts)
         valid, parts = counts > 0, [sums(p) for p in self._parts]
+        if self._function.startswith("bit_"):
+            return Column(_bits(self._function, parts, counts), _mask(valid))
         if self._function.startswith("bool"):
             verdict = parts[0] == counts if self._function == "bool_and" else parts[0] > 0
             return Column(verdict & valid, _mask(valid))
@@ -157,6 +167,21 @@ class LinearCall:
         return average_column(totals, counts, scale, (valid, nan))
 
 
+def _bits(function: str, parts: Sequence[np.ndarray], counts: np.ndarray) -> np.ndarray:
+    """int64[n] values whose bits are told by how many live values have each."""
+    found = np.zeros(len(counts), np.int64)
+    for bit, ones in enumerate(parts):
+        if function == "bit_xor":
+            is_set = ones & 1
+        else:
+            is_set = (ones == counts) if function == "bit_and" else (ones > 0)
+        # The highest bit of a type is its sign: it counts as minus its value.
+        weight = np.int64(1) << bit if bit < len(parts) - 1 else np.int64(-1) << bit
+        found |= is_set.astype(np.int64) * weight
+    return np.where(counts > 0, found, 0)
+
+
+_BITS = {TypeKind.INT2: 16, TypeKind.INT4: 32, TypeKind.INT8: 64}
 _WIDE = (Measure.LOW, Measure.HIGH)
 _MEASURES = {
     TypeKind.BOOL: (Measure.WHOLE,),
@@ -171,6 +196,8 @@ def is_linear(function: str, type: SqlType | None) -> bool:
     """Whether a call is kept as a few int64 sums."""
     if function == "count":
         return True
+    if function.startswith("bit_"):
+        return _kind(type) in _BITS
     return function in ("sum", "avg", "bool_and", "bool_or") and _kind(type) in _MEASURES
 
 

@@ -62,11 +62,15 @@ def average_text(total: int, scale: int, count: int) -> str:
     >>> average_text(10, 0, 4), average_text(100, 2, 3), average_text(-5, 0, 2)
     ('2.5000000000000000', '0.33333333333333333333', '-2.5000000000000000')
     """
-    places = division_scale(abs(total), scale, count, 0)
-    quotient, rest = divmod(abs(total) * 10 ** (places - scale), count)
-    if 2 * rest >= count:
-        quotient += 1
+    quotient, places = divided(abs(total), scale, count)
     return fixed_text(-quotient if total < 0 else quotient, places)
+
+
+def divided(units: int, scale: int, divisor: int) -> tuple[int, int]:
+    """(units, scale) of (units / 10^scale) / divisor as numeric_div rounds it, for units >= 0."""
+    places = division_scale(units, scale, divisor, 0)
+    quotient, rest = divmod(units * 10 ** (places - scale), divisor)
+    return quotient + (2 * rest >= divisor), places
 
 
 def fixed_text(units: int, scale: int) -> str:

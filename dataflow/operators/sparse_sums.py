@@ -7,7 +7,7 @@ exact and depends on the group's live rows alone, not on their order or history.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -15,34 +15,33 @@ import numpy as np
 from dataflow.delta import KIND_BYTES, Column, Delta
 from dataflow.expressions.evaluator import RowErrors
 from dataflow.operators.base import Context
-from dataflow.operators.groups import Touched, touch
+from dataflow.operators.groups import Touched, null_keys, touch
 from dataflow.operators.linear import Feed
 from dataflow.types import SqlType
 from storage import kernels
 
 Ledger = dict[int, int]
 Entry = tuple[int, int, int]
-Outcome = tuple[str | float | None, tuple[str, str] | None]
+Value = str | float | None
+Outcome = tuple[Value, tuple[str, str] | None]
 
 
 class Family(Protocol):
     """How values of some types become slots, and slots a result."""
 
-    def entries(self, column: Column, weights: np.ndarray, group: np.ndarray) -> Iterable[Entry]:
-        """(group, slot, integer to add) of rows that are not NULL."""
+    def entries(
+        self, columns: Sequence[Column], weights: np.ndarray, group: np.ndarray
+    ) -> Iterable[Entry]:
+        """(group, slot, integer to add) of rows in which no column is NULL."""
         ...
 
-    def sum(self, ledger: Ledger) -> Outcome:
-        """(the sum or None, the error or None) of a ledger that is not empty."""
-        ...
-
-    def average(self, ledger: Ledger) -> Outcome:
-        """(the average or None, the error or None) of a ledger that is not empty."""
+    def outcome(self, function: str, ledger: Ledger) -> Outcome:
+        """(the result or None, the error or None) of a ledger that is not empty."""
         ...
 
 
 class SparseSums:
-    """The ledgers of one column of one feed.
+    """The ledgers of one or several columns of one feed; a row with a NULL in them is no row.
 
     State: (group, ledger as text) by group.
     Cost: O(rows of the delta), and some Python for each touched group.
@@ -50,21 +49,22 @@ class SparseSums:
 
     def __init__(self, context: Context, role: str, key_kinds: str, family: Family) -> None:
         self._family = family
-        self._position = -1
         key = tuple(range(len(key_kinds)))
         self._state = context.arrange(role, key_kinds + KIND_BYTES, key)
 
-    def advance(self, touched: Touched, column: Column, feed: Feed) -> list[Ledger]:
+    def advance(self, touched: Touched, columns: Sequence[Column], feed: Feed) -> list[Ledger]:
         """Take a feed: the ledgers of the touched groups before, then those after."""
         index, kept = self._state.lookup(touched.keys)
         texts = dict(zip(index.tolist(), kept.columns[-1].to_list(), strict=True))
         old = [_read(texts.get(g)) for g in range(touched.count)]
         new = [dict(ledger) for ledger in old]
         weights, group = feed.weights, feed.group
-        if column.valid is not None:
-            chosen = np.flatnonzero(column.valid)
-            column, weights, group = column.take(chosen), weights[chosen], group[chosen]
-        for owner, slot, amount in self._family.entries(column, weights, group):
+        nulls = null_keys(columns)
+        if nulls is not None:
+            chosen = np.flatnonzero(~nulls)
+            columns = [column.take(chosen) for column in columns]
+            weights, group = weights[chosen], group[chosen]
+        for owner, slot, amount in self._family.entries(columns, weights, group):
             ledger = new[owner]
             total = ledger.get(slot, 0) + amount
             if total:
@@ -88,12 +88,13 @@ class SparseSums:
     def result(
         self, function: str, ledgers: list[Ledger], type: SqlType
     ) -> tuple[Column, RowErrors]:
-        """sum or avg of each ledger as a column of `type`; NULL for an empty one."""
-        compute = self._family.sum if function == "sum" else self._family.average
+        """The function of each ledger as a column of `type`; NULL for an empty one."""
         errors = RowErrors()
-        values: list[str | float | None] = []
+        values: list[Value] = []
+        # Of no rows all are NULL, but how many there are.
+        empty = 0 if function == "regr_count" else None
         for position, ledger in enumerate(ledgers):
-            value, error = compute(ledger) if ledger else (None, None)
+            value, error = self._family.outcome(function, ledger) if ledger else (empty, None)
             values.append(value)
             if error is not None:
                 errors.add(position, *error)
@@ -116,13 +117,21 @@ def slot_sums(
     group: np.ndarray, slot: np.ndarray, units: np.ndarray, weights: np.ndarray
 ) -> list[tuple[int, int, int, int]]:
     """(group, slot, sum of units * weight, sum of weights) of each (group, slot), exactly."""
+    return [(g, s, total, n) for g, s, (total,), n in limb_sums(group, slot, [units], weights)]
+
+
+def limb_sums(
+    group: np.ndarray, slot: np.ndarray, limbs: Sequence[np.ndarray], weights: np.ndarray
+) -> list[tuple[int, int, tuple[int, ...], int]]:
+    """(group, slot, sums of each limb * weight, sum of weights) of each (group, slot), exactly."""
     pairs = touch((Column(group), Column(slot)), len(group))
     first = pairs.representative
-    counts = pairs.sum(weights)
-    low = kernels.sum_by_group(pairs.group, (units & 0xFFFFFFFF) * weights, len(first))
-    high = kernels.sum_by_group(pairs.group, (units >> 32) * weights, len(first))
-    rows = (group[first], slot[first], low, high, counts)
-    return [
-        (g, s, (hi << 32) + lo, n)
-        for g, s, lo, hi, n in zip(*map(np.ndarray.tolist, rows), strict=True)
-    ]
+    counts = pairs.sum(weights).tolist()
+    totals = []
+    for units in limbs:
+        low = kernels.sum_by_group(pairs.group, (units & 0xFFFFFFFF) * weights, len(first))
+        high = kernels.sum_by_group(pairs.group, (units >> 32) * weights, len(first))
+        parts = zip(low.tolist(), high.tolist(), strict=True)
+        totals.append([(hi << 32) + lo for lo, hi in parts])
+    owners, slots = group[first].tolist(), slot[first].tolist()
+    return list(zip(owners, slots, zip(*totals, strict=True), counts, strict=True))

@@ -12,9 +12,12 @@ from collections.abc import Callable, Sequence
 from sqlglot import exp
 
 from dataflow.errors import SqlError
-from dataflow.expressions.ir import ColumnRef, Expression
+from dataflow.expressions.ir import ColumnRef, Expression, OuterRef, children
 from dataflow.expressions.keys import key_form
+from dataflow.operators.extremes import LEAST
+from dataflow.operators.float_moments import PAIR_FUNCTIONS
 from dataflow.schema import Field
+from dataflow.sql.aggregate_calls import CallShape, CallWriter, aggregate_name, shape_of
 from dataflow.sql.nullability import is_nullable
 from dataflow.sql.parse import SyntaxCall
 from dataflow.sql.plan import Aggregate, AggregateCall
@@ -23,38 +26,32 @@ from dataflow.sql.scope import Context, GroupScope, Scope
 from dataflow.sql.shapes import bare
 from dataflow.types import SqlType, TypeKind
 
-_FUNCTIONS = {
-    "count": "count",
-    "sum": "sum",
-    "avg": "avg",
-    "min": "min",
-    "max": "max",
-    "bool_and": "bool_and",
-    "bool_or": "bool_or",
+_NATIVE = {
+    **{name: name for name in ("count", "sum", "avg", "min", "max", "bool_and", "bool_or")},
+    **{name: name for name in ("bit_and", "bit_or", "bit_xor")},
+    **{name: name for name in ("var_pop", "var_samp", "stddev_pop", "stddev_samp")},
+    **{name: name for name in PAIR_FUNCTIONS},
     "every": "bool_and",
+    "variance": "var_samp",
+    "stddev": "stddev_samp",
+    "any_value": LEAST,
 }
-_SUMMED = {
-    TypeKind.INT2,
-    TypeKind.INT4,
-    TypeKind.INT8,
-    TypeKind.FLOAT4,
-    TypeKind.FLOAT8,
-    TypeKind.FIXED,
-    TypeKind.DECIMAL,
-    TypeKind.INTERVAL,
+_NUMBERS = frozenset(
+    {
+        *(TypeKind.INT2, TypeKind.INT4, TypeKind.INT8, TypeKind.FLOAT4, TypeKind.FLOAT8),
+        *(TypeKind.FIXED, TypeKind.DECIMAL),
+    }
+)
+_WHOLE = frozenset({TypeKind.INT2, TypeKind.INT4, TypeKind.INT8})
+_KINDS = {
+    "sum": _NUMBERS | {TypeKind.INTERVAL},
+    "avg": _NUMBERS | {TypeKind.INTERVAL},
+    **{name: _NUMBERS for name in ("var_pop", "var_samp", "stddev_pop", "stddev_samp")},
+    **{name: _WHOLE for name in ("bit_and", "bit_or", "bit_xor")},
+    **{name: frozenset({TypeKind.FLOAT8}) for name in PAIR_FUNCTIONS},
 }
-
-
-def aggregate_name(context: Context, node: exp.Expr) -> str | None:
-    """The aggregate function that a node calls, None for any other node."""
-    if isinstance(node, exp.Filter | exp.WithinGroup):
-        return aggregate_name(context, node.this)
-    if isinstance(node, exp.Anonymous):
-        return node.name if node.name in context.aggregates else None
-    if isinstance(node, exp.Dot):
-        name = context.text_of(node).split("(")[0].replace('"', "")
-        return name if name in context.aggregates else None
-    return None
+# DISTINCT changes nothing for these.
+_IDEMPOTENT = ("min", "max", "bool_and", "bool_or", "bit_and", "bit_or", LEAST)
 
 
 def find_aggregates(context: Context, nodes: Sequence[exp.Expr]) -> dict[str, exp.Expr]:
@@ -65,12 +62,27 @@ def find_aggregates(context: Context, nodes: Sequence[exp.Expr]) -> dict[str, ex
         if aggregate_name(context, node):
             found.setdefault(context.text_of(node), node)
         elif not isinstance(node, exp.Query | exp.Subquery):
-            for child in operands(node):
+            if isinstance(node, exp.Window):
+                # The function before OVER is none of the block's aggregates; its arguments may be.
+                parts = _window_parts(node)
+            else:
+                parts = operands(node)
+            for child in parts:
                 walk(child)
 
     for node in nodes:
         walk(node)
     return found
+
+
+def _window_parts(node: exp.Window) -> list[exp.Expr]:
+    """What a call with OVER is made of, but the function itself."""
+    call = node.this
+    parts = [child for child in operands(node) if child is not call]
+    while isinstance(call, exp.Filter | exp.Dot):
+        parts += [call.expression] * isinstance(call, exp.Filter)
+        call = call.this if isinstance(call, exp.Filter) else call.expression
+    return parts + list(operands(call))
 
 
 class Grouping:
@@ -84,20 +96,19 @@ class Grouping:
     def bind(self, groups: Sequence[exp.Expr], above: Sequence[exp.Expr]) -> GroupScope:
         """Group by `groups` for the expressions `above` (select list, HAVING)."""
         calls = find_aggregates(self._context, above)
+        shapes = [shape_of(self._context, node) for node in calls.values()]
         keys = {self._context.text_of(bare(g)): bare(g) for g in groups}
         for column in self._determined(keys, calls, above):
             keys.setdefault(self._context.text_of(column), column)
-        parts = [part for node in calls.values() for part in self._parts(node)]
-        bound = self._scalars.bind([*keys.values(), *parts])
-        group_expressions = bound[: len(keys)]
+        self._scalars.learn([*keys.values(), *(o for shape in shapes for o in shape.operands)])
+        group_expressions = self._scalars.bind(list(keys.values()))
         self._check_keys(group_expressions, "GROUP BY", ("group", "by"))
-        by_node = dict(zip((id(p) for p in parts), bound[len(keys) :], strict=True))
         fields = self._scope.plan.fields
         outputs = [
             Field(_name(e, n), e.type, is_nullable(e, fields))
             for e, n in zip(group_expressions, keys.values(), strict=True)
         ]
-        made = self._calls(list(calls.values()), by_node)
+        made = self._calls(shapes)
         outputs += [c.field for c in made]
         plan = Aggregate(self._scope.plan, tuple(group_expressions), tuple(made), tuple(outputs))
         positions = {text: i for i, text in enumerate((*keys, *calls))}
@@ -124,62 +135,97 @@ class Grouping:
             walk(node)
         return found
 
-    def _calls(self, nodes: list[exp.Expr], by_node: dict[int, Expression]) -> list[AggregateCall]:
-        if not nodes:
+    def _calls(self, shapes: Sequence[CallShape]) -> list[AggregateCall]:
+        if not shapes:
             return []
-        self._scalars.prepare([part for node in nodes for part in self._parts(node)])
-        types = self._context.analyzer.types(
-            [c.type for c in self._scalars.columns], [self._scalars.probe(n) for n in nodes]
-        )
-        return [self._call(n, t, by_node) for n, t in zip(nodes, types, strict=True)]
+        analyzer, columns = self._context.analyzer, [c.type for c in self._scalars.columns]
+        probes = [self._scalars.probe(shape.node) for shape in shapes]
+        try:
+            types = analyzer.types(columns, probes)
+        except SqlError as error:
+            names = [shape.name for shape in shapes]
+            raise self._context.refuse(
+                f"an aggregate's result has no type of its own: {', '.join(names)}",
+                "give rows a type by a cast, or aggregate their columns one by one",
+                names[0].split(".")[-1],
+            ) from error
+        return [self._call(s, t) for s, t in zip(shapes, types, strict=True)]
 
-    def _parts(self, node: exp.Expr) -> list[exp.Expr]:
-        """Argument and filter of a call, refusing what is not maintained."""
-        call, condition = (node, None)
-        if isinstance(node, exp.Filter):
-            call, condition = node.this, node.expression.this
-        name = aggregate_name(self._context, call)
-        is_plain = isinstance(call, exp.Anonymous) and len(call.expressions) == 1
-        if name not in _FUNCTIONS or not is_plain:
-            raise self._refuse_call(name or "")
-        argument = call.expressions[0]
-        if isinstance(argument, exp.Distinct):
-            if len(argument.expressions) != 1:
-                raise self._refuse_call(name)
-            argument = argument.expressions[0]
-        if isinstance(argument, exp.Order):
-            # min(x ORDER BY y) and the like: the order does not matter to these functions.
-            raise self._refuse_call(f"{name} with ORDER BY", name)
-        parts = [] if isinstance(argument, exp.Star) else [argument]
-        return parts + ([condition] if condition is not None else [])
+    def _call(self, shape: CallShape, type: SqlType) -> AggregateCall:
+        field = Field(shape.name.split(".")[-1], type, shape.name != "count")
+        found = self._native(shape, field)
+        if found is None:
+            written = CallWriter(self._context, self._scalars, shape).write()
+            if written.is_order_open:
+                self._warn_open(shape)
+            condition = self._bound(shape.condition)
+            found = AggregateCall(
+                shape.name,
+                None,
+                shape.is_distinct,
+                condition,
+                field,
+                written.arguments,
+                written.sql,
+                written.direct,
+                written.alike,
+            )
+        self._check_level(shape, found)
+        return found
 
-    def _refuse_call(self, what: str, name: str = "") -> SqlError:
-        name = name or what
-        return self._context.refuse(
-            f"the aggregate {what} is not maintained",
-            "maintained are " + ", ".join(_FUNCTIONS),
-            *name.split(".")[-1:],
-        )
-
-    def _call(self, node: exp.Expr, type: SqlType, by_node: dict[int, Expression]) -> AggregateCall:
-        parts = [by_node[id(p)] for p in self._parts(node)]
-        has_filter = isinstance(node, exp.Filter)
-        condition = parts.pop() if has_filter else None
-        argument = parts[0] if parts else None
-        call = node.this if has_filter else node
-        name = str(aggregate_name(self._context, call))
-        function = _FUNCTIONS[name]
-        is_distinct = isinstance(call.expressions[0], exp.Distinct) and function in (
-            "count",
-            "sum",
-            "avg",
-        )
-        if is_distinct and argument is not None:
-            self._check_keys([argument], f"{name}(DISTINCT)", (name, "(", "distinct"))
-        if function in ("sum", "avg") and argument and argument.type.kind not in _SUMMED:
-            raise self._refuse_call(f"{name}({argument.type.name})", name)
-        field = Field(name, type, function != "count")
+    def _native(self, shape: CallShape, field: Field) -> AggregateCall | None:
+        """The call as it is maintained without PostgreSQL, None where it is not."""
+        function = _NATIVE.get(shape.name)
+        if function is None or shape.within is not None or isinstance(shape.call, SyntaxCall):
+            return None
+        if function == LEAST and shape.order:
+            return None
+        if any(isinstance(a, exp.Variadic) for a in shape.call.expressions):
+            return None
+        # An order changes nothing, but its keys may fail; plain columns cannot.
+        if any(not isinstance(self._bound(o), ColumnRef) for o in shape.order):
+            return None
+        arguments = [self._bound(a) for a in shape.arguments]
+        if any(a is None for a in arguments):
+            return None
+        bound = [a for a in arguments if a is not None]
+        kinds = _KINDS.get(function)
+        if kinds is not None and any(a.type.kind not in kinds for a in bound):
+            return None
+        is_distinct = shape.is_distinct and function not in _IDEMPOTENT
+        condition = self._bound(shape.condition)
+        if function in PAIR_FUNCTIONS:
+            if is_distinct:
+                return None
+            return AggregateCall(function, None, False, condition, field, tuple(bound))
+        if len(bound) > 1 or (is_distinct and any(key_form(a) is None for a in bound)):
+            return None
+        if function == LEAST:
+            self._context.warn(
+                f"{self._context.text_of(shape.node)} is the least of its values by their text"
+            )
+        argument = bound[0] if bound else None
         return AggregateCall(function, argument, is_distinct, condition, field)
+
+    def _bound(self, node: exp.Expr | None) -> Expression | None:
+        return None if node is None else self._scalars.bound(node)
+
+    def _warn_open(self, shape: CallShape) -> None:
+        text = self._context.text_of(shape.node)
+        self._context.warn(
+            f"the order inside {text} is not given by the query: its values come in their own order"
+        )
+
+    def _check_level(self, shape: CallShape, call: AggregateCall) -> None:
+        """Refuse an aggregate of outer columns alone: SQL has it belong to the outer block."""
+        columns = [c for e in call.operands for c in _references(e)]
+        offset = self._scope.offset
+        if columns and all(isinstance(c, OuterRef) or c.index < offset for c in columns):
+            raise self._context.refuse(
+                f"the aggregate {shape.name} over columns of an outer query is not maintained",
+                "compute it in the outer query, and name its result in the subquery",
+                shape.name.split(".")[-1],
+            )
 
     def _check_keys(
         self, expressions: Sequence[Expression], where: str, words: tuple[str, ...]
@@ -208,6 +254,12 @@ def shown_type(expression: Expression) -> str:
     collate = "" if type.is_deterministic else f" COLLATE {type.collation}"
     column = f' of column "{expression.name}"' if isinstance(expression, ColumnRef) else ""
     return f"the type {type.name}{collate}{column}"
+
+
+def _references(expression: Expression) -> list[ColumnRef | OuterRef]:
+    if isinstance(expression, ColumnRef | OuterRef):
+        return [expression]
+    return [found for child in children(expression) for found in _references(child)]
 
 
 def _name(expression: Expression, node: exp.Expr) -> str:

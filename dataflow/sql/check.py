@@ -98,8 +98,8 @@ def _check_aggregate(plan: Aggregate) -> None:
     _check_outputs(plan.groups, plan.fields[:n], plan.input.fields)
     _require(plan.fields[n:] == tuple(c.field for c in plan.calls), "a field for each call")
     for call in plan.calls:
-        if call.argument is not None:
-            _check_expression(call.argument, plan.input.fields)
+        for operand in call.operands:
+            _check_expression(operand, plan.input.fields)
         if call.filter is not None:
             _check_condition(call.filter, plan.input.fields)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from dataflow.expressions.ir import ColumnRef, Expression, InPostgres, Literal, OuterRef, children
+from dataflow.expressions.sql_text import with_arguments
 from dataflow.schema import Field
 from dataflow.sql.plan import (
     Aggregate,
@@ -173,7 +174,12 @@ def _join(plan: Join | SemiJoin) -> str:
 
 
 def _call(call: AggregateCall, fields: tuple[Field, ...]) -> str:
-    argument = "*" if call.argument is None else _text(call.argument, fields)
+    if call.sql:
+        shown = with_arguments(call.sql, lambda i: _text(call.arguments[i - 1], fields))
+        condition = f" filter {_text(call.filter, fields)}" if call.filter else ""
+        return f"{shown}{condition} recomputed in PostgreSQL"
+    operands = (call.argument,) if call.argument is not None else call.arguments
+    argument = ", ".join(_text(e, fields) for e in operands) or "*"
     distinct = "distinct " if call.is_distinct else ""
     condition = f" filter {_text(call.filter, fields)}" if call.filter else ""
     return f"{call.function}({distinct}{argument}){condition}"
@@ -199,7 +205,10 @@ def _text(expression: Expression, fields: tuple[Field, ...]) -> str:
 
 
 def _in_postgres(plan: Plan) -> list[InPostgres]:
-    return [found for e in expressions_of(plan) for found in _within(e)]
+    found = [found for e in expressions_of(plan) for found in _within(e)]
+    if isinstance(plan, Aggregate):
+        found += [InPostgres(c.sql, c.arguments, c.field.type) for c in plan.calls if c.sql]
+    return found
 
 
 def _within(expression: Expression) -> list[InPostgres]:
@@ -218,6 +227,5 @@ def expressions_of(plan: Plan) -> tuple[Expression, ...]:
         residual = (plan.residual,) if plan.residual is not None else ()
         return (*plan.left_keys, *plan.right_keys, *residual)
     if isinstance(plan, Aggregate):
-        parts = [e for c in plan.calls for e in (c.argument, c.filter) if e is not None]
-        return (*plan.groups, *parts)
+        return (*plan.groups, *(e for c in plan.calls for e in c.operands))
     return ()

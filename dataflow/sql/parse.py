@@ -35,6 +35,8 @@ _SPANNED = (
     "_parse_table",
 )
 _TESTS = ("NULL", "TRUE", "FALSE", "UNKNOWN")
+_AROUND_CALLS = (exp.Filter, exp.WithinGroup, exp.Window)
+_JSON_AGGREGATES = ("JSON_ARRAYAGG", "JSON_OBJECTAGG")
 _SYNTAX = ("EXTRACT", "SUBSTRING", "POSITION", "TRIM", "OVERLAY")
 
 
@@ -57,12 +59,12 @@ class Quantified(Expression, exp.Condition):
 
 
 class SyntaxCall(Expression, exp.Func):
-    """A function written with keywords: EXTRACT, SUBSTRING, POSITION, TRIM, OVERLAY.
+    """A function written with keywords: EXTRACT, SUBSTRING, POSITION, TRIM, OVERLAY, JSON_*AGG.
 
-    field is EXTRACT's field or TRIM's side.
+    field is EXTRACT's field or TRIM's side; order the ORDER BY of JSON_ARRAYAGG.
     """
 
-    arg_types: ClassVar = {"word": True, "field": False, "expressions": True}
+    arg_types: ClassVar = {"word": True, "field": False, "expressions": True, "order": False}
 
 
 class _Parser(PostgresParser):
@@ -71,7 +73,8 @@ class _Parser(PostgresParser):
     FUNCTIONS: ClassVar = {}
     QUOTED_TYPES_TO_PRESERVE: ClassVar = {"char", "bit"}
     FUNCTION_PARSERS: ClassVar = {
-        name: lambda self, n=name: self.read_syntax_call(n) for name in _SYNTAX
+        **{name: lambda self, n=name: self.read_syntax_call(n) for name in _SYNTAX},
+        **{name: lambda self, n=name: self.read_json_aggregate(n) for name in _JSON_AGGREGATES},
     }
     NO_PAREN_FUNCTION_PARSERS: ClassVar = {
         name: PostgresParser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("CASE", "VARIADIC")
@@ -172,6 +175,30 @@ class _Parser(PostgresParser):
             arguments.append(self._parse_type())
         return SyntaxCall(word=name.lower(), field=field, expressions=arguments)
 
+    def read_json_aggregate(self, name: str) -> exp.Expr:
+        """The inside of JSON_ARRAYAGG or JSON_OBJECTAGG, whose options stay text.
+
+        meta "order": where in the text an ORDER BY, or more of it, can be written.
+        """
+        arguments = [self._parse_type()]
+        if name == "JSON_OBJECTAGG":
+            if not self._match(TokenType.COLON):
+                self._match_text_seq("VALUE")
+            arguments.append(self._parse_type())
+        if self._match_text_seq("FORMAT", "JSON") and self._match_text_seq("ENCODING"):
+            self._advance()
+        order = self._parse_order() if name == "JSON_ARRAYAGG" else None
+        end = self._tokens[self._index - 1].end + 1
+        depth = 0
+        while self._curr and (depth or self._curr.token_type != TokenType.R_PAREN):
+            depth += self._curr.token_type == TokenType.L_PAREN
+            depth -= self._curr.token_type == TokenType.R_PAREN
+            self._advance()
+        node = SyntaxCall(word=name.lower(), field="", expressions=arguments)
+        node.set("order", order)
+        node.meta["order"] = end
+        return node
+
     def _spanned(self, node: Any, start: int) -> Any:
         if node is not None and "span" not in node.meta and self._index > start:
             first, last = self._tokens[start], self._tokens[self._index - 1]
@@ -185,9 +212,21 @@ def _with_span(name: str):
     def method(self, *args, **kwargs):
         start = self._index
         node = inherited(self, *args, **kwargs)
+        if isinstance(node, exp.Column) and isinstance(node.this, _AROUND_CALLS):
+            node = _qualified_call(node)
         return self._spanned(node, start) if isinstance(node, exp.Expr) else node
 
     return method
+
+
+def _qualified_call(node: exp.Column) -> exp.Expr:
+    """schema.f(x) FILTER (...), which was read as a column of the schema, as a filtered call."""
+    whole = call = node.this
+    while isinstance(call.this, _AROUND_CALLS):
+        call = call.this
+    call.set("this", exp.Dot(this=node.args["table"], expression=call.this))
+    whole.meta.pop("span", None)
+    return whole
 
 
 for _name in _SPANNED:

@@ -13,7 +13,7 @@ the same rows. After the rules no Apply and no OuterRef is left.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -108,9 +108,13 @@ class SemiJoin:
 @keeps_hash
 @dataclass(frozen=True)
 class AggregateCall:
-    """function: count, sum, avg, min, max, bool_and, bool_or; "count" without argument is count(*).
+    """One aggregate call; "count" without argument is count(*).
 
-    field is the output field: its type is PostgreSQL's for the whole call.
+    field is the output field: its type is PostgreSQL's for the whole call. Without `sql` the call
+    is maintained natively: of one `argument`, or of two `arguments` (corr and its like).
+    sql: PostgreSQL's text of a call that is recomputed there, up to FILTER, with $1, $2 ... for
+    `arguments`. The first `direct` of them have one value in a group (WITHIN GROUP's direct
+    arguments); equal values of those at the positions `alike` stand as the least by text.
     """
 
     function: str
@@ -118,6 +122,25 @@ class AggregateCall:
     is_distinct: bool
     filter: Expression | None
     field: Field
+    arguments: tuple[Expression, ...] = ()
+    sql: str = ""
+    direct: int = 0
+    alike: tuple[int, ...] = ()
+
+    @property
+    def operands(self) -> tuple[Expression, ...]:
+        """Every expression over the input's columns, the filter last."""
+        first = () if self.argument is None else (self.argument,)
+        return (*first, *self.arguments, *(() if self.filter is None else (self.filter,)))
+
+    def over(self, change: Callable[[Expression], Expression]) -> AggregateCall:
+        """The same call with each operand changed."""
+        return replace(
+            self,
+            argument=None if self.argument is None else change(self.argument),
+            filter=None if self.filter is None else change(self.filter),
+            arguments=tuple(change(a) for a in self.arguments),
+        )
 
 
 @keeps_hash

@@ -168,11 +168,9 @@ def _aggregate(plan: Aggregate, input: Plan) -> Plan:
         argument = column(group, field.name, field.is_nullable)
         calls.append(AggregateCall(LEAST, argument, False, None, field))
     for call in plan.calls:
-        argument = _argument(call)
-        if argument is not None:
-            argument = column(argument, call.field.name)
-        above.append(ColumnRef(len(keys) + len(calls), call.field.type, call.field.name))
-        calls.append(AggregateCall(call.function, argument, call.is_distinct, None, call.field))
+        name = call.field.name
+        above.append(ColumnRef(len(keys) + len(calls), call.field.type, name))
+        calls.append(_filtered(call).over(lambda e, name=name: column(e, name)))
     key_fields = tuple(
         Field(f.name, form.type, f.is_nullable) for f, form in zip(shown_fields, forms, strict=True)
     )
@@ -192,18 +190,37 @@ def _key_form(expression: Expression) -> Expression:
     return form
 
 
-def _argument(call: AggregateCall) -> Expression | None:
-    """The argument where FILTER holds, else NULL, which every aggregate with argument ignores."""
+def _filtered(call: AggregateCall) -> AggregateCall:
+    """The call over arguments that are NULL where FILTER does not hold.
+
+    Every aggregate with argument that is maintained natively ignores NULL, so that only what is
+    recomputed keeps the filter. Where it does not hold, no argument is computed.
+    """
+    condition = call.filter
+    if call.sql:
+        if condition is None:
+            return call
+        direct, others = call.arguments[: call.direct], call.arguments[call.direct :]
+        return replace(call, arguments=(*direct, *(_where(condition, a) for a in others)))
     argument = call.argument
-    if call.filter is not None:
-        if argument is None:
-            argument = Literal("t", BOOL)
-        null = Literal(None, argument.type)
-        argument = Call("case", (call.filter, argument, null), argument.type)
+    if condition is not None and argument is None and not call.arguments:
+        argument = Literal("t", BOOL)
+    if condition is not None and argument is not None:
+        argument = _where(condition, argument, is_needed=True)
     if argument is not None and call.is_distinct and call.function == "count":
         # Only how many differ is asked: the key form stands for the value.
         argument = _key_form(argument)
-    return argument
+    arguments = call.arguments
+    if condition is not None and arguments:
+        arguments = tuple(_where(condition, a, is_needed=True) for a in arguments)
+    return replace(call, argument=argument, arguments=arguments, filter=None)
+
+
+def _where(condition: Expression, argument: Expression, *, is_needed: bool = False) -> Expression:
+    if not is_needed and isinstance(argument, ColumnRef | Literal):
+        return argument
+    null = Literal(None, argument.type)
+    return Call("case", (condition, argument, null), argument.type)
 
 
 def _distinct(plan: Distinct, input: Plan) -> Plan:

@@ -62,17 +62,36 @@ class Scalars:
 
     def bind(self, nodes: Sequence[exp.Expr]) -> list[Expression]:
         """The expressions of the nodes, in two round trips at most."""
-        wanted: dict[str, exp.Expr] = {}
-        for node in nodes:
-            self._gather(node, wanted)
-        self._ask_types(list(wanted))
-        self._ask_constants(wanted)
+        self.learn(nodes)
         return [self._build(node) for node in nodes]
 
     def prepare(self, nodes: Sequence[exp.Expr]) -> None:
         """Resolve the columns in nodes that are only rendered, not bound."""
         for node in nodes:
             self._gather(node, {})
+
+    def learn(self, nodes: Sequence[exp.Expr]) -> None:
+        """Resolve the columns in nodes and ask for the types of all that have one."""
+        wanted: dict[str, exp.Expr] = {}
+        for node in nodes:
+            self._gather(node, wanted)
+        self._ask_types(list(wanted))
+        self._ask_constants(wanted)
+
+    def bound(self, node: exp.Expr) -> Expression | None:
+        """A learnt node; None for a value that cannot stand alone (a row of no named type)."""
+        return None if self._untyped(node) else self._build(node)
+
+    def bound_parts(self, node: exp.Expr) -> list[tuple[exp.Expr, Expression]]:
+        """What a learnt node is computed from: itself bound, [] for a constant.
+
+        A value that cannot stand alone (a row of no named type) is computed from its columns.
+        """
+        if not self._atoms_in(node):
+            return []
+        if not self._untyped(node):
+            return [(node, self._build(node))]
+        return [(atom, self._atoms[id(atom)]) for atom in self._atoms_in(node)]
 
     def render(self, node: exp.Expr, name: Callable[[ColumnRef], str]) -> str:
         """PostgreSQL's text of a node with its columns written by `name`."""

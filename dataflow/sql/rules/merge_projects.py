@@ -66,13 +66,6 @@ def _merge_aggregate(plan: Aggregate, below: Project) -> Plan:
     """Group and call expressions read through a projection of plain columns."""
     if _computes(below):
         return plan
-    calls = tuple(
-        replace(
-            c,
-            argument=substitute(c.argument, below.expressions) if c.argument else None,
-            filter=substitute(c.filter, below.expressions) if c.filter else None,
-        )
-        for c in plan.calls
-    )
+    calls = tuple(c.over(lambda e: substitute(e, below.expressions)) for c in plan.calls)
     groups = tuple(substitute(g, below.expressions) for g in plan.groups)
     return replace(plan, input=below.input, groups=groups, calls=calls)

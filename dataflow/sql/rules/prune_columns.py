@@ -70,7 +70,7 @@ def _wishes(plan: Plan, wanted: set[int]) -> list[set[int]]:
     if isinstance(plan, Aggregate):
         n = len(plan.groups)
         calls = [plan.calls[i - n] for i in wanted if i >= n]
-        parts = [e for c in calls for e in (c.argument, c.filter) if e is not None]
+        parts = [e for c in calls for e in c.operands]
         return [_all([*plan.groups, *parts])]
     if isinstance(plan, UnionAll):
         return [wanted for _ in plan.inputs]
@@ -154,16 +154,7 @@ def _join(plan: Join | SemiJoin, left: Pruned, right: Pruned) -> Pruned:
 def _aggregate(plan: Aggregate, wanted: list[int], found: Pruned) -> Pruned:
     """Group expressions stay: they make the groups."""
     n = len(plan.groups)
-    kept = [*range(n), *(i for i in wanted if i >= n)]
-    below, at = found
-    remapped = tuple(
-        replace(
-            c,
-            argument=remap(c.argument, at) if c.argument else None,
-            filter=remap(c.filter, at) if c.filter else None,
-        )
-        for c in (plan.calls[i - n] for i in kept[n:])
-    )
+    remapped = tuple(plan.calls[i - n].over(lambda e: remap(e, at)) for i in kept[n:])
     groups = tuple(remap(g, at) for g in plan.groups)
     return Aggregate(below, groups, remapped, _pick(plan.fields, kept)), _places(kept)
 
