@@ -159,8 +159,8 @@ def _correlation(sums: _Sums) -> float | None:
         return None
     if sums.special_x is not None or sums.special_y is not None:
         return math.nan
-    square = _quotient(sums.xy * sums.xy, sums.xx * sums.yy)
-    return math.copysign(math.sqrt(square), sums.xy)
+    found = math.sqrt(_quotient(sums.xy * sums.xy, sums.xx * sums.yy))
+    return -found if sums.xy < 0 else found
 
 
 def _determination(sums: _Sums) -> float | None:

@@ -15,7 +15,7 @@ from dataflow.delta import KIND_BYTES, Column, Delta, equal_rows
 from dataflow.expressions.evaluator import RowErrors
 from dataflow.expressions.sql_text import with_arguments
 from dataflow.operators.base import Context
-from dataflow.operators.groups import Touched, value_at
+from dataflow.operators.groups import Touched, columns_at, value_at
 from dataflow.operators.pairs import plain_columns
 from dataflow.sql.plan import AggregateCall
 from dataflow.types import BOOL, SqlType

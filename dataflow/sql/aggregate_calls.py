@@ -103,6 +103,23 @@ def shape_of(context: Context, node: exp.Expr) -> CallShape:
     )
 
 
+def type_probe(context: Context, scalars: Scalars, shape: CallShape) -> str:
+    """The text of a call over c1, c2 ... for Analyzer.types; there direct arguments are NULL.
+
+    They may name grouped columns only, and the question has no GROUP BY.
+    """
+    if shape.within is None:
+        return scalars.probe(shape.node)
+    edits = [
+        (*span_of(part), f"(NULL::{bound.type.name})")
+        for node in shape.arguments
+        for part, bound in scalars.bound_parts(node)
+    ]
+    others = shape.operands[len(shape.arguments) :]
+    edits += [(*span_of(node), scalars.probe(node)) for node in others]
+    return _edited(context.text, *span_of(shape.node), edits)
+
+
 @dataclass
 class CallText:
     """PostgreSQL's text of a call over $1, $2 ... and what they stand for; see AggregateCall."""

@@ -17,7 +17,13 @@ from dataflow.expressions.keys import key_form
 from dataflow.operators.extremes import LEAST
 from dataflow.operators.float_moments import PAIR_FUNCTIONS
 from dataflow.schema import Field
-from dataflow.sql.aggregate_calls import CallShape, CallWriter, aggregate_name, shape_of
+from dataflow.sql.aggregate_calls import (
+    CallShape,
+    CallWriter,
+    aggregate_name,
+    shape_of,
+    type_probe,
+)
 from dataflow.sql.nullability import is_nullable
 from dataflow.sql.parse import SyntaxCall
 from dataflow.sql.plan import Aggregate, AggregateCall
@@ -139,7 +145,7 @@ class Grouping:
         if not shapes:
             return []
         analyzer, columns = self._context.analyzer, [c.type for c in self._scalars.columns]
-        probes = [self._scalars.probe(shape.node) for shape in shapes]
+        probes = [type_probe(self._context, self._scalars, shape) for shape in shapes]
         try:
             types = analyzer.types(columns, probes)
         except SqlError as error:
