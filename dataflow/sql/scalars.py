@@ -65,11 +65,6 @@ class Scalars:
         self.learn(nodes)
         return [self._build(node) for node in nodes]
 
-    def prepare(self, nodes: Sequence[exp.Expr]) -> None:
-        """Resolve the columns in nodes that are only rendered, not bound."""
-        for node in nodes:
-            self._gather(node, {})
-
     def learn(self, nodes: Sequence[exp.Expr]) -> None:
         """Resolve the columns in nodes and ask for the types of all that have one."""
         wanted: dict[str, exp.Expr] = {}

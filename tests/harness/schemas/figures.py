@@ -1,4 +1,4 @@
-"""What aggregates are made of: values of every type with ties, scales and NULLs, and own aggregates.
+"""What aggregates are made of: values of every type, with ties, scales and NULLs; own aggregates.
 
 Equal values of a column print alike where a query shows one of them.
 """
