@@ -27,9 +27,9 @@ from dataflow.sql.aggregate_calls import (
 from dataflow.sql.nullability import is_nullable
 from dataflow.sql.parse import SyntaxCall
 from dataflow.sql.plan import Aggregate, AggregateCall
-from dataflow.sql.scalars import Scalars, operands
+from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import Context, GroupScope, Scope
-from dataflow.sql.shapes import bare
+from dataflow.sql.shapes import bare, operands
 from dataflow.types import SqlType, TypeKind
 
 _NATIVE = {

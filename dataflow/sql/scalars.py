@@ -8,7 +8,7 @@ around a node that has none becomes one InPostgres over plain columns, in Postgr
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sqlglot import exp
@@ -20,7 +20,7 @@ from dataflow.expressions.keys import key_form
 from dataflow.sql.parse import Operation, Quantified, SyntaxCall, Test
 from dataflow.sql.routines import warn_of_stable
 from dataflow.sql.scope import Context, span_of
-from dataflow.sql.shapes import OPERATORS, TRIMS, bare, flatten, plain_literal
+from dataflow.sql.shapes import OPERATORS, TRIMS, bare, flatten, operands, plain_literal
 from dataflow.types import BOOL, TEXT, SqlType, TypeKind, sql_type
 
 Atom = Callable[[exp.Expr], ColumnRef | None]
@@ -41,7 +41,6 @@ _STRUCTURE = (
     exp.Variadic,
     Quantified,
 )
-_NAMES = (exp.Identifier, exp.DataType, exp.DataTypeParam, exp.Var, exp.TableAlias, exp.Table)
 
 
 class Scalars:
@@ -78,15 +77,10 @@ class Scalars:
         return None if self._untyped(node) else self._build(node)
 
     def bound_parts(self, node: exp.Expr) -> list[tuple[exp.Expr, Expression]]:
-        """What a learnt node is computed from: itself bound, [] for a constant.
-
-        A value that cannot stand alone (a row of no named type) is computed from its columns.
-        """
-        if not self._atoms_in(node):
-            return []
-        if not self._untyped(node):
-            return [(node, self._build(node))]
-        return [(atom, self._atoms[id(atom)]) for atom in self._atoms_in(node)]
+        """A learnt node, or its columns where it cannot stand alone; [] for a constant."""
+        atoms = self._atoms_in(node)
+        is_whole = bool(atoms) and not self._untyped(node)
+        return [(part, self._build(part)) for part in ([node] if is_whole else atoms)]
 
     def render(self, node: exp.Expr, name: Callable[[ColumnRef], str]) -> str:
         """PostgreSQL's text of a node with its columns written by `name`."""
@@ -388,16 +382,6 @@ def _as_padded(expression: Expression) -> Expression:
     type = sql_type("bpchar", 1042, is_bytewise=own.is_bytewise, collation=own.collation)
     found = native_call("cast", (expression,), type)
     return found if found is not None else InPostgres("($1)::bpchar", (expression,), type)
-
-
-def operands(node: exp.Expr) -> Iterator[exp.Expr]:
-    """The expressions directly inside a node, names and types left out."""
-    if isinstance(node, exp.Cast | exp.Collate):
-        yield node.this
-        return
-    for child in node.iter_expressions():
-        if not isinstance(child, _NAMES):
-            yield child
 
 
 def _bytewise(expression: Expression) -> Expression:

@@ -5,6 +5,8 @@ Pure functions over sqlglot's tree; nothing here asks the database.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sqlglot import exp
 
 from dataflow.expressions.ir import Literal
@@ -21,6 +23,7 @@ OPERATORS = {
     "is not distinct from": "is not distinct from",
 }
 TRIMS = {"both": "btrim", "leading": "ltrim", "trailing": "rtrim"}
+_NAMES = (exp.Identifier, exp.DataType, exp.DataTypeParam, exp.Var, exp.TableAlias, exp.Table)
 _INTEGERS = (TypeKind.INT2, TypeKind.INT4, TypeKind.INT8, TypeKind.DECIMAL)
 
 
@@ -62,3 +65,13 @@ def plain_literal(node: exp.Expr, text: str, type: SqlType) -> Literal | None:
     if not is_string or type.typmod != -1 or not quoted.startswith("'"):
         return None
     return Literal(quoted[1:-1].replace("''", "'"), type)
+
+
+def operands(node: exp.Expr) -> Iterator[exp.Expr]:
+    """The expressions directly inside a node, names and types left out."""
+    if isinstance(node, exp.Cast | exp.Collate):
+        yield node.this
+        return
+    for child in node.iter_expressions():
+        if not isinstance(child, _NAMES):
+            yield child

@@ -23,6 +23,7 @@ CONSTANT = {
     "shop/where_false",
     "bank/total",
     "bank/wrong_accounts",
+    "figures/over_nothing",
 }
 
 

@@ -154,6 +154,8 @@ def _join(plan: Join | SemiJoin, left: Pruned, right: Pruned) -> Pruned:
 def _aggregate(plan: Aggregate, wanted: list[int], found: Pruned) -> Pruned:
     """Group expressions stay: they make the groups."""
     n = len(plan.groups)
+    kept = [*range(n), *(i for i in wanted if i >= n)]
+    below, at = found
     remapped = tuple(plan.calls[i - n].over(lambda e: remap(e, at)) for i in kept[n:])
     groups = tuple(remap(g, at) for g in plan.groups)
     return Aggregate(below, groups, remapped, _pick(plan.fields, kept)), _places(kept)
