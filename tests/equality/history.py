@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -22,7 +22,7 @@ from tests.harness.maintained import (
     Maintained,
     ask,
     create_marker,
-    plan_all,
+    plan_each,
     run_numbered,
 )
 from tests.harness.postgres import Database
@@ -57,10 +57,17 @@ class History:
 
 @dataclass
 class Outcome:
-    """What came of a history. refusals: how often PostgreSQL failed where a view must go on."""
+    """What came of a history. refusals: how often PostgreSQL failed where a view must go on.
+
+    reasons: of the refused ones, without what belongs to one query. last, moved: first answers, and the queries
+    that had another one later.
+    """
 
     history: History
     refused: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    moved: set[str] = field(default_factory=set)
+    last: dict[str, Any] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     transactions: list[Transaction] = field(default_factory=list)
     comparisons: int = 0
@@ -101,12 +108,18 @@ def chosen_queries(queries: Mapping[str, str]) -> dict[str, str]:
     return {n: q for n, q in queries.items() if names is None or n in names.split(",")}
 
 
+Queries = Mapping[str, str]
+
+
 def run_history(
-    database: Database, store: Store, history: History, queries: Mapping[str, str] | None = None
+    database: Database,
+    store: Store,
+    history: History,
+    queries: Queries | Callable[[Any], Queries] | None = None,
 ) -> Outcome:
     """Play a history in an empty database and compare after every transaction or batch.
 
-    queries: instead of the schema's own.
+    queries: instead of the schema's own; or what draws them when the first rows are there.
     """
     outcome = Outcome(history)
     connection = database.connect()
@@ -114,15 +127,19 @@ def run_history(
     create(connection, history.schema, history.seed)
     create_marker(connection)
     wanted = history.schema.queries() if queries is None else queries
-    wanted = {**chosen_queries(wanted), MARKER: MARKER_QUERY}
-    plans, outcome.refused = plan_all(database, wanted)
-    assert MARKER in plans, outcome.refused[MARKER]
-    asked = {name: query for name, query in wanted.items() if name in plans}
+    chosen = chosen_queries(wanted(connection) if callable(wanted) else wanted)
+    planned = plan_each(database, {**chosen, MARKER: MARKER_QUERY})
+    outcome.refused, outcome.reasons = planned.refused, planned.reasons
+    plans = planned.plans
+    assert MARKER in plans, planned
+    asked = {
+        name: query for name, query in {**chosen, MARKER: MARKER_QUERY}.items() if name in plans
+    }
     maintained = Maintained(database, plans, store)
+    maintained.faults += [Fault(name, 0, what) for name, what in planned.broken.items()]
     try:
         _check_columns(connection, maintained, asked)
-        outcome.comparisons += len(asked)
-        maintained.compare(0, ask(connection, asked, history.guarded))
+        _compare(connection, maintained, outcome, asked)
         following = history.following()
         for _ in range(history.singles):
             _advance(connection, maintained, outcome, list(islice(following, 1)))
@@ -162,4 +179,7 @@ def _compare(
     outcome.comparisons += len(queries)
     expected = ask(connection, queries, outcome.history.guarded)
     outcome.refusals += len(expected.refusals)
+    for name, rows in expected.rows.items():
+        if outcome.last.setdefault(name, rows) != rows:
+            outcome.moved.add(name)
     maintained.compare(len(outcome.transactions), expected)

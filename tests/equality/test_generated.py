@@ -1,90 +1,96 @@
 """Oracle: PostgreSQL's own answer to generated queries, after every generated transaction.
 
-A failing case is made smaller before it is shown: clauses are dropped from the query, then
-transactions from the history. TIDEMARK_TEST_SEED repeats a run, TIDEMARK_TEST_SOAK_S goes on
-with new seeds for that long.
+Random schemas of hostile values; each feature of SQL alone, all pairs of features, and deep
+queries of many. TIDEMARK_TEST_SEED repeats a run, TIDEMARK_TEST_SOAK_S goes on with new seeds
+for that long; `make torture` runs thousands (tests/equality/torture.py). A failing case is made
+smaller and shown as the file that belongs into tests/regressions/.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from itertools import combinations, islice
+from pathlib import Path
+from random import Random
 
-import psycopg2
 import pytest
 
 from connectors.postgres.embedded import EmbeddedPostgres
-from storage.memory import MemoryStore
-from tests.equality.history import History, Outcome, run_history
-from tests.equality.shrink import shrink
+from tests.equality.fuzz import Played, Tally, accepted, play
+from tests.equality.history import opened_store
+from tests.equality.torture import HistoryPlan, described, feature_lists
 from tests.harness.changes import create
-from tests.harness.compare import columns_of_query
-from tests.harness.grammar import Select
-from tests.harness.postgres import Database, new_database
-from tests.harness.query_writer import QueryWriter, read_columns
-from tests.harness.schemas import SCHEMAS, TestSchema
+from tests.harness.compare import pin_session
+from tests.harness.features.registry import FEATURES
+from tests.harness.hostile import hostile_schema
+from tests.harness.postgres import Database
+from tests.harness.query_writer import Writer
 
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "1"))
 SOAK_S = float(os.environ.get("TIDEMARK_TEST_SOAK_S", "0"))
-NAMES = ("shop", "hr", "events", "wide", "logs", "odd")
-QUERIES = 50
-SHRINK_S = 40.0
-SHOWN = 3
-MOST_REFUSED = 0.1
+HISTORIES = 8
+A_HISTORY = 40
+QUERIES = HISTORIES * A_HISTORY
+SHRINK_S = 60.0
+SHOWN = 2
+MOST_DROPPED = 0.1
+MOST_REFUSED = 1.0
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_generated_queries_equal_postgres(postgres: EmbeddedPostgres, name: str) -> None:
-    deadline = time.monotonic() + SOAK_S / len(NAMES)
+def lists_of(seed: int) -> list[tuple[str, ...]]:
+    """Features by query, for all histories of a seed."""
+    every = feature_lists(tuple(FEATURES), Random(f"{seed}/lists"))
+    return list(islice(every, QUERIES))
+
+
+@pytest.mark.parametrize("number", range(HISTORIES))
+def test_generated_queries_equal_postgres(
+    postgres: EmbeddedPostgres, number: int, tmp_path: Path
+) -> None:
+    deadline = time.monotonic() + SOAK_S / HISTORIES
     seed = SEED
+    kind = "rocks" if number % 4 == 3 else "memory"
     while True:
-        _play(postgres, SCHEMAS[name], seed)
+        lists = lists_of(seed)[number * A_HISTORY : (number + 1) * A_HISTORY]
+        (tmp_path / str(seed)).mkdir()
+        with opened_store(kind, tmp_path / str(seed)) as store:
+            played = play(postgres, f"{seed}/{number}", lists, store)
+        _check(postgres, played, HistoryPlan(seed, number))
         seed += 1
         if time.monotonic() >= deadline:
             return
 
 
-def _play(server: EmbeddedPostgres, schema: TestSchema, seed: int) -> None:
-    history = History(schema, seed, singles=12, batches=1)
-    with new_database(server) as database:
-        queries = _draw(database, schema, seed)
-    texts = {query_name: query.text() for query_name, query in queries.items()}
-    with new_database(server) as database:
-        outcome = run_history(database, MemoryStore(), history, texts)
-    assert len(outcome.refused) <= MOST_REFUSED * QUERIES, f"refused: {outcome.refused}"
-    assert not outcome.faults, _explain(server, outcome, queries)
+def _check(server: EmbeddedPostgres, played: Played, plan: HistoryPlan) -> None:
+    tally = played.tally
+    assert tally.drawn <= (1 + MOST_DROPPED) * A_HISTORY, tally.dropped
+    assert sum(tally.refused.values()) <= MOST_REFUSED * tally.queries, tally.refused
+    faults = played.outcome.faults
+    if not faults:
+        return
+    shown = [described(server, played, f, plan, SHRINK_S / SHOWN)[1] for f in faults[:SHOWN]]
+    repeat = f"TIDEMARK_TEST_SEED={plan.run} pytest {__file__} -k 'postgres[{plan.number}]'"
+    pytest.fail("\n\n".join([f"{len(faults)} queries are wrong", *shown, f"repeat: {repeat}"]))
 
 
-def _draw(database: Database, schema: TestSchema, seed: int) -> dict[str, Select]:
-    """Queries that PostgreSQL takes, over the schema's first rows."""
+def test_every_pair_of_features_occurs(database: Database) -> None:
+    """Among the queries that PostgreSQL takes, each feature and each pair of features."""
+    lists = lists_of(SEED)
+    seen: set[tuple[str, ...]] = set()
     connection = database.connect()
-    create(connection, schema, seed)
-    tables = [table.name for table in schema.tables]
-    writer = QueryWriter(read_columns(connection, tables), f"{schema.name}/{seed}")
-    queries: dict[str, Select] = {}
-    while len(queries) < QUERIES:
-        query = writer.query()
-        try:
-            columns_of_query(connection, query.text())
-        except psycopg2.ProgrammingError:
-            continue
-        queries[f"g{len(queries)}"] = query
+    pin_session(connection)
+    for number in range(HISTORIES):
+        hostile = hostile_schema(f"{SEED}/{number}")
+        database.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        create(connection, hostile.schema, 0)
+        writer = Writer(hostile, f"{SEED}/{number}")
+        for wanted in lists[number * A_HISTORY : (number + 1) * A_HISTORY]:
+            query = accepted(connection, writer, wanted, Tally())
+            if query is not None:
+                seen |= {(f,) for f in query.features} | set(combinations(query.features, 2))
     connection.close()
-    return queries
-
-
-def _explain(server: EmbeddedPostgres, outcome: Outcome, queries: Mapping[str, Select]) -> str:
-    history = outcome.history
-    lines = [f"{len(outcome.faults)} of {len(queries)} queries are wrong; the first of them:"]
-    for fault in outcome.faults[:SHOWN]:
-        if fault.query not in queries:
-            lines.append(f"{fault.query}: {fault.what}")
-            continue
-        case = shrink(server, outcome, queries[fault.query], fault, budget_s=SHRINK_S / SHOWN)
-        lines += ["", f"--- {fault.query}, smaller:", case.text()]
-    lines += [
-        "",
-        f"repeat: TIDEMARK_TEST_SEED={history.seed} pytest {__file__} -k {history.schema.name}",
-    ]
-    return "\n".join(lines)
+    names = sorted(FEATURES)
+    missing = {(n,) for n in names} | set(combinations(names, 2))
+    missing -= seen
+    assert not missing, f"{len(missing)} never occurred: {sorted(missing)[:20]}"

@@ -21,6 +21,7 @@ SAVEPOINT_SHARE = 0.15
 TEMPLATE_SHARE = 0.3
 TRUNCATE_SHARE = 0.006
 ABORT_SHARE = 0.05
+STORM_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ def transactions(schema: TestSchema, seed: int) -> Iterator[Transaction]:
 
 
 def _block(schema: TestSchema, rng: Random) -> list[Statement]:
+    if schema.has_storms and rng.random() < STORM_SHARE:
+        return _storm(schema, rng)
     if schema.truncates and rng.random() < TRUNCATE_SHARE:
         return [Statement(f"TRUNCATE {rng.choice(schema.truncates)}")]
     if schema.templates and (not schema.changes_rows or rng.random() < TEMPLATE_SHARE):
@@ -112,6 +115,31 @@ def _delete(table: TableSpec, rng: Random) -> Statement:
     return Statement(
         f"DELETE FROM {table.name} WHERE {_some_rows(table, rng, rng.randint(1, 3))}", True
     )
+
+
+def _storm(schema: TestSchema, rng: Random) -> list[Statement]:
+    """Statements that touch a whole table."""
+    table = rng.choice(schema.tables)
+    name, choice = table.name, rng.random()
+    several = [_insert(table, rng, rng.randint(3, 8))]
+    if choice < 0.2:
+        return [
+            Statement(f"TRUNCATE {rng.choice(schema.truncates)}"),
+            *several[rng.randint(0, 1) :],
+        ]
+    if choice < 0.35:
+        return [Statement(f"DELETE FROM {name}"), *several[rng.randint(0, 1) :]]
+    if choice < 0.5:
+        return [Statement(f"UPDATE {name} SET a = a")]
+    if choice < 0.6:
+        return [Statement(f"UPDATE {name} SET a = b, b = a", True)]
+    if choice < 0.7:
+        return [Statement(f"UPDATE {name} SET a = (a + 1) % 7", True)]
+    if choice < 0.8 and not table.key:
+        return [
+            Statement(f"INSERT INTO {name} SELECT * FROM {name} WHERE {_some_rows(table, rng, 5)}")
+        ]
+    return several
 
 
 def _some_rows(table: TableSpec, rng: Random, count: int) -> str:

@@ -1,111 +1,117 @@
-"""Queries as parts that can be left out one by one: what generated queries are made of.
+"""SQL as parts that can be left out one by one: what generated queries are made of.
 
-Invariant: `text` of a query depends on its parts alone, and `smaller` only ever takes away.
+Invariant: the text of a part depends on its pieces alone, and `smaller` only ever takes away.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
-class ColumnSpec:
-    """A column of a relation; samples are literals of values that were found in it."""
+class Sql:
+    """Text in pieces. kind: parts below that have the same kind may stand in its place.
 
-    name: str
-    family: str
-    samples: tuple[str, ...] = ()
+    can_go: the text around is well-formed without it. Text that must not be touched (the order
+    that makes an answer the only one) is a plain string.
+    """
 
-
-@dataclass(frozen=True)
-class Term:
-    """A SQL expression of a family. is_plain: a column as it stands."""
-
-    sql: str
-    family: str
-    is_plain: bool = False
-    samples: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class FromPart:
-    """One relation of FROM. kind: "" for the first, else how it joins; conditions are ANDed."""
-
-    alias: str
-    source: str | Select
-    columns: tuple[ColumnSpec, ...]
+    pieces: tuple[str | Sql, ...]
     kind: str = ""
-    conditions: tuple[str, ...] = ()
+    can_go: bool = False
 
     def text(self) -> str:
-        """As in a FROM clause."""
-        source = self.source if isinstance(self.source, str) else f"({self.source.text()})"
-        if not self.kind:
-            return f"{source} {self.alias}"
-        if self.kind == "CROSS JOIN":
-            return f"CROSS JOIN {source} {self.alias}"
-        return f"{self.kind} {source} {self.alias} ON {' AND '.join(self.conditions) or 'true'}"
+        """As SQL."""
+        return "".join(p if isinstance(p, str) else p.text() for p in self.pieces)
 
+    def below(self) -> Iterator[Sql]:
+        """All parts inside, outer ones first."""
+        for piece in self.pieces:
+            if isinstance(piece, Sql):
+                yield piece
+                yield from piece.below()
 
-@dataclass(frozen=True)
-class Select:
-    """One SELECT; union is another one of the same columns."""
-
-    relations: tuple[FromPart, ...]
-    outputs: tuple[Term, ...]
-    where: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-    having: tuple[str, ...] = ()
-    is_distinct: bool = False
-    union_kind: str = "UNION ALL"
-    union: Select | None = None
-
-    def text(self) -> str:
-        """As SQL, with output columns c0, c1, ..."""
-        columns = ", ".join(f"{term.sql} AS c{i}" for i, term in enumerate(self.outputs))
-        sql = f"SELECT {'DISTINCT ' if self.is_distinct else ''}{columns}"
-        sql += " FROM " + " ".join(part.text() for part in self.relations)
-        for word, parts, glue in (
-            ("WHERE", self.where, " AND "),
-            ("GROUP BY", self.groups, ", "),
-            ("HAVING", self.having, " AND "),
-        ):
-            if parts:
-                sql += f" {word} {glue.join(parts)}"
-        if self.union is not None:
-            sql += f" {self.union_kind} {self.union.text()}"
-        return sql
-
-    def smaller(self) -> list[Select]:
-        """This query with one part less; not all of them are valid SQL."""
-        found: list[Select] = []
-        if self.union is not None:
-            found += [replace(self, union=None), self.union]
-            found += [replace(self, union=u) for u in self.union.smaller()]
-        if self.is_distinct:
-            found.append(replace(self, is_distinct=False))
-        for name in ("where", "having", "groups", "outputs", "relations"):
-            parts = getattr(self, name)
-            for i in range(len(parts)):
-                if len(parts) > 1 or name not in ("outputs", "relations"):
-                    found.append(replace(self, **{name: parts[:i] + parts[i + 1 :]}))
-        for i, part in enumerate(self.relations):
-            found += [self._with(i, smaller) for smaller in _smaller_parts(part)]
+    def smaller(self) -> list[Sql]:
+        """This with one part less; not all of them are valid SQL."""
+        found: list[Sql] = []
+        for i, piece in enumerate(self.pieces):
+            if isinstance(piece, str):
+                continue
+            if piece.can_go:
+                found.append(self._with(i, ()))
+            stand_ins = [p for p in piece.below() if p.kind and p.kind == piece.kind]
+            found += [self._with(i, (p,)) for p in (*stand_ins, *piece.smaller())]
         return found
 
-    def _with(self, index: int, part: FromPart) -> Select:
-        relations = (*self.relations[:index], part, *self.relations[index + 1 :])
-        return replace(self, relations=relations)
+    def _with(self, at: int, pieces: tuple[str | Sql, ...]) -> Sql:
+        return replace(self, pieces=(*self.pieces[:at], *pieces, *self.pieces[at + 1 :]))
 
 
-def _smaller_parts(part: FromPart) -> list[FromPart]:
-    found = [
-        replace(part, conditions=part.conditions[:i] + part.conditions[i + 1 :])
-        for i in range(len(part.conditions))
-        if len(part.conditions) > 1
-    ]
-    if part.kind not in ("", "JOIN", "CROSS JOIN"):
-        found.append(replace(part, kind="JOIN"))
-    if isinstance(part.source, Select):
-        found += [replace(part, source=s) for s in part.source.smaller()]
-    return found
+@dataclass(frozen=True)
+class Listed(Sql):
+    """Pieces with glue between them; nothing at all without any, else `before` comes first."""
+
+    before: str = ""
+    glue: str = ", "
+    least: int = 0
+
+    def text(self) -> str:
+        """As SQL."""
+        if not self.pieces:
+            return ""
+        texts = (p if isinstance(p, str) else p.text() for p in self.pieces)
+        return self.before + self.glue.join(texts)
+
+    def smaller(self) -> list[Sql]:
+        """Also without one of the pieces, while there are more than `least`."""
+        found = super().smaller()
+        if len(self.pieces) > self.least:
+            found += [self._with(i, ()) for i in range(len(self.pieces))]
+        return found
+
+
+@dataclass(frozen=True)
+class Query:
+    """A whole query and the names of the features that it was made of."""
+
+    sql: Sql
+    features: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """As SQL."""
+        return self.sql.text()
+
+    def smaller(self) -> list[Query]:
+        """This with one part less, the smallest first; not all of them are valid SQL."""
+        queries = [p for p in self.sql.below() if p.kind == "query"]
+        texts = {p.text(): p for p in (*queries, *self.sql.smaller())}
+        texts.pop(self.text(), None)
+        return [Query(texts[t], self.features) for t in sorted(texts, key=len)]
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One relation of FROM: how it joins, its columns as expressions, and what orders its rows.
+
+    ties: expressions that together tell any two rows apart, up to rows that are equal in all
+    that is selected.
+    """
+
+    part: Sql
+    alias: str
+    columns: tuple[Sql, ...]
+    ties: tuple[str, ...]
+
+
+def plain(text: str, kind: str = "") -> Sql:
+    """A part without parts."""
+    return Sql((text,), kind)
+
+
+def glued(parts: Sequence[str | Sql], glue: str) -> tuple[str | Sql, ...]:
+    """The parts with glue between them, as pieces that stay."""
+    pieces: list[str | Sql] = []
+    for part in parts:
+        pieces += [glue, part] if pieces else [part]
+    return tuple(pieces)

@@ -6,6 +6,7 @@ table, so every state says which prefix of the history it stands for.
 
 from __future__ import annotations
 
+import re
 import time
 import traceback
 from collections import Counter
@@ -21,7 +22,7 @@ from connectors.postgres.source import PostgresSource
 from connectors.sink import SinkTable
 from connectors.source import SourceBatch
 from dataflow.delta import Delta
-from dataflow.errors import SqlError
+from dataflow.errors import SourceError, SqlError
 from dataflow.sql.plan import ViewPlan
 from dataflow.sql.planner import plan_view
 from service.engine import View, ViewDefinition
@@ -58,20 +59,43 @@ class Expected:
     refusals: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass
+class Plans:
+    """Views by name; why others are refused (as told, and by code); what broke the planner."""
+
+    plans: dict[str, ViewPlan] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
+
+
+def plan_each(database: Database, queries: Mapping[str, str]) -> Plans:
+    """The plans of all queries, asked of one session."""
+    found = Plans()
+    with PostgresAnalyzer(database.dsn, SOURCE) as analyzer:
+        for name, query in queries.items():
+            try:
+                found.plans[name] = plan_view(query, analyzer)
+            except (SqlError, SourceError) as error:
+                found.refused[name] = f"{error} {error.detail}".strip()
+                found.reasons[name] = f"{error.code}: {_general(error.what)}"
+            except Exception:
+                found.broken[name] = traceback.format_exc(limit=-6)
+                analyzer.close()
+    return found
+
+
+def _general(what: str) -> str:
+    """A reason without what belongs to one query alone."""
+    return re.sub(r"\br?\d+\b", "N", re.sub(r'"[^"]*"', '"..."', what))
+
+
 def plan_all(
     database: Database, queries: Mapping[str, str]
 ) -> tuple[dict[str, ViewPlan], dict[str, str]]:
     """The plans of all queries, and why those without a plan are refused."""
-    plans, refused = {}, {}
-    for name, query in queries.items():
-        try:
-            with PostgresAnalyzer(database.dsn, SOURCE) as analyzer:
-                plans[name] = plan_view(query, analyzer)
-        except SqlError as error:
-            refused[name] = f"{error} {error.detail}".strip()
-        except Exception:
-            refused[name] = traceback.format_exc(limit=-6)
-    return plans, refused
+    found = plan_each(database, queries)
+    return found.plans, {**found.refused, **found.broken}
 
 
 class Maintained:
@@ -211,7 +235,7 @@ def ask(
     for name, query in queries.items():
         try:
             expected.rows[name] = rows_of_query(connection, query)
-        except psycopg2.DataError as error:
+        except (psycopg2.DataError, psycopg2.ProgrammingError) as error:
             expected.refusals[name] = str(error).split("\n", 1)[0]
             if guarded is not None and name in guarded:
                 expected.rows[name] = rows_of_query(connection, guarded[name])

@@ -1,352 +1,229 @@
-"""Random queries over the tables of a database that is there.
+"""Random queries of chosen features over the tables of a random schema.
 
-Invariant: a query depends on the seed and on the columns alone. Its answer is one that
-PostgreSQL defines: no order-dependent sums, no group whose equal members print differently, no
-expression that fails.
+Invariant: a query depends on the seed, the schema and the features asked for alone. Its answer
+is one that PostgreSQL defines: every order that matters is total, equal values that print
+differently are never grouped, and no expression fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Sequence
+from functools import cache
 from random import Random
-from typing import Any
 
-from tests.harness.draw import quote
-from tests.harness.grammar import ColumnSpec, FromPart, Select, Term
+from tests.harness import features
+from tests.harness.block import Block, canonical, comparable, derived
+from tests.harness.families import (
+    CARRIED,
+    COMMON,
+    EXPRESSIONS,
+    GROUPED,
+    GROUPED_RARELY,
+    LITERALS,
+)
+from tests.harness.features.registry import FEATURES, Feature
+from tests.harness.grammar import Query, Relation, Sql, plain
+from tests.harness.hostile import Hostile
 
-FAMILIES = {
-    "smallint": "int",
-    "integer": "int",
-    "bigint": "int",
-    "numeric": "num",
-    "real": "float",
-    "double precision": "float",
-    "text": "text",
-    "character varying": "text",
-    "character": "text",
-    "boolean": "bool",
-    "date": "date",
-    "timestamp without time zone": "time",
-    "timestamp with time zone": "time",
-}
-LITERALS: Mapping[str, Sequence[str]] = {
-    "int": ("0", "1", "2", "5", "20", "-1"),
-    "num": ("0", "1.5", "100", "10.25", "0.001"),
-    "float": ("0", "0.1", "2.5"),
-    "text": ("'a'", "'north'", "'paid'", "'amber'", "''", "'b'"),
-    "bool": ("true", "false"),
-    "date": ("date '2023-06-15'", "date '2024-01-01'"),
-    "time": ("timestamp '2023-06-15'", "timestamp '2024-01-01 12:00'"),
-}
-COMPARISONS = ("=", "<>", "<", "<=", ">", ">=", "=", "IS DISTINCT FROM")
+_HOLES = re.compile(r"\{\{|\}\}|\{([=^]?)(\w*)\}")
+NESTED_SHARE = 0.3
+assert features.__all__
 
 
-LIKES = ("'a%'", "'%e%'", "'_a%'", "'%r'", "'a'")
+class Writer:
+    """Draws queries over the tables of one schema; each call of `query` is another one."""
 
-# {a} is an expression of the family, {b} a constant of it. Some have no native kernel.
-_EXPRESSIONS: Mapping[str, Sequence[str]] = {
-    "int": (
-        "({a} % 7)",
-        "(({a}) % 100 + {b})",
-        "({a} / 3)",
-        "abs({a} % 50)",
-        "coalesce({a}, {b})",
-        "nullif({a}, {b})",
-        "greatest({a}, {b})",
-        "length(({a})::text)",
-        "width_bucket(({a})::numeric % 50, 0, 50, 5)",
-    ),
-    "num": (
-        "({a} + {b})",
-        "({a} * {b})",
-        "round({a}, 1)",
-        "({a} / 4)",
-        "coalesce({a}, {b})",
-        "trunc({a}, 1)",
-        "least({a}, {b})",
-        "(-{a})",
-        "({a})::numeric",
-    ),
-    "float": ("({a} * 2)", "coalesce({a}, {b})", "({a} / 2)", "abs({a})", "sqrt(abs({a}))"),
-    "text": (
-        "upper({a})",
-        "({a} || {b})",
-        "coalesce({a}, {b})",
-        "substr({a}, 1, 2)",
-        "md5({a})",
-        "regexp_replace({a}, '[aeiou]', '#', 'g')",
-        "split_part({a}, ' ', 1)",
-        "lpad({a}, 6, '.')",
-        "translate({a}, 'abc', 'xy')",
-        "quote_literal({a})",
-    ),
-    "bool": ("(NOT {a})", "({a} IS TRUE)", "coalesce({a}, {b})", "({a} = {b})", "({a} > {b})"),
-    "date": ("coalesce({a}, {b})", "nullif({a}, {b})", "({a} - 1)", "least({a}, {b})"),
-    "time": ("coalesce({a}, {b})", "date_trunc('day', {a})", "({a} + interval '1 month')"),
-}
-
-
-def read_columns(connection: Any, tables: Sequence[str]) -> dict[str, tuple[ColumnSpec, ...]]:
-    """Columns of each table that expressions are made of, with some of their values."""
-    found = {}
-    with connection.cursor() as cursor:
-        for table in tables:
-            cursor.execute(
-                "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute "
-                "WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped "
-                "AND attgenerated = '' ORDER BY attnum",
-                (table,),
-            )
-            named = [(name, FAMILIES.get(kind)) for name, kind in cursor.fetchall()]
-            found[table] = tuple(
-                ColumnSpec(name, family, _samples(cursor, table, name))
-                for name, family in named
-                if family is not None
-            )
-    return found
-
-
-def _samples(cursor: Any, table: str, column: str) -> tuple[str, ...]:
-    cursor.execute(
-        f"SELECT v FROM (SELECT DISTINCT {column}::text AS v FROM {table}) x "
-        f"WHERE length(v) < 40 ORDER BY md5(v) LIMIT 4"
-    )
-    return tuple(quote(value) for (value,) in cursor.fetchall())
-
-
-class QueryWriter:
-    """Draws queries over tables; each call of `query` is another one."""
-
-    def __init__(self, columns: Mapping[str, tuple[ColumnSpec, ...]], seed: str) -> None:
-        self._columns = {t: c for t, c in columns.items() if c}
-        self._rng = Random(seed)
+    def __init__(self, hostile: Hostile, seed: str) -> None:
+        self.rng = Random(seed)
+        self._hostile = hostile
         self._aliases = 0
 
-    def query(self) -> Select:
-        """A query of up to three joins, with everything else that luck brings."""
-        rng = self._rng
+    # --- queries -------------------------------------------------------------------------
+
+    def query(self, wanted: Sequence[str]) -> Query:
+        """A query of these features; those that cannot share a SELECT are nested."""
         self._aliases = 0
-        relations = self._relations()
-        select = self._grouped(relations) if rng.random() < 0.5 else self._flat(relations)
-        if rng.random() < 0.15:
-            select = self._united(select)
-        return select
+        block = Block()
+        for number, layer in enumerate(self._layers([FEATURES[name] for name in wanted])):
+            if number:
+                block = self._over(block)
+            else:
+                block.relations.append(self.table())
+            for feature in sorted(layer, key=lambda f: f.phase):
+                feature.apply(self, block)
+            self.finish(block)
+        return Query(block.build(), tuple(sorted(wanted)))
 
-    # --- FROM ----------------------------------------------------------------------------
+    def _layers(self, wanted: list[Feature]) -> list[list[Feature]]:
+        """Features by the SELECT that they go into, the innermost first."""
+        layers: list[list[Feature]] = [[]]
+        for feature in self.rng.sample(wanted, len(wanted)):
+            slots = {f.slot for f in layers[-1]} - {""}
+            if feature.slot in slots or (layers[-1] and self.rng.random() < NESTED_SHARE):
+                layers.append([])
+            layers[-1].append(feature)
+        return layers
 
-    def _relations(self) -> list[FromPart]:
-        rng = self._rng
-        parts = [self._relation()]
-        for _ in range(rng.choice((0, 0, 1, 1, 1, 2, 2, 3))):
-            part = self._relation()
-            conditions = self._join_conditions(parts, part)
-            kind = rng.choice(("JOIN", "JOIN", "LEFT JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"))
-            if not conditions:
-                kind = "CROSS JOIN"
-            elif kind != "FULL JOIN" and rng.random() < 0.3:
-                conditions.append(self._predicate([*parts, part], 1))
-            parts.append(replace(part, kind=kind, conditions=tuple(conditions)))
-        return parts
+    def _over(self, inner: Block) -> Block:
+        block = Block()
+        kinds = [o.kind for o in inner.outputs]
+        block.relations.append(derived(inner.build(), kinds, self.alias()))
+        return block
 
-    def _relation(self) -> FromPart:
+    def finish(self, block: Block) -> None:
+        """Give a block something to select, and its last touches."""
+        rng = self.rng
+        if block.others or block.distinct or block.wrap is not None:
+            return
+        if block.groups is not None:
+            block.outputs[:0] = [c for c in block.calls if c not in block.outputs]
+            keys = [k for k in block.groups if k not in block.outputs and rng.random() < 0.8]
+            block.outputs[:0] = keys
+        while len(block.outputs) < rng.choice((1, 2, 2, 3)):
+            block.outputs.append(self.any_term(block.atoms(), rng.choice((0, 0, 1))))
+
+    # --- relations -----------------------------------------------------------------------
+
+    def alias(self) -> str:
+        """A name that the query does not have yet."""
         self._aliases += 1
-        alias = f"t{self._aliases}"
-        if self._rng.random() < 0.15:
-            inner = self._grouped([self._base()])
-            columns = tuple(ColumnSpec(f"c{i}", t.family) for i, t in enumerate(inner.outputs))
-            return FromPart(alias, inner, columns)
-        base = self._base()
-        return FromPart(alias, base.source, base.columns)
+        return f"r{self._aliases}"
 
-    def _base(self) -> FromPart:
-        self._aliases += 1
-        table = self._rng.choice(list(self._columns))
-        return FromPart(f"b{self._aliases}", table, self._columns[table])
+    def table(self, join: str = "", name: str = "") -> Relation:
+        """A table under a new alias; join: text before it, such as CROSS JOIN."""
+        name = name or self.rng.choice(list(self._hostile.families))
+        alias = self.alias()
+        families = self._hostile.families[name]
+        columns = tuple(plain(f"{alias}.{c}", family) for c, family in families.items())
+        ties = tuple(f"{alias}.{t}" for t in self._hostile.ties[name])
+        part = Sql((f"{join}{name} {alias}",), can_go=bool(join))
+        return Relation(part, alias, columns, ties)
 
-    def _join_conditions(self, left: list[FromPart], right: FromPart) -> list[str]:
-        rng = self._rng
+    def small_block(self) -> Block:
+        """A SELECT over one table, with a condition at times, without outputs yet."""
+        block = Block()
+        block.relations.append(self.table())
+        if self.rng.random() < 0.4:
+            block.where.append(self.predicate(block.columns()))
+        return block
+
+    def table_columns(self, name: str) -> dict[str, str]:
+        """Families of a table's columns by name."""
+        return dict(self._hostile.families[name])
+
+    @property
+    def table_names(self) -> list[str]:
+        """All tables."""
+        return list(self._hostile.families)
+
+    def matching(self, left: Sequence[Sql], right: Sequence[Sql]) -> Sql:
+        """An equality between a column of each."""
         pairs = [
             (a, b)
-            for a in _columns_of(left)
-            for b in _columns_of([right])
-            if a.family == b.family and a.family not in ("float", "bool")
+            for a in left
+            for b in right
+            if a.kind == b.kind and a.kind not in (*CARRIED, "bool", "wild", "json", "bytes")
         ]
-        named_alike = [p for p in pairs if p[0].sql.split(".")[1] == p[1].sql.split(".")[1]]
-        pairs = named_alike if named_alike and rng.random() < 0.7 else pairs
-        chosen = rng.sample(pairs, min(len(pairs), rng.choice((1, 1, 1, 2))))
-        return [f"{a.sql} = {b.sql}" for a, b in chosen]
-
-    # --- SELECT lists --------------------------------------------------------------------
-
-    def _flat(self, relations: list[FromPart]) -> Select:
-        rng = self._rng
-        outputs = [self._term(relations, 2) for _ in range(rng.randint(1, 4))]
-        is_distinct = rng.random() < 0.2
-        if is_distinct:
-            outputs = [_canonical(term) for term in outputs]
-        where = self._where(relations)
-        return Select(tuple(relations), tuple(outputs), where, is_distinct=is_distinct)
-
-    def _grouped(self, relations: list[FromPart]) -> Select:
-        rng = self._rng
-        keys = [_canonical(self._term(relations, 1)) for _ in range(rng.choice((0, 1, 1, 1, 2)))]
-        keys = list({key.sql: key for key in keys if key.family != "float"}.values())
-        calls = [self._aggregate(relations) for _ in range(rng.randint(1, 3))]
-        having: tuple[str, ...] = ()
-        if rng.random() < 0.25:
-            call = self._aggregate(relations)
-            having = (f"{call.sql} {rng.choice(COMPARISONS)} {self._literal(call.family)}",)
-        groups = tuple(key.sql for key in keys)
-        return Select(tuple(relations), (*keys, *calls), self._where(relations), groups, having)
-
-    def _united(self, select: Select) -> Select:
-        families = [term.family for term in select.outputs]
-        relations = self._relations()
-        outputs = tuple(_common(self._term_of(relations, family, 1)) for family in families)
-        first = replace(select, outputs=tuple(_common(term) for term in select.outputs))
-        other = Select(tuple(relations), outputs, self._where(relations))
-        kind = self._rng.choice(("UNION ALL", "UNION"))
-        has_floats = "float" in families
-        return replace(first, union=other, union_kind="UNION ALL" if has_floats else kind)
-
-    def _aggregate(self, relations: list[FromPart]) -> Term:
-        rng = self._rng
-        columns = _columns_of(relations)
-        term = rng.choice(columns)
-        if term.family in ("int", "num") and rng.random() < 0.3:
-            term = self._term_of(relations, term.family, 1)
-        distinct = "DISTINCT " if rng.random() < 0.2 else ""
-        choices: list[tuple[str, str]] = [
-            ("count(*)", "int"),
-            (f"count({distinct}{term.sql})", "int"),
-        ]
-        if term.family in ("int", "num", "float"):
-            family = "float" if term.family == "float" else "num"
-            choices += [
-                (f"sum({distinct}{term.sql})", family),
-                (f"avg({distinct}{term.sql})", family),
-            ]
-        if term.family == "bool":
-            choices += [(f"bool_and({term.sql})", "bool"), (f"bool_or({term.sql})", "bool")]
-        else:
-            ordered = _canonical(term)
-            choices += [(f"min({ordered.sql})", term.family), (f"max({ordered.sql})", term.family)]
-        sql, family = rng.choice(choices)
-        if rng.random() < 0.2:
-            sql += f" FILTER (WHERE {self._predicate(relations, 1)})"
-        return Term(sql, family)
-
-    # --- WHERE ---------------------------------------------------------------------------
-
-    def _where(self, relations: list[FromPart]) -> tuple[str, ...]:
-        rng = self._rng
-        found = [self._predicate(relations, 2) for _ in range(rng.choice((0, 0, 0, 1, 1, 2)))]
-        if rng.random() < 0.25:
-            found.append(self._subquery_predicate(relations))
-        return tuple(found)
-
-    def _subquery_predicate(self, relations: list[FromPart]) -> str:
-        rng = self._rng
-        base = self._base()
-        pairs = [
-            (a, b)
-            for a in _columns_of(relations)
-            for b in _columns_of([base])
-            if a.family == b.family and a.family in ("int", "num", "text", "date")
-        ]
-        inner = f"FROM {base.text()}"
-        condition = self._predicate([base], 1)
-        if not pairs or rng.random() < 0.2:
-            numbers = [c for c in _columns_of([base]) if c.family in ("int", "num")]
-            if not numbers:
-                return f"EXISTS (SELECT 1 {inner} WHERE {condition})"
-            outer = self._term_of(relations, "num", 1)
-            function = rng.choice(("avg", "max", "min", "count"))
-            return f"{outer.sql} > (SELECT {function}({numbers[0].sql}) {inner} WHERE {condition})"
-        left, right = rng.choice(pairs)
-        form = rng.randrange(4)
-        if form == 0:
-            return f"{left.sql} IN (SELECT {right.sql} {inner} WHERE {condition})"
-        if form == 1:
-            return f"{left.sql} NOT IN (SELECT {right.sql} {inner} WHERE {condition})"
-        word = "EXISTS" if form == 2 else "NOT EXISTS"
-        return f"{word} (SELECT 1 {inner} WHERE {right.sql} = {left.sql} AND {condition})"
-
-    def _predicate(self, relations: list[FromPart], depth: int) -> str:
-        rng = self._rng
-        choice = rng.random()
-        if depth and choice < 0.15:
-            word = rng.choice(("AND", "OR"))
-            left, right = self._predicate(relations, 0), self._predicate(relations, depth - 1)
-            return f"({left} {word} {right})"
-        if depth and choice < 0.22:
-            return f"NOT ({self._predicate(relations, depth - 1)})"
-        column = rng.choice(_columns_of(relations))
-        if choice < 0.35:
-            return f"{column.sql} IS {rng.choice(('', 'NOT '))}NULL"
-        if column.family == "bool":
-            return rng.choice((column.sql, f"{column.sql} IS NOT TRUE", f"NOT {column.sql}"))
-        if column.family == "text" and choice < 0.45:
-            return f"{column.sql} LIKE {rng.choice(LIKES)}"
-        constants = [*column.samples, *LITERALS[column.family]]
-        if choice < 0.55:
-            return f"{column.sql} IN ({', '.join(rng.sample(constants, 2))})"
-        if choice < 0.62:
-            low, high = rng.sample(constants, 2)
-            return f"{column.sql} BETWEEN {low} AND {high}"
-        if choice < 0.85:
-            return f"{column.sql} {rng.choice(COMPARISONS)} {rng.choice(constants)}"
-        other = self._term_of(relations, column.family, depth)
-        return f"{column.sql} {rng.choice(COMPARISONS)} {other.sql}"
+        joined = [p for p in pairs if p[0].kind == "int"]
+        if not pairs:
+            return plain("true", "bool")
+        pool = joined if joined and self.rng.random() < 0.75 else pairs
+        a, b = self.rng.choice(pool)
+        return Sql(("(", a, " = ", b, ")"), "bool")
 
     # --- expressions ---------------------------------------------------------------------
 
-    def _term(self, relations: list[FromPart], depth: int) -> Term:
-        column = self._rng.choice(_columns_of(relations))
-        if self._rng.random() < 0.5:
-            return column
-        return self._term_of(relations, column.family, depth)
+    def literal(self, family: str) -> Sql:
+        """A constant of a family."""
+        return plain(self.rng.choice(LITERALS[family]), family)
 
-    def _literal(self, family: str) -> str:
-        return self._rng.choice(LITERALS[family])
+    def term(self, atoms: Sequence[Sql], family: str, depth: int = 1) -> Sql:
+        """An expression of a family."""
+        rng = self.rng
+        mine = [a for a in atoms if a.kind == family]
+        forms = EXPRESSIONS.get(family)
+        if mine and (not depth or not forms or rng.random() < 0.45):
+            return rng.choice(mine)
+        fitting = _fitting(forms or (), atoms)
+        if not forms or (not depth and not fitting and family in LITERALS):
+            return self.literal(family)
+        forms = fitting if fitting and (not depth or rng.random() < 0.8) else forms
+        return self.filled(rng.choice(forms), family, atoms, max(depth - 1, 0))
 
-    def _term_of(self, relations: list[FromPart], family: str, depth: int) -> Term:
-        rng = self._rng
-        columns = [c for c in _columns_of(relations) if c.family == family]
-        if depth and rng.random() < 0.5:
-            inner = self._term_of(relations, family, depth - 1)
-            form = rng.choice(_EXPRESSIONS[family])
-            sql = form.format(a=inner.sql, b=self._literal(family))
-            if rng.random() < 0.15:
-                predicate = self._predicate(relations, 0)
-                sql = f"CASE WHEN {predicate} THEN {sql} ELSE {inner.sql} END"
-            return Term(sql, family)
-        return rng.choice(columns) if columns else Term(self._literal(family), family)
+    def filled(self, form: str, family: str, atoms: Sequence[Sql], depth: int = 1) -> Sql:
+        """A form with its holes filled: {int} an expression, {=int} a constant, {^} the last
+        expression again."""
+        pieces: list[str | Sql] = []
+        at, last = 0, ""
+        for hole in _HOLES.finditer(form):
+            pieces.append(form[at : hole.start()])
+            at = hole.end()
+            if hole[1] is None:
+                pieces.append(hole[0][0])
+            elif hole[1] == "^":
+                pieces.append(last)
+            elif hole[1]:
+                pieces.append(self.literal(hole[2]))
+            else:
+                term = self.term(atoms, hole[2], depth)
+                last = term.text()
+                pieces.append(last if "{^}" in form else term)
+        return Sql((*pieces, form[at:]), family)
+
+    def any_term(self, atoms: Sequence[Sql], depth: int = 1) -> Sql:
+        """An expression of any family; one that reads something where that can be."""
+        rng = self.rng
+        atom = rng.choice(atoms) if atoms else None
+        if atom is not None and (not depth or rng.random() < 0.4):
+            return atom
+        family = atom.kind if atom is not None and rng.random() < 0.6 else rng.choice(list(COMMON))
+        return (
+            self.term(atoms, family, depth)
+            if family in EXPRESSIONS
+            else atom or self.literal(family)
+        )
+
+    def predicate(self, atoms: Sequence[Sql], depth: int = 1) -> Sql:
+        """A condition that holds for many rows."""
+        rng = self.rng
+        choice = rng.random()
+        if choice < 0.25 and atoms:
+            return Sql(("(", rng.choice(atoms), rng.choice((" IS NULL)", " IS NOT NULL)"))), "bool")
+        term = self.term(atoms, "bool", depth)
+        if choice < 0.6:
+            return Sql(("(", term, " IS NOT TRUE)"), "bool")
+        return Sql(("(", term, ")"), "bool")
+
+    def key(self, atoms: Sequence[Sql], depth: int = 1) -> Sql:
+        """An expression to group or partition by."""
+        rng = self.rng
+        wanted = GROUPED if rng.random() < 0.9 else GROUPED_RARELY
+        mine = [a for a in atoms if a.kind in wanted]
+        if mine and rng.random() < 0.7:
+            term = rng.choice(mine)
+            if term.kind == "int" and rng.random() < 0.4:
+                term = Sql(("(", term, " % 3)"), "int")
+        else:
+            term = self.term(atoms, rng.choice(wanted), depth)
+        return canonical(term)
+
+    def common(self, term: Sql, family: str = "") -> Sql:
+        """The term in the one type of its family."""
+        term = comparable(term)
+        form = COMMON.get(family or term.kind)
+        if form is None:
+            return Sql(("(", term, " IS NULL)"), "bool")
+        before, after = form.split("{}")
+        return Sql((before, term, after), family or term.kind)
 
 
-def _columns_of(relations: Sequence[FromPart]) -> list[Term]:
-    return [
-        Term(f"{part.alias}.{column.name}", column.family, True, column.samples)
-        for part in relations
-        for column in part.columns
-    ]
+def _fitting(forms: Sequence[str], atoms: Sequence[Sql]) -> list[str]:
+    """The forms all of whose expressions can be columns."""
+    kinds = {atom.kind for atom in atoms}
+    return [f for f in forms if _families_in(f) and _families_in(f) <= kinds]
 
 
-def _canonical(term: Term) -> Term:
-    """The term, such that equal values print alike."""
-    if term.family == "num" and not term.is_plain:
-        return Term(f"round({term.sql}, 2)", term.family)
-    return term
-
-
-def _common(term: Term) -> Term:
-    """The term in the one type of its family that a UNION has for it."""
-    casts = {
-        "int": f"({term.sql})::bigint",
-        "num": f"round({term.sql}, 2)",
-        "float": f"({term.sql})::float8",
-        "text": f"({term.sql})::text",
-        "time": f"({term.sql})::timestamptz",
-    }
-    return Term(casts.get(term.family, term.sql), term.family)
+@cache
+def _families_in(form: str) -> frozenset[str]:
+    return frozenset(h[2] for h in _HOLES.finditer(form) if h[2] and not h[1])

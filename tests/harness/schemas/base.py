@@ -41,7 +41,8 @@ class TestSchema:
     lines), taken beside single random statements. changes_rows is False when only templates may
     change rows, because random ones would break what the schema promises; inserts_rows is False
     when only they may add rows. truncates: lists of tables as TRUNCATE takes them. rows: SQL
-    tuples to begin with, beside those that are drawn.
+    tuples to begin with, beside those that are drawn. has_storms: many of its transactions change
+    whole tables: emptied, refilled, keys moved, nothing changed at all.
     """
 
     __test__ = False
@@ -55,6 +56,7 @@ class TestSchema:
     truncates: tuple[str, ...] = ()
     search_path: str = "public"
     rows: Mapping[str, list[str]] = field(default_factory=dict)
+    has_storms: bool = False
 
     def queries(self) -> dict[str, str]:
         """The queries by name, in the order of the file."""
