@@ -3,11 +3,13 @@
 
 SHELL := /bin/bash
 VENV := .venv/bin
-# Given on the command line only: how long demo and soak run, how often torture kills.
+# Given on the command line only: how long demo and soak run, how often torture kills, how many
+# queries it generates.
 SECONDS :=
 KILLS := 200
+QUERIES := 10000
 
-.PHONY: setup demo test quick lint bench torture soak clean
+.PHONY: setup demo test quick lint bench torture queries soak clean
 
 setup:
 	@deploy/setup.sh
@@ -29,8 +31,11 @@ lint: setup
 bench: setup  ## one table, also written to bench/RESULTS.md
 	@exec $(VENV)/python -m bench
 
-torture: setup  ## kill -9 of pipeline and API at random moments, KILLS times
+torture: setup queries  ## kill -9 of pipeline and API at random moments, KILLS times, after `queries`
 	@TIDEMARK_TEST_KILLS=$(KILLS) exec $(VENV)/python -m pytest --timeout 0 tests/recovery
+
+queries: setup  ## QUERIES generated queries against PostgreSQL; TIDEMARK_TEST_SEED goes on with a run
+	@exec $(VENV)/python -m tests.equality.torture $(QUERIES)
 
 soak: setup  ## random changes against PostgreSQL's own answers, for SECONDS (an hour)
 	@TIDEMARK_TEST_SOAK_S=$(or $(SECONDS),3600) exec $(VENV)/python -m pytest --timeout 0 tests/equality

@@ -22,7 +22,7 @@ from tests.harness.hostile import Hostile, hostile_schema
 from tests.harness.postgres import new_database
 from tests.harness.query_writer import Writer
 
-DRAWS = 6
+DRAWS = 15
 MOST_ROWS = 1500
 MOST_MS = 1000
 SINGLES = 8

@@ -59,15 +59,15 @@ class History:
 class Outcome:
     """What came of a history. refusals: how often PostgreSQL failed where a view must go on.
 
-    reasons: of the refused ones, without what belongs to one query. last, moved: first answers, and the queries
-    that had another one later.
+    reasons: of the refused ones, without what belongs to one query. first: answers at the
+    beginning. moved: queries that had another one later.
     """
 
     history: History
     refused: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     moved: set[str] = field(default_factory=set)
-    last: dict[str, Any] = field(default_factory=dict)
+    first: dict[str, Any] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     transactions: list[Transaction] = field(default_factory=list)
     comparisons: int = 0
@@ -128,13 +128,12 @@ def run_history(
     create_marker(connection)
     wanted = history.schema.queries() if queries is None else queries
     chosen = chosen_queries(wanted(connection) if callable(wanted) else wanted)
-    planned = plan_each(database, {**chosen, MARKER: MARKER_QUERY})
+    chosen = {**chosen, MARKER: MARKER_QUERY}
+    planned = plan_each(database, chosen)
     outcome.refused, outcome.reasons = planned.refused, planned.reasons
     plans = planned.plans
     assert MARKER in plans, planned
-    asked = {
-        name: query for name, query in {**chosen, MARKER: MARKER_QUERY}.items() if name in plans
-    }
+    asked = {name: query for name, query in chosen.items() if name in plans}
     maintained = Maintained(database, plans, store)
     maintained.faults += [Fault(name, 0, what) for name, what in planned.broken.items()]
     try:
@@ -176,10 +175,10 @@ def _compare(
 ) -> None:
     faulty = {fault.query for fault in maintained.faults}
     queries = {name: query for name, query in asked.items() if name not in faulty}
-    outcome.comparisons += len(queries)
     expected = ask(connection, queries, outcome.history.guarded)
+    outcome.comparisons += len(queries) - len(expected.unanswered)
     outcome.refusals += len(expected.refusals)
     for name, rows in expected.rows.items():
-        if outcome.last.setdefault(name, rows) != rows:
+        if outcome.first.setdefault(name, rows) != rows:
             outcome.moved.add(name)
     maintained.compare(len(outcome.transactions), expected)

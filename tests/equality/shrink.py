@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import psycopg2
@@ -95,7 +96,7 @@ def _concrete(database: Database, played: Played, query: Query, fault: Fault) ->
         run_transaction(connection, transaction)
         states.append(_rows_of(connection, hostile))
     connection.close()
-    steps = [_steps(hostile, a, b) for a, b in zip(states, states[1:], strict=False)]
+    steps = [_steps(hostile, a, b) for a, b in pairwise(states)]
     return [
         Failing(dict(hostile.tables), _listed(states[first]), tuple(steps[first:]), query, "")
         for first in dict.fromkeys((fault.transaction, max(fault.transaction - 1, 0), 0))

@@ -1,8 +1,9 @@
 """Families of values: which expressions there are over them, as text with holes.
 
 A hole `{int}` is any expression of the family, `{=int}` one of its constants, `{^}` the last
-expression again. Invariant: no expression here fails, whatever hostile value stands in a column, and none depends on anything
-but its arguments. What PostgreSQL may answer in several ways (libm, sums of floats) is `approx`.
+expression again. Invariant: no expression here fails, whatever hostile value stands in a column,
+and none depends on anything but its arguments.
+What PostgreSQL may answer in several ways (libm, sums of floats) is `approx`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 KINDS = ("JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN")
 
 
-def add_joined(writer: Writer, block: Block, kind: str, relation: Relation, on: Sql) -> None:
+def add_joined(block: Block, kind: str, relation: Relation, on: Sql) -> None:
     """Join a relation whose part has no join word yet."""
     part = Sql((f"{kind} ", relation.part, " ON ", on), can_go=True)
     block.relations.append(replace(relation, part=part))
@@ -36,7 +36,7 @@ def _of_kind(kind: str) -> None:
         on = condition(writer, block, relation)
         if kind == "FULL JOIN":
             on = writer.matching(block.columns(), relation.columns)
-        add_joined(writer, block, kind, relation, on)
+        add_joined(block, kind, relation, on)
 
     name = kind.lower().replace(" join", "").replace("join", "inner") + " join"
     FEATURES[name] = Feature(name, FROM, "", join)
@@ -50,10 +50,10 @@ for _kind in KINDS:
 def _self_join(writer: Writer, block: Block) -> None:
     name = writer.rng.choice(writer.table_names)
     first = writer.table(name=name)
-    add_joined(writer, block, writer.rng.choice(KINDS[:2]), first, condition(writer, block, first))
+    add_joined(block, writer.rng.choice(KINDS[:2]), first, condition(writer, block, first))
     second = writer.table(name=name)
     on = Sql((f"({first.alias}.a = {second.alias}.b)",), "bool")
-    add_joined(writer, block, writer.rng.choice(KINDS[:2]), second, on)
+    add_joined(block, writer.rng.choice(KINDS[:2]), second, on)
 
 
 @feature("cross join", FROM)
@@ -80,7 +80,7 @@ def _non_equi_join(writer: Writer, block: Block) -> None:
     on = Sql(
         (f"({before}", left, middle, right, f"{after} AND ", f"{relation.alias}.a < 4)"), "bool"
     )
-    add_joined(writer, block, kind, relation, on)
+    add_joined(block, kind, relation, on)
 
 
 @feature("using", FROM)
@@ -102,7 +102,7 @@ def _using(writer: Writer, block: Block) -> None:
     ties = tuple(f"{alias}.{name}::text" for name in ("c0", "c1", *names))
     relation = Relation(Sql(("(", query, f") {alias}")), alias, columns, ties)
     on = condition(writer, block, relation)
-    add_joined(writer, block, writer.rng.choice(KINDS[:2]), relation, on)
+    add_joined(block, writer.rng.choice(KINDS[:2]), relation, on)
 
 
 @feature("natural join", FROM)
@@ -116,9 +116,7 @@ def _natural(writer: Writer, block: Block) -> None:
     )
     ids = [writer.table_columns(name)["id"] for name in names]
     relation = named(Sql((text,)), ("int", "int", *ids), alias)
-    add_joined(
-        writer, block, writer.rng.choice(KINDS[:2]), relation, condition(writer, block, relation)
-    )
+    add_joined(block, writer.rng.choice(KINDS[:2]), relation, condition(writer, block, relation))
 
 
 @feature("values", FROM)
@@ -131,9 +129,7 @@ def _values(writer: Writer, block: Block) -> None:
     alias = writer.alias()
     part = Sql((f"(VALUES {', '.join(rows)}) {alias} (c0, c1)",))
     relation = named(part, families, alias)
-    add_joined(
-        writer, block, writer.rng.choice(KINDS[:3]), relation, condition(writer, block, relation)
-    )
+    add_joined(block, writer.rng.choice(KINDS[:3]), relation, condition(writer, block, relation))
 
 
 def grouped_or_flat(writer: Writer) -> Block:
@@ -154,9 +150,7 @@ def _derived(writer: Writer, block: Block) -> None:
     inner = grouped_or_flat(writer)
     kinds = [o.kind for o in inner.outputs]
     relation = derived(inner.build(), kinds, writer.alias())
-    add_joined(
-        writer, block, writer.rng.choice(KINDS[:3]), relation, condition(writer, block, relation)
-    )
+    add_joined(block, writer.rng.choice(KINDS[:3]), relation, condition(writer, block, relation))
 
 
 @feature("cte used twice", FROM)
@@ -170,4 +164,4 @@ def _cte(writer: Writer, block: Block) -> None:
         alias = writer.alias()
         relation = named(plain(f"{name} {alias}"), kinds, alias)
         on = writer.matching(block.columns(), relation.columns)
-        add_joined(writer, block, writer.rng.choice(KINDS[:2]), relation, on)
+        add_joined(block, writer.rng.choice(KINDS[:2]), relation, on)
