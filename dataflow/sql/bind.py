@@ -15,7 +15,7 @@ from dataflow.expressions.ir import ColumnRef, Expression, columns_of, remap
 from dataflow.sql.aggregates import Grouping, find_aggregates
 from dataflow.sql.marks import Marks
 from dataflow.sql.plan import Filter, Plan
-from dataflow.sql.relations import Relations, column_atom, project
+from dataflow.sql.relations import NOTHING, Relations, column_atom, project
 from dataflow.sql.row_clauses import refuse_row_clauses
 from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import Context, GroupScope, NotInScope, Scope
@@ -47,7 +47,8 @@ def bind_query(context: Context, node: exp.Expr) -> Plan:
         if isinstance(node, exp.SetOperation):
             return bind_set_operation(context, node, bind_query)
         if isinstance(node, exp.Values):
-            return bind_values(context, node)
+            row = Scope(NOTHING)
+            return bind_values(context, node, row, block_atom(context, row))
     finally:
         context.ctes = known
     raise context.refuse("this form of query is not maintained", "write one SELECT")

@@ -44,7 +44,6 @@ _TITLES = {
     TopK: "top k",
     Window: "window",
     TableFunction: "table function",
-    SetOperation: "set operation",
     RecursionRef: "rows of the last round",
     Recursive: "recursive",
     Apply: "apply",
@@ -160,6 +159,8 @@ def describe(plan: Plan) -> str:
         return f"aggregate by ({groups}): {calls}"
     if isinstance(plan, UnionAll):
         return "union all"
+    if isinstance(plan, SetOperation):
+        return plan.kind + (" all" if plan.is_all else "")
     return _TITLES[type(plan)]
 
 

@@ -20,6 +20,7 @@ from dataflow.sql.plan import (
     Remember,
     Scan,
     SemiJoin,
+    SetOperation,
     SingleRow,
     Values,
     fold,
@@ -113,6 +114,8 @@ def _keys(plan: Plan, inputs: tuple[Keys, ...]) -> Keys:
         return _join(plan, *inputs)
     if isinstance(plan, Aggregate):
         return _aggregate(plan, inputs[0])
+    if isinstance(plan, SetOperation):
+        return _set_operation(plan, *inputs)
     if isinstance(plan, Distinct):
         below = inputs[0]
         whole = below.reduced(frozenset(range(len(plan.fields))))
@@ -200,6 +203,17 @@ def _aggregate(plan: Aggregate, below: Keys) -> Keys:
     key = _moved(plain, places) | frozenset(computed)
     keys = [_moved(k, places) for k in below.keys if set(k) <= set(places)]
     return Keys(_fewest([key, *keys]), (), ((key, frozenset(range(len(plan.fields)))),))
+
+
+def _set_operation(plan: SetOperation, left: Keys, right: Keys) -> Keys:
+    """Rows of the left side; those of an intersection are the right side's too.
+
+    What a key determines is told by its form alone, so it holds for the rows that are shown.
+    """
+    keys = [*left.keys, *(right.keys if plan.kind == "intersect" else ())]
+    if not plan.is_all:
+        keys.append(left.reduced(frozenset(range(len(plan.fields)))))
+    return Keys(tuple(keys), left.equal, left.determined)
 
 
 def _column(expression: Expression) -> int | None:

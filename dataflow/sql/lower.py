@@ -22,6 +22,7 @@ from dataflow.operators.pairs import plain_columns
 from dataflow.operators.project import ProjectOperator
 from dataflow.operators.remember import RememberOperator
 from dataflow.operators.semi_join import ResidualSemiJoinOperator, SemiJoinOperator
+from dataflow.operators.set_operation import SetOperationOperator
 from dataflow.operators.single_row import SingleRowOperator
 from dataflow.operators.union_all import UnionAllOperator
 from dataflow.operators.values import ValuesOperator
@@ -33,6 +34,7 @@ from dataflow.sql.plan import (
     Project,
     Remember,
     SemiJoin,
+    SetOperation,
     SingleRow,
     UnionAll,
     Values,
@@ -105,6 +107,7 @@ def _semi_join(plan: SemiJoin, context: Context) -> Operator:
 _OPERATORS: dict[type, Callable[..., Operator]] = {
     Join: _join,
     SemiJoin: _semi_join,
+    SetOperation: SetOperationOperator,
     Filter: FilterOperator,
     Project: ProjectOperator,
     Aggregate: AggregateOperator,
@@ -121,6 +124,8 @@ def _title(plan: Plan) -> str:
         return "join" if plan.kind == "inner" else f"{plan.kind}_join"
     if isinstance(plan, SemiJoin):
         return "not_in" if plan.kind == "not in" else f"{plan.kind}_join"
+    if isinstance(plan, SetOperation):
+        return plan.kind
     return _TITLES.get(type(plan), type(plan).__name__.lower())
 
 
@@ -131,6 +136,8 @@ def _exchange(plan: Plan) -> tuple[Exchange, ...]:
         return (plain_columns(plan.left_keys), plain_columns(plan.right_keys))
     if isinstance(plan, Aggregate):
         return (plain_columns(plan.groups),)
+    if isinstance(plan, SetOperation):
+        return (tuple(range(plan.compared or 0)),) * 2
     if isinstance(plan, SingleRow):
         return ((),)
     return (None,) * len(inputs_of(plan))

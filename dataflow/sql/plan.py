@@ -327,18 +327,25 @@ class TableFunction:
 @dataclass(frozen=True)
 class SetOperation:
     """kind: "intersect" or "except"; both sides have equal types. Rows are equal as groups are
-    (NULL is NULL). Without is_all each row of the answer comes once."""
+    (NULL is NULL). Without is_all each row of the answer comes once.
+
+    compared: set when lowered; the first so many columns tell whether rows are equal, of the
+    others the least by text among equal left rows is shown. None: all are compared.
+    """
 
     kind: str
     is_all: bool
     left: Plan
     right: Plan
+    compared: int | None = None
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
-        """The left input's, nullable where the right's are."""
+        """The left input's; in both sides of an intersection a column must be NULL to be."""
+        if self.kind == "except":
+            return self.left.fields
         pairs = zip(self.left.fields, self.right.fields, strict=True)
-        return tuple(Field(a.name, a.type, a.is_nullable or b.is_nullable) for a, b in pairs)
+        return tuple(Field(a.name, a.type, a.is_nullable and b.is_nullable) for a, b in pairs)
 
 
 @keeps_hash

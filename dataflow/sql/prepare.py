@@ -34,6 +34,7 @@ from dataflow.sql.plan import (
     Remember,
     Scan,
     SemiJoin,
+    SetOperation,
     SingleRow,
     UnionAll,
     Values,
@@ -228,12 +229,31 @@ def _distinct(plan: Distinct, input: Plan) -> Plan:
     return _aggregate(Aggregate(plan.input, groups, (), plan.fields), input)
 
 
+def _set_operation(plan: SetOperation, left: Plan, right: Plan) -> Plan:
+    """Compared by key form; a value that its form does not show follows behind the forms."""
+    columns = references(plan.fields)
+    forms = [_key_form(column) for column in columns]
+    shown = [i for i, form in enumerate(forms) if form != columns[i]]
+    expressions = [*forms, *(columns[i] for i in shown)]
+    sides = []
+    for side, names in ((left, plan.left.fields), (right, plan.right.fields)):
+        fields = [
+            Field(f.name, form.type, f.is_nullable) for f, form in zip(names, forms, strict=True)
+        ]
+        sides.append(project(side, expressions, [*fields, *(names[i] for i in shown)]))
+    compared = SetOperation(plan.kind, plan.is_all, sides[0], sides[1], len(forms))
+    places = {i: len(forms) + k for k, i in enumerate(shown)}
+    above = [ColumnRef(places.get(i, i), f.type, f.name) for i, f in enumerate(plan.fields)]
+    return project(compared, above, plan.fields)
+
+
 # Each is given the node and its prepared inputs.
 _CHANGES: dict[type, Callable[..., Plan]] = {
     Filter: lambda plan, input: Filter(input, plan.predicate),
     Project: lambda plan, input: project(input, plan.expressions, plan.fields),
     Join: _join,
     SemiJoin: _semi_join,
+    SetOperation: _set_operation,
     Aggregate: _aggregate,
     Distinct: _distinct,
     UnionAll: lambda plan, *inputs: UnionAll(inputs, plan.fields),

@@ -6,85 +6,89 @@ groups are, so each column needs a key form.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
 from dataflow.expressions.ir import ColumnRef, Expression, Literal
 from dataflow.schema import Field
 from dataflow.sql.aggregates import check_key
-from dataflow.sql.plan import Distinct, Plan, UnionAll, Values
+from dataflow.sql.nullability import is_nullable
+from dataflow.sql.plan import Distinct, Plan, SetOperation, UnionAll, Values
 from dataflow.sql.relations import cast_to, project, renamed
 from dataflow.sql.row_clauses import refuse_row_clauses
 from dataflow.sql.scalars import Scalars
-from dataflow.sql.scope import Context
+from dataflow.sql.scope import Context, Scope
 from dataflow.sql.subqueries import BindQuery
 from dataflow.types import SqlType
 
 
 def bind_set_operation(context: Context, node: exp.SetOperation, bind_query: BindQuery) -> Plan:
-    """UNION and UNION ALL."""
+    """UNION, INTERSECT and EXCEPT, with and without ALL."""
     refuse_row_clauses(context, node)
-    if not isinstance(node, exp.Union):
-        word = "intersect" if isinstance(node, exp.Intersect) else "except"
-        raise context.refuse(
-            f"{word.upper()} is not maintained",
-            "write EXISTS" if word == "intersect" else "write NOT EXISTS",
-            word,
-        )
     plans = [bind_query(context, n) for n in (node.this, node.expression)]
     types = common_types(context, [[f.type for f in p.fields] for p in plans])
     plans = [in_types(p, types, plans[0].fields) for p in plans]
+    is_all = not node.args.get("distinct")
+    if not isinstance(node, exp.Union):
+        kind = "intersect" if isinstance(node, exp.Intersect) else "except"
+        found = SetOperation(kind, is_all, plans[0], plans[1])
+        _check_comparable(context, found, kind.upper(), kind)
+        return found
     inputs = tuple(i for p in plans for i in (p.inputs if isinstance(p, UnionAll) else (p,)))
     fields = tuple(
         Field(f.name, t, any(p.fields[i].is_nullable for p in inputs))
         for i, (f, t) in enumerate(zip(plans[0].fields, types, strict=True))
     )
     union = UnionAll(inputs, fields)
-    return distinct_rows(context, union, "UNION", "union") if node.args.get("distinct") else union
+    return union if is_all else distinct_rows(context, union, "UNION", "union")
 
 
-def bind_values(context: Context, node: exp.Values) -> Plan:
-    """Constant rows."""
+def bind_values(
+    context: Context, node: exp.Values, scope: Scope, atom: Callable[[exp.Expr], ColumnRef | None]
+) -> Plan:
+    """Rows of expressions: constants, or what can be computed beside the scope's one row.
+
+    The scope is that of a FROM without entries; `atom` knows its subqueries.
+    """
     rows = [list(t.expressions) if isinstance(t, exp.Tuple) else [t] for t in node.expressions]
     width = len(rows[0])
-
-    def atom(inner: exp.Expr) -> ColumnRef | None:
-        if isinstance(inner, exp.Column | exp.Subquery | exp.Query):
-            raise context.refuse(
-                "VALUES with anything but constants is not maintained",
-                "write SELECT ... UNION ALL SELECT ...",
-                "values",
-            )
-        return None
-
     bound = Scalars(context, atom).bind([cell for row in rows for cell in row])
     cells = [bound[i : i + width] for i in range(0, len(bound), width)]
     types = common_types(context, [[c.type for c in row] for row in cells])
-    literals = tuple(
-        tuple(constant(context, c, t) for c, t in zip(row, types, strict=True)) for row in cells
-    )
-    fields = tuple(
-        Field(f"column{i + 1}", t, any(row[i].text is None for row in literals))
-        for i, t in enumerate(types)
-    )
-    return Values(literals, fields)
-
-
-def constant(context: Context, cell: Expression, type: SqlType) -> Literal:
-    """A cell of VALUES in its column's type."""
-    if isinstance(cell, Literal) and cell.type == type:
-        return cell
-    if not isinstance(cell, Literal):
-        raise context.refuse(
-            "VALUES with a row that cannot be computed is not maintained", "correct the constant"
+    typed = [tuple(_cell(context, c, t) for c, t in zip(row, types, strict=True)) for row in cells]
+    names = [f"column{i + 1}" for i in range(width)]
+    if all(isinstance(c, Literal) for row in typed for c in row):
+        fields = tuple(
+            Field(name, t, any(is_nullable(row[i], ()) for row in typed))
+            for i, (name, t) in enumerate(zip(names, types, strict=True))
         )
+        return Values(tuple(typed), fields)
+    branches = tuple(project(scope.plan, row, names) for row in typed)
+    if len(branches) == 1:
+        return branches[0]
+    fields = tuple(
+        Field(name, t, any(b.fields[i].is_nullable for b in branches))
+        for i, (name, t) in enumerate(zip(names, types, strict=True))
+    )
+    return UnionAll(branches, fields)
+
+
+def _cell(context: Context, cell: Expression, type: SqlType) -> Expression:
+    """A cell of VALUES in its column's type; what fails as a constant fails as a row."""
+    if isinstance(cell, Literal):
+        return constant(context, cell, type) or cast_to(cell, type)
+    return cast_to(cell, type)
+
+
+def constant(context: Context, cell: Literal, type: SqlType) -> Literal | None:
+    """A constant in its column's type; None when PostgreSQL cannot compute it."""
+    if cell.type == type:
+        return cell
     if cell.text is None:
         return Literal(None, type)
     quoted = cell.text.replace("'", "''")
     (found,) = context.analyzer.constants([f"('{quoted}'::{cell.type.name})::{type.name}"], [type])
-    if found is None:
-        raise context.refuse("VALUES with a row that cannot be computed", "correct the constant")
     return found
 
 
@@ -112,6 +116,10 @@ def in_types(plan: Plan, types: Sequence[SqlType], names: Sequence[Field]) -> Pl
 
 def distinct_rows(context: Context, plan: Plan, where: str, word: str) -> Plan:
     """Each row once, when all columns can be compared."""
+    _check_comparable(context, plan, where, word)
+    return Distinct(plan)
+
+
+def _check_comparable(context: Context, plan: Plan, where: str, word: str) -> None:
     for i, f in enumerate(plan.fields):
         check_key(context, ColumnRef(i, f.type, f.name), where, (word,))
-    return Distinct(plan)

@@ -1,7 +1,8 @@
 """The oracle of operators: a plan evaluated row by row in plain Python, over whole inputs.
 
 It is written from the SQL rules alone and shares nothing with the operators but the plan's shape
-and the physical form of values. Invariant: slow and obvious. A bag is a Counter of row tuples.
+and the physical form of values. Invariant: slow and obvious. A bag is a Counter of row tuples. It is
+longer because every kind of node has its answer here.
 """
 
 from __future__ import annotations
@@ -153,6 +154,27 @@ class Oracle:
 
     def _unionall(self, plan: p.UnionAll) -> Bag:
         return sum((self.rows(child) for child in plan.inputs), Counter())
+
+    def _setoperation(self, plan: p.SetOperation) -> Bag:
+        types = [f.type for f in plan.fields]
+        sides: list[dict[Row, list[Row]]] = [{}, {}]
+        for groups, below in zip(sides, (plan.left, plan.right), strict=True):
+            for row in self.rows(below).elements():
+                pairs = zip(row, types, strict=True)
+                key = tuple(None if v is None else identity(v, t) for v, t in pairs)
+                groups.setdefault(key, []).append(row)
+        out: Bag = Counter()
+        for key, members in sides[0].items():
+            n, m = len(members), len(sides[1].get(key, ()))
+            if plan.kind == "intersect":
+                times = min(n, m)
+            else:
+                times = max(n - m, 0) if plan.is_all else n * (m == 0)
+            columns = zip(*members, strict=True)
+            shown = [min(c, key=_text_order) if c[0] is not None else None for c in columns]
+            if times:
+                out[exact(tuple(shown))] += times if plan.is_all else 1
+        return out
 
     def _distinct(self, plan: p.Distinct) -> Bag:
         references = tuple(ColumnRef(i, f.type) for i, f in enumerate(plan.fields))

@@ -20,6 +20,7 @@ from dataflow.sql.plan import (
     Project,
     Scan,
     SemiJoin,
+    SetOperation,
     SingleRow,
     UnionAll,
     Values,
@@ -233,6 +234,17 @@ def union_all(random: Random, left: Plan, right: Plan) -> Plan:
     return UnionAll(inputs, tuple(left.fields))
 
 
+def set_operation(random: Random, left: Plan, right: Plan) -> Plan:
+    """Any kind over some columns of two plans of equal types."""
+    chosen = random.sample(range(len(left.fields)), random.choice([1, 1, 2, 3]))
+    sides = [
+        Project(p, tuple(_ref(p, i) for i in chosen), tuple(p.fields[i] for i in chosen))
+        for p in (left, right)
+    ]
+    kind = random.choice(["intersect", "except"])
+    return SetOperation(kind, random.random() < 0.5, sides[0], sides[1])
+
+
 _RESULTS = {
     ("sum", TypeKind.INT4): INT8,
     ("sum", TypeKind.FLOAT4): FLOAT4,
@@ -301,6 +313,13 @@ CASES: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {
     "aggregate": lambda r, a, b, w: aggregate(r, w),
     "distinct": lambda r, a, b, w: distinct(r, w),
     "union all": lambda r, a, b, w: union_all(r, a, projection(r, b)),
+    "set operation": lambda r, a, b, w: set_operation(r, a, b),
+    "set operation of all types": lambda r, a, b, w: set_operation(
+        r, w, Filter(w, _condition_without_failure(r, _ints(w)))
+    ),
+    "set operation of unions": lambda r, a, b, w: set_operation(
+        r, union_all(r, a, b), set_operation_of_all(r, b, a)
+    ),
     "single row": lambda r, a, b, w: single_row(r, a),
     "values": lambda r, a, b, w: constants(r, a),
     "aggregate of join": lambda r, a, b, w: aggregate(r, join(r, a, b)),
@@ -311,6 +330,12 @@ CASES: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {
         "inner", a, single_row(r, b), (), (), None, tuple(a.fields) + tuple(b.fields)
     ),
 }
+
+
+def set_operation_of_all(random: Random, left: Plan, right: Plan) -> Plan:
+    """Any kind over whole rows."""
+    kind = random.choice(["intersect", "except"])
+    return SetOperation(kind, random.random() < 0.5, left, right)
 
 
 def distinct_ints(plan: Plan) -> Plan:

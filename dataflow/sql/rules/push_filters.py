@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dataflow.expressions.ir import Expression, columns_of, substitute
+from dataflow.expressions.ir import ColumnRef, Expression, columns_of, substitute
+from dataflow.expressions.keys import key_form
 from dataflow.sql.plan import (
     Aggregate,
     Distinct,
@@ -19,6 +20,7 @@ from dataflow.sql.plan import (
     Plan,
     Project,
     SemiJoin,
+    SetOperation,
     UnionAll,
     inputs_of,
 )
@@ -73,6 +75,8 @@ class _Pushing:
             return Distinct(self._push(plan.input, parts))
         if isinstance(plan, UnionAll):
             return replace(plan, inputs=tuple(self._push(i, parts) for i in plan.inputs))
+        if isinstance(plan, SetOperation):
+            return self._push_set_operation(plan, parts)
         if isinstance(plan, Project):
             below = [p for p in parts if _may_pass(p, plan)]
             moved = [substitute(p, plan.expressions) for p in below]
@@ -87,6 +91,17 @@ class _Pushing:
             moved = [substitute(p, plan.groups) for p in below]
             return _keep(replace(plan, input=self._push(plan.input, moved)), parts, below)
         return _keep(with_inputs(plan, [self.below(i) for i in inputs_of(plan)]), parts, [])
+
+    def _push_set_operation(self, plan: SetOperation, parts: list[Expression]) -> Plan:
+        """Into both sides, where the condition cannot tell equal values apart."""
+        plain = {
+            i
+            for i, f in enumerate(plan.fields)
+            if key_form(ColumnRef(i, f.type, f.name)) == ColumnRef(i, f.type, f.name)
+        }
+        moved = [p for p in parts if columns_of(p) <= plain]
+        left, right = self._push(plan.left, moved), self._push(plan.right, moved)
+        return _keep(replace(plan, left=left, right=right), parts, moved)
 
     def _push_join(self, plan: Join, parts: list[Expression]) -> Plan:
         n = len(plan.left.fields)

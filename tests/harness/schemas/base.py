@@ -1,7 +1,7 @@
 """What a test schema is: tables with the draws of their columns, templates, and named queries.
 
 Invariant: everything a schema does follows from a seed. Queries stand in
-tests/harness/queries/<schema>.sql, each under a line `-- name: ...`.
+tests/harness/queries/<schema>.sql and <schema>_<subject>.sql, each under a line `-- name: ...`.
 """
 
 from __future__ import annotations
@@ -59,8 +59,14 @@ class TestSchema:
     has_storms: bool = False
 
     def queries(self) -> dict[str, str]:
-        """The queries by name, in the order of the file."""
-        return read_queries(QUERIES / f"{self.name}.sql")
+        """The queries by name: those of <schema>.sql, then of each <schema>_<subject>.sql."""
+        queries = read_queries(QUERIES / f"{self.name}.sql")
+        for path in sorted(QUERIES.glob(f"{self.name}_*.sql")):
+            more = read_queries(path)
+            twice = set(more) & set(queries)
+            assert not twice, f"{path.name}: two queries are named {twice}"
+            queries |= more
+        return queries
 
 
 def read_queries(path: Path) -> dict[str, str]:
