@@ -79,8 +79,7 @@ class Recomputed:
         self._replace(touched, (old, new), held >= 0, live)
         both = [Column.concat([a, b]) for a, b in zip(old, new, strict=True)]
         errors = RowErrors()
-        states = both[-2]
-        for row in np.flatnonzero(states.mask()).tolist() if states.valid is not None else ():
+        for row in np.flatnonzero(both[-2].mask()).tolist():
             one = np.array([row])
             errors.add(row, *(c.take(one).texts()[0] or "" for c in both[-2:]))
         return both[:-2], errors

@@ -217,7 +217,7 @@ class Grouping:
         return None if node is None else self._scalars.bound(node)
 
     def _warn_open(self, shape: CallShape) -> None:
-        text = self._context.text_of(shape.node)
+        text = " ".join(self._context.text_of(shape.node).split())
         self._context.warn(
             f"the order inside {text} is not given by the query: its values come in their own order"
         )

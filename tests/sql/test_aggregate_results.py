@@ -74,6 +74,9 @@ FUNCTIONS = {
     "char": [],
     "bool": [],
 }
+MOMENTS = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
+BITS = ("bit_and", "bit_or", "bit_xor")
+EXACT = ("int2", "int4", "int8", "fixed", "numeric")
 RESULTS = {("sum", 21): INT8, ("sum", 23): INT8, ("sum", 700): FLOAT4, ("avg", 1186): INTERVAL}
 RESULTS |= {
     ("avg", 700): FLOAT8,
@@ -87,11 +90,14 @@ def _calls(name: str, type: SqlType) -> list[AggregateCall]:
     column = ColumnRef(1, type)
     calls = [AggregateCall("count", column, True, None, Field("count distinct", INT8))]
     functions = FUNCTIONS.get(name, ["sum", "avg", "min", "max"])
+    functions = [*functions, *(MOMENTS if name in EXACT else ())]
+    functions += BITS if name.startswith("int") and name != "interval" else ()
     for function in functions + ["bool_and", "bool_or"] * (name == "bool"):
-        result = type if function in ("min", "max", "bool_and", "bool_or") else NUMERIC
+        kept = ("min", "max", "bool_and", "bool_or", *BITS)
+        result = type if function in kept else NUMERIC
         result = RESULTS.get((function, type.oid), result)
         calls.append(AggregateCall(function, column, False, None, Field(function, result)))
-        if function in ("sum", "avg") and name not in ("numeric", "interval"):
+        if function in ("sum", "avg", "bit_xor", *MOMENTS) and name not in ("numeric", "interval"):
             calls.append(AggregateCall(function, column, True, None, Field(function, result)))
     return calls
 
