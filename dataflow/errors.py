@@ -74,6 +74,10 @@ class TemporaryError(TidemarkError):
     is_temporary = True
 
 
+class ViewError(TidemarkError):
+    """One view cannot be kept any longer; what does not read it goes on."""
+
+
 class InvariantError(TidemarkError):
     """The program is wrong, not the user. Stop; never go on with state that may be corrupt."""
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from connectors.sink import Sink, SinkTable
 from connectors.source import Snapshot, SourceBatch
 from dataflow.delta import Delta
-from dataflow.errors import TidemarkError
+from dataflow.errors import TidemarkError, ViewError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.graph import needed_columns
 from dataflow.schema import Relation
@@ -145,7 +145,11 @@ class ViewBuild:
             if batch.last_commit > self.position:
                 inputs = self._view.resolve(batch.changes)
                 if inputs:
-                    self._outputs.append(self._view.step(inputs))
+                    try:
+                        self._outputs.append(self._view.step(inputs))
+                    except ViewError as error:
+                        self.failure = error
+                        return False
         if len(self._outputs) > 64:
             self._outputs = [Delta.concat(self._outputs).consolidate()]
         return False

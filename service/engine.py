@@ -19,7 +19,7 @@ from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.collect import ErrorRows
 from dataflow.delta import Column, Delta
-from dataflow.errors import InvariantError
+from dataflow.errors import InvariantError, ViewError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.graph import ViewDataflow, needed_columns
 from dataflow.operators.table import TableState
@@ -116,6 +116,7 @@ class Engine:
         self.store = store
         self.source = source
         self.views: dict[RelationName, View] = {}
+        self._refused: list[ViewError] = []
         stored = store.get(_PROGRESS)
         self.progress: Progress | None = None
         if stored is not None:
@@ -153,18 +154,32 @@ class Engine:
         self.store.drop(view.definition.scope + "/")
 
     def step(self, batch: SourceBatch) -> SinkEpoch:
-        """Step every view by one batch of whole source transactions. Nothing is committed yet."""
+        """Step every view by one batch of whole source transactions. Nothing is committed yet.
+
+        Views that cannot be kept any longer, and those that read them, have no rows in it: see
+        `refused`.
+        """
         outputs: dict[RelationName, Delta] = {}
         deltas: list[tuple[SinkTable, Delta]] = []
         errors: list[Delta] = []
+        broken: set[RelationName] = set()
         for name, view in self.views.items():
+            if not broken.isdisjoint(view.definition.parents()):
+                broken.add(name)
+                continue
             inputs = view.resolve(batch.changes)
             for parent in view.definition.parents():
                 if parent in outputs:
                     inputs[parent] = outputs[parent]
             if not inputs:
                 continue
-            output = view.step(inputs)
+            try:
+                output = view.step(inputs)
+            except ViewError as error:
+                error.relation = name
+                self._refused.append(error)
+                broken.add(name)
+                continue
             if len(output):
                 outputs[name] = output
                 deltas.append((view.definition.table, output))
@@ -175,6 +190,11 @@ class Engine:
         self.progress = progress
         rows = Delta.concat(errors).consolidate() if errors else None
         return SinkEpoch(progress, deltas, rows, batch.commit_time_us)
+
+    def refused(self) -> list[ViewError]:
+        """The views that failed since the last call; remove them before the epoch's commit."""
+        found, self._refused = self._refused, []
+        return found
 
     def advance(self, position: int) -> None:
         """Move the source position over what has no changes; part of the open epoch."""

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from connectors.postgres.control import ViewRow
 from connectors.sink import Progress, SinkEpoch
 from connectors.source import SourceBatch
-from dataflow.errors import SourceError, TemporaryError, TidemarkError
+from dataflow.errors import SourceError, TemporaryError, TidemarkError, ViewError
 from dataflow.schema import Relation
 from service.build import ViewBuild, whole
 from service.desk import Desk
@@ -189,13 +189,15 @@ class Pipeline:
         epoch = engine.step(batch)
         for build in self._builds.values():
             build.feed(batch)
+        failed = [d for e in engine.refused() for d in self._failures.fail_readers(e)]
         self._metrics.epoch_stepped(batch.rows, batch.transactions, time.perf_counter() - started)
         if engine.position <= self._mute_until:
             # The sink has all of this already; keep its epoch number.
             engine.progress = Progress(before, dict(epoch.progress.positions))
             engine.commit(None, written=self._written())
-            return
-        self._finish_epoch(epoch)
+        else:
+            self._finish_epoch(epoch)
+        self._settle_failed(failed)
 
     def _finish_epoch(self, epoch: SinkEpoch) -> None:
         assert self._writer is not None
@@ -331,12 +333,16 @@ class Pipeline:
             self._drop_refused()
             if build.is_cancelled:
                 return
-        del self._builds[identity]
         view, outputs, errors = build.take_over()
         if parents:
             tables = {p: self._engine.views[p].definition.table for p in parents}
             rows = {p: whole(t, self._staging.read_rows(t)) for p, t in tables.items()}
-            outputs = [*outputs, view.step(rows)]
+            try:
+                outputs = [*outputs, view.step(rows)]
+            except ViewError as error:
+                build.failure = error
+                return
+        del self._builds[identity]
         engine = self._engine
         engine.add(view)
         epoch = engine.announce(view, outputs, errors)

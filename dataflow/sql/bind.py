@@ -19,7 +19,7 @@ from dataflow.sql.relations import NOTHING, Relations, column_atom, project
 from dataflow.sql.row_clauses import refuse_row_clauses
 from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import Context, GroupScope, NotInScope, Scope
-from dataflow.sql.set_operations import bind_set_operation, bind_values, distinct_rows
+from dataflow.sql.set_operations import bind_set_operation, bind_values, distinct_rows, values_of
 from dataflow.sql.shapes import conjuncts
 from dataflow.sql.subqueries import (
     Block,
@@ -39,6 +39,9 @@ def bind_query(context: Context, node: exp.Expr) -> Plan:
     if isinstance(node, exp.Subquery):
         refuse_row_clauses(context, node)
         return bind_query(context, node.this)
+    if isinstance(node, exp.Select):
+        # VALUES as a term of a set operation is read as SELECT * FROM (VALUES ...).
+        node = values_of(node) or node
     known = dict(context.ctes)
     try:
         bind_ctes(context, node, bind_query)

@@ -18,6 +18,7 @@ from dataflow.sql.plan import (
     Join,
     Plan,
     Project,
+    Recursive,
     Scan,
     SemiJoin,
     SetOperation,
@@ -64,6 +65,10 @@ def _check_node(plan: Plan) -> None:
     elif isinstance(plan, SetOperation):
         same = [f.type for f in plan.left.fields] == [f.type for f in plan.right.fields]
         _require(same, "equal types on both sides")
+    elif isinstance(plan, Recursive):
+        for below in inputs_of(plan):
+            same = [f.type for f in below.fields] == [f.type for f in plan.fields]
+            _require(same, "equal types in a recursion")
     elif isinstance(plan, UnionAll):
         for below in plan.inputs:
             same = [f.type for f in below.fields] == [f.type for f in plan.fields]

@@ -44,8 +44,6 @@ _TITLES = {
     TopK: "top k",
     Window: "window",
     TableFunction: "table function",
-    RecursionRef: "rows of the last round",
-    Recursive: "recursive",
     Apply: "apply",
 }
 _INFIX = {"+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">=", "and", "or"}
@@ -161,6 +159,10 @@ def describe(plan: Plan) -> str:
         return "union all"
     if isinstance(plan, SetOperation):
         return plan.kind + (" all" if plan.is_all else "")
+    if isinstance(plan, Recursive):
+        return f"recursive {plan.name}, union" + ("" if plan.is_distinct else " all")
+    if isinstance(plan, RecursionRef):
+        return f"rows of the last round of {plan.name}"
     return _TITLES[type(plan)]
 
 

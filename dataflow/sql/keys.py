@@ -17,6 +17,7 @@ from dataflow.sql.plan import (
     Join,
     Plan,
     Project,
+    Recursive,
     Remember,
     Scan,
     SemiJoin,
@@ -120,6 +121,8 @@ def _keys(plan: Plan, inputs: tuple[Keys, ...]) -> Keys:
         below = inputs[0]
         whole = below.reduced(frozenset(range(len(plan.fields))))
         return Keys(_fewest((*below.keys, whole)), below.equal, below.determined)
+    if isinstance(plan, Recursive) and plan.is_distinct:
+        return Keys((frozenset(range(len(plan.fields))),))
     return Keys(())
 
 

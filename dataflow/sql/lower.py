@@ -8,18 +8,20 @@ its inputs and its store: it runs alike in the pipeline and in a Spark task.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dataflow.errors import InvariantError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.operators.aggregate import AggregateOperator
-from dataflow.operators.base import Context, ErrorCollector, Operator
+from dataflow.operators.base import Context, ErrorCollector, Operator, kinds_of
+from dataflow.operators.body import Body, Part
 from dataflow.operators.filter import FilterOperator
 from dataflow.operators.join import JoinOperator
 from dataflow.operators.not_in import NotInOperator
 from dataflow.operators.outer_join import OuterJoinOperator
 from dataflow.operators.pairs import plain_columns
 from dataflow.operators.project import ProjectOperator
+from dataflow.operators.recursive import RecursiveOperator
 from dataflow.operators.remember import RememberOperator
 from dataflow.operators.semi_join import ResidualSemiJoinOperator, SemiJoinOperator
 from dataflow.operators.set_operation import SetOperationOperator
@@ -30,8 +32,10 @@ from dataflow.sql.plan import (
     Aggregate,
     Filter,
     Join,
+    Loop,
     Plan,
     Project,
+    RecursionRef,
     Remember,
     SemiJoin,
     SetOperation,
@@ -65,6 +69,10 @@ class Node:
 
 def lower(root: Plan) -> tuple[Node, ...]:
     """The nodes of a plan, inputs before what reads them, the view's output last."""
+    return _nodes(prepare(root))
+
+
+def _nodes(prepared: Plan) -> tuple[Node, ...]:
     nodes: list[Node] = []
 
     def visit(plan: Plan, inputs: tuple[int, ...]) -> int:
@@ -72,7 +80,7 @@ def lower(root: Plan) -> tuple[Node, ...]:
         nodes.append(Node(name, plan, inputs, _exchange(plan)))
         return len(nodes) - 1
 
-    fold(with_equal_parts_shared(prepare(root)), visit)
+    fold(with_equal_parts_shared(prepared), visit)
     return tuple(nodes)
 
 
@@ -83,7 +91,10 @@ def make_operator(
 
     InvariantError for a scan: its rows come from outside.
     """
-    context = Context(node.name, scope, store, evaluator, errors)
+    return _operator(node, Context(node.name, scope, store, evaluator, errors))
+
+
+def _operator(node: Node, context: Context) -> Operator:
     make = _OPERATORS.get(type(node.plan))
     if make is None:
         raise InvariantError("plan.operator", f"no operator for a {type(node.plan).__name__}")
@@ -104,6 +115,16 @@ def _semi_join(plan: SemiJoin, context: Context) -> Operator:
     return ResidualSemiJoinOperator(plan, context)
 
 
+def _loop(plan: Loop, context: Context) -> Operator:
+    parts = []
+    for node in _nodes(plan.body):
+        leaf = node.plan.name if isinstance(node.plan, RecursionRef) else ""
+        within = replace(context, name=f"{context.name}/{node.name}")
+        operator = None if leaf else _operator(node, within)
+        parts.append(Part(leaf, operator, node.inputs, kinds_of(node.plan.fields)))
+    return RecursiveOperator(plan, context, Body(parts))
+
+
 _OPERATORS: dict[type, Callable[..., Operator]] = {
     Join: _join,
     SemiJoin: _semi_join,
@@ -115,8 +136,9 @@ _OPERATORS: dict[type, Callable[..., Operator]] = {
     SingleRow: SingleRowOperator,
     Remember: RememberOperator,
     Values: ValuesOperator,
+    Loop: _loop,
 }
-_TITLES = {UnionAll: "union_all", SingleRow: "single_row"}
+_TITLES = {UnionAll: "union_all", SingleRow: "single_row", Loop: "recursive"}
 
 
 def _title(plan: Plan) -> str:
@@ -138,6 +160,6 @@ def _exchange(plan: Plan) -> tuple[Exchange, ...]:
         return (plain_columns(plan.groups),)
     if isinstance(plan, SetOperation):
         return (tuple(range(plan.compared or 0)),) * 2
-    if isinstance(plan, SingleRow):
-        return ((),)
+    if isinstance(plan, SingleRow | Loop):
+        return ((),) * len(inputs_of(plan))
     return (None,) * len(inputs_of(plan))

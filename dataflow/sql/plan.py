@@ -374,6 +374,23 @@ class Recursive:
 
 @keeps_hash
 @dataclass(frozen=True)
+class Loop:
+    """A Recursive as it is lowered (see dataflow.sql.rounds); no rule ever meets one.
+
+    inputs: the base, then what the step reads beside its own rows. body: the step of many rounds
+    at once, over RecursionRefs of the rows, the rounds and the inputs; each row has its round as
+    its last column. Rows of base and body have the fields, then key forms where a UNION has
+    columns that need one; keys: the columns that tell them apart, () for UNION ALL.
+    """
+
+    name: str
+    inputs: tuple[Plan, ...]
+    body: Plan
+    keys: tuple[int, ...]
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
 class Apply:
     """For each left row the rows of right, which reads the left's columns as OuterRef of level 0.
 
@@ -407,6 +424,7 @@ Plan = (
     | SetOperation
     | RecursionRef
     | Recursive
+    | Loop
     | Apply
 )
 
@@ -433,7 +451,7 @@ def inputs_of(plan: Plan) -> tuple[Plan, ...]:
     """The nodes that feed a node, left to right."""
     if isinstance(plan, Join | SemiJoin | SetOperation | Apply):
         return (plan.left, plan.right)
-    if isinstance(plan, UnionAll):
+    if isinstance(plan, UnionAll | Loop):
         return plan.inputs
     if isinstance(plan, Recursive):
         return (plan.base, plan.step)

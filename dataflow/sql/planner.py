@@ -16,6 +16,7 @@ from dataflow.sql.keys import view_key
 from dataflow.sql.parse import parse
 from dataflow.sql.plan import Plan, ViewPlan
 from dataflow.sql.relations import renamed
+from dataflow.sql.rounds import check_recursions
 from dataflow.sql.routines import check_moments, check_routines
 from dataflow.sql.rules import rewrite
 from dataflow.sql.scope import Context, NotInScope
@@ -48,6 +49,7 @@ def plan_view(query: str, analyzer: Analyzer) -> ViewPlan:
     root = rewrite(plan)
     check_plan(root)
     check_join_keys(query, root)
+    check_recursions(root)
     if root.fields != plan.fields:
         raise InvariantError("sql.plan", "a rule changed the fields of a view")
     return ViewPlan(root, view_key(root), tuple(context.warnings), evaluated_in_postgres(root))

@@ -29,8 +29,11 @@ from dataflow.sql.plan import (
     Distinct,
     Filter,
     Join,
+    Loop,
     Plan,
     Project,
+    RecursionRef,
+    Recursive,
     Remember,
     Scan,
     SemiJoin,
@@ -40,6 +43,7 @@ from dataflow.sql.plan import (
     Values,
     fold,
 )
+from dataflow.sql.rounds import loop_of
 from dataflow.types import BOOL
 
 
@@ -50,7 +54,7 @@ def prepare(plan: Plan) -> Plan:
 
 def _prepared(plan: Plan, inputs: tuple[Plan, ...]) -> Plan:
     """The node over inputs that are prepared already."""
-    if isinstance(plan, Scan | Values):
+    if isinstance(plan, Scan | Values | RecursionRef):
         return plan
     change = _CHANGES.get(type(plan))
     if change is None:
@@ -247,6 +251,14 @@ def _set_operation(plan: SetOperation, left: Plan, right: Plan) -> Plan:
     return project(compared, above, plan.fields)
 
 
+def _recursive(plan: Recursive, base: Plan, step: Plan) -> Plan:
+    """The base and the step as such are not what a loop runs."""
+    del base, step
+    loop = loop_of(plan)
+    inputs = tuple(prepare(i) for i in loop.inputs)
+    return Loop(loop.name, inputs, prepare(loop.body), loop.keys, loop.fields)
+
+
 # Each is given the node and its prepared inputs.
 _CHANGES: dict[type, Callable[..., Plan]] = {
     Filter: lambda plan, input: Filter(input, plan.predicate),
@@ -259,4 +271,5 @@ _CHANGES: dict[type, Callable[..., Plan]] = {
     UnionAll: lambda plan, *inputs: UnionAll(inputs, plan.fields),
     SingleRow: lambda plan, input: SingleRow(input),
     Remember: lambda plan, input: replace(plan, input=input),
+    Recursive: _recursive,
 }

@@ -74,6 +74,15 @@ def bind_values(
     return UnionAll(branches, fields)
 
 
+def values_of(select: exp.Select) -> exp.Values | None:
+    """The VALUES that a parsed SELECT without a select list of its own stands for."""
+    clause = select.args.get("from_")
+    is_star = [type(e) for e in select.expressions] == [exp.Star]
+    if not is_star or clause is None or "span" in select.expressions[0].meta:
+        return None
+    return clause.this if isinstance(clause.this, exp.Values) else None
+
+
 def _cell(context: Context, cell: Expression, type: SqlType) -> Expression:
     """A cell of VALUES in its column's type; what fails as a constant fails as a row."""
     if isinstance(cell, Literal):

@@ -12,6 +12,7 @@ from dataclasses import replace
 from dataflow.sql.plan import (
     Apply,
     Join,
+    Loop,
     Plan,
     Recursive,
     SemiJoin,
@@ -30,7 +31,7 @@ def with_inputs(plan: Plan, inputs: Sequence[Plan]) -> Plan:
         return replace(plan, left=inputs[0], right=inputs[1])
     if isinstance(plan, Recursive):
         return replace(plan, base=inputs[0], step=inputs[1])
-    if isinstance(plan, UnionAll):
+    if isinstance(plan, UnionAll | Loop):
         return replace(plan, inputs=tuple(inputs))
     return replace(plan, input=inputs[0])  # pyright: ignore[reportCallIssue]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from dataflow.sql.recursion import bind_recursive, is_recursive
 from dataflow.sql.scope import Context
 from dataflow.sql.subqueries import BindQuery
 
@@ -17,12 +18,15 @@ def bind_ctes(context: Context, node: exp.Expr, bind_query: BindQuery) -> None:
     clause = node.args.get("with_")
     if clause is None:
         return
-    if clause.args.get("recursive"):
-        raise context.refuse(
-            "WITH RECURSIVE is not maintained", "unfold the levels that are needed", "recursive"
-        )
     for cte in clause.expressions:
-        plan = bind_query(context, cte.this)
+        plan = None
+        if clause.args.get("recursive") and is_recursive(cte):
+            known = dict(context.ctes)
+            bind_ctes(context, cte.this, bind_query)
+            plan = bind_recursive(context, cte, bind_query)
+            context.ctes = known
+        if plan is None:
+            plan = bind_query(context, cte.this)
         alias = cte.args["alias"]
         names = [f.name for f in plan.fields]
         given = [c.name for c in alias.args.get("columns") or []]

@@ -20,6 +20,7 @@ ERRORS = {
     "SourceError",
     "SinkError",
     "TemporaryError",
+    "ViewError",
     "InvariantError",
     "StorageError",
 }

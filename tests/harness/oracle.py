@@ -1,8 +1,8 @@
 """The oracle of operators: a plan evaluated row by row in plain Python, over whole inputs.
 
 It is written from the SQL rules alone and shares nothing with the operators but the plan's shape
-and the physical form of values. Invariant: slow and obvious. A bag is a Counter of row tuples. It is
-longer because every kind of node has its answer here.
+and the physical form of values. Invariant: slow and obvious. A bag is a Counter of row tuples.
+It is longer because every kind of node has its answer here.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class Oracle:
 
     def __init__(self, tables: Mapping[RelationName, Bag]) -> None:
         self._tables = tables
+        self._rounds: dict[str, Bag] = {}
         self.failures: Failures = Counter()
 
     def rows(self, plan: p.Plan) -> Bag:
@@ -179,6 +180,36 @@ class Oracle:
     def _distinct(self, plan: p.Distinct) -> Bag:
         references = tuple(ColumnRef(i, f.type) for i, f in enumerate(plan.fields))
         return self._aggregate(p.Aggregate(plan.input, references, (), plan.fields))
+
+    def _recursive(self, plan: p.Recursive) -> Bag:
+        """Round after round until one has no rows, as PostgreSQL's documentation tells it."""
+        seen: set[Row] = set()
+        last = self._new_rows(plan, self.rows(plan.base), seen)
+        found = Counter(last)
+        while True:
+            around, self._rounds[plan.name] = self._rounds.get(plan.name, Counter()), last
+            derived = self.rows(plan.step)
+            self._rounds[plan.name] = around
+            last = self._new_rows(plan, derived, seen)
+            if not last:
+                return found
+            found += last
+
+    def _new_rows(self, plan: p.Recursive, derived: Bag, seen: set[Row]) -> Bag:
+        """What a round adds; of rows that are equal under UNION the least."""
+        if not plan.is_distinct:
+            return derived
+        groups: dict[Row, list[Row]] = {}
+        for row in derived:
+            pairs = zip(row, plan.fields, strict=True)
+            key = tuple(None if v is None else identity(v, f.type) for v, f in pairs)
+            groups.setdefault(key, []).append(row)
+        new = {key: min(rows) for key, rows in groups.items() if key not in seen}
+        seen.update(new)
+        return Counter(new.values())
+
+    def _recursionref(self, plan: p.RecursionRef) -> Bag:
+        return self._rounds[plan.name]
 
     def _singlerow(self, plan: p.SingleRow) -> Bag:
         rows = list(self.rows(plan.input).elements())

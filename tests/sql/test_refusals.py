@@ -15,7 +15,6 @@ NOT_MAINTAINED = [
     ("SELECT id FROM customers FOR UPDATE", "FOR UPDATE", (1, 26)),
     ("SELECT id, rank() OVER (ORDER BY id) AS r FROM customers", "window function", (1, 19)),
     ("SELECT DISTINCT ON (city) city FROM customers", "DISTINCT ON", (1, 8)),
-    ("WITH RECURSIVE r AS (SELECT 1 AS x UNION SELECT x FROM r) SELECT x FROM r", "REC", (1, 6)),
     ("SELECT c.id FROM customers c, LATERAL (SELECT c.id) x", "LATERAL", (1, 31)),
     ("SELECT g FROM generate_series(1, 3) g", '"generate_series"', (1, 15)),
     ("SELECT id, unnest(tags) AS t FROM products", '"unnest"', (1, 12)),
