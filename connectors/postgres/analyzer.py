@@ -131,16 +131,26 @@ class PostgresAnalyzer:
         types: list[SqlType] = []
         for begin in range(0, len(expressions), _MOST_COLUMNS):
             part = expressions[begin : begin + _MOST_COLUMNS]
-            text = _probe(columns, part)
-            with self._step("the types of the query's parts cannot be asked"):
-                # Under the query's own search_path: NULLIF, CASE x WHEN and IS DISTINCT FROM do
-                # not name their operator, so that it is looked up again, as in the evaluator.
-                cursor = self._cursor()
-                cursor.execute(_CREATE + text)
-                cursor.execute("SET LOCAL search_path = ''")
-                fields = ColumnTypes(cursor).read_fields(self._oid(f"pg_temp.{_VIEW}"))
-                types += [f.type for f in fields.values()]
+            types += [f.type for f in self._fields(_probe(columns, part))]
         return tuple(types)
+
+    def columns(self, columns: Sequence[SqlType], function: str) -> tuple[Field, ...]:
+        """The columns of a function in FROM over c1, c2 ...; see `Analyzer`."""
+        before = f"{_nulls(columns)}, " if columns else ""
+        return self._fields(f"SELECT u.* FROM {before}LATERAL {function} AS u")
+
+    def _fields(self, text: str) -> tuple[Field, ...]:
+        """The output of a query of ours.
+
+        Under the query's own search_path: NULLIF, CASE x WHEN and IS DISTINCT FROM do not name
+        their operator, so that it is looked up again, as in the evaluator.
+        """
+        with self._step("the types of the query's parts cannot be asked"):
+            cursor = self._cursor()
+            cursor.execute(_CREATE + text)
+            cursor.execute("SET LOCAL search_path = ''")
+            return tuple(ColumnTypes(cursor).read_fields(self._oid(f"pg_temp.{_VIEW}")).values())
+        raise AssertionError("a step neither answers nor fails")
 
     def routines(self, columns: Sequence[SqlType], expression: str) -> tuple[Routine, ...]:
         """What an expression over c1, c2 ... calls; see `Analyzer`."""
@@ -309,10 +319,7 @@ def _to_error(
 def _probe(columns: Sequence[SqlType], expressions: Sequence[str]) -> str:
     """A query whose outputs are expressions over c1, c2 ... of the given types."""
     text = "SELECT " + ", ".join(f"{e} AS t{i}" for i, e in enumerate(expressions))
-    if columns:
-        nulls = ", ".join(f"{_null(t)} AS c{i + 1}" for i, t in enumerate(columns))
-        text += f" FROM (SELECT {nulls}) AS s"
-    return text
+    return text + (f" FROM {_nulls(columns)}" if columns else "")
 
 
 def _name(token: Token) -> str:
@@ -328,6 +335,12 @@ def _quoted(name: str) -> str:
 
 def _column_type(type: SqlType) -> str:
     return f"{type.name} COLLATE {type.collation}" if type.collation else type.name
+
+
+def _nulls(columns: Sequence[SqlType]) -> str:
+    """A row of NULLs named c1, c2 ..."""
+    nulls = ", ".join(f"{_null(t)} AS c{i + 1}" for i, t in enumerate(columns))
+    return f"(SELECT {nulls}) AS s"
 
 
 def _null(type: SqlType) -> str:

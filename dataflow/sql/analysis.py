@@ -81,6 +81,10 @@ class Analyzer(Protocol):
         """What an expression over c1, c2 ... calls, also beneath operators and casts."""
         ...
 
+    def columns(self, columns: Sequence[SqlType], function: str) -> tuple[Field, ...]:
+        """The columns of an entry of FROM that calls functions over c1, c2 ..."""
+        ...
+
     def constants(
         self, expressions: Sequence[str], types: Sequence[SqlType]
     ) -> tuple[Literal | None, ...]:

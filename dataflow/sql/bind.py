@@ -19,8 +19,9 @@ from dataflow.sql.relations import NOTHING, Relations, column_atom, project
 from dataflow.sql.row_clauses import refuse_row_clauses
 from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import Context, GroupScope, NotInScope, Scope
+from dataflow.sql.set_functions import add_set_calls, bind_selected
 from dataflow.sql.set_operations import bind_set_operation, bind_values, distinct_rows, values_of
-from dataflow.sql.shapes import conjuncts
+from dataflow.sql.shapes import bare, conjuncts
 from dataflow.sql.subqueries import (
     Block,
     Membership,
@@ -63,7 +64,8 @@ def bind_select(context: Context, select: exp.Select) -> Plan:
     scope = bind_where(context, Scope(Relations(context, bind_query).bind(select)), select)
     scope = bind_groups(context, scope, select)
     nodes, names = selected_of(select)
-    expressions = Scalars(context, block_atom(context, scope)).bind(nodes)
+    atom, others = block_atom(context, scope), ordered_of(select)
+    expressions = bind_selected(context, scope, nodes, others, atom)
     plan = project(scope.plan, expressions, names)
     return bind_distinct(context, plan, select)
 
@@ -162,8 +164,9 @@ def bind_groups(context: Context, scope: Scope, select: exp.Select) -> Scope:
         return scope
     if group is not None:
         refuse_grouping_sets(context, group)
-    grouping = Grouping(context, scope, block_atom(context, scope))
-    grouped = grouping.bind(group.expressions if group else [], above)
+    atom, groups = block_atom(context, scope), group.expressions if group else []
+    add_set_calls(context, scope, groups, atom)
+    grouped = Grouping(context, scope, atom).bind(groups, above)
     apply_conditions(context, grouped, having.this if having is not None else None)
     return grouped
 
@@ -192,6 +195,14 @@ def selected_of(select: exp.Select) -> tuple[list[exp.Expr], list[str]]:
     return nodes, names
 
 
+def ordered_of(select: exp.Select) -> list[exp.Expr]:
+    """The expressions of ORDER BY and DISTINCT ON."""
+    order, distinct = select.args.get("order"), select.args.get("distinct")
+    on = distinct.args.get("on") if distinct is not None else None
+    found = [o.this for o in order.expressions] if order is not None else []
+    return found + (list(on.expressions) if on is not None else [])
+
+
 def block_atom(context: Context, scope: Scope) -> Atom:
     """What stands for a column in a block: names, groups, aggregate calls, scalar subqueries."""
     names = column_atom(context, scope)
@@ -203,6 +214,8 @@ def block_atom(context: Context, scope: Scope) -> Atom:
                 "join with an aggregate grouped by the partition",
                 "over",
             )
+        if "span" in node.meta and (found := scope.added(context.text_of(bare(node)))):
+            return found
         if isinstance(scope, GroupScope) and "span" in node.meta:
             position = scope.find("", "", context.text_of(node))
             if position is not None:

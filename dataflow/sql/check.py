@@ -56,7 +56,9 @@ def _check_node(plan: Plan) -> None:
         _check_join(plan)
     elif isinstance(plan, Aggregate):
         _check_aggregate(plan)
-    elif isinstance(plan, Window | TableFunction | Apply):
+    elif isinstance(plan, TableFunction):
+        _check_table_function(plan)
+    elif isinstance(plan, Window | Apply):
         width = len(plan.fields) - len(inputs_of(plan)[0].fields)
         _require(width >= 0, "at least the fields of the input")
     elif isinstance(plan, TopK):
@@ -107,6 +109,20 @@ def _check_aggregate(plan: Aggregate) -> None:
             _check_expression(operand, plan.input.fields)
         if call.filter is not None:
             _check_condition(call.filter, plan.input.fields)
+
+
+def _check_table_function(plan: TableFunction) -> None:
+    fields = [f for c in plan.calls for f in c.fields]
+    width = len(plan.input.fields) + len(fields) + plan.has_ordinality
+    _require(len(plan.fields) == width, "the fields of input, calls and ordinality")
+    for call in plan.calls:
+        for argument in call.arguments:
+            _check_expression(argument, plan.input.fields)
+        _require(len(call.fields) == len(call.columns), "a place for each column of a function")
+        _require(all(i < call.width for i in call.columns), "columns that a function has")
+    if plan.condition is not None:
+        _require(plan.is_outer, "a condition only where rows stay without a match")
+        _check_condition(plan.condition, plan.fields)
 
 
 def _check_outputs(

@@ -43,7 +43,6 @@ _TITLES = {
     Remember: "remember",
     TopK: "top k",
     Window: "window",
-    TableFunction: "table function",
     Apply: "apply",
 }
 _INFIX = {"+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">=", "and", "or"}
@@ -126,6 +125,8 @@ def evaluated_in_postgres(plan: Plan) -> tuple[str, ...]:
             return
         seen.add(id(node))
         found.update(dict.fromkeys(e.sql for e in _in_postgres(node)))
+        if isinstance(node, TableFunction):
+            found.update(dict.fromkeys(c.sql for c in node.calls))
         for below in inputs_of(node):
             visit(below)
 
@@ -163,6 +164,8 @@ def describe(plan: Plan) -> str:
         return f"recursive {plan.name}, union" + ("" if plan.is_distinct else " all")
     if isinstance(plan, RecursionRef):
         return f"rows of the last round of {plan.name}"
+    if isinstance(plan, TableFunction):
+        return _table_function(plan)
     return _TITLES[type(plan)]
 
 
@@ -174,6 +177,16 @@ def _join(plan: Join | SemiJoin) -> str:
     )
     text = f"{plan.kind} join" + (f" on {keys}" if keys else " without keys")
     return text + (f" where {_text(plan.residual, left + right)}" if plan.residual else "")
+
+
+def _table_function(plan: TableFunction) -> str:
+    fields = plan.input.fields
+    calls = ", ".join(
+        f"{c.sql}({', '.join(_text(a, fields) for a in c.arguments)})" for c in plan.calls
+    )
+    text = f"{'left ' if plan.is_outer else ''}table function {calls}"
+    text += " with ordinality" if plan.has_ordinality else ""
+    return text + (f" on {_text(plan.condition, plan.fields)}" if plan.condition else "")
 
 
 def _call(call: AggregateCall, fields: tuple[Field, ...]) -> str:
@@ -231,4 +244,7 @@ def expressions_of(plan: Plan) -> tuple[Expression, ...]:
         return (*plan.left_keys, *plan.right_keys, *residual)
     if isinstance(plan, Aggregate):
         return (*plan.groups, *(e for c in plan.calls for e in c.operands))
+    if isinstance(plan, TableFunction):
+        condition = (plan.condition,) if plan.condition is not None else ()
+        return (*(a for c in plan.calls for a in c.arguments), *condition)
     return ()

@@ -26,6 +26,7 @@ from dataflow.operators.remember import RememberOperator
 from dataflow.operators.semi_join import ResidualSemiJoinOperator, SemiJoinOperator
 from dataflow.operators.set_operation import SetOperationOperator
 from dataflow.operators.single_row import SingleRowOperator
+from dataflow.operators.table_function import TableFunctionOperator
 from dataflow.operators.union_all import UnionAllOperator
 from dataflow.operators.values import ValuesOperator
 from dataflow.sql.plan import (
@@ -40,6 +41,7 @@ from dataflow.sql.plan import (
     SemiJoin,
     SetOperation,
     SingleRow,
+    TableFunction,
     UnionAll,
     Values,
     fold,
@@ -137,8 +139,14 @@ _OPERATORS: dict[type, Callable[..., Operator]] = {
     Remember: RememberOperator,
     Values: ValuesOperator,
     Loop: _loop,
+    TableFunction: TableFunctionOperator,
 }
-_TITLES = {UnionAll: "union_all", SingleRow: "single_row", Loop: "recursive"}
+_TITLES = {
+    UnionAll: "union_all",
+    SingleRow: "single_row",
+    Loop: "recursive",
+    TableFunction: "table_function",
+}
 
 
 def _title(plan: Plan) -> str:

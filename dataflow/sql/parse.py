@@ -19,6 +19,7 @@ from sqlglot.parsers.postgres import PostgresParser
 from sqlglot.tokenizer_core import TokenType
 
 from dataflow.errors import SqlError
+from dataflow.sql.parse_functions import CalledSet, FunctionsInFrom, RowsOf, TableSyntax
 
 _OPERATOR = re.compile(r"[~!@#^&|`?+\-*/%<>=]+|OPERATOR\([^()]*\)")
 _SPANNED = (
@@ -67,7 +68,7 @@ class SyntaxCall(Expression, exp.Func):
     arg_types: ClassVar = {"word": True, "field": False, "expressions": True, "order": False}
 
 
-class _Parser(PostgresParser):
+class _Parser(FunctionsInFrom):
     """PostgreSQL's canonical scalars; everything else as sqlglot reads it."""
 
     FUNCTIONS: ClassVar = {}
@@ -207,7 +208,7 @@ class _Parser(PostgresParser):
 
 
 def _with_span(name: str):
-    inherited = getattr(PostgresParser, name)
+    inherited = getattr(_Parser, name)
 
     def method(self, *args, **kwargs):
         start = self._index
@@ -253,12 +254,30 @@ class Canonical(Postgres):
             Test: lambda self, e: f"{self.sql(e, 'this')} {e.args['word']}",
             SyntaxCall: lambda self, e: _print_syntax_call(self, e),
             Quantified: lambda self, e: f"{e.args['word']} ({self.sql(e, 'this')})",
+            TableSyntax: lambda self, e: e.args["text"],
+            CalledSet: lambda self, e: _print_called(self, e),
+            RowsOf: lambda self, e: _print_rows_of(self, e),
         }
 
 
 def _plain(text: str) -> str:
     """The first line of sqlglot's words, without the marks for a terminal."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text.splitlines()[0])
+
+
+def _print_called(generator: Any, node: CalledSet) -> str:
+    definitions = node.args["definitions"]
+    return generator.sql(node, "this") + (f" AS {definitions}" if definitions else "")
+
+
+def _print_rows_of(generator: Any, node: RowsOf) -> str:
+    calls = [generator.sql(e) for e in node.expressions]
+    is_syntax = isinstance(node.expressions[0].this, TableSyntax)
+    called = calls[0] if is_syntax else f"ROWS FROM ({', '.join(calls)})"
+    ordinality = " WITH ORDINALITY" if node.args["ordinality"] else ""
+    joins = "".join(generator.sql(j) for j in node.args.get("joins") or [])
+    lateral = "LATERAL " if node.args["lateral"] else ""
+    return f"{lateral}{called}{ordinality} AS {generator.sql(node, 'alias')}{joins}"
 
 
 def _print_syntax_call(generator: Any, node: SyntaxCall) -> str:

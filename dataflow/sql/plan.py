@@ -299,11 +299,16 @@ class Remember:
 @keeps_hash
 @dataclass(frozen=True)
 class SetCall:
-    """A function that returns rows: sql with $1, $2 ... for the arguments; fields: its columns."""
+    """A function that returns rows: sql with $1, $2 ... for the arguments.
+
+    It has `width` columns; fields: those at `columns`, the others are not asked for.
+    """
 
     sql: str
     arguments: tuple[Expression, ...]
     fields: tuple[Field, ...]
+    width: int
+    columns: tuple[int, ...]
 
 
 @keeps_hash
@@ -313,7 +318,9 @@ class TableFunction:
     ones are padded with NULLs.
 
     Fields: the input's, each call's, then the ordinality (bigint from 1) where asked for.
-    is_outer: an input row without any row of the calls stays, padded.
+    is_outer: an input row without any row of the calls (for which `condition` is true, which
+    reads input and call columns) stays, padded. in_select: the calls are whole expressions of a
+    select list around functions of sets, one column each.
     """
 
     input: Plan
@@ -321,6 +328,8 @@ class TableFunction:
     has_ordinality: bool
     is_outer: bool
     fields: tuple[Field, ...]
+    condition: Expression | None = None
+    in_select: bool = False
 
 
 @keeps_hash

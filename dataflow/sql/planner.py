@@ -30,8 +30,7 @@ def plan_view(query: str, analyzer: Analyzer) -> ViewPlan:
     SourceError: a relation cannot be followed. analyzer is open for the time of the call.
     """
     analysis = analyzer.analyze(one_query(query))
-    aggregates = frozenset(r.name for r in analysis.routines if r.kind == "a")
-    context = Context(analyzer, analysis.text, query, aggregates)
+    context = Context(analyzer, analysis.text, query).calling(analysis)
     check_routines(context, analysis)
     check_moments(context, analysis.text)
     try:

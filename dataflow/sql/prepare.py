@@ -39,6 +39,7 @@ from dataflow.sql.plan import (
     SemiJoin,
     SetOperation,
     SingleRow,
+    TableFunction,
     UnionAll,
     Values,
     fold,
@@ -184,6 +185,21 @@ def _aggregate(plan: Aggregate, input: Plan) -> Plan:
     return project(Aggregate(below_plan, tuple(keys), tuple(calls), fields), above, plan.fields)
 
 
+def _table_function(plan: TableFunction, input: Plan) -> Plan:
+    """Arguments as plain columns."""
+    below, arguments = _widened(input, [a for c in plan.calls for a in c.arguments])
+    given = iter(arguments)
+    calls = tuple(replace(c, arguments=tuple(next(given) for _ in c.arguments)) for c in plan.calls)
+    width, extra = len(plan.input.fields), len(below.fields) - len(plan.input.fields)
+    condition = _shifted(plan.condition, width, extra)
+    fields = (*below.fields, *plan.fields[width:])
+    called = replace(plan, input=below, calls=calls, condition=condition, fields=fields)
+    if extra == 0:
+        return called
+    kept = references(plan.fields[:width]) + references(plan.fields[width:], width + extra)
+    return project(called, kept, plan.fields)
+
+
 def _key_form(expression: Expression) -> Expression:
     form = key_form(expression)
     if form is None:
@@ -272,4 +288,5 @@ _CHANGES: dict[type, Callable[..., Plan]] = {
     SingleRow: lambda plan, input: SingleRow(input),
     Remember: lambda plan, input: replace(plan, input=input),
     Recursive: _recursive,
+    TableFunction: _table_function,
 }

@@ -6,6 +6,7 @@ Joins carry their whole condition as residual here; the rules make keys of its e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -14,11 +15,13 @@ from dataflow.schema import Field
 from dataflow.sql.analysis import Analysis, Table
 from dataflow.sql.nullability import is_nullable
 from dataflow.sql.parse import parse
-from dataflow.sql.plan import Join, Plan, Project, Scan, Values
+from dataflow.sql.parse_functions import RowsOf
+from dataflow.sql.plan import Filter, Join, Plan, Project, Scan, TableFunction, Values
 from dataflow.sql.routines import check_routines
 from dataflow.sql.scalars import Scalars, equality, native_call
 from dataflow.sql.scope import Context, FromEntry, Scope, Visible, nullable
-from dataflow.sql.shapes import conjuncts
+from dataflow.sql.set_functions import bind_rows_of
+from dataflow.sql.shapes import bare, conjuncts
 from dataflow.sql.subqueries import BindQuery, all_of, membership_of, scalar_subquery
 from dataflow.types import SqlType
 
@@ -54,13 +57,49 @@ class Relations:
                 "join the subquery on conditions instead, grouped by what it is joined on",
                 "lateral",
             )
-        if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table | exp.Subquery):
+        if isinstance(node, RowsOf):
+            return self._functions(NOTHING, node)
+        if isinstance(node, exp.Subquery) and isinstance(
+            node.this, exp.Table | exp.Subquery | RowsOf
+        ):
             return _aliased(self._joined(node.this, node.this.args.get("joins") or []), node)
         if isinstance(node, exp.Subquery | exp.Values) or isinstance(node.this, exp.Values):
             return self._derived(node)
         if isinstance(node, exp.Table):
             return self._table(node)
         raise self._context.refuse("this form of FROM is not maintained", "use a subquery")
+
+    def _functions(self, left: FromEntry, node: RowsOf) -> FromEntry:
+        """Functions beside the rows of the entry before them."""
+        scope = Scope(left)
+        names = column_atom(self._context, scope)
+
+        def atom(inner: exp.Expr) -> ColumnRef | None:
+            found = names(inner)
+            return found or scalar_subquery(self._context, scope, inner, self._bind_query)
+
+        return bind_rows_of(self._context, scope, left, node, atom)
+
+    def _function_join(self, left: FromEntry, join: exp.Join) -> FromEntry:
+        """[CROSS | LEFT] JOIN with functions, which may read the left side."""
+        entry = self._functions(left, join.this)
+        on = join.args.get("on")
+        if (join.args.get("side") or "").upper() == "LEFT":
+            plan = entry.plan
+            assert isinstance(plan, TableFunction)
+            n = len(plan.input.fields)
+            fields = plan.fields[:n] + nullable(plan.fields[n:])
+            entry = replace(entry, plan=replace(plan, is_outer=True, fields=fields))
+        if on is None or isinstance(bare(on), exp.Boolean):
+            return entry
+        scope = Scope(entry)
+        atom = self._on_atom(scope, {})
+        condition = all_of(Scalars(self._context, atom).bind(conjuncts(on)))
+        plan = entry.plan
+        if isinstance(plan, TableFunction) and plan.is_outer:
+            return replace(entry, plan=replace(plan, condition=condition))
+        assert condition is not None
+        return replace(entry, plan=Filter(plan, condition))
 
     def _derived(self, node: exp.Expr) -> FromEntry:
         query = node if isinstance(node, exp.Values) else node.this
@@ -69,13 +108,6 @@ class Relations:
         return _aliased(FromEntry(plan, (), star), node)
 
     def _table(self, node: exp.Table) -> FromEntry:
-        if node.args.get("rows_from") or not isinstance(node.this, exp.Identifier):
-            name = node.this.name if isinstance(node.this, exp.Expr) else "rows from"
-            raise self._context.refuse(
-                "a function in FROM is not maintained",
-                "store its rows in a table",
-                *(name.lower().split() if name else ()),
-            )
         if node.args.get("sample"):
             raise self._context.refuse(
                 "TABLESAMPLE is not maintained", "select by a condition", "tablesample"
@@ -104,15 +136,10 @@ class Relations:
         return self._generated(scan, found, star)
 
     def _ordinary_view(self, found: Analysis) -> Plan:
-        aggregates = frozenset(r.name for r in found.routines if r.kind == "a")
-        context = Context(
-            self._context.analyzer,
-            found.text,
-            self._context.query,
-            aggregates,
-            self._context.warnings,
-            relations=self._context.relations,
-        )
+        above = self._context
+        context = Context(above.analyzer, found.text, above.query, warnings=above.warnings)
+        context.relations = above.relations
+        context.calling(found)
         check_routines(context, found)
         plan = self._bind_query(context, parse(found.text))
         names = tuple(f.name for f in found.fields)
@@ -140,9 +167,11 @@ class Relations:
         return plan, tuple((name, positions[name]) for name, _ in table.columns)
 
     def _join(self, left: FromEntry, join: exp.Join) -> FromEntry:
-        right = self._entry(join.this)
         kind = _SIDES[(join.args.get("side") or "").upper()]
         on, using = join.args.get("on"), join.args.get("using")
+        if isinstance(join.this, RowsOf) and kind in ("inner", "left") and not using:
+            return self._function_join(left, join)
+        right = self._entry(join.this)
         crossed: dict[str, int] = {}
         if on is not None:
             left, right, crossed = self._with_subqueries(kind, left, right, on)

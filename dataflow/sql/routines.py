@@ -26,7 +26,15 @@ _PINNED = frozenset(
         *("array_to_string", "array_to_json", "row_to_json", "to_json", "to_jsonb"),
         *("json_build_object", "json_build_array", "jsonb_build_object", "jsonb_build_array"),
         *("string_to_array", "text_to_array", "textanycat", "anytextcat", "array_to_text"),
-        *("jsonb_path_exists_tz", "jsonb_path_query_first_tz", "jsonb_path_match_tz"),
+        *("json_to_record", "json_to_recordset", "json_populate_record", "json_populate_recordset"),
+        *("jsonb_to_record", "jsonb_to_recordset", "jsonb_populate_record"),
+        *("jsonb_populate_recordset", "jsonb_path_query_tz", "jsonb_path_query_array_tz"),
+        *(
+            "generate_series",
+            "jsonb_path_exists_tz",
+            "jsonb_path_query_first_tz",
+            "jsonb_path_match_tz",
+        ),
     }
 )
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "cmp")
@@ -83,13 +91,6 @@ def _check(context: Context, routine: Routine) -> None:
             f'the function "{routine.name}" is volatile',
             hint="a view must give the same rows from the same tables; if the function does, "
             "declare it IMMUTABLE",
-            position=position,
-        )
-    if routine.returns_set:
-        raise SqlError(
-            "sql.not_maintained",
-            f'the set-returning function "{routine.name}" is not maintained',
-            hint="store its rows in a table",
             position=position,
         )
     if routine.volatility == "s" and routine.name in _CLOCK:

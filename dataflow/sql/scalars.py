@@ -20,7 +20,16 @@ from dataflow.expressions.keys import key_form
 from dataflow.sql.parse import Operation, Quantified, SyntaxCall, Test
 from dataflow.sql.routines import warn_of_stable
 from dataflow.sql.scope import Context, span_of
-from dataflow.sql.shapes import OPERATORS, TRIMS, bare, flatten, operands, plain_literal
+from dataflow.sql.shapes import (
+    OPERATORS,
+    STRUCTURE,
+    TRIMS,
+    bare,
+    flatten,
+    is_value,
+    operands,
+    plain_literal,
+)
 from dataflow.types import BOOL, TEXT, SqlType, TypeKind, sql_type
 
 Atom = Callable[[exp.Expr], ColumnRef | None]
@@ -28,19 +37,6 @@ Atom = Callable[[exp.Expr], ColumnRef | None]
 _EQUALS = re.compile(r"=|OPERATOR\([^()]*\.=\)")
 _FIRST_USER_OID = 16384
 VARCHAR_OID = 1043
-# Parts of an expression that are no values themselves.
-_STRUCTURE = (
-    exp.If,
-    exp.Tuple,
-    exp.Distinct,
-    exp.Order,
-    exp.Ordered,
-    exp.Where,
-    exp.Slice,
-    exp.Star,
-    exp.Variadic,
-    Quantified,
-)
 
 
 class Scalars:
@@ -69,8 +65,14 @@ class Scalars:
         wanted: dict[str, exp.Expr] = {}
         for node in nodes:
             self._gather(node, wanted)
+        self._context.refuse_sets(wanted.values())
         self._ask_types(list(wanted))
         self._ask_constants(wanted)
+
+    def resolve(self, nodes: Sequence[exp.Expr]) -> None:
+        """Resolve the columns in nodes that are only rendered."""
+        for node in nodes:
+            self._gather(node, {})
 
     def bound(self, node: exp.Expr) -> Expression | None:
         """A learnt node; None for a value that cannot stand alone (a row of no named type)."""
@@ -91,6 +93,12 @@ class Scalars:
             text += [self._context.text[at:first], name(self._atoms[id(atom)])]
             at = last
         return "".join(text) + self._context.text[at:end]
+
+    def over_columns(self, node: exp.Expr) -> tuple[str, tuple[ColumnRef, ...]]:
+        """PostgreSQL's text of a node with $1, $2 ... for its columns, and those columns."""
+        columns = list(dict.fromkeys(self._atoms[id(a)] for a in self._atoms_in(node)))
+        sql = self.render(node, lambda c: f"${columns.index(c) + 1}")
+        return sql, tuple(columns)
 
     @property
     def columns(self) -> list[ColumnRef]:
@@ -123,7 +131,7 @@ class Scalars:
             )
         for child in operands(node):
             self._gather(child, wanted)
-        if not isinstance(node, (*_STRUCTURE, exp.Paren)) and not _is_row(node):
+        if is_value(node):
             wanted.setdefault(self.probe(node), node)
 
     def _ask_types(self, probes: list[str]) -> None:
@@ -197,10 +205,9 @@ class Scalars:
         return native if native is not None else self._in_postgres(node, type)
 
     def _in_postgres(self, node: exp.Expr, type: SqlType) -> InPostgres:
-        columns = list(dict.fromkeys(self._atoms[id(a)] for a in self._atoms_in(node)))
-        sql = self.render(node, lambda c: f"${columns.index(c) + 1}")
+        sql, columns = self.over_columns(node)
         is_stable = self._context.has_stable and self._is_stable(self.probe(node))
-        return InPostgres(sql, tuple(columns), type, is_stable)
+        return InPostgres(sql, columns, type, is_stable)
 
     def _is_stable(self, probe: str, *, is_constant: bool = False) -> bool:
         routines = self._context.analyzer.routines([c.type for c in self._columns], probe)
@@ -245,7 +252,7 @@ class Scalars:
             node = node.this
         if id(node) in self._atoms:
             return False
-        return isinstance(node, _STRUCTURE) or self._types.get(self.probe(node)) is None
+        return isinstance(node, STRUCTURE) or self._types.get(self.probe(node)) is None
 
     def _not(self, node: exp.Not, type: SqlType) -> Expression | None:
         inner = bare(node.this)
@@ -388,7 +395,3 @@ def _bytewise(expression: Expression) -> Expression:
     if isinstance(expression, Literal) and expression.type.kind == TypeKind.TEXT:
         return replace(expression, type=replace(expression.type, is_bytewise=True))
     return expression
-
-
-def _is_row(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Anonymous) and isinstance(node.this, str) and node.this == "ROW"

@@ -7,7 +7,7 @@ columns first, then the block's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
@@ -15,7 +15,7 @@ from sqlglot import exp
 from dataflow.errors import SqlError
 from dataflow.expressions.ir import ColumnRef
 from dataflow.schema import Field
-from dataflow.sql.analysis import Analyzer, Table
+from dataflow.sql.analysis import Analysis, Analyzer, Table
 from dataflow.sql.plan import Join, Plan
 from dataflow.sql.text import find_words
 
@@ -29,8 +29,9 @@ class Context:
     """One canonical text being bound: the view's own, or that of an ordinary view inside it.
 
     query is the user's text, only for positions. ctes: plan and column names by name. relations:
-    tables and ordinary views met so far, by schema and name. has_stable: stable functions are
-    called whose results our settings do not fix.
+    tables and ordinary views met so far, by schema and name. aggregates, set_functions: names of
+    functions that are called. has_stable: stable functions are called whose results our settings
+    do not fix.
     """
 
     analyzer: Analyzer
@@ -41,6 +42,30 @@ class Context:
     ctes: dict[str, tuple[Plan, tuple[str, ...]]] = field(default_factory=dict)
     has_stable: bool = False
     relations: dict[tuple[str, str], Plan | Table] = field(default_factory=dict)
+    set_functions: frozenset[str] = frozenset()
+
+    def calling(self, analysis: Analysis) -> Context:
+        """The same context, for a text that calls these functions."""
+        self.aggregates = frozenset(r.name for r in analysis.routines if r.kind == "a")
+        self.set_functions = frozenset(r.name for r in analysis.routines if r.returns_set)
+        return self
+
+    def returns_set(self, node: exp.Expr) -> bool:
+        """Whether a node calls a function that returns a set."""
+        if not self.set_functions:
+            return False
+        if isinstance(node, exp.Anonymous):
+            return node.name in self.set_functions
+        if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Func):
+            name = self.text_of(node).split("(")[0].replace('"', "")
+            return name in self.set_functions
+        return False
+
+    def refuse_sets(self, nodes: Iterable[exp.Expr]) -> None:
+        """Refuse calls of functions of sets among nodes that stand for one value."""
+        if any(self.returns_set(node) for node in nodes):
+            what = "a function that returns a set is not maintained in this place"
+            raise self.refuse(what, "call it in FROM")
 
     def text_of(self, node: exp.Expr) -> str:
         """PostgreSQL's text of a scalar node."""
@@ -139,9 +164,23 @@ class Scope:
         if text not in self._added:
             self.plan = extend(self.plan)
             self._added[text] = len(self.plan.fields) - 1
-        position = self._added[text]
+        found = self.added(text)
+        assert found is not None
+        return found
+
+    def added(self, text: str) -> ColumnRef | None:
+        """The column that was added for a text."""
+        position = self._added.get(text)
+        if position is None:
+            return None
         found = self.plan.fields[position]
         return ColumnRef(position + self.offset, found.type, found.name)
+
+    def extend(self, plan: Plan, texts: Sequence[str]) -> None:
+        """Take a plan whose last columns stand for these texts."""
+        first = len(plan.fields) - len(texts)
+        self.plan = plan
+        self._added |= {text: first + i for i, text in enumerate(texts)}
 
 
 class GroupScope(Scope):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from dataflow.expressions.ir import Literal
+from dataflow.sql.parse import Quantified
 from dataflow.types import SqlType, TypeKind
 
 OPERATORS = {
@@ -24,6 +25,19 @@ OPERATORS = {
 }
 TRIMS = {"both": "btrim", "leading": "ltrim", "trailing": "rtrim"}
 _NAMES = (exp.Identifier, exp.DataType, exp.DataTypeParam, exp.Var, exp.TableAlias, exp.Table)
+# Parts of an expression that are no values themselves.
+STRUCTURE = (
+    exp.If,
+    exp.Tuple,
+    exp.Distinct,
+    exp.Order,
+    exp.Ordered,
+    exp.Where,
+    exp.Slice,
+    exp.Star,
+    exp.Variadic,
+    Quantified,
+)
 _INTEGERS = (TypeKind.INT2, TypeKind.INT4, TypeKind.INT8, TypeKind.DECIMAL)
 
 
@@ -75,3 +89,9 @@ def operands(node: exp.Expr) -> Iterator[exp.Expr]:
     for child in node.iter_expressions():
         if not isinstance(child, _NAMES):
             yield child
+
+
+def is_value(node: exp.Expr) -> bool:
+    """Whether a node may have a type: no part of another one, no ROW(...)."""
+    is_row = isinstance(node, exp.Anonymous) and isinstance(node.this, str) and node.this == "ROW"
+    return not isinstance(node, (*STRUCTURE, exp.Paren)) and not is_row

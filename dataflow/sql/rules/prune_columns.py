@@ -20,6 +20,8 @@ from dataflow.sql.plan import (
     Project,
     Scan,
     SemiJoin,
+    SetCall,
+    TableFunction,
     UnionAll,
     Values,
     fold,
@@ -74,6 +76,11 @@ def _wishes(plan: Plan, wanted: set[int]) -> list[set[int]]:
         return [_all([*plan.groups, *parts])]
     if isinstance(plan, UnionAll):
         return [wanted for _ in plan.inputs]
+    if isinstance(plan, TableFunction):
+        condition = columns_of(plan.condition) if plan.condition else set()
+        arguments = _all(a for c in plan.calls for a in c.arguments)
+        n = len(plan.input.fields)
+        return [{i for i in wanted | condition if i < n} | arguments]
     # What compares or numbers whole rows reads all of its inputs' columns.
     return [set(range(len(i.fields))) for i in inputs_of(plan)]
 
@@ -103,6 +110,8 @@ def _rebuilt(plan: Plan, kept: list[int], inputs: list[Pruned]) -> Pruned:
             for found, below in zip(inputs, plan.inputs, strict=True)
         )
         return UnionAll(same, _pick(plan.fields, kept)), _places(kept)
+    if isinstance(plan, TableFunction):
+        return _table_function(plan, set(kept), inputs[0])
     whole = [
         _exact(found, below.fields, range(len(below.fields)))
         for found, below in zip(inputs, inputs_of(plan), strict=True)
@@ -159,6 +168,38 @@ def _aggregate(plan: Aggregate, wanted: list[int], found: Pruned) -> Pruned:
     remapped = tuple(plan.calls[i - n].over(lambda e: remap(e, at)) for i in kept[n:])
     groups = tuple(remap(g, at) for g in plan.groups)
     return Aggregate(below, groups, remapped, _pick(plan.fields, kept)), _places(kept)
+
+
+def _table_function(plan: TableFunction, wanted: set[int], input: Pruned) -> Pruned:
+    """Every call stays, since the longest makes the rows; of its columns those that are read."""
+    wanted = wanted | (columns_of(plan.condition) if plan.condition else set())
+    position = len(plan.input.fields)
+    below, at = input[0], dict(input[1])
+    next_position = len(below.fields)
+    calls: list[SetCall] = []
+    fields = list(below.fields)
+    for old, new in at.items():
+        fields[new] = plan.fields[old]
+    for call in plan.calls:
+        kept = [i for i in range(len(call.fields)) if position + i in wanted]
+        at |= {position + i: next_position + j for j, i in enumerate(kept)}
+        calls.append(
+            replace(
+                call,
+                arguments=tuple(remap(a, at) for a in call.arguments),
+                fields=_pick(call.fields, kept),
+                columns=tuple(call.columns[i] for i in kept),
+            )
+        )
+        fields += [plan.fields[position + i] for i in kept]
+        position, next_position = position + len(call.fields), next_position + len(kept)
+    has_ordinality = plan.has_ordinality and position in wanted
+    if has_ordinality:
+        at[position] = next_position
+        fields.append(plan.fields[position])
+    condition = remap(plan.condition, at) if plan.condition else None
+    pruned = replace(plan, input=below, calls=tuple(calls), has_ordinality=has_ordinality)
+    return replace(pruned, condition=condition, fields=tuple(fields)), at
 
 
 def _all(expressions: Iterable[Expression]) -> set[int]:

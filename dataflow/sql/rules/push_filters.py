@@ -21,6 +21,7 @@ from dataflow.sql.plan import (
     Project,
     SemiJoin,
     SetOperation,
+    TableFunction,
     UnionAll,
     inputs_of,
 )
@@ -81,6 +82,10 @@ class _Pushing:
             below = [p for p in parts if _may_pass(p, plan)]
             moved = [substitute(p, plan.expressions) for p in below]
             return _keep(replace(plan, input=self._push(plan.input, moved)), parts, below)
+        if isinstance(plan, TableFunction):
+            n = len(plan.input.fields)
+            below = [p for p in parts if all(i < n for i in columns_of(p))]
+            return _keep(replace(plan, input=self._push(plan.input, below)), parts, below)
         if isinstance(plan, Aggregate):
             groups = set(range(len(plan.groups)))
             below = [

@@ -6,12 +6,15 @@ from tests.harness.schemas.events import EVENTS
 from tests.harness.schemas.figures import FIGURES
 from tests.harness.schemas.graph import GRAPH
 from tests.harness.schemas.hr import HR
+from tests.harness.schemas.lists import LISTS
 from tests.harness.schemas.logs import LOGS
 from tests.harness.schemas.odd import ODD
 from tests.harness.schemas.shop import SHOP
 from tests.harness.schemas.tpch import TPCH
 from tests.harness.schemas.wide import WIDE
 
-SCHEMAS = {s.name: s for s in (SHOP, HR, BANK, EVENTS, WIDE, LOGS, ODD, TPCH, FIGURES, GRAPH)}
+SCHEMAS = {
+    s.name: s for s in (SHOP, HR, BANK, EVENTS, WIDE, LOGS, LISTS, ODD, TPCH, FIGURES, GRAPH)
+}
 
 __all__ = ["SCHEMAS", "TableSpec", "TestSchema"]

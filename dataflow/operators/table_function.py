@@ -1,0 +1,150 @@
+"""Functions of sets: each row beside the rows that functions make of it.
+
+Invariant: a row's retraction finds the same rows as its insertion did, since the functions depend
+on nothing but the row. PostgreSQL runs them side by side, in FROM or in a select list, so that
+padding and nesting are its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dataflow.delta import Column, Delta
+from dataflow.errors import InvariantError
+from dataflow.expressions.compile import compile_expression
+from dataflow.expressions.evaluator import RowErrors
+from dataflow.expressions.ir import ColumnRef
+from dataflow.operators.base import Context, kinds_of, types_of
+from dataflow.operators.filter import is_true
+from dataflow.sql.plan import SetCall, TableFunction
+from dataflow.sql.text import tokens
+
+# Rows of the input for which functions run at a time: their answers are in memory together.
+SLICE_ROWS = 10_000
+_TABLE_SYNTAX = ("XMLTABLE(", "JSON_TABLE(")
+Answer = tuple[np.ndarray, tuple[Column, ...], RowErrors]
+
+
+class TableFunctionOperator:
+    """Linear: a flat map.
+
+    State: none.
+    Cost: O(rows of the delta and rows made of them), one question a SLICE_ROWS; functions of
+    constants are asked once.
+    NULL: as each function says; what pads a shorter function or an outer row is NULL.
+    """
+
+    def __init__(self, plan: TableFunction, context: Context) -> None:
+        self._plan = plan
+        self._context = context
+        self._types = types_of(plan.input.fields)
+        self._kinds = kinds_of(plan.fields)
+        self._results = types_of(plan.fields[len(plan.input.fields) :])
+        self._used = tuple(dict.fromkeys(_column(a) for c in plan.calls for a in c.arguments))
+        self._query = query_of(plan, self._used)
+        self._constant: Answer | None = None
+        self._condition = (
+            compile_expression(plan.condition, context.evaluator) if plan.condition else None
+        )
+
+    def step(self, delta: Delta) -> Delta:
+        """The delta's rows beside what the functions make of them, with their weights."""
+        if len(delta) == 0:
+            return Delta.empty(self._kinds)
+        failed = RowErrors()
+        parts = []
+        for start in range(0, len(delta), SLICE_ROWS):
+            part = delta.slice(start, min(start + SLICE_ROWS, len(delta)))
+            made, errors = self._slice(part)
+            parts.append(made)
+            for row, (sqlstate, text) in errors.by_row.items():
+                failed.add(start + row, sqlstate, text)
+        self._context.collect(self._types, delta, failed)
+        return Delta.concat(parts).consolidate()
+
+    def _slice(self, part: Delta) -> tuple[Delta, RowErrors]:
+        """The rows made of a slice, and those of its rows that failed."""
+        n = len(part)
+        rows, columns, errors = self._answer(part)
+        made = _beside(part, rows, columns)
+        if self._condition is not None and len(rows):
+            verdict, failures = self._condition.evaluate(made.columns, len(rows))
+            for at, (sqlstate, text) in failures.by_row.items():
+                errors.add(int(rows[at]), sqlstate, text)
+            keep = is_true(verdict) & ~errors.mask(n)[rows]
+            made, rows = made.filter(keep), rows[keep]
+        if not self._plan.is_outer:
+            return made, errors
+        alone = np.bincount(rows, minlength=n) == 0
+        alone &= ~errors.mask(n)
+        index = np.flatnonzero(alone)
+        nulls = tuple(Column.nulls(t.physical, len(index)) for t in self._results)
+        return Delta.concat([made, _beside(part, index, nulls)]), errors
+
+    def _answer(self, part: Delta) -> Answer:
+        """(int64[m] rows of the slice, m values of each column of the functions, errors)."""
+        n = len(part)
+        if self._used:
+            columns = [part.columns[i] for i in self._used]
+            return self._ask(columns, np.arange(n))
+        if self._constant is None:
+            self._constant = self._ask([], np.zeros(1, np.int64))
+        rows, columns, errors = self._constant
+        failed = RowErrors({i: errors.by_row[0] for i in range(n)} if errors else {})
+        index = np.tile(np.arange(len(rows)), n)
+        return np.repeat(np.arange(n), len(rows)), tuple(c.take(index) for c in columns), failed
+
+    def _ask(self, columns: Sequence[Column], groups: np.ndarray) -> Answer:
+        types = [self._types[i] for i in self._used]
+        evaluator = self._context.evaluator
+        return evaluator.evaluate_groups(self._query, types, columns, groups, self._results)
+
+
+def query_of(plan: TableFunction, used: Sequence[int]) -> str:
+    """The query over `tidemark_row`, whose columns are the input's at `used`, in that order."""
+    sqls = [_renumbered(call, used) for call in plan.calls]
+    firsts = np.cumsum([0, *(call.width for call in plan.calls)]).tolist()
+    width = firsts.pop()
+    picked = [f + c for f, call in zip(firsts, plan.calls, strict=True) for c in call.columns]
+    shown = [f"u.c{i + 1}" for i in picked]
+    shown += ["u.n"] if plan.has_ordinality else []
+    names = [f"c{i + 1}" for i in range(width)]
+    if plan.in_select:
+        source = f"(SELECT tidemark_row.g, {', '.join(sqls)} FROM tidemark_row) AS u"
+        return f"SELECT {', '.join(['u.g', *shown])} FROM {source}({', '.join(['g', *names])})"
+    names += ["n"] if plan.has_ordinality else []
+    alias = f"u({', '.join(names)})" if names else "u"
+    source = f"{rows_from(sqls, has_ordinality=plan.has_ordinality)} AS {alias}"
+    selected = ", ".join(["tidemark_row.g", *shown])
+    return f"SELECT {selected} FROM tidemark_row, LATERAL {source}"
+
+
+def rows_from(sqls: Sequence[str], *, has_ordinality: bool = False) -> str:
+    """The calls as one entry of FROM."""
+    if sqls[0].startswith(_TABLE_SYNTAX):
+        return sqls[0]
+    return f"ROWS FROM ({', '.join(sqls)}){' WITH ORDINALITY' if has_ordinality else ''}"
+
+
+def _renumbered(call: SetCall, used: Sequence[int]) -> str:
+    """The call's text with $k standing for the k-th of the columns that all calls use."""
+    parts, at = [], 0
+    for token in tokens(call.sql):
+        if token.kind == "parameter":
+            column = _column(call.arguments[int(token.text[1:]) - 1])
+            parts += [call.sql[at : token.offset], f"${used.index(column) + 1}"]
+            at = token.offset + len(token.text)
+    return "".join(parts) + call.sql[at:]
+
+
+def _column(argument: object) -> int:
+    if not isinstance(argument, ColumnRef):
+        raise InvariantError("plan.operator", "an argument of a function of sets is no column")
+    return argument.index
+
+
+def _beside(part: Delta, rows: np.ndarray, columns: Sequence[Column]) -> Delta:
+    """The slice's rows at these positions beside columns of as many rows."""
+    return Delta([*(c.take(rows) for c in part.columns), *columns], part.weights[rows])

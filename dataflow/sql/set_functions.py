@@ -1,0 +1,132 @@
+"""Functions that return sets: entries of FROM, and calls in a select list or GROUP BY.
+
+In FROM a function may read every entry before it. In a select list the expressions around such
+functions are computed together, after grouping and windows: they end with the longest one, and
+PostgreSQL itself pads and nests them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sqlglot import exp
+
+from dataflow.expressions.ir import ColumnRef, Expression
+from dataflow.operators.table_function import rows_from
+from dataflow.schema import Field
+from dataflow.sql.parse_functions import RowsOf
+from dataflow.sql.plan import SetCall, TableFunction
+from dataflow.sql.scalars import Scalars, operands
+from dataflow.sql.scope import Context, FromEntry, Scope, Visible
+from dataflow.sql.shapes import bare
+from dataflow.types import INT8
+
+Atom = Callable[[exp.Expr], ColumnRef | None]
+# One call, never NULL: what a series is made of is no NULL.
+_NEVER_NULL = ("generate_series", "generate_subscripts")
+
+
+def bind_rows_of(
+    context: Context, scope: Scope, left: FromEntry, node: RowsOf, atom: Atom
+) -> FromEntry:
+    """An entry of FROM that calls functions, beside the entry before it, whose names they see."""
+    scalars = Scalars(context, atom)
+    parts = [part for called in node.expressions for part in _parts(called)]
+    scalars.resolve([call for call, _ in parts])
+    calls = [_call_in_from(context, scalars, call, tail) for call, tail in parts]
+    alias = node.args["alias"]
+    names = [column.name for column in alias.args.get("columns") or []]
+    made = [f for call in calls for f in call.fields]
+    has_ordinality = bool(node.args["ordinality"])
+    if has_ordinality:
+        made.append(Field("ordinality", INT8, False))
+    names += [f.name for f in made[len(names) :]]
+    fields = tuple(Field(n, f.type, f.is_nullable) for n, f in zip(names, made, strict=True))
+    below = scope.plan
+    plan = TableFunction(below, tuple(calls), has_ordinality, False, below.fields + fields)
+    star = tuple((name, len(below.fields) + i) for i, name in enumerate(names))
+    shown = (*left.visible, Visible(alias.name, star))
+    return FromEntry(plan, shown, left.star + star)
+
+
+def _parts(called: exp.Expr) -> list[tuple[exp.Expr, str]]:
+    """The calls of an entry, each with the text of its column definitions.
+
+    UNNEST(a, b) is how PostgreSQL prints unnest(a) beside unnest(b).
+    """
+    call, definitions = called.this, called.args["definitions"]
+    if isinstance(call, exp.Anonymous) and call.name == "UNNEST":
+        return [(argument, "unnest") for argument in call.expressions]
+    return [(call, f" AS {definitions}" if definitions else "")]
+
+
+def _call_in_from(context: Context, scalars: Scalars, node: exp.Expr, tail: str) -> SetCall:
+    sql, columns = scalars.over_columns(node)
+    probe = scalars.probe(node)
+    if tail == "unnest":
+        sql, probe, tail = f"unnest({sql})", f"unnest({probe})", ""
+    found = context.analyzer.columns([c.type for c in scalars.columns], rows_from([probe + tail]))
+    is_series = isinstance(node, exp.Anonymous) and node.name in _NEVER_NULL
+    fields = tuple(Field(f.name, f.type, not is_series) for f in found)
+    return SetCall(sql + tail, columns, fields, len(fields), tuple(range(len(fields))))
+
+
+def set_call_of(context: Context, scope: Scope, node: exp.Expr) -> exp.Expr | None:
+    """The first function of sets below a node that is not yet a column of the scope."""
+    if isinstance(node, exp.Query | exp.Subquery):
+        return None
+    if "span" in node.meta and scope.added(context.text_of(bare(node))):
+        return None
+    if context.returns_set(node):
+        return node
+    for child in operands(node):
+        found = set_call_of(context, scope, child)
+        if found is not None:
+            return found
+    return None
+
+
+def add_set_calls(context: Context, scope: Scope, nodes: Sequence[exp.Expr], atom: Atom) -> None:
+    """Make columns of the scope of the nodes that hold functions of sets: they run side by side.
+
+    From then on such a node, parentheses around it left aside, is found by its text.
+    """
+    held = {}
+    for node in nodes:
+        inner = bare(node)
+        if set_call_of(context, scope, inner) is not None:
+            held.setdefault(context.text_of(inner), inner)
+    if not held:
+        return
+    scalars = Scalars(context, atom)
+    scalars.resolve(list(held.values()))
+    types = context.analyzer.types(
+        [c.type for c in scalars.columns], [scalars.probe(n) for n in held.values()]
+    )
+    calls = []
+    for node, type in zip(held.values(), types, strict=True):
+        sql, columns = scalars.over_columns(node)
+        calls.append(SetCall(sql, columns, (Field("set", type),), 1, (0,)))
+    below = scope.plan
+    fields = below.fields + tuple(f for c in calls for f in c.fields)
+    plan = TableFunction(below, tuple(calls), False, False, fields, in_select=True)
+    scope.extend(plan, list(held))
+
+
+def bind_selected(
+    context: Context,
+    scope: Scope,
+    nodes: Sequence[exp.Expr],
+    others: Sequence[exp.Expr],
+    atom: Atom,
+) -> list[Expression]:
+    """The select list. others: what of ORDER BY and DISTINCT ON may add functions of sets.
+
+    What holds no such function is bound first: windows are computed below.
+    """
+    plain = [n for n in nodes if set_call_of(context, scope, bare(n)) is None]
+    bound = dict(zip(map(id, plain), Scalars(context, atom).bind(plain), strict=True))
+    add_set_calls(context, scope, [*nodes, *others], atom)
+    rest = [n for n in nodes if id(n) not in bound]
+    bound |= dict(zip(map(id, rest), Scalars(context, atom).bind(rest), strict=True))
+    return [bound[id(n)] for n in nodes]
