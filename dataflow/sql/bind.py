@@ -13,6 +13,7 @@ from sqlglot import exp
 
 from dataflow.expressions.ir import ColumnRef, Expression, columns_of, remap
 from dataflow.sql.aggregates import Grouping, find_aggregates
+from dataflow.sql.grouping_sets import bind_grouping, group_keys
 from dataflow.sql.marks import Marks
 from dataflow.sql.plan import Filter, Plan
 from dataflow.sql.relations import NOTHING, Relations, column_atom, project
@@ -162,11 +163,9 @@ def bind_groups(context: Context, scope: Scope, select: exp.Select) -> Scope:
         above.append(having.this)
     if group is None and having is None and not find_aggregates(context, above):
         return scope
-    if group is not None:
-        refuse_grouping_sets(context, group)
-    atom, groups = block_atom(context, scope), group.expressions if group else []
-    add_set_calls(context, scope, groups, atom)
-    grouped = Grouping(context, scope, atom).bind(groups, above)
+    atom = block_atom(context, scope)
+    add_set_calls(context, scope, group_keys(group.expressions if group else []), atom)
+    grouped = bind_grouping(context, Grouping(context, scope, atom), group, above)
     apply_conditions(context, grouped, having.this if having is not None else None)
     return grouped
 
@@ -230,15 +229,3 @@ def block_atom(context: Context, scope: Scope) -> Atom:
         return found or Marks(context, scope, atom).column(node, bind_query, bind_block)
 
     return atom
-
-
-def refuse_grouping_sets(context: Context, group: exp.Group) -> None:
-    """GROUPING SETS, CUBE and ROLLUP."""
-    kinds = ((exp.GroupingSets, "grouping sets"), (exp.Cube, "cube"), (exp.Rollup, "rollup"))
-    for kind, word in kinds:
-        if group.find(kind):
-            raise context.refuse(
-                f"{word.upper()} is not maintained",
-                "write one GROUP BY for each set and UNION ALL them",
-                *word.split()[:1],
-            )

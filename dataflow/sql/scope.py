@@ -198,6 +198,10 @@ class GroupScope(Scope):
         self._below = below
         self._columns = columns
 
+    def over(self, plan: Plan, added: dict[str, int]) -> GroupScope:
+        """The same names over a plan whose first columns are the same; and some by their text."""
+        return GroupScope(plan, {**self._positions, **added}, self._below, self._columns)
+
     def find(self, table: str, name: str, text: str) -> int | None:
         """Position of a group expression or aggregate call."""
         if text in self._positions:

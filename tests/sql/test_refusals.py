@@ -17,9 +17,6 @@ NOT_MAINTAINED = [
     ("SELECT DISTINCT ON (city) city FROM customers", "DISTINCT ON", (1, 8)),
     ("SELECT c.id FROM customers c, LATERAL (SELECT c.id) x", "LATERAL", (1, 31)),
     ("SELECT id FROM customers TABLESAMPLE bernoulli (10)", "TABLESAMPLE", (1, 26)),
-    ("SELECT city FROM customers GROUP BY GROUPING SETS ((city), ())", "GROUPING SETS", (1, 37)),
-    ("SELECT city FROM customers GROUP BY ROLLUP (city)", "ROLLUP", (1, 37)),
-    ("SELECT city FROM customers GROUP BY CUBE (city)", "CUBE", (1, 37)),
     (
         "SELECT (SELECT max(o.total) FROM orders o WHERE o.customer = c.id) AS m FROM customers c",
         "correlated scalar subquery",
