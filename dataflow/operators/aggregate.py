@@ -34,6 +34,7 @@ from dataflow.operators.linear import (
 )
 from dataflow.operators.number_moments import NumberMoments
 from dataflow.operators.pairs import plain_columns
+from dataflow.operators.percentiles import PERCENTILES, Percentiles, Wanted
 from dataflow.operators.recomputed import Recomputed
 from dataflow.operators.sparse_sums import Family, Ledger, SparseSums
 from dataflow.sql.plan import Aggregate, AggregateCall
@@ -61,7 +62,7 @@ class AggregateOperator:
     recomputed (see Recomputed).
     State: one vector of sums for each group (rows, counts, sums of integers and fixed point);
     ledgers of exact sums for other numbers; the distinct values of each group for min, max and
-    DISTINCT.
+    DISTINCT, the ordered ones for percentiles.
     Cost: O(rows of the delta); min and max read a group again when its extreme is retracted.
     NULL: a group of its own as a key; ignored by every aggregate but count(*).
     """
@@ -76,6 +77,7 @@ class AggregateOperator:
         self._distinct: dict[int, DistinctValues] = {}
         self._sparse: dict[Place, SparseSums] = {}
         self._extremes: dict[int, Extremes] = {}
+        self._percentiles: dict[tuple[int, bool], Percentiles] = {}
         parts: list[Part] = [ROWS] if self._keys else [ROWS, EMITTED]
         self._recomputed_count = 0
         self._results = [self._result(call, parts) for call in plan.calls]
@@ -170,12 +172,24 @@ class AggregateOperator:
             self._extremes_of(column, type).want(function)
             shown = _shown_as(type, call.field.type)
             return lambda epoch: (shown(epoch.extremes(column)[function]), RowErrors())
+        if function in PERCENTILES:
+            return self._percentile(call, column, type)
         feed = self._feed(call, column, type)
         if is_linear(function, type):
             linear = LinearCall(function, column, type, feed)
             parts.extend(linear.parts)
             return lambda epoch: (linear.result(epoch.sums), RowErrors())
         return self._exact(call, (column,), feed)
+
+    def _percentile(self, call: AggregateCall, column: int, type: SqlType) -> Callable:
+        place, wanted = (column, call.is_descending), (call.function, call.fraction)
+        if place not in self._percentiles:
+            self._percentiles[place] = Percentiles(
+                self._context, self._key_kinds, (column, type), is_descending=place[1]
+            )
+        self._percentiles[place].want(*wanted)
+        shown = _shown_as(type, call.field.type)
+        return lambda epoch: (shown(epoch.percentiles(place)[wanted]), RowErrors())
 
     def _exact(self, call: AggregateCall, columns: tuple[int, ...], feed: int) -> Callable:
         """The result of a call that is kept as a ledger of exact sums."""
@@ -211,6 +225,12 @@ class AggregateOperator:
     def advance_extremes(self, column: int, touched: Touched, feed: Feed) -> dict[str, Column]:
         """Step the extremes of a column, once an epoch."""
         return self._extremes[column].advance(touched, feed)
+
+    def advance_percentiles(
+        self, place: tuple[int, bool], touched: Touched, feed: Feed
+    ) -> dict[Wanted, Column]:
+        """Step the percentiles of a column in a direction, once an epoch."""
+        return self._percentiles[place].advance(touched, feed)
 
     def advance_ledgers(self, place: Place, touched: Touched, feed: Feed) -> list[Ledger]:
         """Step the exact sums of a place, once an epoch."""
@@ -251,6 +271,7 @@ class _Epoch:
         self.recomputed: list[Column] = []
         self.failures = RowErrors()
         self._extremes: dict[int, dict[str, Column]] = {}
+        self._percentiles: dict[tuple[int, bool], dict[Wanted, Column]] = {}
         self._ledgers: dict[Place, list[Ledger]] = {}
 
     def extremes(self, column: int) -> dict[str, Column]:
@@ -258,6 +279,13 @@ class _Epoch:
             feed = self._feeds[INPUT]
             self._extremes[column] = self._operator.advance_extremes(column, self._touched, feed)
         return self._extremes[column]
+
+    def percentiles(self, place: tuple[int, bool]) -> dict[Wanted, Column]:
+        if place not in self._percentiles:
+            feed = self._feeds[INPUT]
+            found = self._operator.advance_percentiles(place, self._touched, feed)
+            self._percentiles[place] = found
+        return self._percentiles[place]
 
     def ledgers(self, place: Place) -> list[Ledger]:
         if place not in self._ledgers:

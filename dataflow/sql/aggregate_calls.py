@@ -40,7 +40,8 @@ class CallShape:
     """A call taken apart. node: all of it, FILTER included; call: the function's own node.
 
     arguments: without DISTINCT, ORDER BY and VARIADIC around them; for WITHIN GROUP the direct
-    ones. order: inside the parentheses; within: of WITHIN GROUP, None for a plain aggregate.
+    ones. order: inside the parentheses; within: of WITHIN GROUP, None for a plain aggregate;
+    is_descending: its first key.
     """
 
     node: exp.Expr
@@ -51,6 +52,7 @@ class CallShape:
     within: tuple[exp.Expr, ...] | None
     condition: exp.Expr | None
     is_distinct: bool
+    is_descending: bool
 
     @property
     def operands(self) -> tuple[exp.Expr, ...]:
@@ -75,11 +77,13 @@ def aggregate_name(context: Context, node: exp.Expr) -> str | None:
 
 def shape_of(context: Context, node: exp.Expr) -> CallShape:
     """An aggregate call taken apart."""
-    call, condition, within = node, None, None
+    call, condition, within, is_descending = node, None, None, False
     if isinstance(call, exp.Filter):
         condition, call = call.expression.this, call.this
     if isinstance(call, exp.WithinGroup):
-        within, call = tuple(o.this for o in call.expression.expressions), call.this
+        ordered = call.expression.expressions
+        within, is_descending = tuple(o.this for o in ordered), bool(ordered[0].args.get("desc"))
+        call = call.this
     inner = call.expression if isinstance(call, exp.Dot) else call
     arguments, order, is_distinct = list(inner.expressions), [], False
     if inner.args.get("order") is not None:
@@ -100,6 +104,7 @@ def shape_of(context: Context, node: exp.Expr) -> CallShape:
         within,
         condition,
         is_distinct,
+        is_descending,
     )
 
 

@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from sqlglot import exp
 
 from dataflow.errors import SqlError
-from dataflow.expressions.ir import ColumnRef, Expression, OuterRef, children
+from dataflow.expressions.ir import ColumnRef, Expression, Literal, OuterRef, children
 from dataflow.expressions.keys import key_form
 from dataflow.operators.extremes import LEAST
 from dataflow.operators.float_moments import PAIR_FUNCTIONS
+from dataflow.operators.percentiles import PERCENTILES
 from dataflow.schema import Field
 from dataflow.sql.aggregate_calls import (
     CallShape,
@@ -181,6 +182,8 @@ class Grouping:
 
     def _native(self, shape: CallShape, field: Field) -> AggregateCall | None:
         """The call as it is maintained without PostgreSQL, None where it is not."""
+        if shape.name in PERCENTILES:
+            return self._percentile(shape, field)
         function = _NATIVE.get(shape.name)
         if function is None or shape.within is not None or isinstance(shape.call, SyntaxCall):
             return None
@@ -212,6 +215,32 @@ class Grouping:
             )
         argument = bound[0] if bound else None
         return AggregateCall(function, argument, is_distinct, condition, field)
+
+    def _percentile(self, shape: CallShape, field: Field) -> AggregateCall | None:
+        """One constant percentile of values that are equal only where they print alike."""
+        fraction = self._bound(shape.arguments[0])
+        value = self._bound(shape.within[0]) if shape.within else None
+        if not isinstance(fraction, Literal) or fraction.type.kind is not TypeKind.FLOAT8:
+            return None
+        is_inside = fraction.text is not None and 0 <= float(fraction.text) <= 1
+        if value is None or not is_inside:
+            return None
+        kind = value.type.kind
+        if shape.name == "percentile_cont" and kind is not TypeKind.FLOAT8:
+            return None
+        reference = ColumnRef(0, value.type)
+        is_native = kind is not TypeKind.OPAQUE and key_form(reference) == reference
+        if not is_native and kind not in (TypeKind.FLOAT4, TypeKind.FLOAT8):
+            return None
+        return AggregateCall(
+            shape.name,
+            value,
+            False,
+            self._bound(shape.condition),
+            field,
+            fraction=float(fraction.text or 0),
+            is_descending=shape.is_descending,
+        )
 
     def _bound(self, node: exp.Expr | None) -> Expression | None:
         return None if node is None else self._scalars.bound(node)

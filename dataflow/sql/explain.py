@@ -10,6 +10,7 @@ from typing import Any
 
 from dataflow.expressions.ir import ColumnRef, Expression, InPostgres, Literal, OuterRef, children
 from dataflow.expressions.sql_text import with_arguments
+from dataflow.operators.percentiles import PERCENTILES
 from dataflow.schema import Field
 from dataflow.sql.plan import (
     Aggregate,
@@ -196,6 +197,8 @@ def _call(call: AggregateCall, fields: tuple[Field, ...]) -> str:
         return f"{shown}{condition} recomputed in PostgreSQL"
     operands = (call.argument,) if call.argument is not None else call.arguments
     argument = ", ".join(_text(e, fields) for e in operands) or "*"
+    if call.function in PERCENTILES:
+        argument = f"{call.fraction} of {argument}{' descending' * call.is_descending}"
     distinct = "distinct " if call.is_distinct else ""
     condition = f" filter {_text(call.filter, fields)}" if call.filter else ""
     return f"{call.function}({distinct}{argument}){condition}"

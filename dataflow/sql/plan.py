@@ -111,7 +111,8 @@ class AggregateCall:
     """One aggregate call; "count" without argument is count(*).
 
     field is the output field: its type is PostgreSQL's for the whole call. Without `sql` the call
-    is maintained natively: of one `argument`, or of two `arguments` (corr and its like).
+    is maintained natively: of one `argument`, or of two `arguments` (corr and its like);
+    percentile_cont and percentile_disc at `fraction` of the argument's order.
     sql: PostgreSQL's text of a call that is recomputed there, up to FILTER, with $1, $2 ... for
     `arguments`. The first `direct` of them have one value in a group (WITHIN GROUP's direct
     arguments); equal values of those at the positions `alike` stand as the least by text.
@@ -126,6 +127,8 @@ class AggregateCall:
     sql: str = ""
     direct: int = 0
     alike: tuple[int, ...] = ()
+    fraction: float = 0.0
+    is_descending: bool = False
 
     @property
     def operands(self) -> tuple[Expression, ...]:

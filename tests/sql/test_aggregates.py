@@ -306,6 +306,51 @@ def test_a_row_costs_the_same_in_a_large_group(database: Database, size: int) ->
     assert store.reset() <= 20
 
 
+@pytest.mark.parametrize("size", [1000, 20_000])
+def test_a_percentile_costs_the_same_in_a_large_group(database: Database, size: int) -> None:
+    """Nodes of at most 128 rows, a few for each look."""
+    database.execute(DDL)
+    store = CountingStore()
+    query = (
+        "SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY d) AS a, "
+        "percentile_disc(0.99) WITHIN GROUP (ORDER BY d) AS b FROM t"
+    )
+    fed = Fed(database, query, store)
+    assert "recomputed" not in explain_text(fed.plan)
+    name = fed.scan.relation.name
+    delta = Delta([Column.of("f", [i / 7 for i in range(size)])], Column.of("i", [1] * size).values)
+    fed.answer.add(fed.flow.step({name: delta}), fed.plan.root.fields)
+    store.reset()
+    fed.flow.step({name: Delta.of("f", [(3.25,)])})
+    assert store.reset() <= 3000
+
+
+def test_percentiles_at_the_ends_and_of_what_is_not_finite(every_database: Database) -> None:
+    every_database.execute(DDL)
+    query = (
+        "SELECT g, percentile_cont(0) WITHIN GROUP (ORDER BY d) AS a, "
+        "percentile_cont(1) WITHIN GROUP (ORDER BY d DESC) AS b, "
+        "percentile_cont(0.3) WITHIN GROUP (ORDER BY d DESC) FILTER (WHERE v > 0) AS c, "
+        "percentile_disc(0) WITHIN GROUP (ORDER BY k DESC) AS e, "
+        "percentile_disc(0.5) WITHIN GROUP (ORDER BY k) AS f, "
+        "percentile_cont(0.5) WITHIN GROUP (ORDER BY n) AS h FROM t GROUP BY g"
+    )
+    fed = Fed(every_database, query, MemoryStore())
+    assert "recomputed" not in explain_text(fed.plan)
+    random = Random(5)
+    for _ in range(8):
+        rows = [
+            (*row[:4], random.choice(["NaN", "Infinity", "-Infinity", "1", "2.5", None]))
+            for row in _rows(random, 5)
+        ]
+        fed.change(rows, 1)
+        assert not fed.difference()
+        fed.change(rows[:3], -1)
+        assert not fed.difference()
+    error = refusal(every_database, query.replace("cont(0)", "cont(0.5, 1)"))
+    assert error.code == "sql.undefined_function"
+
+
 def test_groups_that_did_not_change_are_not_asked_again(database: Database) -> None:
     database.execute(DDL)
     store = CountingStore()
