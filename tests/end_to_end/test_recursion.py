@@ -1,0 +1,80 @@
+"""Oracle: PostgreSQL's own answer to each query that has one; what never ends there ends here.
+
+A recursion without an end has error rows until it ends again, or fails its own view; the other
+views go on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.test_views import assert_equal, flush_position
+from tests.harness.postgres import Database
+from tests.harness.service import RunningService
+
+ROADS = """
+CREATE TABLE roads (id int PRIMARY KEY, a int NOT NULL, b int NOT NULL);
+INSERT INTO roads VALUES (1, 1, 2), (2, 2, 3), (3, 5, 6), (4, 6, 5);
+"""
+REACH = """
+WITH RECURSIVE reach(place) AS (SELECT 1 UNION SELECT r.b FROM reach JOIN roads r ON r.a = place)
+SELECT place FROM reach
+"""
+WALKS = """
+WITH RECURSIVE walk(place) AS (SELECT 1 UNION ALL SELECT r.b FROM walk JOIN roads r ON r.a = place)
+SELECT place, count(*) AS n FROM walk GROUP BY place
+"""
+ABOVE = "SELECT max(place) AS last FROM walks"
+ERRORS = "SELECT sqlstate, message, count FROM tidemark.errors WHERE view = 'public.walks'"
+
+
+@pytest.mark.parametrize("road", ["live", "backfill"])
+def test_what_does_not_end_stops_no_one(database: Database, road: str, tmp_path: Path) -> None:
+    database.execute(ROADS)
+    with RunningService(database.dsn, tmp_path) as service:
+        service.create("reach", REACH, backfill="local")
+        if road == "live":
+            service.create("walks", WALKS, backfill="local")
+            database.execute("INSERT INTO roads VALUES (7, 3, 1)")
+        else:
+            database.execute("INSERT INTO roads VALUES (7, 3, 1)")
+            service.create("walks", WALKS, backfill="local")
+        service.wait("walks", flush_position(database))
+        text = "the recursion walk does not end within 10000 rounds"
+        assert database.rows(ERRORS) == [("54000", text, 1)]
+        assert database.rows("SELECT sum(n) FROM walks") == [(10001,)]
+        assert_equal(database, "reach", REACH)
+
+        database.execute("DELETE FROM roads WHERE id = 7")
+        service.wait("walks", flush_position(database))
+        assert database.rows(ERRORS) == []
+        assert_equal(database, "walks", WALKS)
+        assert_equal(database, "reach", REACH)
+
+
+def test_a_recursion_that_explodes_fails_alone(database: Database, tmp_path: Path) -> None:
+    database.execute(ROADS)
+    with RunningService(database.dsn, tmp_path) as service:
+        service.create("reach", REACH, backfill="local")
+        service.create("walks", WALKS, backfill="local")
+        service.create("above", ABOVE, backfill="local")
+        database.execute("INSERT INTO roads VALUES (8, 2, 2), (9, 2, 2)")
+        for name in ("walks", "above"):
+            error = service.await_status(name, "failed")["error"]
+            assert error["code"] == "view.recursion_too_large"
+        database.execute("INSERT INTO roads VALUES (10, 3, 9)")
+        service.wait("reach", flush_position(database))
+        assert_equal(database, "reach", REACH)
+        # Nor does a backfill hang.
+        service.create("again", WALKS, wait_s=0, backfill="local")
+        error = service.await_status("again", "failed")["error"]
+        assert error["code"] == "view.recursion_too_large"
+        for name in ("above", "walks"):
+            service.drop(name)
+        database.execute("DELETE FROM roads WHERE id IN (8, 9)")
+        service.create("walks", WALKS, backfill="local")
+        assert_equal(database, "walks", WALKS)
+        service.wait("reach", flush_position(database))
+        assert_equal(database, "reach", REACH)
