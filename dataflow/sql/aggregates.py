@@ -31,6 +31,7 @@ from dataflow.sql.plan import Aggregate, AggregateCall
 from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import Context, GroupScope, Scope
 from dataflow.sql.shapes import bare, operands
+from dataflow.sql.window_shapes import inside_window, window_of
 from dataflow.types import SqlType, TypeKind
 
 _NATIVE = {
@@ -66,30 +67,20 @@ def find_aggregates(context: Context, nodes: Sequence[exp.Expr]) -> dict[str, ex
     found: dict[str, exp.Expr] = {}
 
     def walk(node: exp.Expr) -> None:
-        if aggregate_name(context, node):
+        window = window_of(node)
+        if window is not None:
+            # The function before OVER is none of the block's aggregates; its arguments may be.
+            for part in inside_window(window):
+                walk(part)
+        elif aggregate_name(context, node):
             found.setdefault(context.text_of(node), node)
         elif not isinstance(node, exp.Query | exp.Subquery):
-            if isinstance(node, exp.Window):
-                # The function before OVER is none of the block's aggregates; its arguments may be.
-                parts = _window_parts(node)
-            else:
-                parts = operands(node)
-            for child in parts:
+            for child in operands(node):
                 walk(child)
 
     for node in nodes:
         walk(node)
     return found
-
-
-def _window_parts(node: exp.Window) -> list[exp.Expr]:
-    """What a call with OVER is made of, but the function itself."""
-    call = node.this
-    parts = [child for child in operands(node) if child is not call]
-    while isinstance(call, exp.Filter | exp.Dot):
-        parts += [call.expression] * isinstance(call, exp.Filter)
-        call = call.this if isinstance(call, exp.Filter) else call.expression
-    return parts + list(operands(call))
 
 
 class Grouping:
@@ -132,6 +123,11 @@ class Grouping:
             if isinstance(node, exp.Query | exp.Subquery):
                 return
             if "span" in node.meta and self._context.text_of(node) in {**keys, **calls}:
+                return
+            window = window_of(node)
+            if window is not None:
+                for part in inside_window(window):
+                    walk(part)
                 return
             if isinstance(node, exp.Column):
                 found.append(node)

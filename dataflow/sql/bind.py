@@ -31,6 +31,8 @@ from dataflow.sql.subqueries import (
     membership_of,
     scalar_subquery,
 )
+from dataflow.sql.window_shapes import inside_windows, window_of
+from dataflow.sql.windows import Windows, ordering_of, window_column
 from dataflow.sql.with_list import bind_ctes
 
 Atom = Callable[[exp.Expr], ColumnRef | None]
@@ -65,6 +67,9 @@ def bind_select(context: Context, select: exp.Select) -> Plan:
     scope = bind_where(context, Scope(Relations(context, bind_query).bind(select)), select)
     scope = bind_groups(context, scope, select)
     nodes, names = selected_of(select)
+    Windows(context, scope, block_atom(context, scope)).bind(
+        [*nodes, *ordering_of(select)], select.args.get("windows") or []
+    )
     atom, others = block_atom(context, scope), ordered_of(select)
     expressions = bind_selected(context, scope, nodes, others, atom)
     plan = project(scope.plan, expressions, names)
@@ -159,6 +164,7 @@ def bind_groups(context: Context, scope: Scope, select: exp.Select) -> Scope:
     """The scope after GROUP BY and HAVING; the same scope when the block has no groups."""
     group, having = select.args.get("group"), select.args.get("having")
     above = list(selected_of(select)[0])
+    above += inside_windows(select.args.get("windows"))
     if having is not None:
         above.append(having.this)
     if group is None and having is None and not find_aggregates(context, above):
@@ -207,12 +213,8 @@ def block_atom(context: Context, scope: Scope) -> Atom:
     names = column_atom(context, scope)
 
     def atom(node: exp.Expr) -> ColumnRef | None:
-        if isinstance(node, exp.Window):
-            raise context.refuse(
-                "a window function is not maintained",
-                "join with an aggregate grouped by the partition",
-                "over",
-            )
+        if window_of(node) is not None:
+            return window_column(context, scope, node)
         if "span" in node.meta and (found := scope.added(context.text_of(bare(node)))):
             return found
         if isinstance(scope, GroupScope) and "span" in node.meta:

@@ -58,7 +58,9 @@ def _check_node(plan: Plan) -> None:
         _check_aggregate(plan)
     elif isinstance(plan, TableFunction):
         _check_table_function(plan)
-    elif isinstance(plan, Window | Apply):
+    elif isinstance(plan, Window):
+        _check_window(plan)
+    elif isinstance(plan, Apply):
         width = len(plan.fields) - len(inputs_of(plan)[0].fields)
         _require(width >= 0, "at least the fields of the input")
     elif isinstance(plan, TopK):
@@ -123,6 +125,18 @@ def _check_table_function(plan: TableFunction) -> None:
     if plan.condition is not None:
         _require(plan.is_outer, "a condition only where rows stay without a match")
         _check_condition(plan.condition, plan.fields)
+
+
+def _check_window(plan: Window) -> None:
+    inputs = plan.input.fields
+    outputs = [*(f.type for f in inputs), *(c.field.type for c in plan.calls)]
+    _require([f.type for f in plan.fields] == outputs, "a field for each input column and call")
+    keys = (*plan.partition, *(k.expression for k in plan.order))
+    for expression in (*keys, *(a for c in plan.calls for a in c.arguments)):
+        _check_expression(expression, inputs)
+    for call in plan.calls:
+        if call.filter is not None:
+            _check_condition(call.filter, inputs)
 
 
 def _check_outputs(

@@ -18,6 +18,7 @@ from dataflow.sql.plan import (
     Apply,
     Distinct,
     Filter,
+    Frame,
     Join,
     Plan,
     Project,
@@ -28,12 +29,14 @@ from dataflow.sql.plan import (
     SemiJoin,
     SetOperation,
     SingleRow,
+    SortKey,
     TableFunction,
     TopK,
     UnionAll,
     Values,
     ViewPlan,
     Window,
+    WindowCall,
     inputs_of,
 )
 from dataflow.sql.walk import shared_nodes
@@ -43,7 +46,6 @@ _TITLES = {
     SingleRow: "single row",
     Remember: "remember",
     TopK: "top k",
-    Window: "window",
     Apply: "apply",
 }
 _INFIX = {"+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">=", "and", "or"}
@@ -157,6 +159,8 @@ def describe(plan: Plan) -> str:
         groups = ", ".join(_text(g, plan.input.fields) for g in plan.groups)
         calls = ", ".join(_call(c, plan.input.fields) for c in plan.calls)
         return f"aggregate by ({groups}): {calls}"
+    if isinstance(plan, Window):
+        return _window(plan)
     if isinstance(plan, UnionAll):
         return "union all"
     if isinstance(plan, SetOperation):
@@ -202,6 +206,35 @@ def _call(call: AggregateCall, fields: tuple[Field, ...]) -> str:
     distinct = "distinct " if call.is_distinct else ""
     condition = f" filter {_text(call.filter, fields)}" if call.filter else ""
     return f"{call.function}({distinct}{argument}){condition}"
+
+
+def _window(plan: Window) -> str:
+    fields = plan.input.fields
+    partition = ", ".join(_text(e, fields) for e in plan.partition)
+    order = ", ".join(_text(k.expression, fields) + _direction(k) for k in plan.order)
+    calls = ", ".join(_window_call(c, fields) for c in plan.calls)
+    return f"window by ({partition}) order ({order}): {calls}"
+
+
+def _direction(key: SortKey) -> str:
+    """How a part of ORDER BY differs from ascending with NULLs last."""
+    using = f" using {key.operator}" if key.operator else ""
+    return using + " desc" * key.is_descending + " nulls first" * key.nulls_first
+
+
+def _window_call(call: WindowCall, fields: tuple[Field, ...]) -> str:
+    arguments = ", ".join(_text(a, fields) for a in call.arguments)
+    text = f"{call.function}({'*' if call.sql.endswith('(*)') else arguments})"
+    if call.filter is not None:
+        text += f" filter {_text(call.filter, fields)}"
+    frame = call.frame
+    if frame == Frame():
+        return text
+    bounds = " to ".join(
+        f"{b.distance.text} {b.kind}" if b.distance else b.kind for b in (frame.start, frame.end)
+    )
+    excluded = f" without {frame.exclude}" if frame.exclude else ""
+    return f"{text} {frame.mode} {bounds}{excluded}"
 
 
 def _text(expression: Expression, fields: tuple[Field, ...]) -> str:
@@ -250,4 +283,7 @@ def expressions_of(plan: Plan) -> tuple[Expression, ...]:
     if isinstance(plan, TableFunction):
         condition = (plan.condition,) if plan.condition is not None else ()
         return (*(a for c in plan.calls for a in c.arguments), *condition)
+    if isinstance(plan, Window):
+        calls = (e for c in plan.calls for e in c.operands)
+        return (*plan.partition, *(k.expression for k in plan.order), *calls)
     return ()

@@ -24,6 +24,7 @@ from dataflow.sql.plan import (
     SetOperation,
     SingleRow,
     Values,
+    Window,
     fold,
 )
 
@@ -117,6 +118,8 @@ def _keys(plan: Plan, inputs: tuple[Keys, ...]) -> Keys:
         return _aggregate(plan, inputs[0])
     if isinstance(plan, SetOperation):
         return _set_operation(plan, *inputs)
+    if isinstance(plan, Window):
+        return _window(plan, inputs[0])
     if isinstance(plan, Distinct):
         below = inputs[0]
         whole = below.reduced(frozenset(range(len(plan.fields))))
@@ -217,6 +220,20 @@ def _set_operation(plan: SetOperation, left: Keys, right: Keys) -> Keys:
     if not plan.is_all:
         keys.append(left.reduced(frozenset(range(len(plan.fields)))))
     return Keys(tuple(keys), left.equal, left.determined)
+
+
+def _window(plan: Window, below: Keys) -> Keys:
+    """Every row stays once; row_number() tells the rows of a partition apart."""
+    n = len(plan.input.fields)
+    partition = [e.index for e in plan.partition if isinstance(e, ColumnRef)]
+    numbers = [n + i for i, c in enumerate(plan.calls) if c.function == "row_number"]
+    keys = list(below.keys)
+    determined = list(below.determined)
+    if len(partition) == len(plan.partition):
+        keys += [below.reduced(frozenset(partition)) | {i} for i in numbers]
+    every = frozenset(range(len(plan.fields)))
+    determined += [(key, every) for key in keys]
+    return Keys(_fewest(keys), below.equal, tuple(determined))
 
 
 def _column(expression: Expression) -> int | None:

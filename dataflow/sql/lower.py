@@ -29,6 +29,7 @@ from dataflow.operators.single_row import SingleRowOperator
 from dataflow.operators.table_function import TableFunctionOperator
 from dataflow.operators.union_all import UnionAllOperator
 from dataflow.operators.values import ValuesOperator
+from dataflow.operators.window import WindowOperator
 from dataflow.sql.plan import (
     Aggregate,
     Filter,
@@ -44,6 +45,7 @@ from dataflow.sql.plan import (
     TableFunction,
     UnionAll,
     Values,
+    Window,
     fold,
     inputs_of,
 )
@@ -140,6 +142,7 @@ _OPERATORS: dict[type, Callable[..., Operator]] = {
     Values: ValuesOperator,
     Loop: _loop,
     TableFunction: TableFunctionOperator,
+    Window: WindowOperator,
 }
 _TITLES = {
     UnionAll: "union_all",
@@ -168,6 +171,8 @@ def _exchange(plan: Plan) -> tuple[Exchange, ...]:
         return (plain_columns(plan.groups),)
     if isinstance(plan, SetOperation):
         return (tuple(range(plan.compared or 0)),) * 2
+    if isinstance(plan, Window):
+        return (plain_columns(plan.partition),)
     if isinstance(plan, SingleRow | Loop):
         return ((),) * len(inputs_of(plan))
     return (None,) * len(inputs_of(plan))

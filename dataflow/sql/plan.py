@@ -261,8 +261,9 @@ class Frame:
 class WindowCall:
     """A call over a window. function: a window function's or an aggregate's name.
 
-    sql: PostgreSQL's text of the call up to OVER, with $1, $2 ... for the arguments, so that
-    PostgreSQL can compute what has no kernel. field: the output field, PostgreSQL's type.
+    sql: PostgreSQL's text of the call up to FILTER and OVER, with $1, $2 ... for the arguments, so
+    that PostgreSQL can compute what has no kernel. field: the output field, PostgreSQL's type.
+    is_aggregate: False for a window function.
     """
 
     function: str
@@ -271,6 +272,20 @@ class WindowCall:
     frame: Frame
     sql: str
     field: Field
+    is_aggregate: bool
+
+    @property
+    def operands(self) -> tuple[Expression, ...]:
+        """Arguments and filter."""
+        return self.arguments + ((self.filter,) if self.filter is not None else ())
+
+    def over(self, change: Callable[[Expression], Expression]) -> WindowCall:
+        """The call with every operand changed."""
+        return replace(
+            self,
+            arguments=tuple(change(a) for a in self.arguments),
+            filter=None if self.filter is None else change(self.filter),
+        )
 
 
 @keeps_hash

@@ -42,6 +42,8 @@ from dataflow.sql.plan import (
     TableFunction,
     UnionAll,
     Values,
+    Window,
+    WindowCall,
     fold,
 )
 from dataflow.sql.rounds import loop_of
@@ -244,6 +246,37 @@ def _where(condition: Expression, argument: Expression, *, is_needed: bool = Fal
     return Call("case", (condition, argument, null), argument.type)
 
 
+def _window(plan: Window, input: Plan) -> Plan:
+    """Partition by key form; order, arguments and filters as columns; constants stay."""
+    n = len(plan.input.fields)
+    calls = [_masked(c) for c in plan.calls]
+    partition = [_key_form(e) for e in plan.partition]
+    parts = [e for c in calls for e in c.operands]
+    wanted = [*partition, *(k.expression for k in plan.order)]
+    wanted += [e for e in parts if not isinstance(e, Literal)]
+    below, columns = _widened(input, wanted)
+    at = dict(zip(wanted, columns, strict=True))
+    order = tuple(replace(k, expression=at[k.expression]) for k in plan.order)
+    made = tuple(c.over(lambda e: at.get(e, e)) for c in calls)
+    fields = below.fields + tuple(c.field for c in made)
+    window = Window(below, tuple(at[e] for e in partition), order, made, fields)
+    shown = plan.fields[n:]
+    kept = references(plan.fields[:n]) + references(shown, len(below.fields))
+    return project(window, kept, plan.fields)
+
+
+def _masked(call: WindowCall) -> WindowCall:
+    """The call with arguments that are computed only where FILTER holds, NULL elsewhere."""
+    condition = call.filter
+    if condition is None:
+        return call
+    arguments = tuple(
+        a if isinstance(a, Literal) else _where(condition, a, is_needed=True)
+        for a in call.arguments
+    )
+    return replace(call, arguments=arguments)
+
+
 def _distinct(plan: Distinct, input: Plan) -> Plan:
     groups = tuple(references(plan.fields))
     return _aggregate(Aggregate(plan.input, groups, (), plan.fields), input)
@@ -289,4 +322,5 @@ _CHANGES: dict[type, Callable[..., Plan]] = {
     Remember: lambda plan, input: replace(plan, input=input),
     Recursive: _recursive,
     TableFunction: _table_function,
+    Window: _window,
 }

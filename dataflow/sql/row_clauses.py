@@ -27,7 +27,5 @@ def refuse_row_clauses(context: Context, node: exp.Expr) -> None:
             )
     if node.args.get("locks"):
         raise context.refuse("FOR UPDATE is not maintained", "leave it out", "for")
-    if node.args.get("windows"):
-        raise context.refuse("WINDOW is not maintained", "join with an aggregate", "window")
     if node.args.get("order"):
         context.warn("ORDER BY is dropped: a stored view has no order; sort where you read it")

@@ -24,6 +24,7 @@ from dataflow.sql.plan import (
     TableFunction,
     UnionAll,
     Values,
+    Window,
     fold,
     inputs_of,
 )
@@ -81,6 +82,12 @@ def _wishes(plan: Plan, wanted: set[int]) -> list[set[int]]:
         arguments = _all(a for c in plan.calls for a in c.arguments)
         n = len(plan.input.fields)
         return [{i for i in wanted | condition if i < n} | arguments]
+    if isinstance(plan, Window):
+        n = len(plan.input.fields)
+        calls = [plan.calls[i - n] for i in wanted if i >= n]
+        keys = (*plan.partition, *(k.expression for k in plan.order)) if calls else ()
+        own = {i for i in wanted if i < n}
+        return [own | _all([*keys, *(e for c in calls for e in c.operands)])]
     # What compares or numbers whole rows reads all of its inputs' columns.
     return [set(range(len(i.fields))) for i in inputs_of(plan)]
 
@@ -112,6 +119,8 @@ def _rebuilt(plan: Plan, kept: list[int], inputs: list[Pruned]) -> Pruned:
         return UnionAll(same, _pick(plan.fields, kept)), _places(kept)
     if isinstance(plan, TableFunction):
         return _table_function(plan, set(kept), inputs[0])
+    if isinstance(plan, Window):
+        return _window(plan, kept, inputs[0])
     whole = [
         _exact(found, below.fields, range(len(below.fields)))
         for found, below in zip(inputs, inputs_of(plan), strict=True)
@@ -200,6 +209,25 @@ def _table_function(plan: TableFunction, wanted: set[int], input: Pruned) -> Pru
     condition = remap(plan.condition, at) if plan.condition else None
     pruned = replace(plan, input=below, calls=tuple(calls), has_ordinality=has_ordinality)
     return replace(pruned, condition=condition, fields=tuple(fields)), at
+
+
+def _window(plan: Window, wanted: list[int], found: Pruned) -> Pruned:
+    """Calls that nothing reads are left out, and the node with its last call."""
+    n = len(plan.input.fields)
+    kept = [i for i in wanted if i >= n]
+    below, at = found
+    if not kept:
+        return below, at
+    calls = tuple(plan.calls[i - n].over(lambda e: remap(e, at)) for i in kept)
+    pruned = Window(
+        below,
+        tuple(remap(e, at) for e in plan.partition),
+        tuple(replace(k, expression=remap(k.expression, at)) for k in plan.order),
+        calls,
+        below.fields + tuple(c.field for c in calls),
+    )
+    width = len(below.fields)
+    return pruned, {**at, **{old: width + i for i, old in enumerate(kept)}}
 
 
 def _all(expressions: Iterable[Expression]) -> set[int]:

@@ -8,6 +8,7 @@ row may so fail for a row that another condition would have left out, as in Post
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from dataflow.expressions.ir import ColumnRef, Expression, columns_of, substitute
@@ -23,6 +24,7 @@ from dataflow.sql.plan import (
     SetOperation,
     TableFunction,
     UnionAll,
+    Window,
     inputs_of,
 )
 from dataflow.sql.rules.trees import (
@@ -95,6 +97,10 @@ class _Pushing:
             ]
             moved = [substitute(p, plan.groups) for p in below]
             return _keep(replace(plan, input=self._push(plan.input, moved)), parts, below)
+        if isinstance(plan, Window):
+            partition = _columns(plan.partition)
+            below = [p for p in parts if columns_of(p) and columns_of(p) <= partition]
+            return _keep(replace(plan, input=self._push(plan.input, below)), parts, below)
         return _keep(with_inputs(plan, [self.below(i) for i in inputs_of(plan)]), parts, [])
 
     def _push_set_operation(self, plan: SetOperation, parts: list[Expression]) -> Plan:
@@ -128,6 +134,11 @@ class _Pushing:
         if plan.kind == "inner":
             return replace(pushed, residual=conjunction(here))
         return _keep(pushed, here, [])
+
+
+def _columns(expressions: Sequence[Expression]) -> set[int]:
+    """The columns that stand among expressions as such, and whose equal values are the same."""
+    return {e.index for e in expressions if isinstance(e, ColumnRef) and key_form(e) == e}
 
 
 def _may_pass(part: Expression, plan: Project) -> bool:

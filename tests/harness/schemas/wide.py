@@ -36,6 +36,13 @@ CREATE TABLE partners (
     t1 text,
     o1 boolean
 );
+CREATE FUNCTION longer(one text, other text) RETURNS text LANGUAGE sql IMMUTABLE
+    AS $$ SELECT CASE WHEN length(other) > length(coalesce(one, '')) THEN other ELSE one END $$;
+CREATE AGGREGATE longest(text) (SFUNC = longer, STYPE = text);
+CREATE FUNCTION place() RETURNS bigint LANGUAGE internal WINDOW IMMUTABLE AS 'window_row_number';
+CREATE FUNCTION standing() RETURNS bigint LANGUAGE internal WINDOW IMMUTABLE AS 'window_rank';
+CREATE FUNCTION beginning(anyelement) RETURNS anyelement LANGUAGE internal WINDOW IMMUTABLE
+    AS 'window_first_value';
 """
 
 WIDE = TestSchema(

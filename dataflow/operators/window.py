@@ -1,0 +1,124 @@
+"""Window functions over any partition, order and frame.
+
+Invariant: after each epoch the output is each live input row beside the values of its calls, as
+PostgreSQL computes them over the live rows of its partition; rows that tie stand in the order of
+all their columns by text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dataflow.delta import Column, Delta
+from dataflow.errors import InvariantError
+from dataflow.expressions.evaluator import Evaluator, RowErrors
+from dataflow.expressions.ir import ColumnRef
+from dataflow.operators.base import Context, kinds_of, types_of
+from dataflow.operators.groups import columns_at, touch
+from dataflow.operators.pairs import plain_columns
+from dataflow.operators.row_order import Order, RowOrder
+from dataflow.operators.window_frames import FrameFinder, Frames
+from dataflow.operators.window_postgres import PostgresCall
+from dataflow.operators.window_rows import WindowRows, sequence_rows
+from dataflow.operators.window_sums import frame_aggregate
+from dataflow.operators.window_values import Answer, numbering, picking, shifting
+from dataflow.sql.plan import Frame, SortKey, Window, WindowCall
+from dataflow.sql.window_functions import NUMBERING, PICKING, SHIFTING
+
+Compute = Callable[[WindowRows, Frames], Answer]
+
+
+class WindowOperator:
+    """Group: touched partitions are numbered and computed again, new minus old.
+
+    Partition, order and arguments are plain columns (lowering sees to it), the partition in key
+    form.
+    State: the input rows by partition.
+    Cost: O(rows of the touched partitions), twice: as they were and as they are.
+    NULL: a partition of its own; in ORDER BY where NULLS FIRST or LAST says; what a function makes
+    of NULL arguments is the function's.
+    """
+
+    def __init__(self, plan: Window, context: Context) -> None:
+        self._context = context
+        self._types = types_of(plan.input.fields)
+        self._kinds = kinds_of(plan.fields)
+        self._partition = plain_columns(plan.partition)
+        self._order = RowOrder(orders_of(plan.order), context.evaluator)
+        self._calls = WindowCalls(plan, context.evaluator)
+        self._rows = context.arrange("rows", kinds_of(plan.input.fields), self._partition)
+
+    def step(self, delta: Delta) -> Delta:
+        """The rows of touched partitions whose values are not what they were."""
+        if len(delta) == 0:
+            return Delta.empty(self._kinds)
+        touched = touch(columns_at(delta, self._partition), len(delta))
+        before, old = self._rows.lookup(touched.keys)
+        self._rows.apply(delta)
+        after, new = self._rows.lookup(touched.keys)
+        partition = np.concatenate([2 * before, 2 * after + 1])
+        rows = sequence_rows(Delta.concat([old, new]), partition, self._order)
+        columns, errors = self._calls.compute(rows)
+        weights = np.where(rows.partition % 2 == 0, -1, 1)
+        if errors:
+            self._context.collect(self._types, Delta(rows.columns, weights), errors)
+        out = Delta((*rows.columns, *columns), weights)
+        return out.filter(~errors.mask(len(out))).consolidate() if errors else out.consolidate()
+
+
+class WindowCalls:
+    """The calls of one node, computed over whole partitions."""
+
+    def __init__(self, plan: Window, evaluator: Evaluator) -> None:
+        order = orders_of(plan.order)
+        self._finders: dict[Frame, FrameFinder] = {}
+        self._compute: list[tuple[Frame, Compute]] = []
+        for call in plan.calls:
+            if call.frame not in self._finders:
+                self._finders[call.frame] = FrameFinder(call.frame, order, evaluator)
+            self._compute.append((call.frame, _compute_of(call, order, evaluator)))
+
+    def compute(self, rows: WindowRows) -> tuple[list[Column], RowErrors]:
+        """A column for each call, and the rows for which one fails."""
+        errors = RowErrors()
+        frames: dict[Frame, Frames] = {}
+        for frame, finder in self._finders.items():
+            frames[frame], failed = finder.find(rows)
+            _note(failed, errors)
+        columns = []
+        for frame, compute in self._compute:
+            column, failed = compute(rows, frames[frame])
+            columns.append(column)
+            _note(failed, errors)
+        return columns, errors
+
+
+def orders_of(keys: Sequence[SortKey]) -> tuple[Order, ...]:
+    """The parts of an ORDER BY over plain columns."""
+    orders = []
+    for key in keys:
+        if not isinstance(key.expression, ColumnRef):
+            raise InvariantError("plan.window", f"ORDER BY no plain column: {key.expression}")
+        column, type = key.expression.index, key.expression.type
+        orders.append(Order(column, type, key.is_descending, key.nulls_first, key.operator))
+    return tuple(orders)
+
+
+def _compute_of(call: WindowCall, order: Sequence[Order], evaluator: Evaluator) -> Compute:
+    if call.function in NUMBERING:
+        number = numbering(call)
+        return lambda rows, frames: number(rows)
+    if call.function in SHIFTING:
+        shift = shifting(call)
+        return lambda rows, frames: shift(rows)
+    if call.function in PICKING:
+        return picking(call)
+    native = frame_aggregate(call, evaluator)
+    return PostgresCall(call, order, evaluator).compute if native is None else native
+
+
+def _note(failed: RowErrors, errors: RowErrors) -> None:
+    for row, error in failed.by_row.items():
+        errors.add(row, *error)
