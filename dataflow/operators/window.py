@@ -25,7 +25,7 @@ from dataflow.operators.window_rows import WindowRows, sequence_rows
 from dataflow.operators.window_sums import frame_aggregate
 from dataflow.operators.window_values import Answer, numbering, picking, shifting
 from dataflow.sql.plan import Frame, SortKey, Window, WindowCall
-from dataflow.sql.window_functions import NUMBERING, PICKING, SHIFTING
+from dataflow.sql.window_functions import NUMBERING, PICKING, SHIFTING, is_native
 
 Compute = Callable[[WindowRows, Frames], Answer]
 
@@ -115,8 +115,9 @@ def _compute_of(call: WindowCall, order: Sequence[Order], evaluator: Evaluator) 
         return lambda rows, frames: shift(rows)
     if call.function in PICKING:
         return picking(call)
-    native = frame_aggregate(call, evaluator)
-    return PostgresCall(call, order, evaluator).compute if native is None else native
+    if is_native(call):
+        return frame_aggregate(call, evaluator)
+    return PostgresCall(call, order, evaluator).compute
 
 
 def _note(failed: RowErrors, errors: RowErrors) -> None:

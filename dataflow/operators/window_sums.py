@@ -35,43 +35,24 @@ from dataflow.types import FIXED_NAN, SqlType, TypeKind
 Compute = Callable[[WindowRows, Frames], Answer]
 _SMALL = (TypeKind.INT2, TypeKind.INT4)
 _FLOATS = (TypeKind.FLOAT4, TypeKind.FLOAT8)
-_SUMMED = (*_SMALL, TypeKind.INT8, TypeKind.FIXED, TypeKind.DECIMAL, *_FLOATS)
-_ORDERED = (
-    *_SUMMED,
-    TypeKind.DATE,
-    TypeKind.TIME,
-    TypeKind.TIMESTAMP,
-    TypeKind.TIMESTAMPTZ,
-    TypeKind.INTERVAL,
-)
 _LOW = 0xFFFFFFFF
 _OVERFLOW = ("22003", "value out of range: overflow")
 
 
-def frame_aggregate(call: WindowCall, evaluator: Evaluator) -> Compute | None:
-    """How to compute a call of PostgreSQL's own aggregates; None where there is no kernel."""
+def frame_aggregate(call: WindowCall, evaluator: Evaluator) -> Compute:
+    """How to compute an aggregate that has a kernel (see dataflow.sql.window_functions)."""
     name = call.function
     if name == "count":
         return lambda rows, frames: (Column(_totals(_counted(call, rows), frames)), RowErrors())
-    if len(call.arguments) != 1:
-        return None
     argument = call.arguments[0]
     type = argument.type
-    if name in ("bool_and", "bool_or", "every") and type.kind is TypeKind.BOOL:
+    if name in ("min", "max"):
+        how = (name, type, call.field.type, evaluator)
+        return lambda rows, frames: _extremes(how, argument_column(argument, rows), frames)
+    if type.kind is TypeKind.BOOL:
         return lambda rows, frames: _verdicts(name, argument_column(argument, rows), frames)
-    if name in ("min", "max") and _has_order(type):
-        result = call.field.type
-        return lambda rows, frames: _extremes(
-            (name, type, result, evaluator), argument_column(argument, rows), frames
-        )
-    if name in ("sum", "avg") and type.kind in _SUMMED:
-        sums = _sums_of(name, type)
-        return lambda rows, frames: sums(argument_column(argument, rows), frames)
-    return None
-
-
-def _has_order(type: SqlType) -> bool:
-    return type.kind in _ORDERED or (type.kind is TypeKind.TEXT and type.is_bytewise)
+    sums = _sums_of(name, type)
+    return lambda rows, frames: sums(argument_column(argument, rows), frames)
 
 
 def _counted(call: WindowCall, rows: WindowRows) -> np.ndarray:

@@ -40,6 +40,7 @@ from dataflow.sql.plan import (
     inputs_of,
 )
 from dataflow.sql.walk import shared_nodes
+from dataflow.sql.window_functions import is_native
 
 _TITLES = {
     Distinct: "distinct",
@@ -260,6 +261,9 @@ def _in_postgres(plan: Plan) -> list[InPostgres]:
     found = [found for e in expressions_of(plan) for found in _within(e)]
     if isinstance(plan, Aggregate):
         found += [InPostgres(c.sql, c.arguments, c.field.type) for c in plan.calls if c.sql]
+    if isinstance(plan, Window):
+        calls = [c for c in plan.calls if not is_native(c)]
+        found += [InPostgres(c.sql, c.arguments, c.field.type) for c in calls]
     return found
 
 

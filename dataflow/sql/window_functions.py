@@ -6,6 +6,7 @@ Names are as the canonical text has them: without a schema a function is Postgre
 from __future__ import annotations
 
 from dataflow.sql.plan import WindowCall
+from dataflow.types import SqlType, TypeKind
 
 NUMBERING = frozenset({"row_number", "rank", "dense_rank", "percent_rank", "cume_dist", "ntile"})
 SHIFTING = frozenset({"lag", "lead"})
@@ -15,6 +16,16 @@ UNFRAMED = NUMBERING | SHIFTING
 NEVER_NULL = (NUMBERING - {"ntile"}) | {"count"}
 # Their value over a set of rows does not depend on the order of the rows.
 _UNORDERED = frozenset({"count", "sum", "avg", "min", "max", "bool_and", "bool_or", "every"})
+_VERDICTS = ("bool_and", "bool_or", "every")
+_SUMMED = frozenset(
+    {
+        *(TypeKind.INT2, TypeKind.INT4, TypeKind.INT8, TypeKind.FLOAT4, TypeKind.FLOAT8),
+        *(TypeKind.FIXED, TypeKind.DECIMAL),
+    }
+)
+_ORDERED = _SUMMED | {
+    *(TypeKind.DATE, TypeKind.TIME, TypeKind.TIMESTAMP, TypeKind.TIMESTAMPTZ, TypeKind.INTERVAL)
+}
 _BY_PEERS = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
 
 
@@ -27,3 +38,21 @@ def depends_on_ties(call: WindowCall) -> bool:
     frame = call.frame
     is_whole = frame.start.kind == "unbounded preceding" and frame.end.kind == "unbounded following"
     return frame.mode == "rows" and not is_whole
+
+
+def is_native(call: WindowCall) -> bool:
+    """Whether there is a kernel; otherwise PostgreSQL computes the call."""
+    if call.function in UNFRAMED | PICKING or call.function == "count":
+        return True
+    if len(call.arguments) != 1:
+        return False
+    type = call.arguments[0].type
+    if call.function in _VERDICTS:
+        return type.kind is TypeKind.BOOL
+    if call.function in ("min", "max"):
+        return _has_order(type)
+    return call.function in ("sum", "avg") and type.kind in _SUMMED
+
+
+def _has_order(type: SqlType) -> bool:
+    return type.kind in _ORDERED or (type.kind is TypeKind.TEXT and type.is_bytewise)

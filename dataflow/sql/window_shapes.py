@@ -11,15 +11,16 @@ from sqlglot import exp
 
 
 def window_of(node: exp.Expr) -> exp.Window | None:
-    """The window call that a node is, also of a function with its schema; None for others."""
-    if isinstance(node, exp.Dot):
-        return window_of(node.expression)
+    """The window call that a node is; None for others."""
     return node if isinstance(node, exp.Window) else None
 
 
 def call_of(window: exp.Window) -> exp.Expr:
-    """The function call of a window call, without its FILTER."""
-    return window.this.this if isinstance(window.this, exp.Filter) else window.this
+    """The function call of a window call, without its schema and FILTER."""
+    call = window.this
+    while isinstance(call, exp.Dot | exp.Filter):
+        call = call.expression if isinstance(call, exp.Dot) else call.this
+    return call
 
 
 def arguments_of(window: exp.Window) -> list[exp.Expr]:
@@ -30,7 +31,10 @@ def arguments_of(window: exp.Window) -> list[exp.Expr]:
 
 def condition_of(window: exp.Window) -> exp.Expr | None:
     """The condition of FILTER."""
-    return window.this.expression.this if isinstance(window.this, exp.Filter) else None
+    call = window.this
+    while isinstance(call, exp.Dot):
+        call = call.expression
+    return call.expression.this if isinstance(call, exp.Filter) else None
 
 
 def inside_window(window: exp.Window) -> Iterator[exp.Expr]:

@@ -49,7 +49,7 @@ REFUSALS = [
     ("v", "SELECT a FROM keyless", 422, "source.no_identity", None),
     (
         "v",
-        "SELECT id, row_number() OVER (ORDER BY id) AS n FROM t",
+        "SELECT id, count(*) OVER (ORDER BY id ROWS -1 PRECEDING) AS n FROM t",
         400,
         "sql.not_maintained",
         None,

@@ -37,7 +37,8 @@ CREATE TABLE partners (
     o1 boolean
 );
 CREATE FUNCTION longer(one text, other text) RETURNS text LANGUAGE sql IMMUTABLE
-    AS $$ SELECT CASE WHEN length(other) > length(coalesce(one, '')) THEN other ELSE one END $$;
+    AS $$ SELECT CASE WHEN (length(other), other COLLATE "C") > (length(one), one COLLATE "C")
+        OR one IS NULL THEN other ELSE one END $$;
 CREATE AGGREGATE longest(text) (SFUNC = longer, STYPE = text);
 CREATE FUNCTION place() RETURNS bigint LANGUAGE internal WINDOW IMMUTABLE AS 'window_row_number';
 CREATE FUNCTION standing() RETURNS bigint LANGUAGE internal WINDOW IMMUTABLE AS 'window_rank';
