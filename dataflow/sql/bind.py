@@ -17,7 +17,7 @@ from dataflow.sql.grouping_sets import bind_grouping, group_keys
 from dataflow.sql.marks import Marks
 from dataflow.sql.plan import Filter, Plan
 from dataflow.sql.relations import NOTHING, Relations, column_atom, project
-from dataflow.sql.row_clauses import refuse_row_clauses
+from dataflow.sql.row_clauses import RowClauses, refuse_row_clauses, sorting_nodes
 from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import Context, GroupScope, NotInScope, Scope
 from dataflow.sql.set_functions import add_set_calls, bind_selected
@@ -32,7 +32,7 @@ from dataflow.sql.subqueries import (
     scalar_subquery,
 )
 from dataflow.sql.window_shapes import inside_windows, window_of
-from dataflow.sql.windows import Windows, ordering_of, window_column
+from dataflow.sql.windows import Windows, window_column
 from dataflow.sql.with_list import bind_ctes
 
 Atom = Callable[[exp.Expr], ColumnRef | None]
@@ -41,7 +41,8 @@ Atom = Callable[[exp.Expr], ColumnRef | None]
 def bind_query(context: Context, node: exp.Expr) -> Plan:
     """The plan of a query without an outer block; NotInScope when it needs one."""
     if isinstance(node, exp.Subquery):
-        refuse_row_clauses(context, node)
+        if any(node.args.get(key) for key in ("limit", "offset", "order")):
+            return bind_limited(context, node, bind_query(context, node.this))
         return bind_query(context, node.this)
     if isinstance(node, exp.Select):
         # VALUES as a term of a set operation is read as SELECT * FROM (VALUES ...).
@@ -52,10 +53,12 @@ def bind_query(context: Context, node: exp.Expr) -> Plan:
         if isinstance(node, exp.Select):
             return bind_select(context, node)
         if isinstance(node, exp.SetOperation):
-            return bind_set_operation(context, node, bind_query)
+            plan = bind_set_operation(context, node, bind_query)
+            return bind_limited(context, node, plan)
         if isinstance(node, exp.Values):
             row = Scope(NOTHING)
-            return bind_values(context, node, row, block_atom(context, row))
+            plan = bind_values(context, node, row, block_atom(context, row))
+            return bind_limited(context, node, plan)
     finally:
         context.ctes = known
     raise context.refuse("this form of query is not maintained", "write one SELECT")
@@ -63,17 +66,23 @@ def bind_query(context: Context, node: exp.Expr) -> Plan:
 
 def bind_select(context: Context, select: exp.Select) -> Plan:
     """One block without correlation."""
-    refuse_row_clauses(context, select)
+    clauses = RowClauses(context, select)
     scope = bind_where(context, Scope(Relations(context, bind_query).bind(select)), select)
     scope = bind_groups(context, scope, select)
     nodes, names = selected_of(select)
-    Windows(context, scope, block_atom(context, scope)).bind(
-        [*nodes, *ordering_of(select)], select.args.get("windows") or []
-    )
-    atom, others = block_atom(context, scope), ordered_of(select)
+    nodes += clauses.hidden(nodes)
+    names += [f"order {i}" for i in range(len(nodes) - len(names))]
+    windows = select.args.get("windows") or []
+    Windows(context, scope, block_atom(context, scope)).bind(nodes, windows)
+    atom, others = block_atom(context, scope), sorting_nodes(select, is_used=True)
     expressions = bind_selected(context, scope, nodes, others, atom)
-    plan = project(scope.plan, expressions, names)
-    return bind_distinct(context, plan, select)
+    plan = bind_distinct(context, project(scope.plan, expressions, names), select)
+    return clauses.applied(plan, selected_of(select)[0])
+
+
+def bind_limited(context: Context, node: exp.Expr, plan: Plan) -> Plan:
+    """ORDER BY, LIMIT and OFFSET of a query that is no plain block: they name its columns."""
+    return RowClauses(context, node).applied(plan, [])
 
 
 def bind_block(context: Context, select: exp.Select, outer: Scope) -> Block:
@@ -163,11 +172,12 @@ def filter_by(scope: Scope, conditions: Sequence[Expression]) -> None:
 def bind_groups(context: Context, scope: Scope, select: exp.Select) -> Scope:
     """The scope after GROUP BY and HAVING; the same scope when the block has no groups."""
     group, having = select.args.get("group"), select.args.get("having")
-    above = list(selected_of(select)[0])
+    above = [*selected_of(select)[0], *sorting_nodes(select)]
     above += inside_windows(select.args.get("windows"))
     if having is not None:
         above.append(having.this)
-    if group is None and having is None and not find_aggregates(context, above):
+    every = [*above, *sorting_nodes(select, is_used=True)]
+    if group is None and having is None and not find_aggregates(context, every):
         return scope
     atom = block_atom(context, scope)
     add_set_calls(context, scope, group_keys(group.expressions if group else []), atom)
@@ -179,15 +189,8 @@ def bind_groups(context: Context, scope: Scope, select: exp.Select) -> Scope:
 def bind_distinct(context: Context, plan: Plan, select: exp.Select) -> Plan:
     """SELECT DISTINCT."""
     distinct = select.args.get("distinct")
-    if distinct is None:
+    if distinct is None or distinct.args.get("on"):
         return plan
-    if distinct.args.get("on"):
-        raise context.refuse(
-            "DISTINCT ON is not maintained",
-            "join with the maximum of each group",
-            "distinct",
-            "on",
-        )
     return distinct_rows(context, plan, "DISTINCT", "distinct")
 
 
@@ -198,14 +201,6 @@ def selected_of(select: exp.Select) -> tuple[list[exp.Expr], list[str]]:
         nodes.append(node.this if isinstance(node, exp.Alias) else node)
         names.append(node.alias_or_name if isinstance(node, exp.Alias | exp.Column) else "?column?")
     return nodes, names
-
-
-def ordered_of(select: exp.Select) -> list[exp.Expr]:
-    """The expressions of ORDER BY and DISTINCT ON."""
-    order, distinct = select.args.get("order"), select.args.get("distinct")
-    on = distinct.args.get("on") if distinct is not None else None
-    found = [o.this for o in order.expressions] if order is not None else []
-    return found + (list(on.expressions) if on is not None else [])
 
 
 def block_atom(context: Context, scope: Scope) -> Atom:

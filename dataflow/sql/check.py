@@ -64,6 +64,7 @@ def _check_node(plan: Plan) -> None:
         width = len(plan.fields) - len(inputs_of(plan)[0].fields)
         _require(width >= 0, "at least the fields of the input")
     elif isinstance(plan, TopK):
+        _require(plan.offset >= 0 and (plan.limit or 0) >= 0, "no negative LIMIT or OFFSET")
         for key in (*plan.partition, *(k.expression for k in plan.order)):
             _check_expression(key, plan.input.fields)
     elif isinstance(plan, SetOperation):

@@ -46,7 +46,6 @@ _TITLES = {
     Distinct: "distinct",
     SingleRow: "single row",
     Remember: "remember",
-    TopK: "top k",
     Apply: "apply",
 }
 _INFIX = {"+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">=", "and", "or"}
@@ -172,7 +171,21 @@ def describe(plan: Plan) -> str:
         return f"rows of the last round of {plan.name}"
     if isinstance(plan, TableFunction):
         return _table_function(plan)
+    if isinstance(plan, TopK):
+        return _top_k(plan)
     return _TITLES[type(plan)]
+
+
+def _top_k(plan: TopK) -> str:
+    fields = plan.input.fields
+    text = "top" + ("" if plan.limit is None else f" {plan.limit}") + " with ties" * plan.with_ties
+    text += f" after {plan.offset}" if plan.offset else ""
+    if plan.partition:
+        text += f" by ({', '.join(_text(e, fields) for e in plan.partition)})"
+    if not plan.order:
+        return text
+    parts = (_text(k.expression, fields) + _direction(k) for k in plan.order)
+    return f"{text} order ({', '.join(parts)})"
 
 
 def _join(plan: Join | SemiJoin) -> str:
@@ -290,4 +303,6 @@ def expressions_of(plan: Plan) -> tuple[Expression, ...]:
     if isinstance(plan, Window):
         calls = (e for c in plan.calls for e in c.operands)
         return (*plan.partition, *(k.expression for k in plan.order), *calls)
+    if isinstance(plan, TopK):
+        return (*plan.partition, *(k.expression for k in plan.order))
     return ()

@@ -23,6 +23,7 @@ from dataflow.sql.plan import (
     SemiJoin,
     SetOperation,
     SingleRow,
+    TopK,
     Values,
     Window,
     fold,
@@ -120,6 +121,8 @@ def _keys(plan: Plan, inputs: tuple[Keys, ...]) -> Keys:
         return _set_operation(plan, *inputs)
     if isinstance(plan, Window):
         return _window(plan, inputs[0])
+    if isinstance(plan, TopK):
+        return _top_k(plan, inputs[0])
     if isinstance(plan, Distinct):
         below = inputs[0]
         whole = below.reduced(frozenset(range(len(plan.fields))))
@@ -234,6 +237,24 @@ def _window(plan: Window, below: Keys) -> Keys:
     every = frozenset(range(len(plan.fields)))
     determined += [(key, every) for key in keys]
     return Keys(_fewest(keys), below.equal, tuple(determined))
+
+
+def _top_k(plan: TopK, below: Keys) -> Keys:
+    """The input's, and the partition where that keeps one row."""
+    columns = frozenset(e.index for e in plan.partition if isinstance(e, ColumnRef))
+    if plan.limit != 1 or plan.with_ties or len(columns) < len(set(plan.partition)):
+        return below
+    determined = (*below.determined, (columns, frozenset(range(len(plan.fields)))))
+    return Keys(_fewest((*below.keys, columns)), below.equal, determined)
+
+
+def is_total(plan: TopK) -> bool:
+    """Whether partition and order tell any two rows apart: then no other column matters."""
+    expressions = (*plan.partition, *(k.expression for k in plan.order))
+    columns = frozenset(e.index for e in expressions if isinstance(e, ColumnRef))
+    below = keys_of(plan.input)
+    closure = below.closure(columns)
+    return any(key <= closure for key in below.keys)
 
 
 def _column(expression: Expression) -> int | None:

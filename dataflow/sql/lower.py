@@ -27,6 +27,7 @@ from dataflow.operators.semi_join import ResidualSemiJoinOperator, SemiJoinOpera
 from dataflow.operators.set_operation import SetOperationOperator
 from dataflow.operators.single_row import SingleRowOperator
 from dataflow.operators.table_function import TableFunctionOperator
+from dataflow.operators.top_k import TopKOperator
 from dataflow.operators.union_all import UnionAllOperator
 from dataflow.operators.values import ValuesOperator
 from dataflow.operators.window import WindowOperator
@@ -43,6 +44,7 @@ from dataflow.sql.plan import (
     SetOperation,
     SingleRow,
     TableFunction,
+    TopK,
     UnionAll,
     Values,
     Window,
@@ -138,6 +140,7 @@ _OPERATORS: dict[type, Callable[..., Operator]] = {
     Aggregate: AggregateOperator,
     UnionAll: UnionAllOperator,
     SingleRow: SingleRowOperator,
+    TopK: TopKOperator,
     Remember: RememberOperator,
     Values: ValuesOperator,
     Loop: _loop,
@@ -147,6 +150,7 @@ _OPERATORS: dict[type, Callable[..., Operator]] = {
 _TITLES = {
     UnionAll: "union_all",
     SingleRow: "single_row",
+    TopK: "top_k",
     Loop: "recursive",
     TableFunction: "table_function",
 }
@@ -171,7 +175,7 @@ def _exchange(plan: Plan) -> tuple[Exchange, ...]:
         return (plain_columns(plan.groups),)
     if isinstance(plan, SetOperation):
         return (tuple(range(plan.compared or 0)),) * 2
-    if isinstance(plan, Window):
+    if isinstance(plan, TopK | Window):
         return (plain_columns(plan.partition),)
     if isinstance(plan, SingleRow | Loop):
         return ((),) * len(inputs_of(plan))

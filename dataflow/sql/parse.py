@@ -99,6 +99,35 @@ class _Parser(FunctionsInFrom):
     def _parse_unary(self) -> exp.Expr | None:
         return self._parse_equality()
 
+    def _parse_ordered(self, parse_method=None) -> exp.Ordered | None:
+        """ORDER BY's parts; the operator of USING is kept in meta."""
+        operators: list[str] = []
+
+        def operand() -> exp.Expr | None:
+            this = parse_method() if parse_method else self._parse_disjunction()
+            if self._match(TokenType.USING):
+                operators.append(self._read_operator())
+            return this
+
+        found = super()._parse_ordered(operand)
+        if found is not None and operators:
+            found.meta["operator"] = operators[0]
+        return found
+
+    def _parse_derived_table_values(self, *args, **kwargs) -> exp.Values | None:
+        """VALUES in FROM, which may be ordered and limited there."""
+        start = self._index
+        if not self._match_pair(TokenType.L_PAREN, TokenType.VALUES):
+            return super()._parse_derived_table_values(*args, **kwargs)
+        values = exp.Values(expressions=self._parse_csv(self._parse_value))
+        if self._match(TokenType.R_PAREN, advance=False):
+            self._retreat(start)
+            return super()._parse_derived_table_values(*args, **kwargs)
+        found = self._parse_query_modifiers(values)
+        self._match_r_paren()
+        found.set("alias", self._parse_table_alias())
+        return found
+
     def _parse_interval(self, *args, **kwargs) -> exp.Expr | None:
         """Canonical text has intervals as casts only."""
         return None

@@ -40,6 +40,7 @@ from dataflow.sql.plan import (
     SetOperation,
     SingleRow,
     TableFunction,
+    TopK,
     UnionAll,
     Values,
     Window,
@@ -277,6 +278,15 @@ def _masked(call: WindowCall) -> WindowCall:
     return replace(call, arguments=arguments)
 
 
+def _top_k(plan: TopK, below: Plan) -> Plan:
+    keys = [*map(_key_form, plan.partition), *(k.expression for k in plan.order)]
+    below, columns = _widened(below, keys)
+    n = len(plan.partition)
+    order = tuple(replace(k, expression=c) for k, c in zip(plan.order, columns[n:], strict=True))
+    made = replace(plan, input=below, partition=columns[:n], order=order)
+    return project(made, references(plan.fields), plan.fields)
+
+
 def _distinct(plan: Distinct, input: Plan) -> Plan:
     groups = tuple(references(plan.fields))
     return _aggregate(Aggregate(plan.input, groups, (), plan.fields), input)
@@ -317,6 +327,7 @@ _CHANGES: dict[type, Callable[..., Plan]] = {
     SetOperation: _set_operation,
     Aggregate: _aggregate,
     Distinct: _distinct,
+    TopK: _top_k,
     UnionAll: lambda plan, *inputs: UnionAll(inputs, plan.fields),
     SingleRow: lambda plan, input: SingleRow(input),
     Remember: lambda plan, input: replace(plan, input=input),

@@ -1,31 +1,215 @@
-"""LIMIT, OFFSET, FETCH, ORDER BY and locks of a query: what follows its rows.
+"""ORDER BY, LIMIT, OFFSET, FETCH, DISTINCT ON and locks of a query: what follows its rows.
 
-ORDER BY alone is dropped: a stored view has no order.
+ORDER BY alone is dropped: a stored view has no order. With a limit it chooses the rows, so it has
+to choose the same ones always: where it leaves rows equal, all their columns decide, and the user
+is told so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlglot import exp
 
+from dataflow.expressions.ir import ColumnRef, Literal
+from dataflow.expressions.keys import key_form
+from dataflow.sql.aggregates import check_key
+from dataflow.sql.keys import keys_of
+from dataflow.sql.plan import Plan, Project, SortKey, TopK
 from dataflow.sql.scope import Context
+from dataflow.sql.shapes import bare
+from dataflow.sql.text import find_words
+from dataflow.types import INT8
 
-_ROW_CLAUSES = (
-    ("limit", "LIMIT", "limit"),
-    ("offset", "OFFSET", "offset"),
-    ("fetch", "FETCH FIRST", "fetch"),
+_LIMITS = ("limit", "offset", "fetch")
+_DROPPED = "ORDER BY is dropped: a stored view has no order; sort where you read it"
+_TIES = (
+    "{} leaves open which of equal rows are taken: the first by all their columns are; "
+    "add a unique key to ORDER BY to choose"
 )
 
 
 def refuse_row_clauses(context: Context, node: exp.Expr) -> None:
-    """LIMIT and its kin are refused; ORDER BY alone is dropped."""
-    for key, name, word in _ROW_CLAUSES:
+    """In a place where rows are not limited: LIMIT and its kin are refused, ORDER BY dropped."""
+    for key in _LIMITS:
         if node.args.get(key):
             raise context.refuse(
-                f"{name} is not maintained",
-                "keep all rows in the view, and limit the query that reads it",
-                word,
+                f"{key.upper()} in this subquery is not maintained",
+                "limit an uncorrelated subquery, or number the rows with row_number()",
+                key,
             )
+    if node.args.get("order"):
+        context.warn(_DROPPED)
+    refuse_locks(context, node)
+
+
+def refuse_locks(context: Context, node: exp.Expr) -> None:
+    """FOR UPDATE and its kin."""
     if node.args.get("locks"):
         raise context.refuse("FOR UPDATE is not maintained", "leave it out", "for")
-    if node.args.get("order"):
-        context.warn("ORDER BY is dropped: a stored view has no order; sort where you read it")
+
+
+def sorting_nodes(select: exp.Expr, *, is_used: bool = False) -> list[exp.Expr]:
+    """The expressions of DISTINCT ON and ORDER BY where they choose rows; is_used: always."""
+    on = _on_nodes(select)
+    if not (is_used or on or any(select.args.get(key) for key in _LIMITS)):
+        return []
+    return [*on, *(bare(part.this) for part in _ordered(select))]
+
+
+class RowClauses:
+    """What one query says about the order and number of its rows."""
+
+    def __init__(self, context: Context, node: exp.Expr) -> None:
+        self._context = context
+        refuse_locks(context, node)
+        self._on = _on_nodes(node)
+        self._ordered = _ordered(node)
+        limit, offset = node.args.get("limit"), node.args.get("offset")
+        self._with_ties = False
+        count = None
+        if isinstance(limit, exp.Fetch):
+            options = limit.args.get("limit_options")
+            self._with_ties = bool(options is not None and options.args.get("with_ties"))
+            count = limit.args.get("count") or exp.Literal.number(1)
+        elif limit is not None:
+            count = limit.expression
+        self._limit = self._constant(count, "LIMIT")
+        self._offset = self._constant(offset.expression if offset else None, "OFFSET") or 0
+        self._is_plain_distinct = bool(node.args.get("distinct")) and not self._on
+        self._is_block = isinstance(node, exp.Select)
+        if self._ordered and not self._on and not self._is_limited:
+            context.warn(_DROPPED)
+
+    @property
+    def _is_limited(self) -> bool:
+        return self._limit is not None or self._offset > 0
+
+    def hidden(self, selected: Sequence[exp.Expr]) -> list[exp.Expr]:
+        """The expressions to be computed beside the select list: each different one once."""
+        if not self._on and not self._is_limited:
+            return []
+        known = {self._text(node) for node in selected}
+        found: dict[str, exp.Expr] = {}
+        for node in [*self._on, *(bare(part.this) for part in self._ordered)]:
+            if self._text(node) not in known:
+                found.setdefault(self._text(node), node)
+        if found and self._is_plain_distinct:
+            raise self._context.refuse(
+                "this ORDER BY of SELECT DISTINCT is not maintained",
+                "order by a column of the select list",
+                "order",
+            )
+        return list(found.values())
+
+    def applied(self, plan: Plan, selected: Sequence[exp.Expr]) -> Plan:
+        """The rows that are chosen, of a plan with the select list's columns, then the hidden."""
+        if not self._on and not self._is_limited:
+            return plan
+        hidden = self.hidden(selected) if self._is_block else []
+        texts = [self._text(node) for node in (*selected, *hidden)]
+        places = {text: i for i, text in reversed(list(enumerate(texts)))}
+        order = tuple(self._sort_key(part, plan, places) for part in self._ordered)
+        order = tuple(k for k in order if isinstance(k, SortKey))
+        width = len(plan.fields) - len(hidden)
+        if self._on:
+            partition = tuple(_column(plan, places[self._text(n)]) for n in self._on)
+            for column in partition:
+                check_key(self._context, column, "DISTINCT ON", ("distinct", "on"))
+            plan = TopK(plan, partition, order, 1, 0, False)
+            self._warn_of_ties(plan, width, "DISTINCT ON")
+        if self._is_limited:
+            plan = TopK(plan, (), order, self._limit, self._offset, self._with_ties)
+            # After DISTINCT ON its columns are a key: they come first in ORDER BY.
+            if not (self._with_ties and self._offset == 0):
+                self._warn_of_ties(plan, width, "LIMIT" if self._limit is not None else "OFFSET")
+        if not hidden:
+            return plan
+        kept = tuple(_column(plan, i) for i in range(width))
+        return Project(plan, kept, plan.fields[:width])
+
+    def _sort_key(self, part: exp.Ordered, plan: Plan, places: dict[str, int]) -> SortKey | None:
+        """None for a constant, which orders nothing."""
+        node = bare(part.this)
+        if self._is_block:
+            position = places[self._text(node)]
+        elif isinstance(node, exp.Literal):
+            position = int(node.name) - 1
+        else:
+            position = [f.name for f in plan.fields].index(node.name)
+        if isinstance(plan, Project) and isinstance(plan.expressions[position], Literal):
+            return None
+        return SortKey(
+            _column(plan, position),
+            bool(part.args.get("desc")),
+            bool(part.args.get("nulls_first")),
+            part.meta.get("operator", ""),
+        )
+
+    def _warn_of_ties(self, plan: TopK, width: int, word: str) -> None:
+        """Tell the user where ORDER BY does not say which rows are taken."""
+        columns = frozenset(
+            e.index
+            for e in (*plan.partition, *(k.expression for k in plan.order))
+            if isinstance(e, ColumnRef)
+        )
+        below = keys_of(plan.input)
+        closure = below.closure(columns)
+        shown = [_column(plan, i) for i in range(width)]
+        if any(key <= closure for key in below.keys):
+            return
+        if all(c.index in closure and key_form(c) == c for c in shown):
+            return
+        self._context.warn(_TIES.format(word if plan.order else f"{word} without ORDER BY"))
+
+    def _constant(self, node: exp.Expr | None, word: str) -> int | None:
+        """The number of rows that a clause gives; None for all of them."""
+        if node is None or (isinstance(node, exp.Var) and node.name.upper() == "ALL"):
+            return None
+        found = bare(node)
+        if isinstance(found, exp.Literal) and found.name.isdigit():
+            return int(found.name)
+        if found.find(exp.Column, exp.Query):
+            raise self._not_constant(word)
+        text = f"({self._context.text_of(found)})::bigint"
+        (value,) = self._context.analyzer.constants([text], [INT8])
+        if value is None:
+            raise self._not_constant(word)
+        if value.text is not None and int(value.text) < 0:
+            raise self._context.refuse(
+                f"{word} must not be negative", "give a number from 0 on", self._word(word)
+            )
+        return None if value.text is None else int(value.text)
+
+    def _not_constant(self, word: str) -> Exception:
+        return self._context.refuse(
+            f"{word} is maintained for constants only",
+            "number the rows with row_number() in a subquery, and compare the number outside",
+            self._word(word),
+        )
+
+    def _word(self, word: str) -> str:
+        """How the user wrote a clause."""
+        is_fetch = word == "LIMIT" and find_words(self._context.query, ("limit",)) is None
+        return "fetch" if is_fetch else word.lower()
+
+    def _text(self, node: exp.Expr) -> str:
+        return self._context.text_of(bare(node))
+
+
+def _on_nodes(node: exp.Expr) -> list[exp.Expr]:
+    distinct = node.args.get("distinct")
+    if not isinstance(distinct, exp.Distinct) or not distinct.args.get("on"):
+        return []
+    on = distinct.args["on"]
+    return [bare(n) for n in (on.expressions if isinstance(on, exp.Tuple) else [bare(on)])]
+
+
+def _ordered(node: exp.Expr) -> list[exp.Ordered]:
+    order = node.args.get("order")
+    return list(order.expressions) if order is not None else []
+
+
+def _column(plan: Plan, position: int) -> ColumnRef:
+    found = plan.fields[position]
+    return ColumnRef(position, found.type, found.name)

@@ -16,7 +16,6 @@ from dataflow.sql.aggregates import check_key
 from dataflow.sql.nullability import is_nullable
 from dataflow.sql.plan import Distinct, Plan, SetOperation, UnionAll, Values
 from dataflow.sql.relations import cast_to, project, renamed
-from dataflow.sql.row_clauses import refuse_row_clauses
 from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import Context, Scope
 from dataflow.sql.subqueries import BindQuery
@@ -25,7 +24,6 @@ from dataflow.types import SqlType
 
 def bind_set_operation(context: Context, node: exp.SetOperation, bind_query: BindQuery) -> Plan:
     """UNION, INTERSECT and EXCEPT, with and without ALL."""
-    refuse_row_clauses(context, node)
     plans = [bind_query(context, n) for n in (node.this, node.expression)]
     types = common_types(context, [[f.type for f in p.fields] for p in plans])
     plans = [in_types(p, types, plans[0].fields) for p in plans]

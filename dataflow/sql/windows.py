@@ -52,17 +52,6 @@ def find_windows(context: Context, nodes: Sequence[exp.Expr]) -> dict[str, exp.E
     return found
 
 
-def ordering_of(select: exp.Select) -> list[exp.Expr]:
-    """The expressions of ORDER BY and DISTINCT ON where they choose rows."""
-    distinct = select.args.get("distinct")
-    on = distinct.args.get("on") if distinct is not None else None
-    is_cut = any(select.args.get(k) for k in ("limit", "offset", "fetch"))
-    order = select.args.get("order")
-    if order is None or not (is_cut or on):
-        return []
-    return [o.this for o in order.expressions] + (list(on.expressions) if on else [])
-
-
 def window_column(context: Context, scope: Scope, node: exp.Expr) -> ColumnRef:
     """The column of a window call that was bound before."""
     found = scope.added(context.text_of(node))

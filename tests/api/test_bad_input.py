@@ -54,7 +54,7 @@ REFUSALS = [
         "sql.not_maintained",
         None,
     ),
-    ("v", "SELECT id FROM t ORDER BY id LIMIT 3", 400, "sql.not_maintained", None),
+    ("v", "SELECT id FROM t ORDER BY id FOR UPDATE", 400, "sql.not_maintained", None),
 ]
 
 

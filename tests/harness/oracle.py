@@ -219,6 +219,25 @@ class Oracle:
             return Counter()
         return Counter(rows or [(None,) * len(plan.fields)])
 
+    def _topk(self, plan: p.TopK) -> Bag:
+        groups: dict[Row, list[Row]] = {}
+        for row in self.rows(plan.input).elements():
+            values = zip((value_of(e, row) for e in plan.partition), plan.partition, strict=True)
+            key = tuple(None if v is None else identity(v, e.type) for v, e in values)
+            groups.setdefault(key, []).append(row)
+        out: Bag = Counter()
+        for members in groups.values():
+            ordered = sorted(members, key=lambda row: tuple(map(_tie, row)))
+            ordered.sort(key=cmp_to_key(lambda a, b: _compare_rows(a, b, plan.order)))
+            end = len(ordered) if plan.limit is None else plan.offset + plan.limit
+            if plan.with_ties and plan.limit:
+                while 0 < end < len(ordered) and not _compare_rows(
+                    ordered[end - 1], ordered[end], plan.order
+                ):
+                    end += 1
+            out.update(exact(row) for row in ordered[plan.offset : end])
+        return out
+
     def _aggregate(self, plan: p.Aggregate) -> Bag:
         groups: dict[Row, list[tuple[Row, Row]]] = {}
         for row in self.rows(plan.input).elements():
@@ -316,6 +335,29 @@ def order(value: Any, type: SqlType) -> Any:
 
 def _text_order(value: Any) -> Any:
     return math.copysign(1.0, value) if isinstance(value, float) else value
+
+
+def _tie(value: Any) -> Any:
+    """A sort key of any value of a column: NULL last, NaN after all numbers, -0 before 0."""
+    if not isinstance(value, float):
+        return (value is None, value)
+    is_nan = math.isnan(value)
+    return (False, is_nan, 0.0 if is_nan else float(value), math.copysign(1.0, value))
+
+
+def _compare_rows(a: Row, b: Row, keys: tuple[p.SortKey, ...]) -> int:
+    """By ORDER BY alone."""
+    for key in keys:
+        x, y = value_of(key.expression, a), value_of(key.expression, b)
+        if x is None or y is None:
+            found = ((x is None) > (y is None)) - ((x is None) < (y is None))
+            found = -found if key.nulls_first else found
+        else:
+            x, y = order(x, key.expression.type), order(y, key.expression.type)
+            found = ((x > y) - (x < y)) * (-1 if key.is_descending else 1)
+        if found:
+            return found
+    return 0
 
 
 def aggregate(call: p.AggregateCall, rows: list[Row]) -> Any:

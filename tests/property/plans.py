@@ -22,6 +22,8 @@ from dataflow.sql.plan import (
     SemiJoin,
     SetOperation,
     SingleRow,
+    SortKey,
+    TopK,
     UnionAll,
     Values,
 )
@@ -208,6 +210,20 @@ def distinct(random: Random, plan: Plan) -> Plan:
     return Distinct(Project(plan, expressions, tuple(plan.fields[i] for i in chosen)))
 
 
+def top_k(random: Random, plan: Plan) -> Plan:
+    """The first rows by any columns that have a native order."""
+    sortable = [i for i, f in enumerate(plan.fields) if f.type.kind is not TypeKind.BPCHAR]
+    order = tuple(
+        SortKey(_ref(plan, i), random.random() < 0.5, random.random() < 0.5)
+        for i in random.sample(sortable, random.choice([0, 1, 1, 2]))
+    )
+    width = len(plan.fields)
+    partition = tuple(_ref(plan, i) for i in random.sample(range(width), random.choice([0, 1, 2])))
+    limit = random.choice([0, 1, 1, 2, 3, 7, None])
+    with_ties = limit is not None and random.random() < 0.4
+    return TopK(plan, partition, order, limit, random.choice([0, 0, 1, 2, 5]), with_ties)
+
+
 def single_row(random: Random, plan: Plan) -> Plan:
     """A scalar subquery that is often of one row."""
     a = random.choice(_ints(plan))
@@ -312,6 +328,9 @@ CASES: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {
     "semi join": lambda r, a, b, w: semi_join(r, a, b),
     "aggregate": lambda r, a, b, w: aggregate(r, w),
     "distinct": lambda r, a, b, w: distinct(r, w),
+    "top k": lambda r, a, b, w: top_k(r, w),
+    "top k of join": lambda r, a, b, w: top_k(r, join(r, a, b)),
+    "join of top k": lambda r, a, b, w: join(r, a, constants(r, top_k(r, b))),
     "union all": lambda r, a, b, w: union_all(r, a, projection(r, b)),
     "set operation": lambda r, a, b, w: set_operation(r, a, b),
     "set operation of all types": lambda r, a, b, w: set_operation(

@@ -15,7 +15,17 @@ from dataflow.expressions.ir import Call, ColumnRef
 from dataflow.graph import ViewDataflow
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.sql.lower import lower
-from dataflow.sql.plan import Aggregate, AggregateCall, Distinct, Join, Plan, Scan, SemiJoin
+from dataflow.sql.plan import (
+    Aggregate,
+    AggregateCall,
+    Distinct,
+    Join,
+    Plan,
+    Scan,
+    SemiJoin,
+    SortKey,
+    TopK,
+)
 from dataflow.types import BOOL, INT4, INT8
 from tests.harness.counting_store import CountingStore
 
@@ -60,6 +70,14 @@ PLANS: dict[str, Plan] = {
     "distinct calls": _aggregate("count distinct", "sum distinct"),
     "min and max": _aggregate("min", "max"),
     "distinct": Distinct(A),
+    "top k by key": TopK(A, (KEY,), (SortKey(VALUE),), 2, 1, False),
+}
+# Of one partition that grows with the state: a bound for each doubling of its depth.
+DEEP: dict[str, Plan] = {
+    "first": TopK(A, (), (SortKey(VALUE),), 10, 0, False),
+    "page": TopK(A, (), (SortKey(VALUE, is_descending=True),), 10, 500, False),
+    "ties": TopK(A, (), (SortKey(KEY),), 10, 0, True),
+    "all after": TopK(A, (), (SortKey(VALUE),), None, 5, False),
 }
 
 
@@ -88,3 +106,11 @@ def test_one_row_touches_its_matches(name: str) -> None:
     small, large = _touched(PLANS[name], 10**3), _touched(PLANS[name], 10**5)
     assert small == large
     assert max(large) <= LIMIT
+
+
+@pytest.mark.parametrize("name", DEEP)
+@pytest.mark.parametrize("rows", [10**3, 10**5, 10**6])
+def test_one_row_costs_the_depth_of_its_partition(name: str, rows: int) -> None:
+    """A few nodes of at most 128 rows a level, wherever the row comes or goes."""
+    depth = {10**3: 2, 10**5: 3, 10**6: 4}[rows]
+    assert max(_touched(DEEP[name], rows)) <= 10 * 128 * depth

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from dataflow.expressions.ir import ColumnRef, Expression, columns_of, remap
 from dataflow.schema import Field
+from dataflow.sql.keys import is_total
 from dataflow.sql.plan import (
     Aggregate,
     Filter,
@@ -22,6 +23,7 @@ from dataflow.sql.plan import (
     SemiJoin,
     SetCall,
     TableFunction,
+    TopK,
     UnionAll,
     Values,
     Window,
@@ -88,6 +90,8 @@ def _wishes(plan: Plan, wanted: set[int]) -> list[set[int]]:
         keys = (*plan.partition, *(k.expression for k in plan.order)) if calls else ()
         own = {i for i in wanted if i < n}
         return [own | _all([*keys, *(e for c in calls for e in c.operands)])]
+    if isinstance(plan, TopK) and is_total(plan):
+        return [wanted | _all((*plan.partition, *(k.expression for k in plan.order)))]
     # What compares or numbers whole rows reads all of its inputs' columns.
     return [set(range(len(i.fields))) for i in inputs_of(plan)]
 
@@ -121,6 +125,11 @@ def _rebuilt(plan: Plan, kept: list[int], inputs: list[Pruned]) -> Pruned:
         return _table_function(plan, set(kept), inputs[0])
     if isinstance(plan, Window):
         return _window(plan, kept, inputs[0])
+    if isinstance(plan, TopK) and is_total(plan):
+        below, at = inputs[0]
+        order = tuple(replace(k, expression=remap(k.expression, at)) for k in plan.order)
+        partition = tuple(remap(e, at) for e in plan.partition)
+        return replace(plan, input=below, partition=partition, order=order), at
     whole = [
         _exact(found, below.fields, range(len(below.fields)))
         for found, below in zip(inputs, inputs_of(plan), strict=True)

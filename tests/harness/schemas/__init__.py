@@ -9,12 +9,14 @@ from tests.harness.schemas.hr import HR
 from tests.harness.schemas.lists import LISTS
 from tests.harness.schemas.logs import LOGS
 from tests.harness.schemas.odd import ODD
+from tests.harness.schemas.ranked import RANKED
 from tests.harness.schemas.shop import SHOP
 from tests.harness.schemas.tpch import TPCH
 from tests.harness.schemas.wide import WIDE
 
 SCHEMAS = {
-    s.name: s for s in (SHOP, HR, BANK, EVENTS, WIDE, LOGS, LISTS, ODD, TPCH, FIGURES, GRAPH)
+    s.name: s
+    for s in (SHOP, HR, BANK, EVENTS, WIDE, LOGS, LISTS, ODD, TPCH, FIGURES, GRAPH, RANKED)
 }
 
 __all__ = ["SCHEMAS", "TableSpec", "TestSchema"]
