@@ -8,6 +8,7 @@ from tests.harness.schemas.graph import GRAPH
 from tests.harness.schemas.hr import HR
 from tests.harness.schemas.lists import LISTS
 from tests.harness.schemas.logs import LOGS
+from tests.harness.schemas.market import MARKET
 from tests.harness.schemas.odd import ODD
 from tests.harness.schemas.ranked import RANKED
 from tests.harness.schemas.shop import SHOP
@@ -16,7 +17,7 @@ from tests.harness.schemas.wide import WIDE
 
 SCHEMAS = {
     s.name: s
-    for s in (SHOP, HR, BANK, EVENTS, WIDE, LOGS, LISTS, ODD, TPCH, FIGURES, GRAPH, RANKED)
+    for s in (SHOP, HR, BANK, EVENTS, WIDE, LOGS, LISTS, ODD, TPCH, FIGURES, GRAPH, RANKED, MARKET)
 }
 
 __all__ = ["SCHEMAS", "TableSpec", "TestSchema"]
