@@ -17,6 +17,7 @@ from connectors.postgres.embedded import EmbeddedPostgres
 from storage.memory import MemoryStore
 from storage.store import Store
 from tests.equality.history import History, Outcome, run_history
+from tests.harness.changes import linguistic_of
 from tests.harness.grammar import Query
 from tests.harness.hostile import Hostile, hostile_schema
 from tests.harness.postgres import new_database
@@ -105,7 +106,7 @@ def play(
         with connection.cursor() as cursor:
             for name, value in _FAST.items():
                 cursor.execute(f"SET {name} = '{value}'")
-        writer = Writer(hostile, f"{seed}")
+        writer = Writer(hostile, f"{seed}", linguistic_of(connection))
         for wanted in lists:
             query = accepted(connection, writer, wanted, tally)
             if query is not None:

@@ -14,6 +14,7 @@ from random import Random
 
 from tests.harness import features
 from tests.harness.block import Block, canonical, comparable, derived
+from tests.harness.changes import LINGUISTIC
 from tests.harness.families import (
     CARRIED,
     COMMON,
@@ -32,10 +33,14 @@ assert features.__all__
 
 
 class Writer:
-    """Draws queries over the tables of one schema; each call of `query` is another one."""
+    """Draws queries over the tables of one schema; each call of `query` is another one.
 
-    def __init__(self, hostile: Hostile, seed: str) -> None:
+    linguistic: the collation that stands for one which is not C; not every server has ICU's.
+    """
+
+    def __init__(self, hostile: Hostile, seed: str, linguistic: str = LINGUISTIC) -> None:
         self.rng = Random(seed)
+        self._linguistic = linguistic
         self._hostile = hostile
         self._aliases = 0
 
@@ -156,6 +161,7 @@ class Writer:
         expression again."""
         pieces: list[str | Sql] = []
         at, last = 0, ""
+        form = form.replace(LINGUISTIC, self._linguistic)
         for hole in _HOLES.finditer(form):
             pieces.append(form[at : hole.start()])
             at = hole.end()
