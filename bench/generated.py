@@ -36,3 +36,7 @@ def section(path: Path = COUNTED) -> list[str]:
     if run["found"]:
         lines += ["", "Found: " + ", ".join(f"`{found}`" for found in run["found"])]
     return lines
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -19,7 +19,7 @@ import psycopg2
 from connectors.postgres.embedded import EmbeddedPostgres
 from storage.memory import MemoryStore
 from tests.equality.case import Case
-from tests.equality.fuzz import Played, refusal
+from tests.equality.fuzz import Played, tried
 from tests.equality.history import run_history
 from tests.harness.changes import create, run_transaction
 from tests.harness.compare import pin_session
@@ -155,7 +155,7 @@ def _faults(database: Database, failing: Failing, queries: Sequence[Query]) -> l
     named = {f"q{i}": query.text() for i, query in enumerate(queries)}
 
     def taken(connection: Any) -> dict[str, str]:
-        return {name: sql for name, sql in named.items() if not refusal(connection, sql)}
+        return {name: sql for name, sql in named.items() if not tried(connection, sql)[1]}
 
     database.execute(EMPTY)
     try:
