@@ -102,6 +102,8 @@ def play(
     seed: int | str,
     lists: Sequence[Sequence[str]],
     store: Store | None = None,
+    *,
+    restarts: bool = False,
 ) -> Played:
     """A query for each list of features, maintained through one history and compared."""
     hostile = hostile_schema(seed)
@@ -119,7 +121,7 @@ def play(
                 queries[f"g{len(queries)}"] = query
         return {name: query.text() for name, query in queries.items()}
 
-    history = History(hostile.schema, 0, singles=SINGLES, batches=1, batch=4)
+    history = History(hostile.schema, 0, singles=SINGLES, batches=1, batch=4, restarts=restarts)
     with new_database(server) as database:
         outcome = run_history(database, store or MemoryStore(), history, draw)
     tally.queries = len(queries)
