@@ -21,7 +21,7 @@ from tests.harness.changes import linguistic_of
 from tests.harness.grammar import Query
 from tests.harness.hostile import Hostile, hostile_schema
 from tests.harness.postgres import new_database
-from tests.harness.query_writer import Writer
+from tests.harness.query_writer import Known, Writer
 
 DRAWS = 15
 DRAWS_FOR_ROWS = 4
@@ -82,6 +82,11 @@ def accepted(connection: Any, writer: Writer, wanted: Sequence[str], tally: Tall
     return empty[0] if empty else None
 
 
+def known(connection: Any) -> Known:
+    """What the server of a connection can do."""
+    return Known(linguistic_of(connection), connection.server_version >= 180000)
+
+
 def tried(connection: Any, sql: str) -> tuple[int | None, str]:
     """How many rows PostgreSQL answers, or why it does not take the query, or it is too much."""
     with connection.cursor() as cursor:
@@ -114,7 +119,7 @@ def play(
         with connection.cursor() as cursor:
             for name, value in _FAST.items():
                 cursor.execute(f"SET {name} = '{value}'")
-        writer = Writer(hostile, f"{seed}", linguistic_of(connection))
+        writer = Writer(hostile, f"{seed}", known(connection))
         for wanted in lists:
             query = accepted(connection, writer, wanted, tally)
             if query is not None:

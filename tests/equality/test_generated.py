@@ -17,10 +17,10 @@ from random import Random
 import pytest
 
 from connectors.postgres.embedded import EmbeddedPostgres
-from tests.equality.fuzz import Played, Tally, accepted, play
+from tests.equality.fuzz import Played, Tally, accepted, known, play
 from tests.equality.history import opened_store
 from tests.equality.torture import HistoryPlan, described, feature_lists
-from tests.harness.changes import create, linguistic_of
+from tests.harness.changes import create
 from tests.harness.compare import pin_session
 from tests.harness.features.registry import FEATURES
 from tests.harness.hostile import hostile_schema
@@ -86,7 +86,7 @@ def test_every_pair_of_features_occurs(database: Database) -> None:
         hostile = hostile_schema(f"{SEED}/{number}")
         database.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
         create(connection, hostile.schema, 0)
-        writer = Writer(hostile, f"{SEED}/{number}", linguistic_of(connection))
+        writer = Writer(hostile, f"{SEED}/{number}", known(connection))
         for wanted in lists[number * A_HISTORY : (number + 1) * A_HISTORY]:
             query = accepted(connection, writer, wanted, Tally())
             if query is not None:
