@@ -26,8 +26,7 @@ def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel |
 
 def _may_be_a_row(type: SqlType) -> bool:
     """A row value of NULLs IS NULL too, so what may be composite is PostgreSQL's."""
-    is_composite = type.oid >= 16384 and not type.is_enum
-    return type.kind is TypeKind.OPAQUE and (is_composite or type.name == "record")
+    return type.kind is TypeKind.OPAQUE and type.oid >= 16384 and not type.is_enum
 
 
 def _is_null(frame: Frame, values: Sequence[Value]) -> Value:

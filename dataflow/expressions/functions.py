@@ -14,6 +14,7 @@ from dataflow.expressions import (
     comparison,
     decimals,
     key_kernels,
+    row_kernels,
     stamps,
     text,
 )
@@ -31,6 +32,7 @@ FAMILIES: tuple[Lookup, ...] = (
     calendar.find,
     stamps.find,
     key_kernels.find,
+    row_kernels.find,
 )
 
 

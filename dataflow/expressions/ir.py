@@ -7,6 +7,7 @@ analyzed the view. Frozen and picklable: the same tree is compiled in the pipeli
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dataflow.frozen import keeps_hash
@@ -89,27 +90,25 @@ def columns_of(expression: Expression) -> set[int]:
     return set().union(*(columns_of(child) for child in children(expression)))
 
 
+def map_leaves(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
+    """The expression with `change` applied to every column, outer reference and literal."""
+    if isinstance(expression, Call | InPostgres):
+        arguments = tuple(map_leaves(a, change) for a in expression.arguments)
+        return replace(expression, arguments=arguments)
+    return change(expression)
+
+
 def remap(expression: Expression, position: dict[int, int]) -> Expression:
     """The same expression over an input whose column i now stands at position[i]."""
-    if isinstance(expression, ColumnRef):
-        return ColumnRef(position[expression.index], expression.type, expression.name)
-    if isinstance(expression, Call):
-        arguments = tuple(remap(a, position) for a in expression.arguments)
-        return Call(expression.function, arguments, expression.type)
-    if isinstance(expression, InPostgres):
-        arguments = tuple(remap(a, position) for a in expression.arguments)
-        return replace(expression, arguments=arguments)
-    return expression
+
+    def moved(leaf: Expression) -> Expression:
+        if isinstance(leaf, ColumnRef):
+            return ColumnRef(position[leaf.index], leaf.type, leaf.name)
+        return leaf
+
+    return map_leaves(expression, moved)
 
 
 def substitute(expression: Expression, inputs: tuple[Expression, ...]) -> Expression:
     """The expression with every column reference i replaced by inputs[i]."""
-    if isinstance(expression, ColumnRef):
-        return inputs[expression.index]
-    if isinstance(expression, Call):
-        arguments = tuple(substitute(a, inputs) for a in expression.arguments)
-        return Call(expression.function, arguments, expression.type)
-    if isinstance(expression, InPostgres):
-        arguments = tuple(substitute(a, inputs) for a in expression.arguments)
-        return replace(expression, arguments=arguments)
-    return expression
+    return map_leaves(expression, lambda e: inputs[e.index] if isinstance(e, ColumnRef) else e)

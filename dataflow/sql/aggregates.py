@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from sqlglot import exp
 
 from dataflow.errors import SqlError
-from dataflow.expressions.ir import ColumnRef, Expression, Literal, OuterRef, children
+from dataflow.expressions.ir import ColumnRef, Expression, Literal
 from dataflow.expressions.keys import key_form
 from dataflow.operators.extremes import LEAST
 from dataflow.operators.float_moments import PAIR_FUNCTIONS
@@ -25,6 +25,7 @@ from dataflow.sql.aggregate_calls import (
     shape_of,
     type_probe,
 )
+from dataflow.sql.call_levels import own_calls, own_columns_inside
 from dataflow.sql.nullability import is_nullable
 from dataflow.sql.parse import SyntaxCall
 from dataflow.sql.plan import Aggregate, AggregateCall
@@ -62,24 +63,14 @@ _KINDS = {
 _IDEMPOTENT = ("min", "max", "bool_and", "bool_or", "bit_and", "bit_or", LEAST)
 
 
-def find_aggregates(context: Context, nodes: Sequence[exp.Expr]) -> dict[str, exp.Expr]:
-    """The aggregate calls in nodes by their text; those of subqueries are not the block's."""
+def find_aggregates(
+    context: Context, scope: Scope, nodes: Sequence[exp.Expr]
+) -> dict[str, exp.Expr]:
+    """The aggregate calls over the scope's rows by their text, those in subqueries included."""
+    calls = own_calls(context, scope, nodes, lambda n: aggregate_name(context, n) is not None)
     found: dict[str, exp.Expr] = {}
-
-    def walk(node: exp.Expr) -> None:
-        window = window_of(node)
-        if window is not None:
-            # The function before OVER is none of the block's aggregates; its arguments may be.
-            for part in inside_window(window):
-                walk(part)
-        elif aggregate_name(context, node):
-            found.setdefault(context.text_of(node), node)
-        elif not isinstance(node, exp.Query | exp.Subquery):
-            for child in operands(node):
-                walk(child)
-
-    for node in nodes:
-        walk(node)
+    for call in calls:
+        found.setdefault(context.text_of(call), call)
     return found
 
 
@@ -93,7 +84,7 @@ class Grouping:
 
     def bind(self, groups: Sequence[exp.Expr], above: Sequence[exp.Expr]) -> GroupScope:
         """Group by `groups` for the expressions `above` (select list, HAVING)."""
-        calls = find_aggregates(self._context, above)
+        calls = find_aggregates(self._context, self._scope, above)
         shapes = [shape_of(self._context, node) for node in calls.values()]
         keys = {self._context.text_of(bare(g)): bare(g) for g in groups}
         for column in self._determined(keys, calls, above):
@@ -129,14 +120,36 @@ class Grouping:
                 for part in inside_window(window):
                     walk(part)
                 return
-            if isinstance(node, exp.Column):
+            # A column of a block around is a constant here.
+            if isinstance(node, exp.Column) and self._is_own(node):
                 found.append(node)
             for child in operands(node):
                 walk(child)
 
         for node in above:
             walk(node)
-        return found
+        return found + self._determined_inside(keys, calls, above)
+
+    def _is_own(self, column: exp.Column) -> bool:
+        return self._scope.find(column.table, column.name, "") is not None
+
+    def _determined_inside(
+        self, keys: dict[str, exp.Expr], calls: dict[str, exp.Expr], above: Sequence[exp.Expr]
+    ) -> list[exp.Expr]:
+        """The same of what subqueries name, which may write a grouped column otherwise."""
+        texts = {*keys, *calls}
+        is_call = lambda n: "span" in n.meta and self._context.text_of(n) in texts  # noqa: E731
+        grouped = {
+            self._scope.find(k.table, k.name, "")
+            for k in keys.values()
+            if isinstance(k, exp.Column)
+        }
+        found: dict[int | None, exp.Expr] = {}
+        for column in own_columns_inside(self._scope, above, is_call):
+            position = self._scope.find(column.table, column.name, "")
+            if position not in grouped:
+                found.setdefault(position, column)
+        return list(found.values())
 
     def _calls(self, shapes: Sequence[CallShape]) -> list[AggregateCall]:
         if not shapes:
@@ -173,7 +186,6 @@ class Grouping:
                 written.direct,
                 written.alike,
             )
-        self._check_level(shape, found)
         return found
 
     def _native(self, shape: CallShape, field: Field) -> AggregateCall | None:
@@ -247,17 +259,6 @@ class Grouping:
             f"the order inside {text} is not given by the query: its values come in their own order"
         )
 
-    def _check_level(self, shape: CallShape, call: AggregateCall) -> None:
-        """Refuse an aggregate of outer columns alone: SQL has it belong to the outer block."""
-        columns = [c for e in call.operands for c in _references(e)]
-        offset = self._scope.offset
-        if columns and all(isinstance(c, OuterRef) or c.index < offset for c in columns):
-            raise self._context.refuse(
-                f"the aggregate {shape.name} over columns of an outer query is not maintained",
-                "compute it in the outer query, and name its result in the subquery",
-                shape.name.split(".")[-1],
-            )
-
     def _check_keys(
         self, expressions: Sequence[Expression], where: str, words: tuple[str, ...]
     ) -> None:
@@ -285,12 +286,6 @@ def shown_type(expression: Expression) -> str:
     collate = "" if type.is_deterministic else f" COLLATE {type.collation}"
     column = f' of column "{expression.name}"' if isinstance(expression, ColumnRef) else ""
     return f"the type {type.name}{collate}{column}"
-
-
-def _references(expression: Expression) -> list[ColumnRef | OuterRef]:
-    if isinstance(expression, ColumnRef | OuterRef):
-        return [expression]
-    return [found for child in children(expression) for found in _references(child)]
 
 
 def _name(expression: Expression, node: exp.Expr) -> str:

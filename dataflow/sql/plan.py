@@ -421,9 +421,10 @@ class Loop:
 class Apply:
     """For each left row the rows of right, which reads the left's columns as OuterRef of level 0.
 
-    kind "inner" and "left": LATERAL; the output has the left fields, then the right's; residual:
-    the join's condition over both. "single": a scalar subquery, the same fields, exactly one row
-    a left row (NULLs for no row, an error row for two). Gone after the rule `decorrelate`.
+    kind "inner" and "left": LATERAL; the output has the left fields, then the right's (nullable
+    for "left"). "semi" and "anti": the left rows for which right has a row, or none; the left
+    fields. residual: a condition over left and right rows; its outer references, like those of
+    left, are of the Applies around. Gone after the rule `decorrelate`.
     """
 
     kind: str

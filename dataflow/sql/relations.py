@@ -5,7 +5,7 @@ Joins carry their whole condition as residual here; the rules make keys of its e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlglot import exp
@@ -13,16 +13,20 @@ from sqlglot import exp
 from dataflow.expressions.ir import ColumnRef, Expression, InPostgres
 from dataflow.schema import Field
 from dataflow.sql.analysis import Analysis, Table
+from dataflow.sql.blocks import apply_conditions, block_atom, column_atom
+from dataflow.sql.calls import equality, native_call
 from dataflow.sql.nullability import is_nullable
 from dataflow.sql.parse import parse
 from dataflow.sql.parse_functions import RowsOf
-from dataflow.sql.plan import Filter, Join, Plan, Project, Scan, TableFunction, Values
+from dataflow.sql.plan import Apply, Filter, Join, Plan, Project, Scan, TableFunction, Values
 from dataflow.sql.routines import check_routines
-from dataflow.sql.scalars import Scalars, equality, native_call
-from dataflow.sql.scope import Context, FromEntry, Scope, Visible, nullable
+from dataflow.sql.rules.outer_refs import inward, moved
+from dataflow.sql.rules.trees import shifted
+from dataflow.sql.scalars import Scalars
+from dataflow.sql.scope import Context, FromEntry, Scope, Visible, applied, nullable
 from dataflow.sql.set_functions import bind_rows_of
 from dataflow.sql.shapes import bare, conjuncts
-from dataflow.sql.subqueries import BindQuery, all_of, membership_of, scalar_subquery
+from dataflow.sql.subqueries import BindQuery, all_of, subquery_nodes
 from dataflow.types import SqlType
 
 _SIDES = {"": "inner", "LEFT": "left", "RIGHT": "right", "FULL": "full"}
@@ -51,12 +55,8 @@ class Relations:
 
     def _entry(self, node: exp.Expr) -> FromEntry:
         """One entry with the joins that hang on it inside its parentheses."""
-        if isinstance(node, exp.Lateral):
-            raise self._context.refuse(
-                "LATERAL is not maintained",
-                "join the subquery on conditions instead, grouped by what it is joined on",
-                "lateral",
-            )
+        if isinstance(node, exp.Lateral) and isinstance(node.this, exp.Subquery):
+            return self._derived(node.this, node)
         if isinstance(node, RowsOf):
             return self._functions(NOTHING, node)
         if isinstance(node, exp.Subquery) and isinstance(
@@ -72,12 +72,7 @@ class Relations:
     def _functions(self, left: FromEntry, node: RowsOf) -> FromEntry:
         """Functions beside the rows of the entry before them."""
         scope = Scope(left)
-        names = column_atom(self._context, scope)
-
-        def atom(inner: exp.Expr) -> ColumnRef | None:
-            found = names(inner)
-            return found or scalar_subquery(self._context, scope, inner, self._bind_query)
-
+        atom = block_atom(self._context, scope, self._bind_query)
         return bind_rows_of(self._context, scope, left, node, atom)
 
     def _function_join(self, left: FromEntry, join: exp.Join) -> FromEntry:
@@ -92,8 +87,7 @@ class Relations:
             entry = replace(entry, plan=replace(plan, is_outer=True, fields=fields))
         if on is None or isinstance(bare(on), exp.Boolean):
             return entry
-        scope = Scope(entry)
-        atom = self._on_atom(scope, {})
+        atom = column_atom(self._context, Scope(entry))
         condition = all_of(Scalars(self._context, atom).bind(conjuncts(on)))
         plan = entry.plan
         if isinstance(plan, TableFunction) and plan.is_outer:
@@ -101,11 +95,11 @@ class Relations:
         assert condition is not None
         return replace(entry, plan=Filter(plan, condition))
 
-    def _derived(self, node: exp.Expr) -> FromEntry:
+    def _derived(self, node: exp.Expr, named: exp.Expr | None = None) -> FromEntry:
         query = node if isinstance(node, exp.Values) else node.this
         plan = self._bind_query(self._context, query)
         star = tuple((f.name, i) for i, f in enumerate(plan.fields))
-        return _aliased(FromEntry(plan, (), star), node)
+        return _aliased(FromEntry(plan, (), star), named or node)
 
     def _table(self, node: exp.Table) -> FromEntry:
         if node.args.get("sample"):
@@ -169,74 +163,91 @@ class Relations:
     def _join(self, left: FromEntry, join: exp.Join) -> FromEntry:
         kind = _SIDES[(join.args.get("side") or "").upper()]
         on, using = join.args.get("on"), join.args.get("using")
-        if isinstance(join.this, RowsOf) and kind in ("inner", "left") and not using:
+        has_query = on is not None and on.find(exp.Query) is not None
+        is_read = kind in ("inner", "left") and not using and not has_query
+        if isinstance(join.this, RowsOf) and is_read:
             return self._function_join(left, join)
-        right = self._entry(join.this)
-        crossed: dict[str, int] = {}
-        if on is not None:
-            left, right, crossed = self._with_subqueries(kind, left, right, on)
+        with self._context.inside(Scope(left)):
+            right = self._entry(join.this)
+        if on is not None and has_query:
+            return self._with_subqueries(kind, left, right, on)
         entry = _crossed(kind, left, right)
         if using:
             return self._using(entry, left, right, [u.name for u in using])
         if on is None:
             return entry
-        plan = entry.plan
-        assert isinstance(plan, Join)
-        atom = self._on_atom(Scope(entry), crossed)
-        conditions = Scalars(self._context, atom).bind(conjuncts(on))
-        joined = Join(kind, plan.left, plan.right, (), (), all_of(conditions), plan.fields)
-        return FromEntry(joined, entry.visible, entry.star)
+        atom = column_atom(self._context, Scope(entry))
+        condition = all_of(Scalars(self._context, atom).bind(conjuncts(on)))
+        return _on(entry, condition)
 
     def _with_subqueries(
         self, kind: str, left: FromEntry, right: FromEntry, on: exp.Expr
-    ) -> tuple[FromEntry, FromEntry, dict[str, int]]:
-        """Scalar subqueries of ON become columns of a side that the join does not pad.
+    ) -> FromEntry:
+        """A join whose ON holds subqueries, which read rows of either side, or of both.
 
-        The last part of the answer: where they stand in the joined columns, by their text.
+        An inner join's ON is a WHERE. A left join is one with a lateral subquery: the right side,
+        filtered by ON; what does not read the right side is computed beside the left one.
         """
-        nodes = list(on.find_all(exp.Subquery, exp.Exists))
-        if any(membership_of(c) for c in conjuncts(on)) or (nodes and kind == "full"):
-            raise self._context.refuse(
-                "a subquery in this ON condition is not maintained",
-                "move the condition to WHERE, or join the subquery in FROM",
-                "on",
-            )
-        held = right if kind == "right" else left
-        scope = Scope(held)
-        shift = len(left.plan.fields) if kind == "right" else 0
-        crossed = {}
-        for node in nodes:
-            found = scalar_subquery(self._context, scope, node, self._bind_query)
-            if found is not None:
-                crossed[self._context.text_of(node)] = found.index + shift
-        held = FromEntry(scope.plan, held.visible, held.star)
-        return (left, held, crossed) if kind == "right" else (held, right, crossed)
+        context = self._context
+        if kind == "inner":
+            entry = _crossed(kind, left, right)
+            scope = Scope(entry)
+            apply_conditions(context, scope, on, self._bind_query)
+            return FromEntry(scope.plan, entry.visible, entry.star)
+        if kind == "full":
+            return self._full(left, right, on)
+        if kind == "right":
+            swapped = (_moved(right, -1), _moved(left, 1))
+            entry = self._with_subqueries("left", *swapped, on)
+            n = len(right.star)
+            return FromEntry(entry.plan, entry.visible, entry.star[n:] + entry.star[:n])
+        scope, inner = Scope(left), Scope(right)
+        for node in subquery_nodes(on):
+            if not _names_any(node, right):
+                value = block_atom(context, scope, self._bind_query)(node)
+                if value is not None:
+                    inner.once(context.text_of(node), lambda v=inward(value): v)
+        with context.inside(scope):
+            apply_conditions(context, inner, on, self._bind_query)
+        grown = FromEntry(scope.plan, left.visible, left.star)
+        return _crossed(kind, grown, FromEntry(inner.plan, right.visible, right.star))
 
-    def _on_atom(
-        self, scope: Scope, crossed: dict[str, int]
-    ) -> Callable[[exp.Expr], ColumnRef | None]:
-        names = column_atom(self._context, scope)
-
-        def atom(node: exp.Expr) -> ColumnRef | None:
-            if isinstance(node, exp.Subquery | exp.Exists):
-                position = crossed.get(self._context.text_of(node))
-                return None if position is None else _ref(scope.plan, position)
-            return names(node)
-
-        return atom
+    def _full(self, left: FromEntry, right: FromEntry, on: exp.Expr) -> FromEntry:
+        """Each subquery beside the only side that it reads."""
+        context, right = self._context, _moved(right, -1)
+        scopes = (Scope(left), Scope(right))
+        values = []
+        for node in subquery_nodes(on):
+            if _names_any(node, left) and _names_any(node, right):
+                raise context.refuse(
+                    "a subquery over both sides of a FULL JOIN is not maintained",
+                    "write a LEFT JOIN and a RIGHT JOIN, and UNION ALL them",
+                    "full",
+                )
+            side = 1 if _names_any(node, right) else 0
+            value = block_atom(context, scopes[side], self._bind_query)(node)
+            if value is not None:
+                values.append((context.text_of(node), side, value))
+        grown = FromEntry(scopes[0].plan, left.visible, left.star)
+        added = FromEntry(moved(scopes[1].plan, 1), right.visible, right.star)
+        entry = _crossed("full", grown, added)
+        scope = Scope(entry)
+        for text, side, value in values:
+            placed = shifted(value, side * len(grown.plan.fields))
+            scope.once(text, lambda v=placed: v)
+        atom = block_atom(context, scope, self._bind_query)
+        return _on(entry, all_of(Scalars(context, atom).bind(conjuncts(on))))
 
     def _using(
         self, entry: FromEntry, left: FromEntry, right: FromEntry, names: list[str]
     ) -> FromEntry:
         """Equality of the named columns, which `*` then shows once, first."""
         plan = entry.plan
-        assert isinstance(plan, Join)
         n = len(left.plan.fields)
         pairs = [(dict(left.star)[name], dict(right.star)[name] + n) for name in names]
         conditions = [equality(_ref(plan, a), _ref(plan, b)) for a, b in pairs]
-        joined: Plan = Join(
-            plan.kind, plan.left, plan.right, (), (), all_of(conditions), plan.fields
-        )
+        joined = _on(entry, all_of(conditions)).plan
+        assert isinstance(joined, Join | Apply)
         merged = self._merged(joined, names, pairs)
         added = [e for e in merged if not isinstance(e, ColumnRef)]
         if added:
@@ -259,7 +270,7 @@ class Relations:
         return FromEntry(joined, entry.visible, star)
 
     def _merged(
-        self, join: Join, names: list[str], pairs: list[tuple[int, int]]
+        self, join: Join | Apply, names: list[str], pairs: list[tuple[int, int]]
     ) -> list[Expression]:
         """What each merged column is, by the kind of join (parse_clause.c, buildMergedJoinVar)."""
         fields = join.fields
@@ -280,21 +291,6 @@ class Relations:
             else:
                 merged.append(cast_to(left, type))
         return merged
-
-
-def column_atom(context: Context, scope: Scope) -> Callable[[exp.Expr], ColumnRef | None]:
-    """Names resolved in a scope, nothing else."""
-
-    def atom(node: exp.Expr) -> ColumnRef | None:
-        if not isinstance(node, exp.Column):
-            return None
-        if isinstance(node.this, exp.Star):
-            raise context.refuse(
-                "a whole row as a value is not maintained", "name the columns that are needed"
-            )
-        return scope.resolve(node, context.text_of(node))
-
-    return atom
 
 
 def cast_to(expression: Expression, type: SqlType) -> Expression:
@@ -324,14 +320,35 @@ def renamed(plan: Plan, names: Sequence[str]) -> Plan:
 
 
 def _crossed(kind: str, left: FromEntry, right: FromEntry) -> FromEntry:
-    left_fields, right_fields = left.plan.fields, right.plan.fields
-    if kind in ("right", "full"):
+    """Both entries side by side; the right one was bound inside the left one's rows."""
+    left_fields = left.plan.fields
+    if kind in ("inner", "left"):
+        plan = applied(kind, left.plan, right.plan, None)
+    else:
         left_fields = nullable(left_fields)
-    if kind in ("left", "full"):
-        right_fields = nullable(right_fields)
-    shifted = right.shifted(len(left_fields))
-    plan = Join(kind, left.plan, right.plan, (), (), None, left_fields + right_fields)
-    return FromEntry(plan, left.visible + shifted.visible, left.star + shifted.star)
+        inner = moved(right.plan, -1)
+        right_fields = nullable(inner.fields) if kind == "full" else inner.fields
+        plan = Join(kind, left.plan, inner, (), (), None, left_fields + right_fields)
+    beside = right.shifted(len(left_fields))
+    return FromEntry(plan, left.visible + beside.visible, left.star + beside.star)
+
+
+def _on(entry: FromEntry, condition: Expression | None) -> FromEntry:
+    """The joined entry under its condition."""
+    plan = entry.plan
+    assert isinstance(plan, Join | Apply)
+    return FromEntry(replace(plan, residual=condition), entry.visible, entry.star)
+
+
+def _moved(entry: FromEntry, by: int) -> FromEntry:
+    return FromEntry(moved(entry.plan, by), entry.visible, entry.star)
+
+
+def _names_any(node: exp.Expr, entry: FromEntry) -> bool:
+    """Whether a column of the entry is named anywhere in a node."""
+    aliases, merged = {v.alias for v in entry.visible}, {n for n, _ in entry.star}
+    columns = node.find_all(exp.Column)
+    return any(c.table in aliases if c.table else c.name in merged for c in columns)
 
 
 def _aliased(entry: FromEntry, node: exp.Expr) -> FromEntry:

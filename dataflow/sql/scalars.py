@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from sqlglot import exp
 
 from dataflow.errors import SqlError
-from dataflow.expressions.functions import has_kernel
-from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres, Literal, columns_of
-from dataflow.expressions.keys import key_form
+from dataflow.expressions.ir import Call, Expression, InPostgres, Literal
+from dataflow.sql.calls import as_text, hashed_equality, native_call
 from dataflow.sql.parse import Operation, Quantified, SyntaxCall, Test
 from dataflow.sql.routines import warn_of_stable
+from dataflow.sql.row_queries import NAMING, check_reads_nothing, values_outside
 from dataflow.sql.scope import Context, span_of
 from dataflow.sql.shapes import (
     OPERATORS,
@@ -30,29 +29,29 @@ from dataflow.sql.shapes import (
     operands,
     plain_literal,
 )
-from dataflow.types import BOOL, TEXT, SqlType, TypeKind, sql_type
+from dataflow.types import BOOL, TEXT, SqlType
 
-Atom = Callable[[exp.Expr], ColumnRef | None]
+Atom = Callable[[exp.Expr], Expression | None]
 
 _EQUALS = re.compile(r"=|OPERATOR\([^()]*\.=\)")
 _FIRST_USER_OID = 16384
-VARCHAR_OID = 1043
 
 
 class Scalars:
     """Binds the scalar expressions of one block.
 
-    atom answers with the column that a node as a whole stands for: a name, an aggregate call
-    after grouping, a scalar subquery; None for everything that is computed here.
+    atom answers with the value that a node as a whole stands for: a name, an aggregate call
+    after grouping, a subquery; None for everything that is computed here. A subquery that reads no
+    relation is computed here as well: it is an expression over the columns around it.
     """
 
     def __init__(self, context: Context, atom: Atom) -> None:
         self._context = context
         self._atom = atom
-        self._atoms: dict[int, ColumnRef] = {}
+        self._atoms: dict[int, Expression] = {}
         self._types: dict[str, SqlType | None] = {}
         self._constants: dict[str, Literal | None] = {}
-        self._columns: list[ColumnRef] = []
+        self._columns: list[Expression] = []
         self._probes: dict[int, str] = {}
 
     def bind(self, nodes: Sequence[exp.Expr]) -> list[Expression]:
@@ -84,7 +83,7 @@ class Scalars:
         is_whole = bool(atoms) and not self._untyped(node)
         return [(part, self._build(part)) for part in ([node] if is_whole else atoms)]
 
-    def render(self, node: exp.Expr, name: Callable[[ColumnRef], str]) -> str:
+    def render(self, node: exp.Expr, name: Callable[[Expression], str]) -> str:
         """PostgreSQL's text of a node with its columns written by `name`."""
         begin, end = span_of(node)
         text, at = [], begin
@@ -94,14 +93,14 @@ class Scalars:
             at = last
         return "".join(text) + self._context.text[at:end]
 
-    def over_columns(self, node: exp.Expr) -> tuple[str, tuple[ColumnRef, ...]]:
+    def over_columns(self, node: exp.Expr) -> tuple[str, tuple[Expression, ...]]:
         """PostgreSQL's text of a node with $1, $2 ... for its columns, and those columns."""
         columns = list(dict.fromkeys(self._atoms[id(a)] for a in self._atoms_in(node)))
         sql = self.render(node, lambda c: f"${columns.index(c) + 1}")
         return sql, tuple(columns)
 
     @property
-    def columns(self) -> list[ColumnRef]:
+    def columns(self) -> list[Expression]:
         """The columns met so far; the type probes call them c1, c2 ..."""
         return self._columns
 
@@ -118,21 +117,24 @@ class Scalars:
             return
         found = self._atom(node)
         if found is not None:
-            self._atoms[id(node)] = found
-            if found not in self._columns:
-                self._columns.append(found)
+            self._note(node, found)
             return
-        if isinstance(node, exp.Query | exp.Subquery):
-            raise self._context.refuse(
-                "a subquery in this place is not maintained",
-                "join the subquery in FROM, or write it as a conjunct of WHERE",
-                "(",
-                "select",
-            )
+        if isinstance(node, exp.Query):
+            check_reads_nothing(self._context, node)
+            for part, value in values_outside(node, self._atom):
+                self._note(part, value)
+            if "span" in node.meta:
+                wanted.setdefault(self.probe(node), node)
+            return
         for child in operands(node):
             self._gather(child, wanted)
         if is_value(node):
             wanted.setdefault(self.probe(node), node)
+
+    def _note(self, node: exp.Expr, value: Expression) -> None:
+        self._atoms[id(node)] = value
+        if value not in self._columns:
+            self._columns.append(value)
 
     def _ask_types(self, probes: list[str]) -> None:
         probes = [p for p in probes if p not in self._types]
@@ -179,7 +181,10 @@ class Scalars:
         """The column nodes below a node in the order of the text."""
         if id(node) in self._atoms:
             return [node]
-        found = [a for child in operands(node) for a in self._atoms_in(child)]
+        if isinstance(node, exp.Query):
+            found = [c for c in node.find_all(*NAMING) if id(c) in self._atoms]
+        else:
+            found = [a for child in operands(node) for a in self._atoms_in(child)]
         return sorted(found, key=lambda a: span_of(a)[0])
 
     def _type(self, probe: str) -> SqlType:
@@ -299,8 +304,9 @@ class Scalars:
         """Columns of a type whose equality only PostgreSQL knows, by what can be a join's key."""
         if self._untyped(left) or self._untyped(right):
             return None
-        sides = self._build(left), self._build(right)
-        return hashed_equality(*sides) if all(map(columns_of, sides)) else None
+        if not self._atoms_in(left) or not self._atoms_in(right):
+            return None
+        return hashed_equality(self._build(left), self._build(right))
 
     def _membership(self, node: Operation, type: SqlType) -> Expression | None:
         """x = ANY (ARRAY[constants]) and x <> ALL (ARRAY[constants])."""
@@ -339,59 +345,3 @@ class Scalars:
             arguments.reverse()
         # These print without the cast of their text argument that PostgreSQL inserted.
         return native_call(word, tuple(as_text(self._build(a)) for a in arguments), type)
-
-
-def native_call(
-    function: str, arguments: tuple[Expression, ...], type: SqlType
-) -> Expression | None:
-    """The Call, if a kernel computes it for exactly these types."""
-    if any(a.type.is_bytewise and a.type.collation for a in arguments):
-        # An explicit COLLATE "C" on one side is the collation of the whole operation.
-        arguments = tuple(_bytewise(a) for a in arguments)
-    if has_kernel(function, tuple(a.type for a in arguments), type):
-        return Call(function, arguments, type)
-    return None
-
-
-def as_text(expression: Expression) -> Expression:
-    """A char(n) value as the text that functions of text are given."""
-    if expression.type.kind != TypeKind.BPCHAR:
-        return expression
-    type = replace(TEXT, is_bytewise=expression.type.is_bytewise)
-    return Call("cast", (expression,), replace(type, collation=expression.type.collation))
-
-
-def equality(left: Expression, right: Expression) -> Expression:
-    """left = right where the text does not show the operator: IN (subquery), USING."""
-    if {left.type.kind, right.type.kind} == {TypeKind.BPCHAR, TypeKind.TEXT}:
-        is_padded = VARCHAR_OID in (left.type.oid, right.type.oid)
-        left, right = (_as_padded(e) if is_padded else as_text(e) for e in (left, right))
-    found = native_call("=", (left, right), BOOL) or hashed_equality(left, right)
-    return found if found is not None else InPostgres("($1 = $2)", (left, right), BOOL)
-
-
-def hashed_equality(left: Expression, right: Expression) -> Expression | None:
-    """left = right by the hashes of a type whose equality only PostgreSQL knows."""
-    a, b = left.type, right.type
-    if not a.hashing or (a.hashing, a.collation) != (b.hashing, b.collation):
-        return None
-    forms = key_form(left), key_form(right)
-    if forms[0] is None or forms[1] is None:
-        return None
-    return native_call("=", (forms[0], forms[1]), BOOL)
-
-
-def _as_padded(expression: Expression) -> Expression:
-    """varchar meets char(n) as char(n): trailing blanks count on neither side."""
-    if expression.type.kind == TypeKind.BPCHAR:
-        return expression
-    own = expression.type
-    type = sql_type("bpchar", 1042, is_bytewise=own.is_bytewise, collation=own.collation)
-    found = native_call("cast", (expression,), type)
-    return found if found is not None else InPostgres("($1)::bpchar", (expression,), type)
-
-
-def _bytewise(expression: Expression) -> Expression:
-    if isinstance(expression, Literal) and expression.type.kind == TypeKind.TEXT:
-        return replace(expression, type=replace(expression.type, is_bytewise=True))
-    return expression

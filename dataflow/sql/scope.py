@@ -1,27 +1,30 @@
 """What names mean inside one select block, and what binding one query carries along.
 
-A scope owns the plan of its block while it grows: a scalar subquery adds a column at its end.
-With an outer scope (a correlated subquery) positions are those of a join of the two: the outer
-columns first, then the block's own.
+A scope owns the plan of its block while it grows: a subquery adds columns at its end. Names that
+a block does not know are looked up in the scopes around it, and become outer references: the
+scopes around stand in the context, since every one of them will be the left side of an Apply.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sqlglot import exp
 
 from dataflow.errors import SqlError
-from dataflow.expressions.ir import ColumnRef
+from dataflow.expressions.ir import ColumnRef, Expression, Literal, OuterRef
 from dataflow.schema import Field
 from dataflow.sql.analysis import Analysis, Analyzer, Table
-from dataflow.sql.plan import Join, Plan
+from dataflow.sql.nullability import is_nullable
+from dataflow.sql.plan import Apply, Join, Plan, Project
+from dataflow.sql.rules.outer_refs import Levels, moved
 from dataflow.sql.text import find_words
 
 
 class NotInScope(Exception):
-    """A column belongs to no relation in sight: the subquery is correlated."""
+    """A column belongs to no relation in sight."""
 
 
 @dataclass
@@ -31,7 +34,8 @@ class Context:
     query is the user's text, only for positions. ctes: plan and column names by name. relations:
     tables and ordinary views met so far, by schema and name. aggregates, set_functions: names of
     functions that are called. has_stable: stable functions are called whose results our settings
-    do not fix.
+    do not fix. enclosing: the scopes whose rows what is being bound may read, the nearest last;
+    levels: which of them a plan does read.
     """
 
     analyzer: Analyzer
@@ -66,6 +70,30 @@ class Context:
         if any(self.returns_set(node) for node in nodes):
             what = "a function that returns a set is not maintained in this place"
             raise self.refuse(what, "call it in FROM")
+
+    enclosing: list[Scope] = field(default_factory=list)
+    levels: Levels = field(default_factory=Levels)
+
+    @contextmanager
+    def inside(self, scope: Scope) -> Iterator[None]:
+        """While it lasts, what is bound is the right side of an Apply over the scope's rows."""
+        known = self.ctes
+        self.ctes = {n: (moved(p, 1) if self.levels.of(p) else p, c) for n, (p, c) in known.items()}
+        self.enclosing.append(scope)
+        try:
+            yield
+        finally:
+            self.enclosing.pop()
+            self.ctes = known
+
+    def outside(self, node: exp.Column, text: str) -> OuterRef | None:
+        """The column of a scope around that a name stands for; None when there is none."""
+        for level, scope in enumerate(reversed(self.enclosing)):
+            position = scope.find(node.table, node.name, text)
+            if position is not None:
+                found = scope.plan.fields[position]
+                return OuterRef(level, position, found.type, found.name)
+        return None
 
     def text_of(self, node: exp.Expr) -> str:
         """PostgreSQL's text of a scalar node."""
@@ -108,33 +136,13 @@ class FromEntry:
 
 
 class Scope:
-    """A select block's names over its plan. outer: the block around a correlated subquery."""
+    """A select block's names over its plan."""
 
-    def __init__(self, entry: FromEntry, outer: Scope | None = None) -> None:
+    def __init__(self, entry: FromEntry) -> None:
         self.plan = entry.plan
-        self.outer = outer
         self._visible = entry.visible
         self._star = entry.star
-        self._added: dict[str, int] = {}
-
-    @property
-    def offset(self) -> int:
-        """Where the block's own columns begin."""
-        return len(self.outer.plan.fields) if self.outer else 0
-
-    def resolve(self, node: exp.Column, text: str) -> ColumnRef:
-        """The column that a name stands for; NotInScope when there is none."""
-        position = self.find(node.table, node.name, text)
-        if position is not None:
-            found = self.plan.fields[position]
-            return ColumnRef(position + self.offset, found.type, found.name)
-        if self.outer is None:
-            raise NotInScope(text)
-        outer, offset = self.outer, self.outer.offset
-        found = outer.resolve(node, text)
-        if found.index < offset:
-            raise NotInScope(text)
-        return ColumnRef(found.index - offset, found.type, found.name)
+        self._added: dict[str, Expression] = {}
 
     def find(self, table: str, name: str, text: str) -> int | None:
         """Position of a column among the block's own, by its names or by its text."""
@@ -146,41 +154,43 @@ class Scope:
                 return next((p for n, p in visible.columns if n == name), None)
         return None
 
-    def without_outer(self) -> Scope:
-        """The block's own names alone, over its plan as it is now."""
-        return Scope(FromEntry(self.plan, self._visible, self._star))
-
-    def add_single_row(self, text: str, make: Callable[[], Plan]) -> ColumnRef:
-        """The only column of a one-row plan, crossed into the block once for each text."""
-
-        def cross(plan: Plan) -> Plan:
-            single = make()
-            return Join("inner", plan, single, (), (), None, plan.fields + single.fields)
-
-        return self.add_column(text, cross)
-
-    def add_column(self, text: str, extend: Callable[[Plan], Plan]) -> ColumnRef:
-        """The last column of the plan that `extend` makes of the block's, once for each text."""
-        if text not in self._added:
-            self.plan = extend(self.plan)
-            self._added[text] = len(self.plan.fields) - 1
-        found = self.added(text)
-        assert found is not None
-        return found
-
-    def added(self, text: str) -> ColumnRef | None:
-        """The column that was added for a text."""
-        position = self._added.get(text)
-        if position is None:
-            return None
+    def column(self, position: int) -> ColumnRef:
+        """A reference to a column of the plan."""
         found = self.plan.fields[position]
-        return ColumnRef(position + self.offset, found.type, found.name)
+        return ColumnRef(position, found.type, found.name)
+
+    def once(self, text: str, make: Callable[[], Expression]) -> Expression:
+        """What `make` answers, made once for each text; it may extend the plan."""
+        if text not in self._added:
+            self._added[text] = make()
+        return self._added[text]
+
+    def added(self, text: str) -> Expression | None:
+        """What was made, or added as a column, for a text."""
+        return self._added.get(text)
+
+    def apply(self, kind: str, right: Plan) -> int:
+        """Put the rows of right, bound inside this scope, beside each row; where they begin."""
+        start = len(self.plan.fields)
+        self.plan = applied(kind, self.plan, right, None)
+        return start
+
+    def kept(self, expression: Expression) -> Expression:
+        """The expression as a column of the plan, or something as plain."""
+        if not isinstance(expression, ColumnRef | Literal | OuterRef):
+            is_null = is_nullable(expression, self.plan.fields)
+            held = Field("value", expression.type, is_null)
+            refs = tuple(self.column(i) for i in range(len(self.plan.fields)))
+            fields = (*self.plan.fields, held)
+            self.plan = Project(self.plan, (*refs, expression), fields)
+            return self.column(len(refs))
+        return expression
 
     def extend(self, plan: Plan, texts: Sequence[str]) -> None:
         """Take a plan whose last columns stand for these texts."""
         first = len(plan.fields) - len(texts)
         self.plan = plan
-        self._added |= {text: first + i for i, text in enumerate(texts)}
+        self._added |= {text: self.column(first + i) for i, text in enumerate(texts)}
 
 
 class GroupScope(Scope):
@@ -193,7 +203,7 @@ class GroupScope(Scope):
     def __init__(
         self, plan: Plan, positions: dict[str, int], below: Scope, columns: dict[int, int]
     ) -> None:
-        super().__init__(FromEntry(plan, (), ()), below.outer)
+        super().__init__(FromEntry(plan, (), ()))
         self._positions = positions
         self._below = below
         self._columns = columns
@@ -208,6 +218,15 @@ class GroupScope(Scope):
             return self._positions[text]
         position = self._below.find(table, name, text) if name else None
         return None if position is None else self._columns.get(position)
+
+
+def applied(kind: str, left: Plan, right: Plan, residual: Expression | None) -> Plan:
+    """Left beside a right side bound inside its rows: a plain join where it reads none of them."""
+    right_fields = nullable(right.fields) if kind == "left" else right.fields
+    fields = left.fields + right_fields
+    if 0 in Levels().of(right):
+        return Apply(kind, left, right, residual, fields)
+    return Join(kind, left, moved(right, -1), (), (), residual, fields)
 
 
 def span_of(node: exp.Expr) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
-from dataflow.expressions.ir import ColumnRef, Expression
+from dataflow.expressions.ir import Expression
 from dataflow.operators.table_function import rows_from
 from dataflow.schema import Field
 from dataflow.sql.parse_functions import RowsOf
@@ -21,7 +21,7 @@ from dataflow.sql.scope import Context, FromEntry, Scope, Visible
 from dataflow.sql.shapes import bare
 from dataflow.types import INT8
 
-Atom = Callable[[exp.Expr], ColumnRef | None]
+Atom = Callable[[exp.Expr], Expression | None]
 # One call, never NULL: what a series is made of is no NULL.
 _NEVER_NULL = ("generate_series", "generate_subscripts")
 

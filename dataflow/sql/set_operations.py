@@ -43,7 +43,7 @@ def bind_set_operation(context: Context, node: exp.SetOperation, bind_query: Bin
 
 
 def bind_values(
-    context: Context, node: exp.Values, scope: Scope, atom: Callable[[exp.Expr], ColumnRef | None]
+    context: Context, node: exp.Values, scope: Scope, atom: Callable[[exp.Expr], Expression | None]
 ) -> Plan:
     """Rows of expressions: constants, or what can be computed beside the scope's one row.
 

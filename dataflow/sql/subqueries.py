@@ -1,66 +1,72 @@
-"""Subqueries: conjuncts with EXISTS and IN become semi joins, scalar ones a crossed single row.
+"""Subqueries of one block: each becomes an Apply over the block's plan, or a semi join of it.
 
-A correlated subquery is taken apart: the conditions that name the outer block become keys and
-residual of the semi join, the rest stays inside.
+A subquery is bound inside the block's scope, so that it may read the block's row; the rules take
+the Apply away. What a subquery gives to an expression is a column of the Apply, or a call over
+its columns that fails where PostgreSQL fails: lazily, for that row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
 
-from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal, columns_of, remap
+from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
 from dataflow.expressions.keys import common_key_forms
+from dataflow.operators.extremes import LEAST
 from dataflow.schema import Field
+from dataflow.sql.calls import equality
 from dataflow.sql.nullability import is_nullable
+from dataflow.sql.one_row import has_at_most_one_row, has_one_row
 from dataflow.sql.parse import Operation, Quantified
-from dataflow.sql.plan import Aggregate, AggregateCall, Plan, Project, SemiJoin, SingleRow
-from dataflow.sql.scalars import equality
-from dataflow.sql.scope import Context, NotInScope, Scope
+from dataflow.sql.plan import Aggregate, AggregateCall, Apply, Plan, Project, SemiJoin
+from dataflow.sql.rules.outer_refs import moved
+from dataflow.sql.rules.trees import refs
+from dataflow.sql.scalars import Scalars, operands
+from dataflow.sql.scope import Context, Scope
 from dataflow.sql.shapes import bare
 from dataflow.types import BOOL, INT8
 
+Atom = Callable[[exp.Expr], Expression | None]
 BindQuery = Callable[[Context, exp.Expr], Plan]
-BindBlock = Callable[[Context, exp.Select, Scope], "Block"]
-
-
-@dataclass
-class Block:
-    """A correlated block: its own plan, the conditions over (outer, own) and its select list."""
-
-    plan: Plan
-    conditions: list[Expression]
-    selected: list[Expression]
 
 
 @dataclass(frozen=True)
 class Membership:
-    """A conjunct with a subquery: [NOT] EXISTS (query), or left [NOT] IN (query)."""
+    """[NOT] EXISTS (query), with no left side and no word, or [NOT] left word ANY | ALL (query)."""
 
     query: exp.Expr
     left: tuple[exp.Expr, ...]
+    word: str
+    is_all: bool
     is_negated: bool
+
+    @property
+    def is_semi_join(self) -> bool:
+        """Whether a conjunct of it is a semi or anti join."""
+        return self.word in ("", "=") and not self.is_all
 
 
 def membership_of(node: exp.Expr) -> Membership | None:
-    """The conjunct as a membership, None when it is a plain condition."""
+    """The truth value that a node is of a subquery, None for any other node."""
     inner, negated = bare(node), False
     while isinstance(inner, exp.Not):
         inner, negated = bare(inner.this), not negated
     if isinstance(inner, exp.Exists):
-        return Membership(inner.this, (), negated)
+        return Membership(inner.this, (), "", False, negated)
     if isinstance(inner, exp.In) and inner.args.get("query"):
-        return Membership(inner.args["query"], _sides(inner.this), negated)
-    if isinstance(inner, Operation) and isinstance(inner.args["right"], Quantified):
-        quantified = inner.args["right"]
-        pair = (inner.args["word"], quantified.args["word"])
-        if isinstance(bare(quantified.this), exp.Query) and pair in (("=", "any"), ("<>", "all")):
-            is_all = pair[1] == "all"
-            sides = _sides(inner.args["left"])
-            return Membership(bare(quantified.this), sides, negated != is_all)
-    return None
+        return Membership(inner.args["query"], _sides(inner.this), "=", False, negated)
+    if not isinstance(inner, Operation) or not isinstance(inner.args["right"], Quantified):
+        return None
+    quantified, word = inner.args["right"], inner.args["word"]
+    query = bare(quantified.this)
+    if not isinstance(query, exp.Query) or inner.args.get("left") is None:
+        return None
+    is_all, sides = quantified.args["word"] == "all", _sides(inner.args["left"])
+    if is_all and word == "<>":
+        return Membership(query, sides, "=", False, not negated)
+    return Membership(query, sides, word, is_all, negated)
 
 
 def _sides(node: exp.Expr) -> tuple[exp.Expr, ...]:
@@ -72,92 +78,117 @@ def _sides(node: exp.Expr) -> tuple[exp.Expr, ...]:
     return (node,)
 
 
-class Memberships:
-    """Turns the memberships among a block's conjuncts into semi joins on the block's plan."""
+class Subqueries:
+    """Binds the subqueries of one block."""
 
-    def __init__(self, context: Context, bind_query: BindQuery, bind_block: BindBlock) -> None:
+    def __init__(self, context: Context, scope: Scope, atom: Atom, bind_query: BindQuery) -> None:
         self._context = context
+        self._scope = scope
+        self._atom = atom
         self._bind_query = bind_query
-        self._bind_block = bind_block
 
-    def apply(
-        self, scope: Scope, memberships: Sequence[tuple[Membership, list[Expression]]]
-    ) -> None:
-        """Add a semi join for each; the expressions are the bound left sides."""
-        for membership, left in memberships:
-            try:
-                plan = self._bind_query(self._context, membership.query)
-            except NotInScope:
-                scope.plan = self._correlated(scope, membership, left)
-            else:
-                scope.plan = self._uncorrelated(scope.plan, plan, membership, left)
+    @property
+    def scope(self) -> Scope:
+        """The block's."""
+        return self._scope
 
-    def _uncorrelated(
-        self, left: Plan, right: Plan, membership: Membership, sides: list[Expression]
-    ) -> Plan:
-        block = uncorrelated_block(len(left.fields), right, sides)
-        return self._semi_join(left, block, membership, sides)
+    def bind(self, query: exp.Expr) -> Plan:
+        """A query that may read the block's row: the right side of an Apply."""
+        with self._context.inside(self._scope):
+            return self._bind_query(self._context, query)
 
-    def _correlated(self, scope: Scope, membership: Membership, sides: list[Expression]) -> Plan:
-        query = membership.query.unnest()
-        if not isinstance(query, exp.Select):
-            raise self._correlation("a correlated subquery that is not a plain SELECT", "select")
-        try:
-            block = self._bind_block(self._context, query, scope)
-        except NotInScope as error:
-            raise self._correlation("a subquery that reaches beyond the next block") from error
-        block.conditions += [equality(a, b) for a, b in zip(sides, block.selected, strict=False)]
-        return self._semi_join(scope.plan, block, membership, sides)
+    def sides(self, membership: Membership) -> list[Expression]:
+        """The left sides as columns of the block's plan."""
+        bound = Scalars(self._context, self._atom).bind(membership.left)
+        return [self._scope.kept(e) for e in bound]
 
-    def _semi_join(
-        self, left: Plan, block: Block, membership: Membership, sides: list[Expression]
-    ) -> Plan:
+    def join(self, membership: Membership) -> bool:
+        """A conjunct as a semi join; False, with nothing done, where it has to be a value."""
+        sides = self.sides(membership)
+        right = self.bind(membership.query)
+        left = self._scope.plan
         n = len(left.fields)
-        if not membership.is_negated:
-            return semi_join("semi", left, block.plan, block.conditions)
-        selected = block.selected if sides else []
-        fields = left.fields + block.plan.fields
-        if not any(is_nullable(e, fields) for e in (*sides, *selected)):
-            return semi_join("anti", left, block.plan, block.conditions)
-        if len(sides) > 1 or len(block.conditions) > 1:
-            raise self._context.refuse(
-                "NOT IN over columns that may be NULL is maintained for one column "
-                "without correlation",
-                "write NOT EXISTS, or declare the columns NOT NULL",
-                "not",
-                "in",
-            )
-        left_key, right_key = sides[0], remap_right(block.selected[0], n)
-        forms = common_key_forms(left_key, right_key)
-        if forms is None:
-            raise self._context.refuse(
-                f"NOT IN between {left_key.type.name} and {right_key.type.name} is not maintained",
-                "cast both sides to one type, or write NOT EXISTS",
-                "not",
-                "in",
-            )
-        return SemiJoin("not in", left, block.plan, (forms[0],), (forms[1],), None)
+        columns = [ColumnRef(n + i, f.type, f.name) for i, f in enumerate(right.fields)]
+        pairs = list(zip(sides, columns, strict=False)) if sides else []
+        residual = all_of([equality(a, b) for a, b in pairs])
+        has_null = any(is_nullable(e, left.fields + right.fields) for p in pairs for e in p)
+        is_correlated = 0 in self._context.levels.of(right)
+        if not membership.is_negated or not has_null:
+            kind = "anti" if membership.is_negated else "semi"
+            self._scope.plan = semi_applied(self._context, kind, left, right, residual)
+            return True
+        if len(pairs) > 1 and not is_correlated:
+            return False
+        forms = common_key_forms(sides[0], ColumnRef(0, columns[0].type, columns[0].name))
+        if len(pairs) == 1 and not is_correlated and forms is not None:
+            inner = moved(right, -1)
+            self._scope.plan = SemiJoin("not in", left, inner, (forms[0],), (forms[1],), None)
+            return True
+        assert residual is not None
+        maybe = Call("is not false", (residual,), BOOL)
+        self._scope.plan = semi_applied(self._context, "anti", left, right, maybe)
+        return True
 
-    def _correlation(self, what: str, *words: str) -> Exception:
-        return self._context.refuse(
-            f"{what} is not maintained",
-            "name the outer columns in WHERE conditions of the subquery only, "
-            "or join the subquery in FROM",
-            *(words or ("exists",)),
-        )
+    def exists(self, query: exp.Expr) -> Expression:
+        """Whether a query has a row."""
+        return self.has_rows(self.bind(query))
+
+    def has_rows(self, right: Plan) -> Expression:
+        """Whether the right side of an Apply has a row."""
+        rows = rows_of(right, [count_of(None)])
+        (found,) = self.beside(rows, [is_more(rows, 0, 0)])
+        return found
+
+    def beside(self, rows: Aggregate, expressions: Sequence[Expression]) -> list[ColumnRef]:
+        """Expressions over aggregates of all rows of a right side, beside each row.
+
+        They are computed before they are put there: a count changes more often than what is told
+        of it.
+        """
+        fields = tuple(Field("value", e.type, is_nullable(e, rows.fields)) for e in expressions)
+        start = self._scope.apply("inner", Project(rows, tuple(expressions), fields))
+        return [self._scope.column(start + i) for i in range(len(expressions))]
+
+    def row(self, query: exp.Expr) -> list[Expression]:
+        """The columns of a subquery that has one row: NULLs without a row, an error with two."""
+        right = self.bind(query)
+        width = len(right.fields)
+        if has_at_most_one_row(right):
+            start = self._scope.apply("inner" if has_one_row(right) else "left", right)
+            return [self._scope.column(start + i) for i in range(width)]
+        calls = [
+            AggregateCall(LEAST, ColumnRef(i, f.type, f.name), False, None, Field(f.name, f.type))
+            for i, f in enumerate(right.fields)
+        ]
+        rows = rows_of(right, [*calls, count_of(None)])
+        *values, is_many = self.beside(rows, [*refs(rows)[:width], is_more(rows, width, 1)])
+        return [Call("only row", (v, is_many), v.type) for v in values]
 
 
-def uncorrelated_block(offset: int, plan: Plan, sides: Sequence[Expression]) -> Block:
-    """A whole query compared with the left sides; its columns begin at `offset`."""
-    columns = [ColumnRef(offset + i, f.type, f.name) for i, f in enumerate(plan.fields)]
-    conditions = [equality(a, b) for a, b in zip(sides, columns, strict=False)]
-    return Block(plan, conditions, list(columns))
+def rows_of(right: Plan, calls: Sequence[AggregateCall]) -> Aggregate:
+    """Aggregates over all rows of a right side."""
+    return Aggregate(right, (), tuple(calls), tuple(c.field for c in calls))
 
 
-def semi_join(kind: str, left: Plan, right: Plan, conditions: Sequence[Expression]) -> Plan:
-    """Semi or anti join on conditions over (left, right); rules make keys of them."""
-    residual = all_of(conditions)
-    return SemiJoin(kind, left, right, (), (), residual)
+def is_more(rows: Aggregate, position: int, number: int) -> Expression:
+    """Whether the count at a position is above a number."""
+    count = refs(rows)[position]
+    return Call(">", (count, Literal(str(number), INT8)), BOOL)
+
+
+def semi_applied(
+    context: Context, kind: str, left: Plan, right: Plan, residual: Expression | None
+) -> Plan:
+    """A semi or anti Apply; a plain semi join where right reads none of the left rows."""
+    if 0 in context.levels.of(right):
+        return Apply(kind, left, right, residual, left.fields)
+    return SemiJoin(kind, left, moved(right, -1), (), (), residual)
+
+
+def count_of(argument: Expression | None, condition: Expression | None = None) -> AggregateCall:
+    """count(argument) or count(*), of the rows where the condition is true."""
+    name = "rows" if argument is None else "values"
+    return AggregateCall("count", argument, False, condition, Field(name, INT8, False))
 
 
 def all_of(conditions: Sequence[Expression]) -> Expression | None:
@@ -167,49 +198,34 @@ def all_of(conditions: Sequence[Expression]) -> Expression | None:
     return conditions[0] if len(conditions) == 1 else Call("and", tuple(conditions), BOOL)
 
 
-def remap_right(expression: Expression, offset: int) -> Expression:
-    """An expression over the right side of a join as one over the right input alone."""
-    return remap(expression, {i: i - offset for i in columns_of(expression)})
-
-
-def scalar_subquery(
-    context: Context, scope: Scope, node: exp.Expr, bind_query: BindQuery
-) -> ColumnRef | None:
-    """The column of a scalar subquery or EXISTS without correlation; None for other nodes.
-
-    NotInScope for a correlated EXISTS.
-    """
-    is_exists = isinstance(node, exp.Exists)
-    if not is_exists and not (isinstance(node, exp.Subquery) and _is_query(node)):
-        return None
-
-    def make() -> Plan:
-        try:
-            plan = bind_query(context, node.this)
-        except NotInScope as error:
-            if is_exists:
-                raise
-            raise context.refuse(
-                "a correlated scalar subquery is not maintained",
-                "group the subquery by the outer columns and join it in FROM",
-                "(",
-                "select",
-            ) from error
-        return _exists_row(plan) if is_exists else SingleRow(plan)
-
-    return scope.add_single_row(context.text_of(node), make)
-
-
-def _is_query(node: exp.Expr) -> bool:
-    return isinstance(node.this, exp.Query) or (
-        isinstance(node.this, exp.Subquery) and _is_query(node.this)
+def is_subquery(node: exp.Expr) -> bool:
+    """Whether a node is a query in parentheses that stands for its one value."""
+    return isinstance(node, exp.Subquery) and (
+        isinstance(node.this, exp.Query) or is_subquery(node.this)
     )
 
 
-def _exists_row(plan: Plan) -> Plan:
-    """One row with one boolean: whether the plan has rows."""
-    count = Field("count", INT8, False)
-    counted = Aggregate(plan, (), (AggregateCall("count", None, False, None, count),), (count,))
-    more = equality(ColumnRef(0, INT8, "count"), Literal("0", INT8))
-    found = Call("not", (more,), BOOL)
-    return SingleRow(Project(counted, (found,), (Field("exists", BOOL, False),)))
+def subquery_nodes(node: exp.Expr) -> Iterator[exp.Expr]:
+    """The nodes in an expression that stand for the value of a subquery, the outermost ones."""
+    is_plain = isinstance(node, exp.Not | exp.Paren)
+    if not is_plain and (is_subquery(node) or membership_of(node) or is_row_comparison(node)):
+        yield node
+        return
+    for child in operands(node):
+        yield from subquery_nodes(child)
+
+
+def is_row_comparison(node: exp.Expr) -> bool:
+    """(a, b) = (SELECT x, y ...)."""
+    if not isinstance(node, Operation) or node.args.get("left") is None:
+        return False
+    left = bare(node.args["left"])
+    is_row = isinstance(left, exp.Tuple) or (isinstance(left, exp.Anonymous) and left.this == "ROW")
+    return is_row and is_subquery(bare(node.args["right"]))
+
+
+def true_if(condition: Expression, unknown: Expression, *, otherwise: str) -> Expression:
+    """condition true: the opposite of `otherwise`; else NULL where unknown; else `otherwise`."""
+    first = Literal("f" if otherwise == "t" else "t", BOOL)
+    null, last = Literal(None, BOOL), Literal(otherwise, BOOL)
+    return Call("case", (condition, first, unknown, null, last), BOOL)

@@ -52,7 +52,7 @@ def find_windows(context: Context, nodes: Sequence[exp.Expr]) -> dict[str, exp.E
     return found
 
 
-def window_column(context: Context, scope: Scope, node: exp.Expr) -> ColumnRef:
+def window_column(context: Context, scope: Scope, node: exp.Expr) -> Expression:
     """The column of a window call that was bound before."""
     found = scope.added(context.text_of(node))
     if found is None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from dataflow.sql.plan import Plan
 from dataflow.sql.rules.connect_joins import connect_joins
+from dataflow.sql.rules.decorrelate import decorrelate
 from dataflow.sql.rules.factor_alternatives import factor_alternatives
 from dataflow.sql.rules.find_join_keys import find_join_keys
 from dataflow.sql.rules.merge_projects import merge_projects
@@ -20,6 +21,7 @@ from dataflow.sql.rules.remember_stable import remember_stable
 from dataflow.sql.rules.separate_scans import separate_scans
 
 RULES: tuple[Callable[[Plan], Plan], ...] = (
+    decorrelate,
     separate_scans,
     factor_alternatives,
     merge_projects,

@@ -1,0 +1,352 @@
+"""A right side evaluated for many left rows at once: columns that tell the rows apart travel up.
+
+Every operator keeps apart what belongs to different left rows: groups and partitions get the
+carried columns, joins of two such sides are equal on them (Neumann and Kemper, Unnesting
+Arbitrary Queries, 2015). How the columns come in at the bottom is the subclasses' matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dataflow.errors import InvariantError
+from dataflow.expressions.functions import has_kernel
+from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres, OuterRef, map_leaves
+from dataflow.expressions.keys import common_key_forms
+from dataflow.schema import Field
+from dataflow.sql.plan import (
+    Aggregate,
+    Distinct,
+    Filter,
+    Join,
+    Plan,
+    Project,
+    RecursionRef,
+    Recursive,
+    SemiJoin,
+    SetOperation,
+    TableFunction,
+    TopK,
+    UnionAll,
+    Window,
+    inputs_of,
+)
+from dataflow.sql.rules.empty_groups import over_empty
+from dataflow.sql.rules.outer_refs import OWN, OwnReads, own_columns
+from dataflow.sql.rules.pull_conditions import is_unit, outer_key, pull_conditions
+from dataflow.sql.rules.trees import map_expressions, refs
+from dataflow.types import BOOL
+
+
+class CannotCarry(Exception):
+    """The plan depends on the left row in a way that its columns alone do not tell."""
+
+
+class Carrier:
+    """Evaluates a right side for many left rows at once.
+
+    fields: the carried columns', known once something has been carried.
+    """
+
+    def __init__(self, reads: OwnReads) -> None:
+        self.fields: tuple[Field, ...] = ()
+        self._reads = reads
+        self._recursions: dict[str, str] = {}
+        self._known: dict[int, tuple[Plan, Plan]] = {}
+        self._depends: dict[int, tuple[Plan, bool]] = {}
+
+    def leaf(self, plan: Plan) -> Plan | None:
+        """The plan with carried columns where they come in here; None to look below."""
+        raise NotImplementedError
+
+    def value(self, index: int) -> Expression:
+        """A column of the left row, over the carried columns. CannotCarry."""
+        raise NotImplementedError
+
+    def one_group(self, plan: Aggregate) -> Plan:
+        """An aggregate that has a row for each left row. CannotCarry."""
+        raise NotImplementedError
+
+    def carry(self, plan: Plan) -> Plan:
+        """The plan's rows for each carried row: its columns, then the carried ones."""
+        if id(plan) not in self._known:
+            self._known[id(plan)] = (plan, self._carry(plan))
+        return self._known[id(plan)][1]
+
+    def depends(self, plan: Plan) -> bool:
+        """Whether the plan's rows differ from one carried row to the other."""
+        if id(plan) not in self._depends:
+            found = self._reads(plan) or (
+                plan.name in self._recursions
+                if isinstance(plan, RecursionRef)
+                else any(self.depends(i) for i in inputs_of(plan))
+            )
+            self._depends[id(plan)] = (plan, found)
+        return self._depends[id(plan)][1]
+
+    def _carry(self, plan: Plan) -> Plan:
+        found = self.leaf(plan)
+        if found is not None:
+            return found
+        if isinstance(plan, RecursionRef):
+            return RecursionRef(self._recursions[plan.name], (*plan.fields, *self.fields))
+        if isinstance(plan, Join):
+            return self._join(plan)
+        if isinstance(plan, SemiJoin):
+            return self._semi_join(plan)
+        if isinstance(plan, Recursive):
+            return self._recursive(plan)
+        if isinstance(plan, SetOperation):
+            return replace(plan, left=self.carry(plan.left), right=self.carry(plan.right))
+        if isinstance(plan, UnionAll):
+            inputs = tuple(self.carry(i) for i in plan.inputs)
+            return UnionAll(inputs, (*plan.fields, *self.fields))
+        if isinstance(plan, Aggregate) and not plan.groups:
+            return self.one_group(plan)
+        return self._unary(plan)
+
+    def _unary(self, plan: Plan) -> Plan:
+        """A node of one input: `local` expressions, and the carried columns passed on."""
+        (below,) = inputs_of(plan)
+        carried = self.carry(below)
+        n = len(below.fields)
+        keys, fields = self.keys(n), self.fields
+        local = self.local_node(plan, carried)
+        if isinstance(local, Filter | Distinct):
+            return local
+        if isinstance(local, Project):
+            return replace(
+                local, expressions=(*local.expressions, *keys), fields=(*plan.fields, *fields)
+            )
+        if isinstance(local, TopK):
+            return replace(local, partition=(*local.partition, *keys))
+        if isinstance(local, Aggregate):
+            split = len(local.groups)
+            made = (*plan.fields[:split], *fields, *plan.fields[split:])
+            grouped = replace(local, groups=(*local.groups, *keys), fields=made)
+            return _reordered(grouped, plan, split, len(keys))
+        if isinstance(local, Window):
+            made = (*carried.fields, *plan.fields[n:])
+            windows = replace(local, partition=(*local.partition, *keys), fields=made)
+            return _reordered(windows, plan, n, len(keys))
+        if isinstance(local, TableFunction) and isinstance(plan, TableFunction):
+            condition = plan.condition
+            if condition is not None:
+                # It reads the calls' columns too, which stand behind the carried ones now.
+                places = {i: i if i < n else i + len(keys) for i in range(len(plan.fields))}
+                condition = self._local(_moved(condition, places), n)
+            made = (*carried.fields, *plan.fields[n:])
+            return _reordered(replace(local, condition=condition, fields=made), plan, n, len(keys))
+        raise InvariantError("plan.decorrelate", f"no rule carries a {type(plan).__name__}")
+
+    def local_node(self, plan: Plan, carried: Plan) -> Plan:
+        """A node of one input over its carried input, the left row read from there."""
+        n = len(inputs_of(plan)[0].fields)
+        return map_expressions(plan, lambda e: self._local(e, n), (carried,))
+
+    def _join(self, plan: Join) -> Plan:
+        """Sides that differ, and those whose every row is kept, carry; both are equal on it."""
+        depends = [self.depends(plan.left), self.depends(plan.right)]
+        keeps = [plan.kind in ("left", "full"), plan.kind in ("right", "full")]
+        carries = [d or k for d, k in zip(depends, keeps, strict=True)]
+        if not any(carries):
+            carries[0] = True
+        sides = [
+            self.carry(side) if is_carried else side
+            for side, is_carried in zip((plan.left, plan.right), carries, strict=True)
+        ]
+        n, m, k = len(plan.left.fields), len(plan.right.fields), len(self.fields)
+        start = n + k if carries[0] else n
+        places = {i: i if i < n else i - n + start for i in range(n + m)}
+        at = start + m if plan.kind == "right" or not carries[0] else n
+        left_keys = tuple(self._local(e, n) for e in plan.left_keys)
+        right_keys = tuple(self._local(e, m) for e in plan.right_keys)
+        if all(carries):
+            left_keys += self.keys(n)
+            right_keys += self.keys(m)
+        residual = plan.residual
+        if residual is not None:
+            residual = self._local(_moved(residual, places), at)
+        fields = _padded(plan.kind, sides[0], sides[1])
+        joined = Join(plan.kind, sides[0], sides[1], left_keys, right_keys, residual, fields)
+        own = [ColumnRef(places[i], f.type, f.name) for i, f in enumerate(plan.fields)]
+        kept = self.keys(at)
+        if plan.kind == "full":
+            other = self.keys(start + m)
+            pairs = zip(kept, other, strict=True)
+            kept = tuple(Call("coalesce", pair, pair[0].type) for pair in pairs)
+        return Project(joined, (*own, *kept), (*plan.fields, *self.fields))
+
+    def _semi_join(self, plan: SemiJoin) -> Plan:
+        if plan.kind == "not in" and self.depends(plan.right):
+            plan = without_not_in(plan)
+        left = self.carry(plan.left)
+        n, k = len(plan.left.fields), len(self.fields)
+        m = len(plan.right.fields)
+        left_keys = tuple(self._local(e, n) for e in plan.left_keys)
+        right, right_keys = plan.right, plan.right_keys
+        if self.depends(plan.right):
+            right = self.carry(plan.right)
+            left_keys += self.keys(n)
+            right_keys = (*(self._local(e, m) for e in right_keys), *self.keys(m))
+        residual = plan.residual
+        if residual is not None:
+            places = {i: i if i < n else i + k for i in range(n + m)}
+            residual = self._local(_moved(residual, places), n)
+        return SemiJoin(plan.kind, left, right, left_keys, right_keys, residual)
+
+    def _recursive(self, plan: Recursive) -> Plan:
+        """The carried columns go round with the rows."""
+        name = f"{plan.name} for each row"
+        base = self.carry(plan.base)
+        self._recursions[plan.name] = name
+        self._depends.clear()
+        try:
+            step = self.carry(plan.step)
+        finally:
+            del self._recursions[plan.name]
+            self._depends.clear()
+        fields = (*plan.fields, *self.fields)
+        return replace(plan, name=name, base=base, step=step, fields=fields)
+
+    def keys(self, at: int) -> tuple[ColumnRef, ...]:
+        """The carried columns where the first stands at `at`."""
+        fields = enumerate(self.fields)
+        return tuple(ColumnRef(at + i, f.type, f.name) for i, f in fields)
+
+    def _local(self, expression: Expression, at: int) -> Expression:
+        """The left row's columns read from the carried ones, the first of which is at `at`."""
+
+        def change(leaf: Expression) -> Expression:
+            if isinstance(leaf, OuterRef) and leaf.level == OWN:
+                return _moved(self.value(leaf.index), None, at)
+            return leaf
+
+        return map_leaves(expression, change)
+
+
+class CarryRows(Carrier):
+    """Carries the different rows of the columns that the right side reads: D of the paper.
+
+    carried: the plan of these rows. values: for each column of the left row that is read, the
+    expression over `carried` that gives it.
+    """
+
+    def __init__(self, carried: Plan, values: dict[int, Expression], reads: OwnReads) -> None:
+        super().__init__(reads)
+        self.fields = carried.fields
+        self._carried = carried
+        self._values = values
+
+    def leaf(self, plan: Plan) -> Plan | None:
+        """What does not depend on the left row stands beside each carried row."""
+        if self.depends(plan):
+            return None
+        if is_unit(plan):
+            return self._carried
+        fields = (*plan.fields, *self.fields)
+        return Join("inner", plan, self._carried, (), (), None, fields)
+
+    def value(self, index: int) -> Expression:
+        """Always there."""
+        return self._values[index]
+
+    def one_group(self, plan: Aggregate) -> Plan:
+        """Every carried row has its one row, also where its group is empty."""
+        keys = self.keys(len(plan.input.fields))
+        local = self.local_node(plan, self.carry(plan.input))
+        assert isinstance(local, Aggregate)
+        grouped = replace(local, groups=keys, fields=(*self.fields, *plan.fields))
+        calls = refs(grouped)[len(keys) :]
+        joined, values = over_empty(self._carried, grouped, self.keys(0), calls)
+        return Project(joined, (*values, *self.keys(0)), (*plan.fields, *self.fields))
+
+
+class CarryKeys(Carrier):
+    """Carries the right side's own columns that conditions say equal to the left row's.
+
+    Rows of no left row are carried as well; left rows without any have none. outer: the left
+    row's sides of the equalities, in key form.
+    """
+
+    def __init__(self, reads: OwnReads) -> None:
+        super().__init__(reads)
+        self.outer: tuple[Expression, ...] = ()
+
+    def leaf(self, plan: Plan) -> Plan | None:
+        """Where the conditions can be pulled up to, their inner sides come in."""
+        if not self.depends(plan):
+            raise CannotCarry
+        pulled = pull_conditions(plan, self._reads) if self._reads(plan) else None
+        if pulled is None:
+            return None
+        if any(own_columns(e) for e in pulled.outputs):
+            raise CannotCarry
+        pairs: dict[Expression, Expression] = {}
+        for condition in pulled.conditions:
+            sides = outer_key(condition)
+            forms = common_key_forms(*sides) if sides else None
+            # Two inner columns equal to one outer column are equal to each other only by `=`.
+            if forms is None or forms[0] in pairs:
+                raise CannotCarry
+            pairs[forms[0]] = forms[1]
+        if not self.outer:
+            self.outer = tuple(pairs)
+            self.fields = tuple(Field(f"outer {i}", e.type) for i, e in enumerate(self.outer))
+        if set(pairs) != set(self.outer):
+            raise CannotCarry
+        inner = tuple(pairs[e] for e in self.outer)
+        if [e.type for e in inner] != [f.type for f in self.fields]:
+            raise CannotCarry
+        return Project(pulled.base, (*pulled.outputs, *inner), (*plan.fields, *self.fields))
+
+    def value(self, index: int) -> Expression:
+        """Not what the left row shows, only something equal to it."""
+        raise CannotCarry
+
+    def one_group(self, plan: Aggregate) -> Plan:
+        """A left row without a group would be missed."""
+        raise CannotCarry
+
+
+def _reordered(plan: Plan, like: Plan, split: int, k: int) -> Plan:
+    """The plan with its carried columns, which stand at `split`, behind all others."""
+    own = refs(plan)
+    kept = own[split : split + k]
+    carried = plan.fields[split : split + k]
+    expressions = (*own[:split], *own[split + k :], *kept)
+    return Project(plan, expressions, (*like.fields, *carried))
+
+
+def _padded(kind: str, left: Plan, right: Plan) -> tuple[Field, ...]:
+    fields = [left.fields, right.fields]
+    for side, kinds in enumerate((("right", "full"), ("left", "full"))):
+        if kind in kinds:
+            fields[side] = tuple(Field(f.name, f.type) for f in fields[side])
+    return fields[0] + fields[1]
+
+
+def without_not_in(plan: SemiJoin) -> SemiJoin:
+    """`not in` as an anti join of rows that are equal or may be."""
+    n = len(plan.left.fields)
+    places = {i: i + n for i in range(len(plan.right.fields))}
+    sides = (plan.left_keys[0], _moved(plan.right_keys[0], places))
+    maybe = Call("is not false", (equality(*sides),), BOOL)
+    return SemiJoin("anti", plan.left, plan.right, (), (), maybe)
+
+
+def equality(left: Expression, right: Expression) -> Expression:
+    """left = right of one type, in key form."""
+    if not has_kernel("=", (left.type, right.type), BOOL):
+        return InPostgres("($1 = $2)", (left, right), BOOL)
+    return Call("=", (left, right), BOOL)
+
+
+def _moved(expression: Expression, places: dict[int, int] | None, by: int = 0) -> Expression:
+    def change(leaf: Expression) -> Expression:
+        if isinstance(leaf, ColumnRef):
+            index = leaf.index + by if places is None else places[leaf.index]
+            return replace(leaf, index=index)
+        return leaf
+
+    return map_leaves(expression, change)

@@ -1,0 +1,103 @@
+"""Aggregates of all rows, computed by groups: what a group without rows shows.
+
+GROUP BY makes no group of no rows, an aggregate without GROUP BY has one row always. So the groups
+are joined to the rows that ask for them, and what an aggregate is of no rows is filled in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal, substitute
+from dataflow.operators.extremes import LEAST
+from dataflow.schema import Field
+from dataflow.sql.nullability import is_nullable
+from dataflow.sql.plan import Aggregate, AggregateCall, Join, Plan, Project, Values
+from dataflow.sql.rules.trees import refs
+from dataflow.types import BOOL
+
+_ZERO = frozenset({"count", "regr_count"})
+_NULL = frozenset(
+    {
+        *("sum", "avg", "min", "max", LEAST, "bool_and", "bool_or", "every", "any_value"),
+        *("stddev", "stddev_pop", "stddev_samp", "variance", "var_pop", "var_samp", "corr"),
+        *("covar_pop", "covar_samp", "regr_avgx", "regr_avgy", "regr_intercept", "regr_r2"),
+        *("regr_slope", "regr_sxx", "regr_sxy", "regr_syy", "bit_and", "bit_or", "bit_xor"),
+        *("string_agg", "array_agg", "json_agg", "jsonb_agg", "json_object_agg", "mode"),
+        *("jsonb_object_agg", "percentile_cont", "percentile_disc", "range_agg"),
+    }
+)
+
+
+def over_empty(
+    left: Plan,
+    grouped: Aggregate,
+    left_keys: Sequence[Expression],
+    outputs: Sequence[Expression],
+) -> tuple[Plan, tuple[Expression, ...]]:
+    """Left rows beside their group, and the value of each output for each left row.
+
+    grouped: its groups are what `left_keys`, in key form, are equal to; outputs are over its
+    columns. The plan's fields begin with the left ones; no left row is lost or doubled.
+    """
+    n, k = len(left.fields), len(grouped.groups)
+    if any(c.function not in _ZERO | _NULL for c in grouped.calls):
+        joined, calls = _with_unknown(left, grouped, left_keys)
+        return joined, tuple(substitute(e, (*refs(grouped)[:k], *calls)) for e in outputs)
+    empty = (*refs(grouped)[:k], *(_of_no_rows(c) for c in grouped.calls))
+    shown = [substitute(e, empty) for e in outputs]
+    names = [e.name if isinstance(e, ColumnRef) else "value" for e in outputs]
+    nullable = [is_nullable(e, grouped.fields) for e in outputs]
+    fields = [Field(m, e.type, o) for m, e, o in zip(names, outputs, nullable, strict=True)]
+    computed, flag = list(outputs), len(outputs)
+    if any(o and not _is_null(e) for o, e in zip(nullable, shown, strict=True)):
+        computed.append(Literal("t", BOOL))
+        fields.append(Field("found", BOOL, False))
+    kept = (*refs(grouped)[:k], *computed)
+    right = Project(grouped, kept, (*grouped.fields[:k], *fields))
+    joined = _left_join(left, right, left_keys)
+    values = []
+    for i, (expression, is_null) in enumerate(zip(shown, nullable, strict=True)):
+        value: Expression = ColumnRef(n + k + i, expression.type, names[i])
+        if not _is_null(expression) and not is_null:
+            value = Call("coalesce", (value, expression), value.type)
+        elif not _is_null(expression):
+            found = Call("is not null", (ColumnRef(n + k + flag, BOOL, "found"),), BOOL)
+            value = Call("case", (found, value, expression), value.type)
+        values.append(value)
+    return joined, tuple(values)
+
+
+def _is_null(expression: Expression) -> bool:
+    return isinstance(expression, Literal) and expression.text is None
+
+
+def _of_no_rows(call: AggregateCall) -> Literal:
+    return Literal("0" if call.function in _ZERO else None, call.field.type)
+
+
+def _left_join(left: Plan, right: Plan, left_keys: Sequence[Expression]) -> Plan:
+    padded = tuple(Field(f.name, f.type) for f in right.fields)
+    right_keys = refs(right)[: len(left_keys)]
+    return Join("left", left, right, tuple(left_keys), right_keys, None, left.fields + padded)
+
+
+def _with_unknown(
+    left: Plan, grouped: Aggregate, left_keys: Sequence[Expression]
+) -> tuple[Plan, tuple[Expression, ...]]:
+    """The same where an aggregate's result over no rows is asked of the aggregate itself."""
+    n, k = len(left.fields), len(grouped.groups)
+    flag = Field("found", BOOL, False)
+    flagged = Project(grouped, (*refs(grouped), Literal("t", BOOL)), (*grouped.fields, flag))
+    joined = _left_join(left, flagged, left_keys)
+    at = len(joined.fields)
+    nothing = Values((), grouped.input.fields)
+    fields = tuple(c.field for c in grouped.calls)
+    empty = Aggregate(nothing, (), grouped.calls, fields)
+    crossed = Join("inner", joined, empty, (), (), None, joined.fields + fields)
+    found = Call("is not null", (ColumnRef(at - 1, BOOL, "found"),), BOOL)
+    values = tuple(
+        Call("case", (found, ColumnRef(n + k + i, f.type), ColumnRef(at + i, f.type)), f.type)
+        for i, f in enumerate(fields)
+    )
+    return crossed, values
