@@ -1,7 +1,9 @@
 """min and max of one column, and the least text among equal values.
 
-Invariant: the current extreme of a group is the first of its live values in the type's order; it
-is read again only when that very value is retracted.
+Invariant: the current extreme of a group is the first of its live values in the type's order; the
+next one is looked up only when that very value is retracted. A group's values lie in one of two
+homes: unordered, which is the cheapest to write, or in order, once the group has turned out to be
+large and to lose its extremes.
 """
 
 from __future__ import annotations
@@ -14,18 +16,24 @@ from dataflow.delta import Column, Delta, equal_rows
 from dataflow.operators.base import Context
 from dataflow.operators.groups import Touched, touch
 from dataflow.operators.linear import Feed
+from dataflow.operators.ordered_rows import ENDLESS, Order, OrderedRows
 from dataflow.operators.ordering import ranks, text_ranks
 from dataflow.types import SqlType
+from storage.store import Arrangement
 
 LEAST = "least"
+# A group of more distinct values than this is put in order when its extreme is retracted.
+MANY = 1000
 
 
 class Extremes:
     """The values of one column by group, and the current extreme for each direction.
 
     directions: of "min", "max" and "least" (by text, whatever the type's order).
-    State: (group, value) by group, once; (group, current) by group, for each direction.
-    Cost: O(rows of the delta), and the group's distinct values when its extreme is retracted.
+    State: (group, value) by group, or in order for the groups that are marked so, each group in
+    one of the two; (group, current) by group, for each direction.
+    Cost: O(rows of the delta). When an extreme is retracted, the values of a group of at most
+    MANY; a larger one is read once and put in order, from then on O(log n) for each row.
     """
 
     def __init__(
@@ -37,7 +45,10 @@ class Extremes:
         self._kinds = key_kinds + self._type.physical
         self._key = tuple(range(len(key_kinds)))
         self._values = context.arrange(f"{role} values", self._kinds, self._key)
-        self._current = {}
+        self._marks = context.arrange_sums(f"{role} marks", key_kinds, 1)
+        order = [Order(len(self._key), self._type)]
+        self._ordered = OrderedRows(context, f"{role} ordered", self._kinds, self._key, order)
+        self._current: dict[str, Arrangement] = {}
 
     def want(self, direction: str) -> None:
         """Also keep the extreme of a direction."""
@@ -48,13 +59,39 @@ class Extremes:
         """Take a feed: for each direction the extremes before, then those after; NULL for none."""
         column = feed.columns[self._position]
         rows, weights, group = _present(column, feed)
+        is_ordered = self._marks.lookup(touched.keys)[0] > 0
         if len(rows):
             keys = [k.take(group) for k in touched.keys]
-            self._values.apply(Delta([*keys, rows], weights))
-        return {d: self._turn(d, touched, (rows, weights, group)) for d in self._current}
+            change = Delta([*keys, rows], weights)
+            self._values.apply(change.filter(~is_ordered[group]))
+            self._ordered.apply(change.filter(is_ordered[group]))
+        moving: list[Delta] = []
+        turns = {
+            d: self._turn(d, touched, (rows, weights, group, is_ordered), moving)
+            for d in self._current
+        }
+        if moving:
+            self._put_in_order(moving[0])
+        for both in list(turns.values())[:1]:
+            self._unmark(touched, is_ordered & ~both.mask()[touched.count :])
+        return turns
 
-    def _turn(self, direction: str, touched: Touched, change: tuple) -> Column:
-        rows, weights, group = change
+    def _put_in_order(self, values: Delta) -> None:
+        """Move the values of some groups, which are all of them, to the other home."""
+        groups = touch(values.columns[:-1], len(values))
+        self._marks.add(groups.keys, np.ones((1, groups.count), np.int64))
+        self._values.apply(values.negate())
+        self._ordered.apply(values)
+
+    def _unmark(self, touched: Touched, is_gone: np.ndarray) -> None:
+        """Groups without values begin unordered again."""
+        gone = np.flatnonzero(is_gone)
+        if len(gone):
+            keys = [k.take(gone) for k in touched.keys]
+            self._marks.add(keys, np.full((1, len(gone)), -1, np.int64))
+
+    def _turn(self, direction: str, touched: Touched, change: tuple, moving: list[Delta]) -> Column:
+        rows, weights, group, is_ordered = change
         current = self._current[direction]
         index, kept = current.lookup(touched.keys)
         held = np.full(touched.count, -1, np.int64)
@@ -67,18 +104,37 @@ class Extremes:
         pool = [kept.columns[-1].take(held[staying]), rows.take(arriving)]
         owner = [staying, group[arriving]]
         if len(again):
-            found, values = self._values.lookup([k.take(again) for k in touched.keys])
-            pool.append(values.columns[-1])
-            owner.append(again[found])
+            plain, ordered = again[~is_ordered[again]], again[is_ordered[again]]
+            found, values = self._values.lookup([k.take(plain) for k in touched.keys])
+            large = np.bincount(found, minlength=len(plain)) > MANY
+            if large.any() and direction != LEAST and not moving:
+                moving.append(values.filter(large[found]))
+            first, place = self._ends(direction, [k.take(ordered) for k in touched.keys], ordered)
+            pool += [values.columns[-1], first]
+            owner += [plain[found], place]
         candidates = Column.concat(pool)
         best = self._best(direction, candidates, np.concatenate(owner), touched.count)
         new = _at(candidates, best)
         self._replace(direction, touched, (old, new))
         return Column.concat([old, new])
 
+    def _ends(
+        self, direction: str, keys: Sequence[Column], groups: np.ndarray
+    ) -> tuple[Column, np.ndarray]:
+        """Of groups in order the values among which the extreme is, and the group of each."""
+        n = len(groups)
+        low, high = np.zeros(n, np.int64), np.ones(n, np.int64)
+        if direction == "max":
+            high = np.maximum(self._ordered.sizes(keys, n), 1)
+            low = high - 1
+        elif direction == LEAST:
+            high = np.full(n, ENDLESS)
+        found = self._ordered.ranges(keys, low, high)
+        return found.rows.columns[-1], groups[found.index]
+
     def _lost(self, held_values: Column, held: np.ndarray, change: tuple) -> np.ndarray:
         """bool[groups]: whose current extreme is retracted."""
-        rows, weights, group = change
+        rows, weights, group, _ = change
         lost = np.zeros(len(held), np.bool_)
         leaving = np.flatnonzero((weights < 0) & (held[group] >= 0))
         if len(leaving):

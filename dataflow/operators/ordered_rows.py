@@ -128,6 +128,9 @@ class OrderedRows:
         keys: their partition columns; low and high: int64[n] from 0 on, beyond the end too.
         """
         store, n = self._store, len(low)
+        if n == 0:
+            none = np.empty(0, np.int64)
+            return Range(none, Delta.empty(self._kinds), none, none)
         _, roots = store.roots(keys, n)
         nodes, start = roots[-1], np.zeros(roots[-1].count, np.int64)
         for number in range(len(roots) - 1, 0, -1):

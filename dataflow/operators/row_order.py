@@ -45,7 +45,7 @@ class RowOrder:
         Comparable within one call only.
         """
         keys: list[np.ndarray] = []
-        for part in self._order:
+        for part in self._order if n else ():
             keys += self._keys(part, columns[part.column])
         return dense_places(keys, n)
 

@@ -249,7 +249,9 @@ def _top_k(plan: TopK, below: Keys) -> Keys:
 
 
 def is_total(plan: TopK) -> bool:
-    """Whether partition and order tell any two rows apart: then no other column matters."""
+    """Whether partition and order alone say which rows are taken: then no other column matters."""
+    if plan.with_ties and plan.offset == 0:
+        return True
     expressions = (*plan.partition, *(k.expression for k in plan.order))
     columns = frozenset(e.index for e in expressions if isinstance(e, ColumnRef))
     below = keys_of(plan.input)

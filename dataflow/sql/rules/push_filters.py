@@ -23,6 +23,7 @@ from dataflow.sql.plan import (
     SemiJoin,
     SetOperation,
     TableFunction,
+    TopK,
     UnionAll,
     Window,
     inputs_of,
@@ -97,7 +98,7 @@ class _Pushing:
             ]
             moved = [substitute(p, plan.groups) for p in below]
             return _keep(replace(plan, input=self._push(plan.input, moved)), parts, below)
-        if isinstance(plan, Window):
+        if isinstance(plan, Window | TopK):
             partition = _columns(plan.partition)
             below = [p for p in parts if columns_of(p) and columns_of(p) <= partition]
             return _keep(replace(plan, input=self._push(plan.input, below)), parts, below)
@@ -105,11 +106,8 @@ class _Pushing:
 
     def _push_set_operation(self, plan: SetOperation, parts: list[Expression]) -> Plan:
         """Into both sides, where the condition cannot tell equal values apart."""
-        plain = {
-            i
-            for i, f in enumerate(plan.fields)
-            if key_form(ColumnRef(i, f.type, f.name)) == ColumnRef(i, f.type, f.name)
-        }
+        refs = [ColumnRef(i, f.type, f.name) for i, f in enumerate(plan.fields)]
+        plain = _columns(refs)
         moved = [p for p in parts if columns_of(p) <= plain]
         left, right = self._push(plan.left, moved), self._push(plan.right, moved)
         return _keep(replace(plan, left=left, right=right), parts, moved)

@@ -106,6 +106,20 @@ SELECT id FROM (SELECT id, day FROM scores ORDER BY id DESC LIMIT 20) s ORDER BY
 SELECT v.n, p.name FROM (VALUES (3), (1), (2), (5) ORDER BY 1 LIMIT 3) v (n) JOIN players p ON p.player = v.n;
 -- name: first_of_one_row
 SELECT max(id) AS id FROM scores LIMIT 1;
+-- name: numbered_first
+SELECT player, id FROM (SELECT *, row_number() OVER (PARTITION BY player ORDER BY points DESC NULLS LAST, id) AS n FROM scores) s WHERE n <= 2;
+-- name: numbered_and_shown
+SELECT player, id, n FROM (SELECT *, row_number() OVER (PARTITION BY player ORDER BY day, id DESC) AS n FROM scores) s WHERE n < 4 AND medal > 'none';
+-- name: numbered_page
+SELECT id, n FROM (SELECT id, row_number() OVER (ORDER BY day NULLS FIRST, id) AS n FROM scores) s WHERE n BETWEEN 4 AND 9;
+-- name: ranked_with_ties
+SELECT player, points, r FROM (SELECT player, points, rank() OVER (PARTITION BY player ORDER BY points DESC) AS r FROM scores) s WHERE r <= 2;
+-- name: ranked_of_equal_numbers
+SELECT id FROM (SELECT id, rank() OVER (PARTITION BY points ORDER BY speed, medal) AS r FROM scores) s WHERE r = 1;
+-- name: numbered_none
+SELECT id FROM (SELECT id, row_number() OVER (ORDER BY id) AS n FROM scores) s WHERE n <= 0;
+-- name: filtered_partition
+SELECT id FROM (SELECT DISTINCT ON (points) id, points FROM scores ORDER BY points, id) s WHERE points > 1.5;
 -- name: limited_by_a_window
 SELECT id, player FROM scores ORDER BY rank() OVER (PARTITION BY player ORDER BY points DESC NULLS LAST, id), id LIMIT 6;
 -- name: limited_windows

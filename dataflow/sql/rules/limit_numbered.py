@@ -1,0 +1,65 @@
+"""row_number() <= k and rank() <= k above a window: only the first k rows of a partition matter.
+
+The window is given no others, and where nothing else reads the number, pruning takes it away:
+what is left is a TopK. Only where every call of the node is a numbering, which looks back alone.
+rank() <= k keeps the peers of the k-th row: WITH TIES.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
+from dataflow.sql.plan import Filter, Plan, TopK, Window, fold
+from dataflow.sql.rules.trees import conjunction, conjuncts
+from dataflow.sql.walk import with_inputs
+
+_LOOKING_BACK = ("row_number", "rank", "dense_rank")
+_MIRRORED = {">": "<", ">=": "<=", "=": "="}
+_MOST = 2**62
+
+
+def limit_numbered(plan: Plan) -> Plan:
+    """Windows below such a filter over the rows that it lets through."""
+    return fold(plan, lambda node, inputs: _limited(with_inputs(node, inputs)))
+
+
+def _limited(plan: Plan) -> Plan:
+    if not isinstance(plan, Filter) or not isinstance(plan.input, Window):
+        return plan
+    window = plan.input
+    if any(c.function not in _LOOKING_BACK or c.filter is not None for c in window.calls):
+        return plan
+    parts = conjuncts(plan.predicate)
+    bounds = {part: found for part in parts if (found := _bound(part, window)) is not None}
+    if not bounds:
+        return plan
+    # The tightest bound is what TopK keeps; the others stay conditions.
+    chosen, (limit, with_ties) = min(bounds.items(), key=lambda pair: pair[1])
+    below = TopK(window.input, window.partition, window.order, limit, 0, with_ties)
+    rest = conjunction([part for part in parts if part is not chosen])
+    numbered = replace(window, input=below)
+    return numbered if rest is None else Filter(numbered, rest)
+
+
+def _bound(part: Expression, window: Window) -> tuple[int, bool] | None:
+    """(rows that the condition lets through, with ties) where it says just that."""
+    if not isinstance(part, Call) or len(part.arguments) != 2:
+        return None
+    word, (left, right) = part.function, part.arguments
+    if isinstance(left, Literal) and word in _MIRRORED:
+        word, left, right = _MIRRORED[word], right, left
+    if not isinstance(left, ColumnRef) or not isinstance(right, Literal) or right.text is None:
+        return None
+    place = left.index - len(window.input.fields)
+    if place < 0 or not right.text.lstrip("-").isdigit():
+        return None
+    function, number = window.calls[place].function, int(right.text)
+    if word == "<":
+        number -= 1
+    if word not in ("<", "<=", "=") or (word == "=" and number != 1):
+        return None
+    # dense_rank() lets through rows whose number is not known beforehand.
+    if function == "dense_rank" or not number < _MOST:
+        return None
+    return max(number, 0), function == "rank"
