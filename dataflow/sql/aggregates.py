@@ -107,8 +107,12 @@ class Grouping:
     def _determined(
         self, keys: dict[str, exp.Expr], calls: dict[str, exp.Expr], above: Sequence[exp.Expr]
     ) -> list[exp.Expr]:
-        """Columns above that are neither grouped nor aggregated: a grouped key determines them."""
+        """Columns above that are neither grouped nor aggregated: a grouped key determines them.
+
+        A grouped column may be written otherwise: PostgreSQL 18 names the relation in some places.
+        """
         found: list[exp.Expr] = []
+        grouped = self._grouped(keys)
 
         def walk(node: exp.Expr) -> None:
             if isinstance(node, exp.Query | exp.Subquery):
@@ -121,8 +125,10 @@ class Grouping:
                     walk(part)
                 return
             # A column of a block around is a constant here.
-            if isinstance(node, exp.Column) and self._is_own(node):
-                found.append(node)
+            if isinstance(node, exp.Column):
+                position = self._scope.find(node.table, node.name, "")
+                if position is not None and position not in grouped:
+                    found.append(node)
             for child in operands(node):
                 walk(child)
 
@@ -130,8 +136,10 @@ class Grouping:
             walk(node)
         return found + self._determined_inside(keys, calls, above)
 
-    def _is_own(self, column: exp.Column) -> bool:
-        return self._scope.find(column.table, column.name, "") is not None
+    def _grouped(self, keys: dict[str, exp.Expr]) -> set[int | None]:
+        """The positions of the input's columns that are keys."""
+        columns = [key for key in keys.values() if isinstance(key, exp.Column)]
+        return {self._scope.find(column.table, column.name, "") for column in columns}
 
     def _determined_inside(
         self, keys: dict[str, exp.Expr], calls: dict[str, exp.Expr], above: Sequence[exp.Expr]
@@ -139,11 +147,7 @@ class Grouping:
         """The same of what subqueries name, which may write a grouped column otherwise."""
         texts = {*keys, *calls}
         is_call = lambda n: "span" in n.meta and self._context.text_of(n) in texts  # noqa: E731
-        grouped = {
-            self._scope.find(k.table, k.name, "")
-            for k in keys.values()
-            if isinstance(k, exp.Column)
-        }
+        grouped = self._grouped(keys)
         found: dict[int | None, exp.Expr] = {}
         for column in own_columns_inside(self._scope, above, is_call):
             position = self._scope.find(column.table, column.name, "")

@@ -267,13 +267,16 @@ def _window(plan: Window, input: Plan) -> Plan:
 
 
 def _masked(call: WindowCall) -> WindowCall:
-    """The call with arguments that are computed only where FILTER holds, NULL elsewhere."""
+    """The call with arguments that are computed only where FILTER holds, NULL elsewhere.
+
+    What is aggregated stands first, be it a constant; later constants are such as a delimiter.
+    """
     condition = call.filter
     if condition is None:
         return call
     arguments = tuple(
-        a if isinstance(a, Literal) else _where(condition, a, is_needed=True)
-        for a in call.arguments
+        a if i and isinstance(a, Literal) else _where(condition, a, is_needed=True)
+        for i, a in enumerate(call.arguments)
     )
     return replace(call, arguments=arguments)
 
