@@ -20,6 +20,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from dataflow.errors import SqlError
 from dataflow.sql.parse_functions import CalledSet, FunctionsInFrom, RowsOf, TableSyntax
+from dataflow.sql.parse_keywords import KEYWORD_CALLS, KeywordCall, KeywordCalls
 
 _OPERATOR = re.compile(r"[~!@#^&|`?+\-*/%<>=]+|OPERATOR\([^()]*\)")
 _SPANNED = (
@@ -35,7 +36,7 @@ _SPANNED = (
     "_parse_lambda",
     "_parse_table",
 )
-_TESTS = ("NULL", "TRUE", "FALSE", "UNKNOWN")
+_TESTS = ("NULL", "TRUE", "FALSE", "UNKNOWN", "DOCUMENT", "NORMALIZED")
 _AROUND_CALLS = (exp.Filter, exp.WithinGroup, exp.Window)
 _JSON_AGGREGATES = ("JSON_ARRAYAGG", "JSON_OBJECTAGG")
 _SYNTAX = ("EXTRACT", "SUBSTRING", "POSITION", "TRIM", "OVERLAY")
@@ -68,7 +69,7 @@ class SyntaxCall(Expression, exp.Func):
     arg_types: ClassVar = {"word": True, "field": False, "expressions": True, "order": False}
 
 
-class _Parser(FunctionsInFrom):
+class _Parser(FunctionsInFrom, KeywordCalls):
     """PostgreSQL's canonical scalars; everything else as sqlglot reads it."""
 
     FUNCTIONS: ClassVar = {}
@@ -76,6 +77,7 @@ class _Parser(FunctionsInFrom):
     FUNCTION_PARSERS: ClassVar = {
         **{name: lambda self, n=name: self.read_syntax_call(n) for name in _SYNTAX},
         **{name: lambda self, n=name: self.read_json_aggregate(n) for name in _JSON_AGGREGATES},
+        **{name: lambda self, n=name: self.read_keyword_call(n) for name in KEYWORD_CALLS},
     }
     NO_PAREN_FUNCTION_PARSERS: ClassVar = {
         name: PostgresParser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("CASE", "VARIADIC")
@@ -128,6 +130,11 @@ class _Parser(FunctionsInFrom):
         found.set("alias", self._parse_table_alias())
         return found
 
+    def _parse_bracket(self, this: exp.Expr | None = None) -> exp.Expr | None:
+        start = self._index - 1
+        found = super()._parse_bracket(this)
+        return self._spanned(found, start) if isinstance(found, exp.Array) else found
+
     def _parse_interval(self, *args, **kwargs) -> exp.Expr | None:
         """Canonical text has intervals as casts only."""
         return None
@@ -143,10 +150,12 @@ class _Parser(FunctionsInFrom):
             return exp.In(this=this, query=exp.Subquery(this=query))
         if self._match_text_seq("AT", "TIME", "ZONE"):
             return exp.AtTimeZone(this=this, zone=self._parse_type())
+        if self._match_text_seq("AT", "LOCAL"):
+            return Test(this=this, word="at local")
         if self._match(TokenType.COLLATE):
             return exp.Collate(this=this, expression=self._parse_table_parts())
         if self._match(TokenType.OVERLAPS):
-            return Operation(name="OVERLAPS", left=this, right=self._parse_type())
+            return Operation(word="overlaps", left=this, right=self._parse_type())
         operator = self._read_operator()
         if not operator:
             return None
@@ -201,6 +210,10 @@ class _Parser(FunctionsInFrom):
             self._advance()
         while self._curr and self._curr.token_type != TokenType.R_PAREN:
             if self._curr.text.upper() in ("FROM", "FOR", "IN", "PLACING", ","):
+                self._advance()
+            elif self._curr.text in ("SIMILAR", "ESCAPE"):
+                # The pattern is no regular expression: PostgreSQL's to compute.
+                name = "SIMILAR"
                 self._advance()
             arguments.append(self._parse_type())
         return SyntaxCall(word=name.lower(), field=field, expressions=arguments)
@@ -284,6 +297,7 @@ class Canonical(Postgres):
             SyntaxCall: lambda self, e: _print_syntax_call(self, e),
             Quantified: lambda self, e: f"{e.args['word']} ({self.sql(e, 'this')})",
             TableSyntax: lambda self, e: e.args["text"],
+            KeywordCall: lambda self, e: e.args["text"],
             CalledSet: lambda self, e: _print_called(self, e),
             RowsOf: lambda self, e: _print_rows_of(self, e),
         }
@@ -319,6 +333,8 @@ def _print_syntax_call(generator: Any, node: SyntaxCall) -> str:
     if word == "TRIM":
         return f"TRIM({field} {first} FROM {rest[0]})" if rest else f"TRIM({field} FROM {first})"
     words = ("PLACING", "FROM", "FOR") if word == "OVERLAY" else ("FROM", "FOR")
+    if word == "SIMILAR":
+        word, words = "SUBSTRING", ("SIMILAR", "ESCAPE")
     return f"{word}({' '.join([first, *(f'{w} {r}' for w, r in zip(words, rest, strict=False))])})"
 
 
