@@ -19,6 +19,7 @@ from dataflow.expressions.keys import key_form
 from dataflow.sql.parse import SyntaxCall
 from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import Context, span_of
+from dataflow.sql.whole_rows import is_record, written
 from dataflow.types import TypeKind
 
 _FILTER = re.compile(r"\s+FILTER\s+\(WHERE\s*$")
@@ -183,15 +184,20 @@ class CallWriter:
         """The text of a value replaced by its arguments; what is constant stays."""
         out = []
         for part, expression in self.scalars.bound_parts(node):
-            if expression not in self.arguments:
-                self.arguments.append(expression)
-            out.append((*span_of(part), f"${self.arguments.index(expression) + 1}"))
+            row = is_record(expression)
+            text = written(expression, self._placed) if row else self._placed(expression)
+            out.append((*span_of(part), text))
         return out
+
+    def _placed(self, expression: Expression) -> str:
+        if expression not in self.arguments:
+            self.arguments.append(expression)
+        return f"${self.arguments.index(expression) + 1}"
 
     def _number(self, node: exp.Expr) -> int | None:
         """The position of the argument that a value is as a whole."""
         parts = self.scalars.bound_parts(node)
-        if len(parts) != 1 or span_of(parts[0][0]) != span_of(node):
+        if len(parts) != 1 or is_record(parts[0][1]) or span_of(parts[0][0]) != span_of(node):
             return None
         return self.arguments.index(parts[0][1])
 

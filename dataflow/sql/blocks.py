@@ -25,6 +25,7 @@ from dataflow.sql.subqueries import (
     all_of,
     membership_of,
 )
+from dataflow.sql.whole_rows import named_row, names_whole_row
 from dataflow.sql.window_shapes import window_of
 from dataflow.sql.windows import window_column
 
@@ -35,10 +36,8 @@ def column_atom(context: Context, scope: Scope) -> Atom:
     def atom(node: exp.Expr) -> Expression | None:
         if not isinstance(node, exp.Column):
             return None
-        if isinstance(node.this, exp.Star):
-            raise context.refuse(
-                "a whole row as a value is not maintained", "name the columns that are needed"
-            )
+        if names_whole_row(node):
+            return named_row(context, scope, node)
         text = context.text_of(node)
         position = scope.find(node.table, node.name, text)
         if position is not None:

@@ -246,6 +246,10 @@ class _Parser(FunctionsInFrom, KeywordCalls):
         if node is not None and "span" not in node.meta and self._index > start:
             first, last = self._tokens[start], self._tokens[self._index - 1]
             node.meta["span"] = (first.start, last.end + 1)
+            if isinstance(node, exp.Cast) and isinstance(node.this.this, exp.Star):
+                # t.*::schema.t: the row below the cast is known by its own text.
+                name = self.sql[first.start : last.end + 1].partition("::")[0]
+                node.this.meta["span"] = (first.start, first.start + len(name))
         return node
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from dataflow.expressions.ir import ColumnRef, Expression, InPostgres
-from dataflow.schema import Field
+from dataflow.schema import VIEW_SOURCE, Field
 from dataflow.sql.analysis import Analysis, Table
 from dataflow.sql.blocks import apply_conditions, block_atom, column_atom
 from dataflow.sql.calls import equality, native_call
@@ -27,6 +27,7 @@ from dataflow.sql.scope import Context, FromEntry, Scope, Visible, applied, null
 from dataflow.sql.set_functions import bind_rows_of
 from dataflow.sql.shapes import bare, conjuncts
 from dataflow.sql.subqueries import BindQuery, all_of, subquery_nodes
+from dataflow.sql.whole_rows import quoted, rows_named, with_row
 from dataflow.types import SqlType
 
 _SIDES = {"": "inner", "LEFT": "left", "RIGHT": "right", "FULL": "full"}
@@ -39,9 +40,11 @@ class Relations:
     def __init__(self, context: Context, bind_query: BindQuery) -> None:
         self._context = context
         self._bind_query = bind_query
+        self._rows: frozenset[str] = frozenset()
 
     def bind(self, select: exp.Select) -> FromEntry:
         """The whole FROM clause; one row of no columns when there is none."""
+        self._rows = rows_named(select)
         clause = select.args.get("from_")
         if clause is None:
             return NOTHING
@@ -73,7 +76,8 @@ class Relations:
         """Functions beside the rows of the entry before them."""
         scope = Scope(left)
         atom = block_atom(self._context, scope, self._bind_query)
-        return bind_rows_of(self._context, scope, left, node, atom)
+        is_row = node.args["alias"].name in self._rows
+        return bind_rows_of(self._context, scope, left, node, atom, is_row=is_row)
 
     def _function_join(self, left: FromEntry, join: exp.Join) -> FromEntry:
         """[CROSS | LEFT] JOIN with functions, which may read the left side."""
@@ -99,7 +103,8 @@ class Relations:
         query = node if isinstance(node, exp.Values) else node.this
         plan = self._bind_query(self._context, query)
         star = tuple((f.name, i) for i, f in enumerate(plan.fields))
-        return _aliased(FromEntry(plan, (), star), named or node)
+        entry = _aliased(FromEntry(plan, (), star), named or node)
+        return self._with_row(entry, "")
 
     def _table(self, node: exp.Table) -> FromEntry:
         if node.args.get("sample"):
@@ -111,8 +116,18 @@ class Relations:
             star = tuple((n, i) for i, n in enumerate(names))
         else:
             plan, star = self._relation(node)
-        entry = FromEntry(plan, (Visible(node.name, star),), star)
-        return _aliased(entry, node)
+        entry = _aliased(FromEntry(plan, (Visible(node.name, star),), star), node)
+        return self._with_row(entry, self._row_type(node))
+
+    def _row_type(self, node: exp.Table) -> str:
+        """The name of a relation's row type; "" where it has none that can be named."""
+        found = self._context.relations.get((node.db, node.name))
+        is_view = isinstance(found, Table) and found.relation.name.source == VIEW_SOURCE
+        return f"{quoted(node.db)}.{quoted(node.name)}" if node.db and not is_view else ""
+
+    def _with_row(self, entry: FromEntry, type_name: str) -> FromEntry:
+        alias = entry.visible[0].alias if entry.visible else ""
+        return with_row(entry, alias, type_name) if alias in self._rows else entry
 
     def _relation(self, node: exp.Table) -> tuple[Plan, tuple[tuple[str, int], ...]]:
         known, name = self._context.relations, (node.db, node.name)

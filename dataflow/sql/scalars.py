@@ -29,6 +29,7 @@ from dataflow.sql.shapes import (
     operands,
     plain_literal,
 )
+from dataflow.sql.whole_rows import is_record, passed, written
 from dataflow.types import BOOL, TEXT, SqlType
 
 Atom = Callable[[exp.Expr], Expression | None]
@@ -80,8 +81,9 @@ class Scalars:
     def bound_parts(self, node: exp.Expr) -> list[tuple[exp.Expr, Expression]]:
         """A learnt node, or its columns where it cannot stand alone; [] for a constant."""
         atoms = self._atoms_in(node)
-        is_whole = bool(atoms) and not self._untyped(node)
-        return [(part, self._build(part)) for part in ([node] if is_whole else atoms)]
+        if atoms and not self._untyped(node):
+            return [(node, self._build(node))]
+        return [(part, self._atoms[id(part)]) for part in atoms]
 
     def render(self, node: exp.Expr, name: Callable[[Expression], str]) -> str:
         """PostgreSQL's text of a node with its columns written by `name`."""
@@ -89,15 +91,17 @@ class Scalars:
         text, at = [], begin
         for atom in self._atoms_in(node):
             first, last = span_of(atom)
-            text += [self._context.text[at:first], name(self._atoms[id(atom)])]
+            value = written(self._atoms[id(atom)], name)
+            # A subquery's parentheses are its own: (SELECT ...).field.
+            is_wrapped = self._context.text[first] == "("
+            text += [self._context.text[at:first], f"({value})" if is_wrapped else value]
             at = last
         return "".join(text) + self._context.text[at:end]
 
     def over_columns(self, node: exp.Expr) -> tuple[str, tuple[Expression, ...]]:
         """PostgreSQL's text of a node with $1, $2 ... for its columns, and those columns."""
-        columns = list(dict.fromkeys(self._atoms[id(a)] for a in self._atoms_in(node)))
-        sql = self.render(node, lambda c: f"${columns.index(c) + 1}")
-        return sql, tuple(columns)
+        columns = passed(self._atoms[id(a)] for a in self._atoms_in(node))
+        return self.render(node, lambda c: f"${columns.index(c) + 1}"), tuple(columns)
 
     @property
     def columns(self) -> list[Expression]:
@@ -133,8 +137,7 @@ class Scalars:
 
     def _note(self, node: exp.Expr, value: Expression) -> None:
         self._atoms[id(node)] = value
-        if value not in self._columns:
-            self._columns.append(value)
+        self._columns += [c for c in passed([value]) if c not in self._columns]
 
     def _ask_types(self, probes: list[str]) -> None:
         probes = [p for p in probes if p not in self._types]
@@ -197,7 +200,7 @@ class Scalars:
         return found
 
     def _build(self, node: exp.Expr) -> Expression:
-        if id(node) in self._atoms:
+        if id(node) in self._atoms and not is_record(self._atoms[id(node)]):
             return self._atoms[id(node)]
         if isinstance(node, exp.Paren):
             return self._build(node.this)
@@ -253,10 +256,10 @@ class Scalars:
         return native_call(function, tuple(self._build(o) for o in operands), type)
 
     def _untyped(self, node: exp.Expr) -> bool:
-        while isinstance(node, exp.Paren):
+        while isinstance(node, exp.Paren) and id(node) not in self._atoms:
             node = node.this
         if id(node) in self._atoms:
-            return False
+            return is_record(self._atoms[id(node)])
         return isinstance(node, STRUCTURE) or self._types.get(self.probe(node)) is None
 
     def _not(self, node: exp.Not, type: SqlType) -> Expression | None:

@@ -112,11 +112,30 @@ class Context:
 
 
 @dataclass(frozen=True)
+class RowShape:
+    """What the whole row of a FROM entry is.
+
+    type_name: its named row type, "" for a record. marker: a column that is NULL only where an
+    outer join has padded the entry.
+    """
+
+    type_name: str
+    marker: int
+
+
+@dataclass(frozen=True)
 class Visible:
-    """A FROM entry that columns can be qualified with."""
+    """A FROM entry that columns can be qualified with. row: where its whole row is asked for."""
 
     alias: str
     columns: tuple[tuple[str, int], ...]
+    row: RowShape | None = None
+
+    def shifted(self, by: int) -> Visible:
+        """The same names, `by` positions further right."""
+        columns = tuple((name, position + by) for name, position in self.columns)
+        row = RowShape(self.row.type_name, self.row.marker + by) if self.row else None
+        return Visible(self.alias, columns, row)
 
 
 @dataclass(frozen=True)
@@ -129,9 +148,7 @@ class FromEntry:
 
     def shifted(self, by: int) -> FromEntry:
         """The same names, `by` positions further right."""
-        visible = tuple(
-            Visible(v.alias, tuple((n, p + by) for n, p in v.columns)) for v in self.visible
-        )
+        visible = tuple(v.shifted(by) for v in self.visible)
         return FromEntry(self.plan, visible, tuple((n, p + by) for n, p in self.star))
 
 
@@ -143,6 +160,10 @@ class Scope:
         self._visible = entry.visible
         self._star = entry.star
         self._added: dict[str, Expression] = {}
+
+    def shown(self, alias: str) -> Visible | None:
+        """The FROM entry of that name."""
+        return next((v for v in self._visible if v.alias == alias), None)
 
     def find(self, table: str, name: str, text: str) -> int | None:
         """Position of a column among the block's own, by its names or by its text."""

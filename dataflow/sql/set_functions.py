@@ -11,14 +11,16 @@ from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
+from dataflow.errors import SqlError
 from dataflow.expressions.ir import Expression
 from dataflow.operators.table_function import rows_from
 from dataflow.schema import Field
-from dataflow.sql.parse_functions import RowsOf
+from dataflow.sql.parse_functions import RowsOf, TableSyntax
 from dataflow.sql.plan import SetCall, TableFunction
 from dataflow.sql.scalars import Scalars, operands
-from dataflow.sql.scope import Context, FromEntry, Scope, Visible
+from dataflow.sql.scope import Context, FromEntry, RowShape, Scope, Visible
 from dataflow.sql.shapes import bare
+from dataflow.sql.whole_rows import name_beside
 from dataflow.types import INT8
 
 Atom = Callable[[exp.Expr], Expression | None]
@@ -27,9 +29,12 @@ _NEVER_NULL = ("generate_series", "generate_subscripts")
 
 
 def bind_rows_of(
-    context: Context, scope: Scope, left: FromEntry, node: RowsOf, atom: Atom
+    context: Context, scope: Scope, left: FromEntry, node: RowsOf, atom: Atom, *, is_row: bool
 ) -> FromEntry:
-    """An entry of FROM that calls functions, beside the entry before it, whose names they see."""
+    """An entry of FROM that calls functions, beside the entry before it, whose names they see.
+
+    is_row: its whole row is asked for; then the ordinality tells it from one of padding.
+    """
     scalars = Scalars(context, atom)
     parts = [part for called in node.expressions for part in _parts(called)]
     scalars.resolve([call for call, _ in parts])
@@ -37,7 +42,9 @@ def bind_rows_of(
     alias = node.args["alias"]
     names = [column.name for column in alias.args.get("columns") or []]
     made = [f for call in calls for f in call.fields]
-    has_ordinality = bool(node.args["ordinality"])
+    is_counted = bool(node.args["ordinality"])
+    is_syntax = isinstance(node.expressions[0].this, TableSyntax)
+    has_ordinality = is_counted or (is_row and not is_syntax)
     if has_ordinality:
         made.append(Field("ordinality", INT8, False))
     names += [f.name for f in made[len(names) :]]
@@ -45,8 +52,24 @@ def bind_rows_of(
     below = scope.plan
     plan = TableFunction(below, tuple(calls), has_ordinality, False, below.fields + fields)
     star = tuple((name, len(below.fields) + i) for i, name in enumerate(names))
-    shown = (*left.visible, Visible(alias.name, star))
-    return FromEntry(plan, shown, left.star + star)
+    star = star if is_counted else star[: sum(c.width for c in calls)]
+    row = None
+    if is_row and has_ordinality:
+        is_typed = len(calls) == 1 and not is_counted and not parts[0][1]
+        named = name_beside(f.name for f in calls[0].fields)
+        type_name = _row_type(context, scalars, parts[0][0], named) if is_typed else ""
+        row = RowShape(type_name, len(plan.fields) - 1)
+    return FromEntry(plan, (*left.visible, Visible(alias.name, star, row)), left.star + star)
+
+
+def _row_type(context: Context, scalars: Scalars, node: exp.Expr, name: str) -> str:
+    """The named type of a function's rows; "" for a record."""
+    probe = f"(SELECT {name} FROM {rows_from([scalars.probe(node)])} AS {name})"
+    try:
+        (found,) = context.analyzer.types([c.type for c in scalars.columns], [probe])
+    except SqlError:
+        return ""
+    return found.name
 
 
 def _parts(called: exp.Expr) -> list[tuple[exp.Expr, str]]:

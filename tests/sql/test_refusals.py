@@ -35,7 +35,6 @@ NOT_MAINTAINED = [
     ),
     ("SELECT attributes FROM products GROUP BY attributes::text, attributes", None, None),
     ("SELECT place FROM products GROUP BY place", None, None),
-    ("SELECT c FROM customers c", "whole row", None),
     ("SELECT ctid FROM customers", "ctid", None),
     ("SELECT age(at) AS a FROM orders", '"age"', (1, 8)),
 ]

@@ -164,3 +164,78 @@ WITH tags AS (SELECT n.id, t FROM notes n, unnest(n.tags) AS t) SELECT a.id, b.i
 SELECT n.id, u FROM notes n, unnest(n.scores) AS u WHERE n.id % 2 = 0 AND u > 1;
 -- name: failing_set
 SELECT n.id, g FROM notes n, generate_series(1, 4, n.n + 2) AS g;
+
+-- name: row_of_table
+SELECT t.id, t AS note FROM notes t;
+-- name: row_as_json
+SELECT t.id, to_jsonb(t) - 'body' AS j, row_to_json(t)::text AS r FROM notes t WHERE t.n > 0;
+-- name: row_field
+SELECT t.id, (t).title, (t.home).city, ((t.trip).start).street, (t.trip).days + 1 AS d FROM notes t;
+-- name: row_of_subquery
+SELECT to_jsonb(s) AS j FROM (SELECT id, title AS "Weird ""title", tags[1] AS whole FROM notes) s;
+-- name: row_of_cte
+WITH s AS (SELECT id, home FROM notes) SELECT row_to_json(s)::text AS j FROM s;
+-- name: row_of_values
+SELECT l.label, to_jsonb(v) AS v FROM links l LEFT JOIN (VALUES ('a', 1), ('b', NULL)) AS v(x, y) ON v.x = l.label;
+-- name: row_padded
+SELECT n.id, l AS link, to_jsonb(l) AS j FROM notes n LEFT JOIN links l ON l.note = n.id;
+-- name: row_padded_right
+SELECT l.label, t.id, to_jsonb(t.home) AS h, t IS NULL AS none FROM notes t RIGHT JOIN links l ON l.note = t.id;
+-- name: row_padded_full
+SELECT to_jsonb(l) AS l, to_jsonb(s) AS s FROM links l FULL JOIN (SELECT id, NULLIF(n, 1) AS n FROM notes) s ON s.id = l.target;
+-- name: row_padded_nullable
+SELECT n.id, to_jsonb(s) AS s FROM notes n LEFT JOIN (SELECT NULLIF(target, 3) AS t FROM links) s ON s.t = n.id;
+-- name: row_tested
+SELECT n.id FROM notes n LEFT JOIN links l ON l.note = n.id WHERE l IS NULL;
+-- name: row_counted
+SELECT n.id, count(l) AS links, count(DISTINCT l) AS different FROM notes n LEFT JOIN links l ON l.note = n.id GROUP BY n.id;
+-- name: row_aggregated
+SELECT n.n, jsonb_agg(l ORDER BY l.weight, l.label, l.note, l.target) FILTER (WHERE l IS NOT NULL) AS links FROM notes n LEFT JOIN links l ON l.note = n.id GROUP BY n.n;
+-- name: row_aggregated_record
+SELECT json_agg(s ORDER BY s.id)::text AS j, count(s) AS n FROM (SELECT id, home FROM notes) s;
+-- name: row_grouped
+SELECT l, count(*) AS n FROM links l GROUP BY l;
+-- name: row_grouped_key
+SELECT t AS note, count(l.label) AS links FROM notes t LEFT JOIN links l ON l.note = t.id GROUP BY t.id;
+-- name: row_distinct
+SELECT DISTINCT l FROM links l;
+-- name: row_union
+SELECT l FROM links l WHERE l.label = 'a' UNION SELECT l FROM links l WHERE l.note > 20;
+-- name: row_joined
+SELECT a.note, b.label FROM links a JOIN links b ON a = b;
+-- name: row_of_function
+SELECT n.id, p, to_jsonb(p) AS j FROM notes n LEFT JOIN LATERAL places(n.n) AS p ON true;
+-- name: row_of_function_record
+SELECT n.id, to_jsonb(p) AS j FROM notes n, split_pairs(n.title) AS p;
+-- name: row_of_functions
+SELECT n.id, to_jsonb(p) AS j FROM notes n, unnest(n.tags, n.scores) WITH ORDINALITY AS p(x, y, o);
+-- name: row_nested
+SELECT to_jsonb(x) AS j FROM (SELECT n.id, l AS link FROM notes n JOIN links l ON l.note = n.id) x;
+-- name: row_through_subquery
+SELECT (x.l).label, (x.l).weight * 2 AS w FROM (SELECT l FROM links l) x;
+-- name: row_values_compared
+SELECT id, (id, n) < (20, 2) AS less, ROW(n, title) IS NULL AS none, ROW(n, title) IS DISTINCT FROM ROW(1, 'abab') AS other, (n, title) = (1, 'abab') AS same FROM notes;
+-- name: row_in_rows
+SELECT id FROM notes WHERE (id, n) IN ((1, 1), (2, 2), (3, NULL));
+-- name: row_made
+SELECT id, ROW(title, 'x')::place AS p, (ROW(title, n::text)::place).city AS c, to_jsonb(ROW(id, n)) AS r FROM notes;
+-- name: composite_compared
+SELECT id, home = ROW('main', 'Oslo')::place AS same, home < ROW('z', '')::place AS less, home IS NULL AS none, home IS NOT NULL AS whole FROM notes;
+-- name: composite_grouped
+SELECT home, (home).city, count(*) AS n FROM notes GROUP BY home;
+-- name: composite_field_grouped
+SELECT (home).city, count(*) AS n, max((trip).days) AS d FROM notes GROUP BY (home).city;
+-- name: composite_joined
+SELECT a.id, b.id AS other FROM notes a JOIN notes b ON a.home = b.home AND a.id < b.id;
+-- name: subscripts_and_slices
+SELECT id, tags[1] AS a, tags[2:3] AS b, tags[:1] AS c, grid[1][2] AS d, grid[1:1][2:2] AS e, (tags || title)[array_length(tags, 1) + 1] AS f, body['a'] AS g FROM notes;
+-- name: arrays_made
+SELECT id, ARRAY[n, id] AS a, ARRAY[]::integer[] AS b, ARRAY[ARRAY[id, 1], ARRAY[2, n]] AS c, ARRAY[title] || tags AS d, ARRAY[home] AS e FROM notes;
+-- name: arrays_compared
+SELECT id, 'a' = ANY (tags) AS a, n > ALL (scores) AS b, title LIKE ANY (tags) AS c, tags @> ARRAY['a'] AS d, n = ANY (ARRAY[1, id, NULL]) AS e FROM notes;
+-- name: choices
+SELECT id, CASE tags WHEN '{}' THEN 'none' WHEN NULL THEN 'null' ELSE title END AS a, GREATEST(tags, ARRAY['b']) AS b, NULLIF(home, ROW('main', NULL)::place) AS c, COALESCE(trip, ROW(home, n)::trip) AS d FROM notes;
+-- name: written_with_words
+SELECT id, OVERLAY(title PLACING 'zz' FROM 2) AS a, SUBSTRING(title SIMILAR 'a#"b#"%' ESCAPE '#') AS b, title SIMILAR TO '(a|b)%' AS c, NORMALIZE(title, NFD) AS d, title IS NORMALIZED AS e, (since, since + 3) OVERLAPS (DATE '2024-01-01', DATE '2024-06-01') AS f, COLLATION FOR (title) AS g FROM notes;
+-- name: operators_named
+SELECT id, n OPERATOR(pg_catalog.+) 1 AS a, OPERATOR(pg_catalog.-) n AS b, title OPERATOR(pg_catalog.~) '^a' AS c FROM notes;

@@ -1,0 +1,141 @@
+"""Rows as values: `t` where a value stands, of the row type of its relation.
+
+A row of a table has a type of that name. A row of a subquery or of columns that are defined in
+FROM is a record without a name: it cannot be passed to PostgreSQL or kept, so it is written
+wherever it is used, and only ever part of something larger. A row that an outer join has padded is
+NULL, not a row of NULLs: a column that is never NULL in the relation tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeGuard
+
+from sqlglot import exp
+
+from dataflow.expressions.ir import Expression, InPostgres, Literal, OuterRef
+from dataflow.expressions.sql_text import with_arguments
+from dataflow.schema import Field
+from dataflow.sql.plan import Plan, Project
+from dataflow.sql.rules.trees import refs
+from dataflow.sql.scope import Context, FromEntry, NotInScope, RowShape, Scope, Visible
+from dataflow.types import BOOL, SqlType, TypeKind
+
+RECORD = SqlType("record", 2249, -1, TypeKind.OPAQUE)
+Name = Callable[[Expression], str]
+
+
+def names_whole_row(node: exp.Expr) -> bool:
+    """Whether a node is the name of a relation that stands for its row."""
+    return isinstance(node, exp.Column) and isinstance(node.this, exp.Star)
+
+
+def rows_named(select: exp.Expr) -> frozenset[str]:
+    """The names of relations that stand for their rows anywhere in a query."""
+    return frozenset(c.table for c in select.find_all(exp.Column) if names_whole_row(c))
+
+
+def with_row(entry: FromEntry, alias: str, type_name: str) -> FromEntry:
+    """The entry, able to tell its whole row, of a named type or (type_name "") a record."""
+    plan = entry.plan
+    known = [i for i, f in enumerate(plan.fields) if not f.is_nullable]
+    if not known:
+        plan, known = _marked(plan), [len(plan.fields)]
+    shape = RowShape(type_name, known[0])
+    visible = tuple(
+        Visible(v.alias, v.columns, shape) if v.alias == alias else v for v in entry.visible
+    )
+    return FromEntry(plan, visible, entry.star)
+
+
+def named_row(context: Context, scope: Scope, node: exp.Column) -> Expression:
+    """The row of the relation that a node names, in the scope or in one around it."""
+    visible = scope.shown(node.table)
+    if visible is not None:
+        return _whole_row(context, scope, visible, scope.column)
+    for level, around in enumerate(reversed(context.enclosing)):
+        visible = around.shown(node.table)
+        if visible is not None:
+
+            def outside(position: int, level: int = level, around: Scope = around) -> Expression:
+                found = around.column(position)
+                return OuterRef(level, position, found.type, found.name)
+
+            return _whole_row(context, around, visible, outside)
+    raise NotInScope(context.text_of(node))
+
+
+def _whole_row(
+    context: Context, scope: Scope, visible: Visible, column: Callable[[int], Expression]
+) -> Expression:
+    if visible.row is None:
+        raise context.refuse(
+            "the row of this relation as a value is not maintained",
+            "name the columns that are needed",
+            visible.alias,
+        )
+    values = [column(position) for _, position in visible.columns]
+    numbers = [f"${i + 1}" for i in range(len(values))]
+    marker = ""
+    if scope.plan.fields[visible.row.marker].is_nullable:
+        values.append(column(visible.row.marker))
+        marker = f"${len(values)}"
+    if not visible.row.type_name:
+        names = (quoted(name) for name, _ in visible.columns)
+        listed = ", ".join(f"{n} AS {name}" for n, name in zip(numbers, names, strict=True))
+        condition = f" WHERE {marker} IS NOT NULL" if marker else ""
+        name = name_beside(name for name, _ in visible.columns)
+        sql = f"(SELECT {name} FROM (SELECT {listed}) {name}{condition})"
+        return InPostgres(sql, tuple(values), RECORD)
+    sql = f"ROW({', '.join(numbers)})::{visible.row.type_name}"
+    if marker:
+        sql = f"CASE WHEN {marker} IS NOT NULL THEN {sql} END"
+    probe = with_arguments(sql, lambda i: f"c{i}")
+    (type,) = context.analyzer.types([v.type for v in values], [probe])
+    return InPostgres(f"({sql})", tuple(values), type)
+
+
+def is_record(expression: Expression) -> bool:
+    """Whether an expression is a row without a named type."""
+    return isinstance(expression, InPostgres) and expression.type.oid == RECORD.oid
+
+
+def _is_written(atom: Expression) -> TypeGuard[InPostgres]:
+    """Whether a value stands in a text as its own text."""
+    return isinstance(atom, InPostgres) and not atom.is_stable
+
+
+def passed(atoms: Iterable[Expression]) -> list[Expression]:
+    """What PostgreSQL is given for these values, each once: of a row its columns."""
+    found: list[Expression] = []
+    for atom in atoms:
+        parts = atom.arguments if _is_written(atom) else (atom,)
+        found += [part for part in parts if part not in found]
+    return found
+
+
+def written(atom: Expression, name: Name) -> str:
+    """A value in a text, what PostgreSQL is given named by `name`."""
+    if _is_written(atom):
+        return with_arguments(atom.sql, lambda i: name(atom.arguments[i - 1]))
+    return name(atom)
+
+
+def name_beside(columns: Iterable[str]) -> str:
+    """A relation's name that none of its columns has: it stands for the row."""
+    taken, name = set(columns), "whole"
+    while name in taken:
+        name += "_"
+    return name
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier."""
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def _marked(plan: Plan) -> Plan:
+    """The plan with a last column that is never NULL."""
+    marker = Field("row", BOOL, False)
+    return Project(plan, (*refs(plan), Literal("t", BOOL)), (*plan.fields, marker))
