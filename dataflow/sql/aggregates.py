@@ -32,6 +32,7 @@ from dataflow.sql.plan import Aggregate, AggregateCall
 from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import Context, GroupScope, Scope
 from dataflow.sql.shapes import bare, operands
+from dataflow.sql.whole_rows import names_whole_row
 from dataflow.sql.window_shapes import inside_window, window_of
 from dataflow.types import SqlType, TypeKind
 
@@ -140,6 +141,11 @@ class Grouping:
         """The positions of the input's columns that are keys."""
         columns = [key for key in keys.values() if isinstance(key, exp.Column)]
         return {self._scope.find(column.table, column.name, "") for column in columns}
+
+    def _is_own(self, column: exp.Column) -> bool:
+        if names_whole_row(column):
+            return self._scope.shown(column.table) is not None
+        return self._scope.find(column.table, column.name, "") is not None
 
     def _determined_inside(
         self, keys: dict[str, exp.Expr], calls: dict[str, exp.Expr], above: Sequence[exp.Expr]
