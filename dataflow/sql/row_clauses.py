@@ -29,20 +29,6 @@ _TIES = (
 )
 
 
-def refuse_row_clauses(context: Context, node: exp.Expr) -> None:
-    """In a place where rows are not limited: LIMIT and its kin are refused, ORDER BY dropped."""
-    for key in _LIMITS:
-        if node.args.get(key):
-            raise context.refuse(
-                f"{key.upper()} in this subquery is not maintained",
-                "limit an uncorrelated subquery, or number the rows with row_number()",
-                key,
-            )
-    if node.args.get("order"):
-        context.warn(_DROPPED)
-    refuse_locks(context, node)
-
-
 def refuse_locks(context: Context, node: exp.Expr) -> None:
     """FOR UPDATE and its kin."""
     if node.args.get("locks"):

@@ -23,6 +23,8 @@ from dataflow.sql.plan import (
     Scan,
     SemiJoin,
     SingleRow,
+    SortKey,
+    TopK,
     UnionAll,
     Values,
 )
@@ -153,6 +155,10 @@ def plans() -> dict[str, Plan]:
         **_bags(orders, customers),
         **_subqueries(orders, customers),
         "joined with itself": join("inner", customers, customers, ((0, 2),)),
+        "first of each": TopK(
+            orders, (column(orders, 0),), (SortKey(column(orders, 1)),), 2, 1, False
+        ),
+        "first of all": TopK(orders, (), (SortKey(column(orders, 1), True),), 9, 0, True),
         "plain scan": scan(ORDERS, 4, 3),
         "words": words,
         "counted words": group(words, 0, calls=(COUNT,)),

@@ -132,3 +132,21 @@ SELECT player, unnest(ARRAY[player, team]) AS u FROM players ORDER BY u, player 
 SELECT player FROM scores INTERSECT SELECT player FROM players ORDER BY 1 DESC LIMIT 3;
 -- name: limited_grouping_sets
 SELECT player, medal, count(*) AS n FROM scores GROUP BY ROLLUP (player, medal) ORDER BY count(*) DESC, player, medal LIMIT 7;
+-- name: lateral_first
+SELECT p.name, s.id, s.points FROM players p, LATERAL (SELECT id, points FROM scores WHERE scores.player = p.player ORDER BY points DESC NULLS LAST, id LIMIT 2) s;
+-- name: lateral_or_nothing
+SELECT p.player, s.id FROM players p LEFT JOIN LATERAL (SELECT id FROM scores WHERE scores.player = p.player ORDER BY day, id LIMIT 1 OFFSET 1) s ON true;
+-- name: lateral_with_ties
+SELECT p.player, s.medal, s.id FROM players p, LATERAL (SELECT id, medal FROM scores WHERE scores.player = p.player ORDER BY medal DESC FETCH FIRST 1 ROW WITH TIES) s;
+-- name: lateral_distinct_on
+SELECT p.player, s.medal, s.id FROM players p, LATERAL (SELECT DISTINCT ON (medal) medal, id FROM scores WHERE scores.player = p.player ORDER BY medal, id) s;
+-- name: lateral_limit_without_correlation
+SELECT p.player, s.id FROM players p, LATERAL (SELECT id FROM scores ORDER BY id LIMIT 2) s;
+-- name: correlated_scalar_first
+SELECT p.player, (SELECT s.id FROM scores s WHERE s.player = p.player ORDER BY s.day DESC NULLS LAST, s.id LIMIT 1) AS newest FROM players p;
+-- name: correlated_exists_limit
+SELECT p.player FROM players p WHERE EXISTS (SELECT 1 FROM scores s WHERE s.player = p.player ORDER BY s.id OFFSET 3 LIMIT 1);
+-- name: correlated_in_limit
+SELECT p.player FROM players p WHERE 'gold' IN (SELECT s.medal::text FROM scores s WHERE s.player = p.player ORDER BY s.id DESC LIMIT 3);
+-- name: lateral_by_inequality
+SELECT p.player, s.id FROM players p, LATERAL (SELECT id FROM scores WHERE scores.player < p.player ORDER BY id LIMIT 2) s;
