@@ -16,6 +16,7 @@ from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.sink import SinkTable
 from dataflow.errors import TidemarkError
 from dataflow.sql.explain import explain_text, explain_tree
+from dataflow.sql.keys import why_bag
 from dataflow.sql.plan import ViewPlan
 from service import fields
 from service.desk import DROPPED, children_of
@@ -88,6 +89,7 @@ class Catalog:
         return Validation(
             kind=_kind(plan),
             key=_key_names(plan),
+            why_bag=why_bag(plan.root),
             fields=_field_models(fields.to_json(plan.root.fields)),
             warnings=list(plan.warnings),
             in_postgres=list(plan.evaluates),

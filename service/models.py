@@ -104,6 +104,7 @@ class Validation(BaseModel):
 
     kind: str
     key: list[str]
+    why_bag: str = Field(description="why the view has no primary key; empty when it has one")
     fields: list[FieldModel]
     warnings: list[str]
     in_postgres: list[str] = Field(description="expressions computed by PostgreSQL, in batches")

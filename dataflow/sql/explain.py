@@ -12,6 +12,7 @@ from dataflow.expressions.ir import ColumnRef, Expression, InPostgres, Literal, 
 from dataflow.expressions.sql_text import with_arguments
 from dataflow.operators.percentiles import PERCENTILES
 from dataflow.schema import Field
+from dataflow.sql.keys import why_bag
 from dataflow.sql.plan import (
     Aggregate,
     AggregateCall,
@@ -84,6 +85,7 @@ def explain_tree(plan: Plan | ViewPlan) -> dict[str, Any]:
         names = [plan.root.fields[i].name for i in plan.key]
         return {
             "key": names,
+            "why_bag": why_bag(plan.root),
             "warnings": list(plan.warnings),
             "in_postgres": list(plan.evaluates),
             "plan": explain_tree(plan.root),

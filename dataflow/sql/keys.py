@@ -1,15 +1,28 @@
 """Unique keys of a plan's output, carried from primary keys and GROUP BY through the operators.
 
-A key is a set of output positions on which no two rows agree; the empty set says "at most one
-row". A view gets a primary key only of columns that are never NULL.
+A view gets a primary key only of columns that are never NULL: by their declaration, or because a
+filter or a join leaves no NULL. One function a kind of node says what is known of its rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 
-from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres
+from dataflow.expressions.ir import (
+    Call,
+    ColumnRef,
+    Expression,
+    InPostgres,
+    Literal,
+    children,
+    columns_of,
+)
 from dataflow.expressions.keys import key_form
+from dataflow.schema import Field
+from dataflow.sql.key_facts import NO_COLUMNS, Key, Keys, is_plain
+from dataflow.sql.null_rejection import nulls_reach, rejects_null
+from dataflow.sql.nullability import is_nullable
 from dataflow.sql.plan import (
     Aggregate,
     Distinct,
@@ -23,72 +36,58 @@ from dataflow.sql.plan import (
     SemiJoin,
     SetOperation,
     SingleRow,
+    TableFunction,
     TopK,
+    UnionAll,
     Values,
     Window,
     fold,
 )
+from dataflow.sql.rules.trees import conjuncts, refs
 
-Key = frozenset[int]
-_MOST_KEYS = 16
-_MOST_FACTS = 64
-
-
-@dataclass(frozen=True)
-class Keys:
-    """The keys of an output, and what else is known of its rows.
-
-    equal: pairs of columns that hold one value in every row. determined: (columns, the columns
-    whose values follow from theirs).
-    """
-
-    keys: tuple[Key, ...]
-    equal: tuple[tuple[int, int], ...] = ()
-    determined: tuple[tuple[Key, Key], ...] = ()
-
-    def __post_init__(self) -> None:
-        # Each fact once, and no more than can matter: else they double with every self join.
-        equal = {(min(pair), max(pair)) for pair in self.equal if pair[0] != pair[1]}
-        follows: dict[Key, Key] = {}
-        for source, columns in self.determined:
-            follows[source] = follows.get(source, frozenset()) | columns
-        determined = [(s, c) for s, c in follows.items() if not c <= s][:_MOST_FACTS]
-        object.__setattr__(self, "keys", _fewest(self.keys))
-        object.__setattr__(self, "equal", tuple(sorted(equal)))
-        object.__setattr__(self, "determined", tuple(determined))
-
-    def closure(self, columns: Key) -> Key:
-        """All columns whose values follow from those of `columns`."""
-        found = set(columns)
-        size = -1
-        while len(found) > size:
-            size = len(found)
-            for a, b in self.equal:
-                if a in found or b in found:
-                    found |= {a, b}
-            for source, follows in self.determined:
-                if source <= found:
-                    found |= follows
-        return frozenset(found)
-
-    def reduced(self, columns: Key) -> Key:
-        """Fewer columns that determine all of `columns`; later ones go first."""
-        kept = set(columns)
-        for column in sorted(columns, reverse=True):
-            if column in self.closure(frozenset(kept - {column})):
-                kept.remove(column)
-        return frozenset(kept)
+_ONE_ROW = Keys((NO_COLUMNS,))
 
 
 def view_key(plan: Plan) -> tuple[int, ...]:
     """The smallest key whose columns are never NULL; () when there is none (a bag)."""
+    known = keys_of(plan)
     found = []
-    for key in keys_of(plan).keys:
-        fields = [plan.fields[i] for i in key]
-        refs = [ColumnRef(i, plan.fields[i].type) for i in key]
-        if key and not any(f.is_nullable for f in fields) and all(map(_is_sink_key, refs)):
+    for key in known.keys:
+        columns = [ColumnRef(i, plan.fields[i].type) for i in key]
+        if key and key <= known.present and all(map(_is_sink_key, columns)):
             found.append(tuple(sorted(key)))
     return min(found, key=lambda k: (len(k), k)) if found else ()
+
+
+def why_bag(plan: Plan) -> str:
+    """Why the view of a plan has no primary key, for people; "" when it has one."""
+    if view_key(plan):
+        return ""
+    known = keys_of(plan)
+    if NO_COLUMNS in known.keys:
+        return "it has one row at most, and no columns that tell rows apart"
+    if not known.keys:
+        return "no columns of the answer tell its rows apart: select those of a unique key"
+    key = known.keys[0]
+    unknown = [plan.fields[i].name for i in sorted(key - known.present)]
+    if unknown:
+        names = ", ".join(f'"{name}"' for name in unknown)
+        return f"rows are told apart by columns of which {names} may be NULL"
+    names = ", ".join(f'"{plan.fields[i].name}"' for i in sorted(key))
+    return f"the sink's index cannot tell values of {names} apart as PostgreSQL's = does"
+
+
+def tightened(plan: Plan) -> Plan:
+    """The plan with output columns told as not null where no row has a NULL in them."""
+    present = keys_of(plan).present
+    fields = tuple(
+        Field(f.name, f.type, f.is_nullable and i not in present) for i, f in enumerate(plan.fields)
+    )
+    if fields == plan.fields:
+        return plan
+    if isinstance(plan, Project | Join | UnionAll):
+        return replace(plan, fields=fields)
+    return Project(plan, refs(plan), fields)
 
 
 def _is_sink_key(column: ColumnRef) -> bool:
@@ -98,66 +97,119 @@ def _is_sink_key(column: ColumnRef) -> bool:
 
 
 def keys_of(plan: Plan) -> Keys:
-    """The keys of a plan's output."""
+    """What is known of a plan's output."""
     return fold(plan, _keys)
 
 
 def _keys(plan: Plan, inputs: tuple[Keys, ...]) -> Keys:
-    if isinstance(plan, Scan):
-        return _scan(plan)
-    if isinstance(plan, Values):
-        return Keys((frozenset(),)) if len(plan.rows) <= 1 else Keys(())
-    if isinstance(plan, SingleRow):
-        return Keys((frozenset(),))
-    if isinstance(plan, Filter | Remember | SemiJoin):
-        return inputs[0]
-    if isinstance(plan, Project):
-        return _project(plan, inputs[0])
-    if isinstance(plan, Join):
-        return _join(plan, *inputs)
-    if isinstance(plan, Aggregate):
-        return _aggregate(plan, inputs[0])
-    if isinstance(plan, SetOperation):
-        return _set_operation(plan, *inputs)
-    if isinstance(plan, Window):
-        return _window(plan, inputs[0])
-    if isinstance(plan, TopK):
-        return _top_k(plan, inputs[0])
-    if isinstance(plan, Distinct):
-        below = inputs[0]
-        whole = below.reduced(frozenset(range(len(plan.fields))))
-        return Keys(_fewest((*below.keys, whole)), below.equal, below.determined)
-    if isinstance(plan, Recursive) and plan.is_distinct:
-        return Keys((frozenset(range(len(plan.fields))),))
-    return Keys(())
+    derive = _DERIVED.get(type(plan))
+    found = derive(plan, *inputs) if derive else Keys(())
+    declared = {i for i, f in enumerate(plan.fields) if not f.is_nullable}
+    return replace(found, present=found.present | declared).settled(len(plan.fields))
 
 
 def _scan(plan: Scan) -> Keys:
     key = plan.relation.key
     if not key or not set(key) <= set(plan.columns):
         return Keys(())
-    found = frozenset(plan.columns.index(i) for i in key)
-    return Keys((found,), (), ((found, frozenset(range(len(plan.columns)))),))
+    return Keys((frozenset(plan.columns.index(i) for i in key),))
+
+
+def _values(plan: Values) -> Keys:
+    if len(plan.rows) <= 1:
+        return Keys((NO_COLUMNS,), constants=_constants(plan.rows[0] if plan.rows else ()))
+    keys = []
+    for i, field in enumerate(plan.fields):
+        different = {row[i] for row in plan.rows}
+        if is_plain(field.type) and len(different) == len(plan.rows):
+            keys.append(frozenset({i}))
+    return Keys(tuple(keys))
+
+
+def _constants(expressions: tuple[Expression, ...]) -> tuple[tuple[int, str | None], ...]:
+    return tuple(
+        (i, e.text)
+        for i, e in enumerate(expressions)
+        if isinstance(e, Literal) and is_plain(e.type)
+    )
+
+
+def _where(known: Keys, condition: Expression | None) -> Keys:
+    """What is known of the rows for which a condition is true."""
+    equal, constants, follows = list(known.equal), list(known.constants), list(known.determined)
+    for part in conjuncts(condition):
+        if isinstance(part, ColumnRef):
+            constants.append((part.index, "t"))
+        elif not isinstance(part, Call):
+            continue
+        elif part.function == "not" and isinstance(part.arguments[0], ColumnRef):
+            constants.append((part.arguments[0].index, "f"))
+        elif part.function == "=":
+            for a, b in (part.arguments, part.arguments[::-1]):
+                if not isinstance(a, ColumnRef) or not is_plain(a.type):
+                    continue
+                if isinstance(b, Literal):
+                    follows.append((NO_COLUMNS, frozenset({a.index})))
+                    if b.type == a.type:
+                        constants.append((a.index, b.text))
+                elif isinstance(b, ColumnRef) and b.type == a.type:
+                    equal.append((a.index, b.index))
+    present = known.present | rejects_null(condition)
+    return Keys(known.keys, tuple(equal), tuple(follows), tuple(constants), present)
 
 
 def _project(plan: Project, below: Keys) -> Keys:
+    places = _places(plan.expressions, below)
+    shown = frozenset(places)
+    keys = [_moved(key, places) for key in below.keys if key <= shown]
+    if not keys and below.is_once(shown):
+        keys.append(_moved(below.reduced(shown), places))
+    equal = [(places[a][0], places[b][0]) for a, b in below.equal if a in places and b in places]
+    equal += [(same[0], other) for same in places.values() for other in same[1:]]
+    determined = []
+    for source, _ in below.determined:
+        if source <= shown:
+            known = below.closure(source)
+            follows = _moved(known & shown, places) | _computed_from(plan, known)
+            determined.append((_moved(source, places), follows))
+    constants = [(p, text) for c, text in below.constants for p in places.get(c, ())]
+    constants += _constants(plan.expressions)
+    tight = tuple(
+        Field(f.name, f.type, f.is_nullable and i not in below.present)
+        for i, f in enumerate(plan.input.fields)
+    )
+    present = frozenset(i for i, e in enumerate(plan.expressions) if not is_nullable(e, tight))
+    return Keys(tuple(keys), tuple(equal), tuple(determined), tuple(constants), present)
+
+
+def _places(expressions: tuple[Expression, ...], below: Keys) -> dict[int, list[int]]:
+    """Where each column below, or one that is equal to it, stands among the expressions."""
     places: dict[int, list[int]] = {}
-    for i, expression in enumerate(plan.expressions):
+    for i, expression in enumerate(expressions):
         if isinstance(expression, ColumnRef):
             places.setdefault(expression.index, []).append(i)
-    for a, b in below.equal:
+    # Twice, so that a chain of equal columns is followed in whatever order it stands.
+    for a, b in (*below.equal, *below.equal):
         for x, y in ((a, b), (b, a)):
             if x not in places and y in places:
                 places[x] = places[y]
-    keys = [_moved(key, places) for key in below.keys if set(key) <= set(places)]
-    equal = [(places[a][0], places[b][0]) for a, b in below.equal if a in places and b in places]
-    equal += [(same[0], other) for same in places.values() for other in same[1:]]
-    determined = [
-        (_moved(source, places), _moved(below.closure(source) & set(places), places))
-        for source, _ in below.determined
-        if set(source) <= set(places)
-    ]
-    return Keys(_fewest(keys), tuple((a, b) for a, b in equal if a != b), tuple(determined))
+    return places
+
+
+def _computed_from(plan: Project, known: Key) -> Key:
+    """The computed columns whose value rests on known columns of plain types alone."""
+    plain = {i for i in known if is_plain(plan.input.fields[i].type)}
+    return frozenset(
+        i
+        for i, e in enumerate(plan.expressions)
+        if children(e) and columns_of(e) <= plain and not _is_stable(e)
+    )
+
+
+def _is_stable(expression: Expression) -> bool:
+    if isinstance(expression, InPostgres) and expression.is_stable:
+        return True
+    return any(map(_is_stable, children(expression)))
 
 
 def _moved(columns: Key, places: dict[int, list[int]]) -> Key:
@@ -166,77 +218,141 @@ def _moved(columns: Key, places: dict[int, list[int]]) -> Key:
 
 def _join(plan: Join, left: Keys, right: Keys) -> Keys:
     n = len(plan.left.fields)
-    left_columns = {_column(e) for e in plan.left_keys} - {None}
-    right_columns = {_column(e) for e in plan.right_keys} - {None}
-    is_left_once = any(key <= right_columns for key in right.keys)
-    is_right_once = any(key <= left_columns for key in left.keys)
-    right_keys = [frozenset(i + n for i in key) for key in right.keys]
-    keys: list[Key] = [a | b for a in left.keys for b in right_keys]
-    if is_left_once and plan.kind in ("inner", "left"):
-        keys += left.keys
-    if is_right_once and plan.kind in ("inner", "right"):
-        keys += right_keys
-    equal = []
+    own, others = left, right.shifted(n)
+    left_columns = {c for c in map(_column, plan.left_keys) if c is not None}
+    right_columns = {c + n for c in map(_column, plan.right_keys) if c is not None}
+    keys: list[Key] = []
+    for a in own.keys:
+        for b in others.keys:
+            # Of a full join, a row of either side beside NULLs must differ from the other's.
+            if plan.kind != "full" or a & own.present or b & others.present:
+                keys.append(a | b)
+    if plan.kind in ("inner", "left") and others.is_once(right_columns):
+        keys += own.keys
+    if plan.kind in ("inner", "right") and own.is_once(left_columns):
+        keys += others.keys
+    if plan.kind in ("right", "full"):
+        own = _padded(own)
+    if plan.kind in ("left", "full"):
+        others = _padded(others)
+    equal = [*own.equal, *others.equal]
+    present = own.present | others.present
     if plan.kind == "inner":
-        equal = [*left.equal, *((a + n, b + n) for a, b in right.equal)]
         for a, b in zip(plan.left_keys, plan.right_keys, strict=True):
+            present |= nulls_reach(a) | {i + n for i in nulls_reach(b)}
             if isinstance(a, ColumnRef) and isinstance(b, ColumnRef) and a.type == b.type:
                 equal.append((a.index, b.index + n))
-    elif plan.kind == "left":
-        equal = list(left.equal)
-    own = left.determined
-    if plan.kind in ("right", "full"):
-        own = _padded(own, plan.left)
-    others = right.determined
-    if plan.kind in ("left", "full"):
-        others = _padded(others, plan.right)
-    determined = own + tuple(
-        (frozenset(i + n for i in a), frozenset(i + n for i in b)) for a, b in others
+    facts = Keys(
+        tuple(keys),
+        tuple(equal),
+        own.determined + others.determined,
+        own.constants + others.constants,
+        present,
     )
-    return Keys(_fewest(keys), tuple(equal), determined)
+    return _where(facts, plan.residual) if plan.kind == "inner" else facts
 
 
-def _padded(determined: tuple[tuple[Key, Key], ...], plan: Plan) -> tuple[tuple[Key, Key], ...]:
-    """What still holds beside rows of NULLs: columns that follow from some that are never NULL."""
-    return tuple(
-        (source, follows)
-        for source, follows in determined
-        if source and not any(plan.fields[i].is_nullable for i in source)
-    )
+def _padded(known: Keys) -> Keys:
+    """What still holds when rows of NULLs come to it: what follows from columns never NULL."""
+    determined = tuple((s, c) for s, c in known.determined if s & known.present)
+    constants = tuple((c, text) for c, text in known.constants if text is None)
+    return Keys((), known.equal, determined, constants, NO_COLUMNS)
+
+
+def _semi_join(plan: SemiJoin, left: Keys, right: Keys) -> Keys:
+    if plan.kind != "semi":
+        return left
+    n = len(plan.left.fields)
+    present = {i for key in plan.left_keys for i in nulls_reach(key)}
+    present |= {i for i in rejects_null(plan.residual) if i < n}
+    own = [p for p in conjuncts(plan.residual) if all(i < n for i in columns_of(p))]
+    for part in own:
+        left = _where(left, part)
+    return replace(left, present=left.present | present)
 
 
 def _aggregate(plan: Aggregate, below: Keys) -> Keys:
-    places = {e.index: [i] for i, e in enumerate(plan.groups) if isinstance(e, ColumnRef)}
-    computed = [i for i, e in enumerate(plan.groups) if not isinstance(e, ColumnRef)]
-    plain = below.reduced(frozenset(places))
-    key = _moved(plain, places) | frozenset(computed)
-    keys = [_moved(k, places) for k in below.keys if set(k) <= set(places)]
-    return Keys(_fewest([key, *keys]), (), ((key, frozenset(range(len(plan.fields)))),))
+    places = _places(plan.groups, below)
+    shown = frozenset(places)
+    keys = [frozenset(range(len(plan.groups)))]
+    keys += [_moved(key, places) for key in below.keys if key <= shown]
+    determined = [
+        (_moved(source, places), _moved(below.closure(source) & shown, places))
+        for source, _ in below.determined
+        if source <= shown
+    ]
+    equal = [(places[a][0], places[b][0]) for a, b in below.equal if a in places and b in places]
+    constants = [(p, text) for c, text in below.constants for p in places.get(c, ())]
+    present = frozenset(p for c in below.present for p in places.get(c, ()))
+    return Keys(tuple(keys), tuple(equal), tuple(determined), tuple(constants), present)
+
+
+def _distinct(plan: Distinct, below: Keys) -> Keys:
+    return replace(below, keys=(*below.keys, frozenset(range(len(plan.fields)))))
 
 
 def _set_operation(plan: SetOperation, left: Keys, right: Keys) -> Keys:
-    """Rows of the left side; those of an intersection are the right side's too.
+    """Rows of the left side; those of an intersection are equal to rows of the right side."""
+    if plan.kind == "intersect":
+        left = replace(
+            left,
+            keys=(*left.keys, *right.keys),
+            constants=(*left.constants, *right.constants),
+            present=left.present | right.present,
+        )
+    if plan.is_all:
+        return left
+    return replace(left, keys=(*left.keys, frozenset(range(len(plan.fields)))))
 
-    What a key determines is told by its form alone, so it holds for the rows that are shown.
-    """
-    keys = [*left.keys, *(right.keys if plan.kind == "intersect" else ())]
-    if not plan.is_all:
-        keys.append(left.reduced(frozenset(range(len(plan.fields)))))
-    return Keys(tuple(keys), left.equal, left.determined)
+
+def _union_all(plan: UnionAll, *inputs: Keys) -> Keys:
+    """A key of every input beside a column in which each input has a constant of its own."""
+    equal = set(inputs[0].equal).intersection(*(i.equal for i in inputs))
+    constants = set(inputs[0].constants).intersection(*(i.constants for i in inputs))
+    present = inputs[0].present.intersection(*(i.present for i in inputs))
+    keys: list[Key] = []
+    texts = [dict(i.constants) for i in inputs]
+    for column in range(len(plan.fields)):
+        if not all(column in t for t in texts):
+            continue
+        if len({t[column] for t in texts}) < len(inputs) or not all(i.keys for i in inputs):
+            continue
+        whole = frozenset({column}).union(*(i.keys[0] for i in inputs))
+        common = [k for k in inputs[0].keys if all(i.is_once(k) for i in inputs)]
+        keys += [k | {column} for k in common] or [whole]
+    return Keys(tuple(keys), tuple(equal), (), tuple(constants), present)
+
+
+def _recursive(plan: Recursive, base: Keys, step: Keys) -> Keys:
+    del base, step
+    return Keys((frozenset(range(len(plan.fields))),) if plan.is_distinct else ())
+
+
+def _top_k(plan: TopK, below: Keys) -> Keys:
+    """At most one row of a partition makes the partition's columns a key."""
+    columns = [e.index for e in plan.partition if isinstance(e, ColumnRef)]
+    if plan.limit != 1 or plan.with_ties or len(columns) < len(plan.partition):
+        return below
+    return replace(below, keys=(*below.keys, frozenset(columns)))
+
+
+def _table_function(plan: TableFunction, below: Keys) -> Keys:
+    """Rows of one input row are told apart by their ordinality."""
+    if not plan.has_ordinality:
+        return replace(below, keys=())
+    last = len(plan.fields) - 1
+    return replace(below, keys=tuple(key | {last} for key in below.keys))
 
 
 def _window(plan: Window, below: Keys) -> Keys:
     """Every row stays once; row_number() tells the rows of a partition apart."""
     n = len(plan.input.fields)
     partition = [e.index for e in plan.partition if isinstance(e, ColumnRef)]
+    if len(partition) < len(plan.partition):
+        return below
     numbers = [n + i for i, c in enumerate(plan.calls) if c.function == "row_number"]
-    keys = list(below.keys)
-    determined = list(below.determined)
-    if len(partition) == len(plan.partition):
-        keys += [below.reduced(frozenset(partition)) | {i} for i in numbers]
-    every = frozenset(range(len(plan.fields)))
-    determined += [(key, every) for key in keys]
-    return Keys(_fewest(keys), below.equal, tuple(determined))
+    keys = [frozenset(partition) | {i} for i in numbers]
+    return replace(below, keys=(*below.keys, *keys))
 
 
 def _top_k(plan: TopK, below: Keys) -> Keys:
@@ -269,10 +385,21 @@ def _column(expression: Expression) -> int | None:
     return None
 
 
-def _fewest(keys: list[Key] | tuple[Key, ...]) -> tuple[Key, ...]:
-    """The keys that hold no other key, the smallest first."""
-    kept: list[Key] = []
-    for key in sorted(set(keys), key=lambda k: (len(k), sorted(k))):
-        if not any(other <= key for other in kept):
-            kept.append(key)
-    return tuple(kept[:_MOST_KEYS])
+_DERIVED: dict[type, Callable[..., Keys]] = {
+    Scan: _scan,
+    Values: _values,
+    SingleRow: lambda plan, below: _ONE_ROW,
+    Filter: lambda plan, below: _where(below, plan.predicate),
+    Remember: lambda plan, below: below,
+    SemiJoin: _semi_join,
+    Project: _project,
+    Join: _join,
+    Aggregate: _aggregate,
+    SetOperation: _set_operation,
+    Distinct: _distinct,
+    UnionAll: _union_all,
+    Recursive: _recursive,
+    TopK: _top_k,
+    Window: _window,
+    TableFunction: _table_function,
+}

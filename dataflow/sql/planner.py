@@ -12,7 +12,7 @@ from dataflow.sql.bind import bind_query
 from dataflow.sql.check import check_plan
 from dataflow.sql.explain import evaluated_in_postgres
 from dataflow.sql.join_keys import check_join_keys
-from dataflow.sql.keys import view_key
+from dataflow.sql.keys import tightened, view_key
 from dataflow.sql.parse import parse
 from dataflow.sql.plan import Plan, ViewPlan
 from dataflow.sql.relations import renamed
@@ -51,6 +51,7 @@ def plan_view(query: str, analyzer: Analyzer) -> ViewPlan:
     check_recursions(root)
     if root.fields != plan.fields:
         raise InvariantError("sql.plan", "a rule changed the fields of a view")
+    root = tightened(root)
     return ViewPlan(root, view_key(root), tuple(context.warnings), evaluated_in_postgres(root))
 
 

@@ -41,7 +41,9 @@ def bind_rows_of(
     calls = [_call_in_from(context, scalars, call, tail) for call, tail in parts]
     alias = node.args["alias"]
     names = [column.name for column in alias.args.get("columns") or []]
-    made = [f for call in calls for f in call.fields]
+    # Side by side, shorter ones are padded with NULLs.
+    is_padded = len(calls) > 1
+    made = [Field(f.name, f.type, is_padded or f.is_nullable) for c in calls for f in c.fields]
     is_counted = bool(node.args["ordinality"])
     is_syntax = isinstance(node.expressions[0].this, TableSyntax)
     has_ordinality = is_counted or (is_row and not is_syntax)

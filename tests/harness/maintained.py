@@ -23,6 +23,8 @@ from connectors.sink import SinkTable
 from connectors.source import SourceBatch
 from dataflow.delta import Delta
 from dataflow.errors import SourceError, SqlError
+from dataflow.sql.key_facts import Keys
+from dataflow.sql.keys import keys_of
 from dataflow.sql.plan import ViewPlan
 from dataflow.sql.planner import plan_view
 from service.engine import View, ViewDefinition
@@ -113,6 +115,7 @@ class Maintained:
         self.answers: dict[str, Answer] = {}
         self.faults: list[Fault] = []
         self._views: dict[str, View] = {}
+        self._facts: dict[str, Keys] = {}
         self._source.ensure_slot()
         definitions = {name: _definition(name, plan) for name, plan in plans.items()}
         relations = {r.name: r for d in definitions.values() for r in d.relations()}
@@ -145,6 +148,7 @@ class Maintained:
                     answer.add(output, definition.table.fields)
         self._note_errors(name, view.errors.take())
         self._views[name] = view
+        self._facts[name] = keys_of(definition.plan.root)
         self.answers[name] = answer
 
     def follow(self, number: int, timeout_s: float = WAIT_S) -> None:
@@ -179,11 +183,27 @@ class Maintained:
         for name, answer in self.answers.items():
             if name in known:
                 continue
-            what = self._difference(name, answer, expected)
+            what = self._difference(name, answer, expected) or self._broken_fact(name, answer)
             if what:
                 found.append(Fault(name, number, what))
         self.faults += found
         return found
+
+    def _broken_fact(self, name: str, answer: Answer) -> str:
+        """What planning claims to know of the view's rows, and they do not keep."""
+        known = self._facts[name]
+        for key in known.keys:
+            rows = Counter(tuple(row[i] for i in sorted(key)) for row in answer.rows.elements())
+            if any(count > 1 for count in rows.values()):
+                return f"rows agree on the key {sorted(key)}: {rows.most_common(1)}"
+        for row in answer.rows:
+            if any(row[i] is None for i in known.present):
+                return f"NULL in a column of {sorted(known.present)} that has none: {row}"
+            if any(row[a] != row[b] for a, b in known.equal):
+                return f"columns differ that are equal, {known.equal}: {row}"
+            if any(row[i] != text for i, text in known.constants):
+                return f"a constant differs from {known.constants}: {row}"
+        return ""
 
     def _difference(self, name: str, answer: Answer, expected: Expected) -> str:
         if name in expected.unanswered:
