@@ -330,10 +330,10 @@ def _recursive(plan: Recursive, base: Keys, step: Keys) -> Keys:
 
 def _top_k(plan: TopK, below: Keys) -> Keys:
     """At most one row of a partition makes the partition's columns a key."""
-    columns = [e.index for e in plan.partition if isinstance(e, ColumnRef)]
-    if plan.limit != 1 or plan.with_ties or len(columns) < len(plan.partition):
+    columns = frozenset(e.index for e in plan.partition if isinstance(e, ColumnRef))
+    if plan.limit != 1 or plan.with_ties or len(columns) < len(set(plan.partition)):
         return below
-    return replace(below, keys=(*below.keys, frozenset(columns)))
+    return replace(below, keys=(*below.keys, columns))
 
 
 def _table_function(plan: TableFunction, below: Keys) -> Keys:
@@ -353,15 +353,6 @@ def _window(plan: Window, below: Keys) -> Keys:
     numbers = [n + i for i, c in enumerate(plan.calls) if c.function == "row_number"]
     keys = [frozenset(partition) | {i} for i in numbers]
     return replace(below, keys=(*below.keys, *keys))
-
-
-def _top_k(plan: TopK, below: Keys) -> Keys:
-    """The input's, and the partition where that keeps one row."""
-    columns = frozenset(e.index for e in plan.partition if isinstance(e, ColumnRef))
-    if plan.limit != 1 or plan.with_ties or len(columns) < len(set(plan.partition)):
-        return below
-    determined = (*below.determined, (columns, frozenset(range(len(plan.fields)))))
-    return Keys(_fewest((*below.keys, columns)), below.equal, determined)
 
 
 def is_total(plan: TopK) -> bool:
