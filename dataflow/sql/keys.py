@@ -43,7 +43,7 @@ from dataflow.sql.plan import (
     Window,
     fold,
 )
-from dataflow.sql.rules.trees import conjuncts, refs
+from dataflow.sql.walk import conjuncts, refs
 
 _ONE_ROW = Keys((NO_COLUMNS,))
 

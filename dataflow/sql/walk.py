@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dataflow.expressions.ir import Call, ColumnRef, Expression
 from dataflow.sql.plan import (
     Apply,
     Join,
@@ -69,3 +70,17 @@ def with_equal_parts_shared(plan: Plan) -> Plan:
         return known.setdefault(over, over)
 
     return fold(plan, visit)
+
+
+def conjuncts(predicate: Expression | None) -> list[Expression]:
+    """The operands of a conjunction; [] for None."""
+    if predicate is None:
+        return []
+    if isinstance(predicate, Call) and predicate.function == "and":
+        return [c for a in predicate.arguments for c in conjuncts(a)]
+    return [predicate]
+
+
+def refs(plan: Plan) -> tuple[ColumnRef, ...]:
+    """A reference to each output column."""
+    return tuple(ColumnRef(i, f.type, f.name) for i, f in enumerate(plan.fields))

@@ -28,6 +28,8 @@ from dataflow.sql.plan import (
     fold,
     inputs_of,
 )
+from dataflow.sql.walk import conjuncts as conjuncts
+from dataflow.sql.walk import refs as refs
 from dataflow.sql.walk import with_inputs
 from dataflow.types import BOOL
 
@@ -85,15 +87,6 @@ def _mapped(value: Any, change: Callable[[Expression], Expression]) -> Any:
     return value
 
 
-def conjuncts(predicate: Expression | None) -> list[Expression]:
-    """The operands of a conjunction; [] for None."""
-    if predicate is None:
-        return []
-    if isinstance(predicate, Call) and predicate.function == "and":
-        return [c for a in predicate.arguments for c in conjuncts(a)]
-    return [predicate]
-
-
 def conjunction(parts: Sequence[Expression]) -> Expression | None:
     """All of the parts, each once; None for none."""
     distinct = list(dict.fromkeys(parts))
@@ -105,11 +98,6 @@ def conjunction(parts: Sequence[Expression]) -> Expression | None:
 def shifted(expression: Expression, by: int) -> Expression:
     """The expression with every column `by` positions further right."""
     return remap(expression, {i: i + by for i in columns_of(expression)})
-
-
-def refs(plan: Plan) -> tuple[ColumnRef, ...]:
-    """A reference to each output column."""
-    return tuple(ColumnRef(i, f.type, f.name) for i, f in enumerate(plan.fields))
 
 
 def can_substitute(expression: Expression, inputs: Sequence[Expression]) -> bool:
