@@ -263,7 +263,7 @@ def told_of(found: ViewPlan | TidemarkError, example: Example) -> list[str]:
     if isinstance(found, TidemarkError) or "refused" in facts:
         code = found.code if isinstance(found, TidemarkError) else "planned"
         return [] if facts.get("refused") == code else [f"{code}: {found}"]
-    key = ", ".join(found.root.fields[i].name for i in found.key)
+    key = " and ".join(found.root.fields[i].name for i in found.key)
     faults = []
     if (key != facts.get("key")) if key else ("bag" not in facts):
         faults.append(f"key: {key or 'none'}")

@@ -44,7 +44,9 @@ from dataflow.sql.plan import (
     fold,
 )
 from dataflow.sql.walk import conjuncts, refs
+from dataflow.types import TypeKind
 
+_INTEGERS = (TypeKind.INT2, TypeKind.INT4, TypeKind.INT8)
 _ONE_ROW = Keys((NO_COLUMNS,))
 
 
@@ -186,6 +188,8 @@ def _places(expressions: tuple[Expression, ...], below: Keys) -> dict[int, list[
     """Where each column below, or one that is equal to it, stands among the expressions."""
     places: dict[int, list[int]] = {}
     for i, expression in enumerate(expressions):
+        while isinstance(expression, Call) and _is_integer_cast(expression):
+            expression = expression.arguments[0]
         if isinstance(expression, ColumnRef):
             places.setdefault(expression.index, []).append(i)
     # Twice, so that a chain of equal columns is followed in whatever order it stands.
@@ -194,6 +198,12 @@ def _places(expressions: tuple[Expression, ...], below: Keys) -> dict[int, list[
             if x not in places and y in places:
                 places[x] = places[y]
     return places
+
+
+def _is_integer_cast(call: Call) -> bool:
+    """A cast between integers: the value stays, and so does its text."""
+    kinds = (call.type.kind, *(a.type.kind for a in call.arguments))
+    return call.function == "cast" and all(k in _INTEGERS for k in kinds)
 
 
 def _computed_from(plan: Project, known: Key) -> Key:

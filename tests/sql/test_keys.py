@@ -118,6 +118,10 @@ KEYS = [
         "SELECT 'c' AS kind, id FROM customers UNION ALL SELECT 'p', id FROM products",
         ["kind", "id"],
     ),
+    (
+        "SELECT 'c' AS kind, id FROM customers UNION ALL SELECT 'o', id FROM orders",
+        ["kind", "id"],
+    ),
     ("SELECT 'c' AS kind, id FROM customers UNION ALL SELECT 'c', id FROM products", []),
     ("SELECT NULL AS kind, id FROM customers UNION ALL SELECT 'p', id FROM products", []),
     (
