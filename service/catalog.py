@@ -16,8 +16,8 @@ from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.sink import SinkTable
 from dataflow.errors import TidemarkError
 from dataflow.sql.explain import explain_text, explain_tree
-from dataflow.sql.keys import why_bag
 from dataflow.sql.plan import ViewPlan
+from dataflow.sql.view_key import why_bag
 from service import fields
 from service.desk import DROPPED, children_of
 from service.engine import ViewDefinition

@@ -12,7 +12,6 @@ from dataflow.expressions.ir import ColumnRef, Expression, InPostgres, Literal, 
 from dataflow.expressions.sql_text import with_arguments
 from dataflow.operators.percentiles import PERCENTILES
 from dataflow.schema import Field
-from dataflow.sql.keys import why_bag
 from dataflow.sql.plan import (
     Aggregate,
     AggregateCall,
@@ -40,6 +39,7 @@ from dataflow.sql.plan import (
     WindowCall,
     inputs_of,
 )
+from dataflow.sql.view_key import why_bag
 from dataflow.sql.walk import shared_nodes
 from dataflow.sql.window_functions import is_native
 

@@ -12,7 +12,6 @@ from dataflow.sql.bind import bind_query
 from dataflow.sql.check import check_plan
 from dataflow.sql.explain import evaluated_in_postgres
 from dataflow.sql.join_keys import check_join_keys
-from dataflow.sql.keys import tightened, view_key
 from dataflow.sql.parse import parse
 from dataflow.sql.plan import Plan, ViewPlan
 from dataflow.sql.relations import renamed
@@ -21,6 +20,7 @@ from dataflow.sql.routines import check_moments, check_routines
 from dataflow.sql.rules import rewrite
 from dataflow.sql.scope import Context, NotInScope
 from dataflow.sql.text import find_words, one_query
+from dataflow.sql.view_key import tightened, view_key
 
 
 def plan_view(query: str, analyzer: Analyzer) -> ViewPlan:

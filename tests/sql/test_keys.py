@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dataflow.sql.explain import explain_tree
-from dataflow.sql.keys import why_bag
+from dataflow.sql.view_key import why_bag
 from tests.harness.postgres import Database
 from tests.sql.planning import plan
 
