@@ -26,7 +26,8 @@ def find(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel |
 
 def _may_be_a_row(type: SqlType) -> bool:
     """A row value of NULLs IS NULL too, so what may be composite is PostgreSQL's."""
-    return type.kind is TypeKind.OPAQUE and type.oid >= 16384 and not type.is_enum
+    is_composite = type.oid >= 16384 and not type.is_enum
+    return type.kind is TypeKind.OPAQUE and (is_composite or type.name == "record")
 
 
 def _is_null(frame: Frame, values: Sequence[Value]) -> Value:

@@ -69,6 +69,24 @@ class SyntaxCall(Expression, exp.Func):
     arg_types: ClassVar = {"word": True, "field": False, "expressions": True, "order": False}
 
 
+class SearchClause(Expression):
+    """SEARCH word ("depth" or "breadth") FIRST BY expressions (names) SET column."""
+
+    arg_types: ClassVar = {"word": True, "expressions": True, "column": True}
+
+
+class CycleClause(Expression):
+    """CYCLE expressions (names) SET mark [TO value DEFAULT default] USING path."""
+
+    arg_types: ClassVar = {
+        "expressions": True,
+        "mark": True,
+        "value": False,
+        "default": False,
+        "path": True,
+    }
+
+
 class _Parser(FunctionsInFrom, KeywordCalls):
     """PostgreSQL's canonical scalars; everything else as sqlglot reads it."""
 
@@ -82,6 +100,29 @@ class _Parser(FunctionsInFrom, KeywordCalls):
     NO_PAREN_FUNCTION_PARSERS: ClassVar = {
         name: PostgresParser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("CASE", "VARIADIC")
     }
+
+    def _parse_cte(self) -> Any:
+        entry = super()._parse_cte()
+        if entry is not None and self._match_text_seq("SEARCH"):
+            word = self._curr.text.lower()
+            self._advance()
+            self._match_text_seq("FIRST", "BY")
+            names = self._parse_csv(self._parse_id_var)
+            self._match_text_seq("SET")
+            found = SearchClause(word=word, expressions=names, column=self._parse_id_var())
+            entry.set("search", found)
+        if entry is not None and self._match_text_seq("CYCLE"):
+            names = self._parse_csv(self._parse_id_var)
+            self._match_text_seq("SET")
+            found = CycleClause(expressions=names, mark=self._parse_id_var())
+            if self._match_text_seq("TO"):
+                found.set("value", self._parse_equality())
+                self._match_text_seq("DEFAULT")
+                found.set("default", self._parse_equality())
+            self._match_text_seq("USING")
+            found.set("path", self._parse_id_var())
+            entry.set("cycle", found)
+        return entry
 
     def _parse_equality(self, parse_is: bool = True) -> exp.Expr | None:
         start = self._index

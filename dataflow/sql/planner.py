@@ -19,6 +19,7 @@ from dataflow.sql.rounds import check_recursions
 from dataflow.sql.routines import check_moments, check_routines
 from dataflow.sql.rules import rewrite
 from dataflow.sql.scope import Context, NotInScope
+from dataflow.sql.search_cycle import check_records
 from dataflow.sql.text import find_words, one_query
 from dataflow.sql.view_key import tightened, view_key
 
@@ -49,6 +50,7 @@ def plan_view(query: str, analyzer: Analyzer) -> ViewPlan:
     check_plan(root)
     check_join_keys(query, root)
     check_recursions(root)
+    check_records(context, root)
     if root.fields != plan.fields:
         raise InvariantError("sql.plan", "a rule changed the fields of a view")
     root = tightened(root)

@@ -16,6 +16,7 @@ from dataflow.sql.plan import Plan, RecursionRef, Recursive
 from dataflow.sql.relations import renamed
 from dataflow.sql.rounds import free_names
 from dataflow.sql.scope import Context
+from dataflow.sql.search_cycle import Trail
 from dataflow.sql.set_operations import in_types
 from dataflow.sql.subqueries import BindQuery
 
@@ -39,14 +40,17 @@ def bind_recursive(context: Context, entry: exp.Expr, bind_query: BindQuery) -> 
     names = [f.name for f in base.fields]
     given = [c.name for c in alias.args.get("columns") or []]
     names[: len(given)] = given
-    base = renamed(base, names)
+    trail = Trail(context, entry)
+    base = trail.begin(renamed(base, names))
+    term = trail.handed_on(query.expression)
     unique = _unique(context, alias.name)
     known, fields = dict(context.ctes), base.fields
     try:
         while True:
             reference = RecursionRef(unique, fields)
-            context.ctes[alias.name] = (reference, tuple(names))
-            step = bind_query(context, query.expression)
+            visible = trail.shown(reference, is_inside=True)
+            context.ctes[alias.name] = (visible, tuple(f.name for f in visible.fields))
+            step = trail.go_on(bind_query(context, term))
             step = in_types(step, [f.type for f in fields], fields)
             found = tuple(
                 Field(f.name, f.type, f.is_nullable or s.is_nullable)
@@ -64,7 +68,7 @@ def bind_recursive(context: Context, entry: exp.Expr, bind_query: BindQuery) -> 
     if is_distinct:
         for i, f in enumerate(fields):
             check_key(context, ColumnRef(i, f.type, f.name), "UNION", ("union",))
-    return Recursive(unique, base, step, is_distinct, fields)
+    return trail.shown(Recursive(unique, base, step, is_distinct, fields))
 
 
 def _unique(context: Context, name: str) -> str:

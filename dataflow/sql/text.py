@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dataflow.errors import Position, SqlError
 
@@ -41,6 +42,7 @@ class Token:
     offset: int
 
 
+@lru_cache(maxsize=8)
 def tokens(sql: str) -> tuple[Token, ...]:
     """All tokens without spaces and comments. SqlError sql.syntax_error for what has no end.
 

@@ -3,7 +3,7 @@
 Invariant: a file says all that is needed to play the case again; nothing of it is drawn. One
 statement a line; parts begin with `-- schema`, `-- rows`, `-- transaction`, `-- query` and
 `-- differed`; what stands before them is for people, but for `-- open: <who>` under which the
-case is known to fail.
+case is known to fail, and `-- restarts` before each transaction.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class Case:
             Transaction(tuple(Statement(s, True) for s in statements))
             for statements in self.transactions
         )
+        restarts = "restarts" in self.head
         schema = TestSchema("case", ddl, ())
-        return History(schema, 0, singles=len(chosen), batches=0, chosen=chosen)
+        return History(schema, 0, singles=len(chosen), batches=0, chosen=chosen, restarts=restarts)
 
 
 def read_case(path: Path) -> Case:

@@ -17,14 +17,16 @@ from connectors.postgres.embedded import EmbeddedPostgres
 from storage.memory import MemoryStore
 from storage.store import Store
 from tests.equality.history import History, Outcome, run_history
+from tests.harness.changes import linguistic_of
 from tests.harness.grammar import Query
 from tests.harness.hostile import Hostile, hostile_schema
 from tests.harness.postgres import new_database
-from tests.harness.query_writer import Writer
+from tests.harness.query_writer import Known, Writer
 
 DRAWS = 15
+DRAWS_FOR_ROWS = 4
 MOST_ROWS = 1500
-MOST_MS = 1000
+MOST_MS = 500
 SINGLES = 8
 _FAST = {"jit": "off", "max_parallel_workers_per_gather": "0", "statement_timeout": "20s"}
 
@@ -65,27 +67,37 @@ class Played:
 
 
 def accepted(connection: Any, writer: Writer, wanted: Sequence[str], tally: Tally) -> Query | None:
-    """A query of these features that PostgreSQL takes and computes quickly."""
+    """A query of these features that PostgreSQL takes and computes quickly, with rows if it can."""
+    empty: list[Query] = []
     for _ in range(DRAWS):
         query = writer.query(wanted)
         tally.drawn += 1
-        reason = refusal(connection, query.text())
-        if not reason:
+        rows, reason = tried(connection, query.text())
+        if rows or (rows == 0 and len(empty) >= DRAWS_FOR_ROWS):
             return query
-        tally.dropped[reason] += 1
-    return None
+        if reason:
+            tally.dropped[reason] += 1
+        else:
+            empty.append(query)
+    return empty[0] if empty else None
 
 
-def refusal(connection: Any, sql: str) -> str:
-    """Why PostgreSQL does not take a query as a view, or why it is too much; "" when it is fine."""
+def known(connection: Any) -> Known:
+    """What the server of a connection can do."""
+    return Known(linguistic_of(connection), connection.server_version >= 180000)
+
+
+def tried(connection: Any, sql: str) -> tuple[int | None, str]:
+    """How many rows PostgreSQL answers, or why it does not take the query, or it is too much."""
     with connection.cursor() as cursor:
         cursor.execute(f"BEGIN; SET LOCAL statement_timeout = {MOST_MS}")
         try:
             cursor.execute(f"CREATE TEMP VIEW drawn AS {sql}")
             cursor.execute("SELECT * FROM drawn")
-            return "too many rows" if cursor.rowcount > MOST_ROWS else ""
+            too_many = cursor.rowcount > MOST_ROWS
+            return (None, "too many rows") if too_many else (cursor.rowcount, "")
         except psycopg2.Error as error:
-            return str(error).split("\n", 1)[0]
+            return None, str(error).split("\n", 1)[0]
         finally:
             cursor.execute("ROLLBACK")
 
@@ -95,6 +107,8 @@ def play(
     seed: int | str,
     lists: Sequence[Sequence[str]],
     store: Store | None = None,
+    *,
+    restarts: bool = False,
 ) -> Played:
     """A query for each list of features, maintained through one history and compared."""
     hostile = hostile_schema(seed)
@@ -105,14 +119,14 @@ def play(
         with connection.cursor() as cursor:
             for name, value in _FAST.items():
                 cursor.execute(f"SET {name} = '{value}'")
-        writer = Writer(hostile, f"{seed}")
+        writer = Writer(hostile, f"{seed}", known(connection))
         for wanted in lists:
             query = accepted(connection, writer, wanted, tally)
             if query is not None:
                 queries[f"g{len(queries)}"] = query
         return {name: query.text() for name, query in queries.items()}
 
-    history = History(hostile.schema, 0, singles=SINGLES, batches=1, batch=4)
+    history = History(hostile.schema, 0, singles=SINGLES, batches=1, batch=4, restarts=restarts)
     with new_database(server) as database:
         outcome = run_history(database, store or MemoryStore(), history, draw)
     tally.queries = len(queries)

@@ -37,7 +37,8 @@ class History:
 
     A batch is written before it is read, so that an epoch takes many transactions. chosen: these
     transactions instead of those of the seed; the first rows are the seed's in any case. guarded:
-    for queries that may fail, the query without the rows that do.
+    for queries that may fail, the query without the rows that do. restarts: before each single
+    transaction the operators are made anew over the state.
     """
 
     schema: TestSchema
@@ -47,6 +48,7 @@ class History:
     batch: int = 10
     chosen: tuple[Transaction, ...] | None = None
     guarded: Mapping[str, str] = field(default_factory=dict)
+    restarts: bool = False
 
     def following(self) -> Iterator[Transaction]:
         """The transactions in order."""
@@ -141,6 +143,8 @@ def run_history(
         _compare(connection, maintained, outcome, asked)
         following = history.following()
         for _ in range(history.singles):
+            if history.restarts:
+                maintained.restart()
             _advance(connection, maintained, outcome, list(islice(following, 1)))
             _compare(connection, maintained, outcome, asked)
         for _ in range(history.batches):

@@ -19,7 +19,7 @@ import psycopg2
 from connectors.postgres.embedded import EmbeddedPostgres
 from storage.memory import MemoryStore
 from tests.equality.case import Case
-from tests.equality.fuzz import Played, refusal
+from tests.equality.fuzz import Played, tried
 from tests.equality.history import run_history
 from tests.harness.changes import create, run_transaction
 from tests.harness.compare import pin_session
@@ -42,6 +42,7 @@ class Failing:
     statements: tuple[tuple[str, ...], ...]
     query: Query
     what: str
+    restarts: bool = False
 
     def case(self, head: Sequence[str] = ()) -> Case:
         """As it is written down."""
@@ -52,7 +53,8 @@ class Failing:
         ddl = [s for name, table in self.tables.items() for s in table.ddl(name)]
         inserts = [f"INSERT INTO {t} VALUES ({', '.join(row)})" for t, row in self.rows]
         query = self.query.text()
-        return Case((*kept, *ddl), tuple(inserts), self.statements, query, self.what, tuple(head))
+        head = (*head, *(("restarts",) if self.restarts else ()))
+        return Case((*kept, *ddl), tuple(inserts), self.statements, query, self.what, head)
 
 
 def _is_named(statement: str, text: str) -> bool:
@@ -97,8 +99,10 @@ def _concrete(database: Database, played: Played, query: Query, fault: Fault) ->
         states.append(_rows_of(connection, hostile))
     connection.close()
     steps = [_steps(hostile, a, b) for a, b in pairwise(states)]
+    restarts = played.outcome.history.restarts
+    tables = dict(hostile.tables)
     return [
-        Failing(dict(hostile.tables), _listed(states[first]), tuple(steps[first:]), query, "")
+        Failing(tables, _listed(states[first]), tuple(steps[first:]), query, "", restarts)
         for first in dict.fromkeys((fault.transaction, max(fault.transaction - 1, 0), 0))
     ]
 
@@ -155,7 +159,7 @@ def _faults(database: Database, failing: Failing, queries: Sequence[Query]) -> l
     named = {f"q{i}": query.text() for i, query in enumerate(queries)}
 
     def taken(connection: Any) -> dict[str, str]:
-        return {name: sql for name, sql in named.items() if not refusal(connection, sql)}
+        return {name: sql for name, sql in named.items() if not tried(connection, sql)[1]}
 
     database.execute(EMPTY)
     try:

@@ -103,7 +103,8 @@ def run_one(plan: HistoryPlan, shrink_s: float) -> Result:
         tempfile.TemporaryDirectory() as folder,
         opened_store(kind, Path(folder)) as store,
     ):
-        played = play(server, plan.seed, plan.lists(), store)
+        restarts = plan.number % 2 == 1
+        played = play(server, plan.seed, plan.lists(), store, restarts=restarts)
     result = Result(plan.seed, played.tally)
     for fault in played.outcome.faults[:SHRUNK_A_HISTORY]:
         result.cases.append(described(server, played, fault, plan, shrink_s))

@@ -157,11 +157,16 @@ def _some_rows(table: TableSpec, rng: Random, count: int) -> str:
 def create(connection: Any, schema: TestSchema, seed: int) -> None:
     """Tables and their first rows; drawn rows that break a constraint are left out."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT 1 FROM pg_collation WHERE collname = %s", (LINGUISTIC,))
-        known = cursor.fetchone() is not None
-        cursor.execute(schema.ddl if known else schema.ddl.replace(LINGUISTIC, "C"))
+        cursor.execute(schema.ddl.replace(LINGUISTIC, linguistic_of(connection)))
     rows = tuple(Statement(sql, True) for sql in initial_statements(schema, seed))
     run_transaction(connection, Transaction(rows))
+
+
+def linguistic_of(connection: Any) -> str:
+    """LINGUISTIC, or C where the server does not have it."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pg_collation WHERE collname = %s", (LINGUISTIC,))
+        return "C" if cursor.fetchone() is None else LINGUISTIC
 
 
 def run_transaction(connection: Any, transaction: Transaction) -> bool:

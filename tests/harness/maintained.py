@@ -6,6 +6,7 @@ table, so every state says which prefix of the history it stands for.
 
 from __future__ import annotations
 
+import pickle
 import re
 import time
 import traceback
@@ -162,6 +163,16 @@ class Maintained:
                 raise AssertionError(
                     f"transaction {number} did not arrive: {self.answers[MARKER].rows}"
                 )
+
+    def restart(self) -> None:
+        """Make all operators anew over the state that was committed, as after a restart."""
+        for name, view in list(self._views.items()):
+            definition = pickle.loads(pickle.dumps(view.definition))
+            try:
+                self._views[name] = View(definition, self._store, self._evaluator)
+            except Exception:
+                del self._views[name]
+                self.faults.append(Fault(name, 0, traceback.format_exc(limit=-6)))
 
     def _step(self, batch: SourceBatch, number: int) -> None:
         """Step each view alone, so that one that breaks does not hide the others."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from random import Random
 
 from tests.harness import features
 from tests.harness.block import Block, canonical, comparable, derived
+from tests.harness.changes import LINGUISTIC
 from tests.harness.families import (
     CARRIED,
     COMMON,
@@ -22,7 +24,7 @@ from tests.harness.families import (
     GROUPED_RARELY,
     LITERALS,
 )
-from tests.harness.features.registry import FEATURES, Feature
+from tests.harness.features.registry import FEATURES, TAIL, WINDOW, Feature
 from tests.harness.grammar import Query, Relation, Sql, plain
 from tests.harness.hostile import Hostile
 
@@ -31,11 +33,25 @@ NESTED_SHARE = 0.3
 assert features.__all__
 
 
+@dataclass(frozen=True)
+class Known:
+    """What a server can do.
+
+    linguistic: the collation that stands for one which is not C; not every server has ICU's.
+    nulls_groups: that a key which is NULL in a grouping set is no longer equal to what it was
+    joined with is known to DISTINCT, ORDER BY and windows since PostgreSQL 18 only.
+    """
+
+    linguistic: str = LINGUISTIC
+    nulls_groups: bool = True
+
+
 class Writer:
     """Draws queries over the tables of one schema; each call of `query` is another one."""
 
-    def __init__(self, hostile: Hostile, seed: str) -> None:
+    def __init__(self, hostile: Hostile, seed: str, known: Known) -> None:
         self.rng = Random(seed)
+        self._known = known
         self._hostile = hostile
         self._aliases = 0
 
@@ -59,11 +75,21 @@ class Writer:
         """Features by the SELECT that they go into, the innermost first."""
         layers: list[list[Feature]] = [[]]
         for feature in self.rng.sample(wanted, len(wanted)):
-            slots = {f.slot for f in layers[-1]} - {""}
-            if feature.slot in slots or (layers[-1] and self.rng.random() < NESTED_SHARE):
+            is_alone = self.rng.random() < NESTED_SHARE
+            if layers[-1] and (is_alone or self._clash(feature, layers[-1])):
                 layers.append([])
             layers[-1].append(feature)
         return layers
+
+    def _clash(self, feature: Feature, layer: list[Feature]) -> bool:
+        """Whether a feature cannot share a SELECT with these."""
+        if feature.slot in {f.slot for f in layer} - {""}:
+            return True
+        names, phases = {feature.name}, {feature.phase}
+        names |= {f.name for f in layer}
+        phases |= {f.phase for f in layer}
+        is_nulling = bool(names & {"grouping sets", "rollup", "cube"})
+        return is_nulling and not self._known.nulls_groups and bool(phases & {WINDOW, TAIL})
 
     def _over(self, inner: Block) -> Block:
         block = Block()
@@ -156,6 +182,7 @@ class Writer:
         expression again."""
         pieces: list[str | Sql] = []
         at, last = 0, ""
+        form = form.replace(LINGUISTIC, self._known.linguistic)
         for hole in _HOLES.finditer(form):
             pieces.append(form[at : hole.start()])
             at = hole.end()

@@ -217,7 +217,7 @@ def test_a_large_bucket_is_stepped_in_shares(
 
 
 @pytest.mark.parametrize(
-    "name", ["grouped join", "scalar subquery", "constant and rows", "failing rows"]
+    "name", ["grouped join", "scalar subquery", "constant and rows", "failing rows", "recursion"]
 )
 def test_both_roads_give_the_same_view_and_go_on_alike(
     name: str, session: LazySession, tmp_path: Path

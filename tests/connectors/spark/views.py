@@ -20,6 +20,8 @@ from dataflow.sql.plan import (
     Join,
     Plan,
     Project,
+    RecursionRef,
+    Recursive,
     Scan,
     SemiJoin,
     SingleRow,
@@ -154,6 +156,7 @@ def plans() -> dict[str, Plan]:
         **_grouped(orders, customers),
         **_bags(orders, customers),
         **_subqueries(orders, customers),
+        "recursion": _reached(orders, customers),
         "joined with itself": join("inner", customers, customers, ((0, 2),)),
         "first of each": TopK(
             orders, (column(orders, 0),), (SortKey(column(orders, 1)),), 2, 1, False
@@ -222,6 +225,15 @@ def _subqueries(orders: Plan, customers: Plan) -> dict[str, Plan]:
         "anti": SemiJoin("anti", customers, ids, *keys, None),
         "not in": SemiJoin("not in", customers, known, *keys, None),
     }
+
+
+def _reached(orders: Plan, customers: Plan) -> Plan:
+    """From ranks over customers to amounts and on, and all there is from the first round on."""
+    base = _numbers(customers, 2)
+    last = RecursionRef("reached", base.fields)
+    onward = _numbers(join("inner", last, orders, ((0, 0),)), 2)
+    step = UnionAll((onward, _numbers(customers, 0)), base.fields)
+    return Recursive("reached", base, step, True, base.fields)
 
 
 def _numbers(plan: Plan, index: int) -> Project:

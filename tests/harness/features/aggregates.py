@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tests.harness.block import Block, canonical
+from tests.harness.block import Block, canonical, comparable
 from tests.harness.families import GROUPED, ORDERED
 from tests.harness.features.registry import CALLS, FEATURES, GROUP, HAVING, Feature, feature
 from tests.harness.features.subqueries import ensure_grouped
@@ -210,7 +210,9 @@ def _sets(name: str, forms: Sequence[str]) -> None:
         for key in [canonical(c) for c in writer.rng.sample(columns, min(len(columns), 3))]:
             keys[key.text()] = key
         while len(keys) < 3:
-            key = writer.key(block.columns())
+            # Never a constant: before 18 PostgreSQL does not make those NULL.
+            column = writer.rng.choice(block.columns())
+            key = comparable(Sql((f"num_nulls({len(keys)}, ", column, ")"), "int"))
             keys[key.text()] = key
         block.groups = list(keys.values())[: 3 if "{2}" in form else 2]
         block.grouping = form

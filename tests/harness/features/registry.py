@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tests.harness.block import Block
     from tests.harness.query_writer import Writer
 
-FROM, WHERE, GROUP, CALLS, HAVING, OUTPUT, TAIL, SETS = range(8)
+FROM, WHERE, GROUP, CALLS, HAVING, OUTPUT, WINDOW, TAIL, SETS = range(9)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.harness.block import Block, canonical
 from tests.harness.families import ORDERED
-from tests.harness.features.registry import FEATURES, OUTPUT, Feature, feature
+from tests.harness.features.registry import FEATURES, WINDOW, Feature, feature
 from tests.harness.grammar import Sql
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def over(window: str) -> str:
     return f" OVER ({window.strip()})"
 
 
-@feature("numbering", OUTPUT)
+@feature("numbering", WINDOW)
 def _numbering(writer: Writer, block: Block) -> None:
     form, family = writer.rng.choice(NUMBERING)
     # Rows of one rank are no matter to rank functions.
@@ -130,20 +130,20 @@ def _numbering(writer: Writer, block: Block) -> None:
     block.outputs.append(Sql((form, over(partition(writer, block) + order)), family))
 
 
-@feature("neighbours", OUTPUT)
+@feature("neighbours", WINDOW)
 def _neighbours(writer: Writer, block: Block) -> None:
     found = call(writer, block, *writer.rng.choice(NEIGHBOURS))
     window = partition(writer, block) + some_order(writer, block, is_total=True)
     block.outputs.append(Sql((found, over(window)), found.kind))
 
 
-@feature("whole partition", OUTPUT)
+@feature("whole partition", WINDOW)
 def _whole(writer: Writer, block: Block) -> None:
     found = call(writer, block, *writer.rng.choice(UNORDERED))
     block.outputs.append(Sql((found, over(partition(writer, block))), found.kind))
 
 
-@feature("running aggregate", OUTPUT)
+@feature("running aggregate", WINDOW)
 def _running(writer: Writer, block: Block) -> None:
     found = call(writer, block, *writer.rng.choice(UNORDERED))
     order = some_order(writer, block, is_total=writer.rng.random() < 0.5)
@@ -178,14 +178,14 @@ def _frames(mode: str) -> None:
         found, window = _framed(writer, block, mode)
         block.outputs.append(Sql((found, over(window)), found.kind))
 
-    FEATURES[f"{mode} frame"] = Feature(f"{mode} frame", OUTPUT, "", add)
+    FEATURES[f"{mode} frame"] = Feature(f"{mode} frame", WINDOW, "", add)
 
 
 for _mode in ("rows", "range", "groups"):
     _frames(_mode)
 
 
-@feature("exclude", OUTPUT)
+@feature("exclude", WINDOW)
 def _exclude(writer: Writer, block: Block) -> None:
     found, window = _framed(writer, block, writer.rng.choice(("rows", "range", "groups")))
     if found.text().startswith(("first", "last", "nth", "array", "string")):
@@ -194,7 +194,7 @@ def _exclude(writer: Writer, block: Block) -> None:
     block.outputs.append(Sql((found, over(window)), found.kind))
 
 
-@feature("window filter", OUTPUT)
+@feature("window filter", WINDOW)
 def _filter(writer: Writer, block: Block) -> None:
     found = call(writer, block, *writer.rng.choice(UNORDERED))
     condition = writer.predicate(block.columns() if block.groups is None else block.groups)
@@ -203,7 +203,7 @@ def _filter(writer: Writer, block: Block) -> None:
     block.outputs.append(Sql((found, " FILTER (WHERE ", condition, ")", window), found.kind))
 
 
-@feature("named windows", OUTPUT, "window clause")
+@feature("named windows", WINDOW, "window clause")
 def _named(writer: Writer, block: Block) -> None:
     begin = partition(writer, block)
     block.windows += [

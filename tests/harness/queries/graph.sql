@@ -213,3 +213,83 @@ SELECT p.place, p.name FROM places p WHERE p.place IN (
 -- name: not_recursive_after_all
 WITH RECURSIVE x AS (SELECT a AS place FROM roads UNION SELECT place FROM places), y AS (SELECT place FROM x WHERE place > 2)
 SELECT place FROM y;
+-- name: windows_in_the_step
+WITH RECURSIVE walk(place, steps, rank) AS (
+    SELECT place, 0, 0::bigint FROM places
+    UNION ALL SELECT x.b, x.steps + 1, x.rank FROM (
+        SELECT e.b, w.steps, rank() OVER (PARTITION BY w.place ORDER BY e.cost, e.b) AS rank, count(*) OVER () AS rows
+        FROM walk w JOIN roads e ON e.a = w.place) x
+    WHERE x.rank <= 2 AND x.steps < 4 AND x.rows > 1)
+SELECT place, steps, rank, count(*) AS n FROM walk GROUP BY place, steps, rank;
+-- name: cheapest_next
+WITH RECURSIVE walk(place, steps) AS (
+    SELECT DISTINCT a, 0 FROM roads
+    UNION ALL SELECT x.b, x.steps + 1 FROM (
+        SELECT DISTINCT ON (w.place) w.place, e.b, w.steps FROM (SELECT place, steps FROM walk) w
+        JOIN roads e ON e.a = w.place ORDER BY w.place, e.cost, e.id) x
+    WHERE x.steps < 5)
+SELECT place, steps FROM walk;
+-- name: first_rows_of_a_round
+WITH RECURSIVE walk(place, steps) AS (
+    SELECT place, 0 FROM places
+    UNION ALL SELECT x.b, x.steps + 1 FROM (
+        SELECT e.b, w.steps FROM walk w JOIN roads e ON e.a = w.place WHERE w.steps < 6 ORDER BY e.b DESC, e.id LIMIT 3) x)
+SELECT place, steps FROM walk;
+-- name: series_in_the_step
+WITH RECURSIVE walk(part, n) AS (
+    SELECT 1, 1 UNION ALL SELECT c.part, g FROM walk w JOIN contents c ON c.holder = w.part, generate_series(1, c.quantity) g WHERE g < 3 AND w.n < 3)
+SELECT part, n FROM walk;
+-- name: intersect_in_the_step
+WITH RECURSIVE reach(place) AS (
+    SELECT 1 UNION (SELECT e.b FROM reach r JOIN roads e ON e.a = r.place INTERSECT SELECT place FROM places WHERE is_closed IS NOT TRUE))
+SELECT place FROM reach;
+-- name: except_in_the_step
+WITH RECURSIVE walk(place, steps) AS (
+    SELECT 2, 0 UNION ALL (SELECT e.b, w.steps + 1 FROM walk w JOIN roads e ON e.a = w.place WHERE w.steps < 4
+    EXCEPT SELECT place, g FROM places, generate_series(1, 3) g WHERE is_closed))
+SELECT place, steps FROM walk;
+-- name: ranked_recursion
+WITH RECURSIVE chain AS (
+    SELECT id, boss, ARRAY[id] AS line FROM staff WHERE boss IS NULL
+    UNION ALL SELECT s.id, s.boss, c.line || s.id FROM chain c JOIN staff s ON s.boss = c.id)
+SELECT id, cardinality(line) AS depth, row_number() OVER (PARTITION BY line[1] ORDER BY line) AS place FROM chain;
+-- name: longest_lines
+WITH RECURSIVE chain AS (
+    SELECT id, 1 AS depth FROM staff WHERE boss IS NULL
+    UNION ALL SELECT s.id, c.depth + 1 FROM chain c JOIN staff s ON s.boss = c.id)
+SELECT id, depth FROM chain ORDER BY depth DESC, id LIMIT 4;
+-- name: cycle_clause
+WITH RECURSIVE walk(a, b) AS (
+    SELECT a, b FROM roads WHERE a < 3 AND b IS NOT NULL
+    UNION ALL SELECT e.a, e.b FROM walk w JOIN roads e ON e.a = w.b WHERE e.id < 12)
+    CYCLE a, b SET is_circle USING path
+SELECT a, b, is_circle, path::text AS path FROM walk;
+-- name: cycle_clause_union
+WITH RECURSIVE walk(place) AS (
+    SELECT 1 UNION SELECT e.b FROM walk w JOIN roads e ON e.a = w.place WHERE e.kind = 'rail')
+    CYCLE place SET mark TO 'Y' DEFAULT 'N' USING path
+SELECT place, mark, path::text AS path, cardinality(ARRAY[place]) AS one FROM walk WHERE mark = 'N' OR place > 2;
+-- name: search_depth_first
+WITH RECURSIVE chain(id, boss) AS (
+    SELECT id, boss FROM staff WHERE boss IS NULL
+    UNION ALL SELECT s.id, s.boss FROM chain c JOIN staff s ON s.boss = c.id)
+    SEARCH DEPTH FIRST BY id SET place
+SELECT id, boss, place::text AS place FROM chain ORDER BY place;
+-- name: search_breadth_first
+WITH RECURSIVE chain AS (
+    SELECT id, name, boss FROM staff WHERE boss IS NULL
+    UNION ALL SELECT s.id, s.name, s.boss FROM staff s, chain c WHERE s.boss = c.id)
+    SEARCH BREADTH FIRST BY name, id SET place
+SELECT id, place::text AS place FROM chain;
+-- name: search_and_cycle
+WITH RECURSIVE walk(place, name) AS (
+    SELECT place, name FROM places WHERE place < 3
+    UNION ALL SELECT p.place, p.name FROM walk w JOIN roads e ON e.a = w.place AND e.cost > 0 JOIN places p ON p.place = e.b WHERE e.id < 14)
+    SEARCH BREADTH FIRST BY name SET rank CYCLE place SET circle TO 1 DEFAULT 0 USING path,
+    ends AS (SELECT count(*) AS n, sum(circle) AS circles FROM walk)
+SELECT w.place, w.name, w.rank::text AS rank, w.circle, w.path::text AS path, e.n, e.circles FROM walk w, ends e;
+-- name: cycle_only_counted
+WITH RECURSIVE walk(a, b, steps) AS (
+    SELECT a, b, 1 FROM roads UNION ALL SELECT w.a, e.b, w.steps + 1 FROM walk w, roads e WHERE e.a = w.b AND w.steps < 4)
+    CYCLE b SET is_circle USING path
+SELECT a, count(*) FILTER (WHERE is_circle) AS circles, max(steps) AS steps FROM walk GROUP BY a;

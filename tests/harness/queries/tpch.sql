@@ -1,4 +1,4 @@
--- TPC-H, the queries that need no ORDER BY with LIMIT (3, 10 and 18 without their limit).
+-- TPC-H: the order of rows that tie under a LIMIT is made total by the key.
 
 -- name: q1
 SELECT l_returnflag, l_linestatus, sum(l_quantity) AS sum_qty, sum(l_extendedprice) AS sum_base_price,
@@ -21,7 +21,7 @@ SELECT l_orderkey, sum(l_extendedprice * (1 - l_discount)) AS revenue, o_orderda
 FROM customer, orders, lineitem
 WHERE c_mktsegment = 'BUILDING' AND c_custkey = o_custkey AND l_orderkey = o_orderkey
   AND o_orderdate < date '1995-03-15' AND l_shipdate > date '1994-03-15'
-GROUP BY l_orderkey, o_orderdate, o_shippriority;
+GROUP BY l_orderkey, o_orderdate, o_shippriority ORDER BY revenue DESC, o_orderdate, l_orderkey LIMIT 10;
 -- name: q4
 SELECT o_orderpriority, count(*) AS order_count FROM orders
 WHERE o_orderdate >= date '1993-07-01' AND o_orderdate < date '1993-07-01' + interval '18' month
@@ -71,7 +71,7 @@ SELECT c_custkey, c_name, sum(l_extendedprice * (1 - l_discount)) AS revenue, c_
 FROM customer, orders, lineitem, nation
 WHERE c_custkey = o_custkey AND l_orderkey = o_orderkey AND o_orderdate >= date '1993-10-01'
   AND o_orderdate < date '1993-10-01' + interval '12' month AND l_returnflag = 'R' AND c_nationkey = n_nationkey
-GROUP BY c_custkey, c_name, c_acctbal, c_phone, n_name, c_address, c_comment;
+GROUP BY c_custkey, c_name, c_acctbal, c_phone, n_name, c_address, c_comment ORDER BY revenue DESC, c_custkey LIMIT 20;
 -- name: q11
 SELECT ps_partkey, sum(ps_supplycost * ps_availqty) AS value FROM partsupp, supplier, nation
 WHERE ps_suppkey = s_suppkey AND s_nationkey = n_nationkey AND n_name < 'H'
@@ -117,7 +117,8 @@ SELECT c_name, c_custkey, o_orderkey, o_orderdate, o_totalprice, sum(l_quantity)
 FROM customer, orders, lineitem
 WHERE o_orderkey IN (SELECT l_orderkey FROM lineitem GROUP BY l_orderkey HAVING sum(l_quantity) > 120)
   AND c_custkey = o_custkey AND o_orderkey = l_orderkey
-GROUP BY c_name, c_custkey, o_orderkey, o_orderdate, o_totalprice;
+GROUP BY c_name, c_custkey, o_orderkey, o_orderdate, o_totalprice
+ORDER BY o_totalprice DESC, o_orderdate, o_orderkey LIMIT 100;
 -- name: q19
 SELECT sum(l_extendedprice * (1 - l_discount)) AS revenue FROM lineitem, part
 WHERE (p_partkey = l_partkey AND p_brand = 'Brand#12' AND p_container IN ('SM CASE', 'SM BOX', 'SM PACK', 'SM PKG')

@@ -8,6 +8,7 @@ from tests.harness.schemas.graph import GRAPH
 from tests.harness.schemas.hr import HR
 from tests.harness.schemas.lists import LISTS
 from tests.harness.schemas.logs import LOGS
+from tests.harness.schemas.market import MARKET
 from tests.harness.schemas.nested import NESTED
 from tests.harness.schemas.odd import ODD
 from tests.harness.schemas.ranked import RANKED
@@ -16,9 +17,10 @@ from tests.harness.schemas.tpch import TPCH
 from tests.harness.schemas.wide import WIDE
 
 SCHEMAS = {
-    schema.name: schema
-    for schema in (
+    s.name: s
+    for s in (
         *(SHOP, HR, BANK, EVENTS, WIDE, LOGS, LISTS, ODD, NESTED, TPCH, FIGURES, GRAPH, RANKED),
+        MARKET,
     )
 }
 

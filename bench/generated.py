@@ -1,0 +1,42 @@
+"""What the last run of `make queries` found, for the page of results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+COUNTED = Path(__file__).parent / "generated_queries.json"
+
+
+def section(path: Path = COUNTED) -> list[str]:
+    """Lines of Markdown; none before the first run."""
+    if not path.exists():
+        return []
+    run: dict[str, Any] = json.loads(path.read_text())
+    counts = run["counts"]
+    refused, queries = sum(counts["refused"].values()), counts["queries"]
+    share = 100 * refused / max(queries, 1)
+    lines = [
+        "",
+        "## Generated queries",
+        "",
+        f"{run['date']}, by `make queries`, seed {run['seed']}: {queries:,} queries over "
+        f"{run['histories']:,} random schemas in {run['elapsed_s']:,.0f} s, "
+        f"{counts['comparisons']:,} comparisons with PostgreSQL after a transaction, "
+        f"{counts['moved']:,} queries whose answer moved. **Wrong: {counts['wrong']:,}.** "
+        f"Refused: {refused:,} ({share:.2f} %).",
+    ]
+    if counts["refused"]:
+        lines += ["", "| refused | reason |", "|---|---|"]
+        ordered = sorted(counts["refused"].items(), key=lambda pair: (-pair[1], pair[0]))
+        lines += [
+            f"| {count} | {reason.replace('|', chr(92) + '|')} |" for reason, count in ordered
+        ]
+    if run["found"]:
+        lines += ["", "Found: " + ", ".join(f"`{found}`" for found in run["found"])]
+    return lines
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
