@@ -7,7 +7,7 @@ all their columns by text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -25,9 +25,7 @@ from dataflow.operators.window_rows import WindowRows, sequence_rows
 from dataflow.operators.window_sums import frame_aggregate
 from dataflow.operators.window_values import Answer, numbering, picking, shifting
 from dataflow.sql.plan import Frame, SortKey, Window, WindowCall
-from dataflow.sql.window_functions import NUMBERING, PICKING, SHIFTING, is_native
-
-Compute = Callable[[WindowRows, Frames], Answer]
+from dataflow.sql.window_functions import NUMBERING, PICKING, SHIFTING, UNFRAMED, is_native
 
 
 class WindowOperator:
@@ -47,7 +45,8 @@ class WindowOperator:
         self._kinds = kinds_of(plan.fields)
         self._partition = plain_columns(plan.partition)
         self._order = RowOrder(orders_of(plan.order), context.evaluator)
-        self._calls = WindowCalls(plan, context.evaluator)
+        calls = dict(enumerate(plan.calls))
+        self._calls = WindowCalls(calls, orders_of(plan.order), context.evaluator)
         self._rows = context.arrange("rows", kinds_of(plan.input.fields), self._partition)
 
     def step(self, delta: Delta) -> Delta:
@@ -60,38 +59,54 @@ class WindowOperator:
         after, new = self._rows.lookup(touched.keys)
         partition = np.concatenate([2 * before, 2 * after + 1])
         rows = sequence_rows(Delta.concat([old, new]), partition, self._order)
-        columns, errors = self._calls.compute(rows)
+        frames, errors = self._calls.frames(rows)
+        columns, failed = self._calls.compute(rows, frames)
+        note_errors(failed, errors)
         weights = np.where(rows.partition % 2 == 0, -1, 1)
         if errors:
             self._context.collect(self._types, Delta(rows.columns, weights), errors)
-        out = Delta((*rows.columns, *columns), weights)
+        out = Delta((*rows.columns, *columns.values()), weights)
         return out.filter(~errors.mask(len(out))).consolidate() if errors else out.consolidate()
 
 
 class WindowCalls:
-    """The calls of one node, computed over whole partitions."""
+    """Calls of one node by their places, computed over the rows as they are given.
 
-    def __init__(self, plan: Window, evaluator: Evaluator) -> None:
-        order = orders_of(plan.order)
-        self._finders: dict[Frame, FrameFinder] = {}
-        self._compute: list[tuple[Frame, Compute]] = []
-        for call in plan.calls:
-            if call.frame not in self._finders:
-                self._finders[call.frame] = FrameFinder(call.frame, order, evaluator)
-            self._compute.append((call.frame, _compute_of(call, order, evaluator)))
+    by_frame: what PostgreSQL computes, it computes for each frame alone (see window_postgres).
+    """
 
-    def compute(self, rows: WindowRows) -> tuple[list[Column], RowErrors]:
-        """A column for each call, and the rows for which one fails."""
+    def __init__(
+        self,
+        calls: Mapping[int, WindowCall],
+        order: Sequence[Order],
+        evaluator: Evaluator,
+        *,
+        by_frame: bool = False,
+    ) -> None:
+        framed = dict.fromkeys(c.frame for c in calls.values() if c.function not in UNFRAMED)
+        self._finders = {f: FrameFinder(f, order, evaluator) for f in framed}
+        self._compute = {
+            i: (c.frame, _compute_of(c, order, evaluator, by_frame)) for i, c in calls.items()
+        }
+
+    def frames(self, rows: WindowRows) -> tuple[dict[Frame, Frames], RowErrors]:
+        """The frames of all rows, and the rows without one."""
         errors = RowErrors()
         frames: dict[Frame, Frames] = {}
         for frame, finder in self._finders.items():
             frames[frame], failed = finder.find(rows)
-            _note(failed, errors)
-        columns = []
-        for frame, compute in self._compute:
-            column, failed = compute(rows, frames[frame])
-            columns.append(column)
-            _note(failed, errors)
+            note_errors(failed, errors)
+        return frames, errors
+
+    def compute(
+        self, rows: WindowRows, frames: Mapping[Frame, Frames]
+    ) -> tuple[dict[int, Column], RowErrors]:
+        """A column for each call, and the rows for which one fails."""
+        errors = RowErrors()
+        columns = {}
+        for i, (frame, compute) in self._compute.items():
+            columns[i], failed = compute(rows, frames.get(frame))
+            note_errors(failed, errors)
         return columns, errors
 
 
@@ -106,7 +121,15 @@ def orders_of(keys: Sequence[SortKey]) -> tuple[Order, ...]:
     return tuple(orders)
 
 
-def _compute_of(call: WindowCall, order: Sequence[Order], evaluator: Evaluator) -> Compute:
+def note_errors(failed: RowErrors, errors: RowErrors) -> None:
+    """Add the rows that failed to the errors."""
+    for row, error in failed.by_row.items():
+        errors.add(row, *error)
+
+
+def _compute_of(
+    call: WindowCall, order: Sequence[Order], evaluator: Evaluator, by_frame: bool
+) -> Callable[..., Answer]:
     if call.function in NUMBERING:
         number = numbering(call)
         return lambda rows, frames: number(rows)
@@ -117,9 +140,4 @@ def _compute_of(call: WindowCall, order: Sequence[Order], evaluator: Evaluator) 
         return picking(call)
     if is_native(call):
         return frame_aggregate(call, evaluator)
-    return PostgresCall(call, order, evaluator).compute
-
-
-def _note(failed: RowErrors, errors: RowErrors) -> None:
-    for row, error in failed.by_row.items():
-        errors.add(row, *error)
+    return PostgresCall(call, order, evaluator, by_frame=by_frame).compute

@@ -173,3 +173,45 @@ def tiles(begin, end, buckets, valid):
             in_tile = 1
         out[i] = tile
     return out, failed
+
+
+@njit(nogil=True, cache=True)
+def running_floats(values, valid, origin, base, kind):
+    """Sums of floats from each sequence's origin on, taken up from its base.
+
+    origin int64[n]: of each row the first row of its sequence that counts. base float64[4, n]: at
+    that row total, squares, count and 1 for an overflow before it. kind: 0 sums, 1 sums in single
+    precision, 2 averages. Returns float64[4, n]: the same after each row.
+    """
+    n = len(values)
+    out = np.zeros((4, n), np.float64)
+    total, squares, count, bad = 0.0, 0.0, 0.0, 0.0
+    for i in range(n):
+        if i < origin[i]:
+            continue
+        if i == origin[i]:
+            total, squares, count, bad = base[0, i], base[1, i], base[2, i], base[3, i]
+        if valid[i]:
+            value, before = values[i], total
+            count += 1.0
+            if kind == 2:
+                total = before + value
+                if count > 1.0:
+                    apart = value * count - total
+                    squares += apart * apart / (count * (count - 1.0))
+                    if np.isinf(total) or np.isinf(squares):
+                        if not np.isinf(before) and not np.isinf(value):
+                            bad = 1.0
+                        squares = np.nan
+                elif np.isnan(value) or np.isinf(value):
+                    squares = np.nan
+            elif count == 1.0:
+                total = value
+            else:
+                total = before + value
+                if kind == 1:
+                    total = np.float64(np.float32(total))
+                if np.isinf(total) and not np.isinf(before) and not np.isinf(value):
+                    bad = 1.0
+        out[0, i], out[1, i], out[2, i], out[3, i] = total, squares, count, bad
+    return out

@@ -18,14 +18,14 @@ from dataflow.delta import Column
 from dataflow.expressions.evaluator import Evaluator, RowErrors
 from dataflow.expressions.ir import ColumnRef, Literal
 from dataflow.operators.row_order import Order
-from dataflow.operators.window_frames import (
-    Frames,
+from dataflow.operators.window_frames import Frames
+from dataflow.operators.window_rows import WindowRows
+from dataflow.operators.window_text import (
     bound_text,
     literal_text,
     of_partitions,
     order_text,
 )
-from dataflow.operators.window_rows import WindowRows
 from dataflow.operators.window_values import Answer, pick
 from dataflow.sql.plan import WindowCall
 from dataflow.types import BOOL, INT8, SqlType
@@ -41,24 +41,23 @@ _AT, _IS_INSIDE = 1, 2
 
 
 class PostgresCall:
-    """One call. order: the window's."""
+    """One call. order: the window's. by_frame: each frame alone, so that what fails in one says
+    nothing of another; only for aggregates."""
 
-    def __init__(self, call: WindowCall, order: Sequence[Order], evaluator: Evaluator) -> None:
+    def __init__(
+        self,
+        call: WindowCall,
+        order: Sequence[Order],
+        evaluator: Evaluator,
+        *,
+        by_frame: bool = False,
+    ) -> None:
         self._call = call
         self._order = tuple(order)
         self._evaluator = evaluator
-        self._columns = list(
-            dict.fromkeys(
-                e.index
-                for e in (*call.arguments, *([call.filter] if call.filter else []))
-                if isinstance(e, ColumnRef)
-            )
-        )
-        self._types = {
-            e.index: e.type
-            for e in (*call.arguments, *([call.filter] if call.filter else []))
-            if isinstance(e, ColumnRef)
-        }
+        self._by_frame = by_frame
+        self._types = {e.index: e.type for e in call.operands if isinstance(e, ColumnRef)}
+        self._columns = list(self._types)
 
     def compute(self, rows: WindowRows, frames: Frames) -> Answer:
         """The call's value for each row, and the rows for which it fails."""
@@ -67,7 +66,7 @@ class PostgresCall:
         if not self._call.is_aggregate:
             return self._in_sequence(rows)
         different, frame_of = _different(frames)
-        if int(different.counts.sum()) <= _CHEAP_FACTOR * len(rows):
+        if self._by_frame or int(different.counts.sum()) <= _CHEAP_FACTOR * len(rows):
             return self._of_frames(rows, different, frame_of)
         low, high = frames.low[0], frames.high[0]
         frame = self._call.frame

@@ -21,7 +21,8 @@ class WindowRows:
 
     columns: n values each. source int64[n]: the given row that each stands for. partition
     int64[n]: never falling. begin, end int64[n]: where the row's partition lies; peer_begin,
-    peer_end int64[n]: where the rows lie that ORDER BY holds equal to it.
+    peer_end int64[n]: where the rows lie that ORDER BY holds equal to it. first_copy int64[n]:
+    where the first of its copies stands.
     """
 
     columns: tuple[Column, ...]
@@ -31,6 +32,7 @@ class WindowRows:
     end: np.ndarray
     peer_begin: np.ndarray
     peer_end: np.ndarray
+    first_copy: np.ndarray
 
     def __len__(self) -> int:
         return len(self.partition)
@@ -52,7 +54,8 @@ def sequence_rows(rows: Delta, partition: np.ndarray, order: RowOrder) -> Window
     begin, end = runs_of(_changes(part))
     peer_begin, peer_end = runs_of(_changes(part) | _changes(peers))
     columns = tuple(c.take(source) for c in rows.columns)
-    return WindowRows(columns, source, part, begin, end, peer_begin, peer_end)
+    first_copy, _ = runs_of(_changes(source))
+    return WindowRows(columns, source, part, begin, end, peer_begin, peer_end, first_copy)
 
 
 def runs_of(starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

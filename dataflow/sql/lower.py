@@ -31,6 +31,8 @@ from dataflow.operators.top_k import TopKOperator
 from dataflow.operators.union_all import UnionAllOperator
 from dataflow.operators.values import ValuesOperator
 from dataflow.operators.window import WindowOperator
+from dataflow.operators.window_follow import FollowedWindowOperator
+from dataflow.operators.window_reach import is_followed
 from dataflow.sql.plan import (
     Aggregate,
     Filter,
@@ -131,6 +133,11 @@ def _loop(plan: Loop, context: Context) -> Operator:
     return RecursiveOperator(plan, context, Body(parts))
 
 
+def _window(plan: Window, context: Context) -> Operator:
+    make = FollowedWindowOperator if is_followed(plan) else WindowOperator
+    return make(plan, context)
+
+
 _OPERATORS: dict[type, Callable[..., Operator]] = {
     Join: _join,
     SemiJoin: _semi_join,
@@ -145,7 +152,7 @@ _OPERATORS: dict[type, Callable[..., Operator]] = {
     Values: ValuesOperator,
     Loop: _loop,
     TableFunction: TableFunctionOperator,
-    Window: WindowOperator,
+    Window: _window,
 }
 _TITLES = {
     UnionAll: "union_all",
