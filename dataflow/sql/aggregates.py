@@ -126,7 +126,9 @@ class Grouping:
                     walk(part)
                 return
             # A column of a block around is a constant here.
-            if isinstance(node, exp.Column):
+            if names_whole_row(node) and self._scope.shown(node.table):
+                found.append(node)
+            elif isinstance(node, exp.Column):
                 position = self._scope.find(node.table, node.name, "")
                 if position is not None and position not in grouped:
                     found.append(node)
@@ -141,11 +143,6 @@ class Grouping:
         """The positions of the input's columns that are keys."""
         columns = [key for key in keys.values() if isinstance(key, exp.Column)]
         return {self._scope.find(column.table, column.name, "") for column in columns}
-
-    def _is_own(self, column: exp.Column) -> bool:
-        if names_whole_row(column):
-            return self._scope.shown(column.table) is not None
-        return self._scope.find(column.table, column.name, "") is not None
 
     def _determined_inside(
         self, keys: dict[str, exp.Expr], calls: dict[str, exp.Expr], above: Sequence[exp.Expr]

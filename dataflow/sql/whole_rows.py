@@ -25,7 +25,7 @@ RECORD = SqlType("record", 2249, -1, TypeKind.OPAQUE)
 Name = Callable[[Expression], str]
 
 
-def names_whole_row(node: exp.Expr) -> bool:
+def names_whole_row(node: exp.Expr) -> TypeGuard[exp.Column]:
     """Whether a node is the name of a relation that stands for its row."""
     return isinstance(node, exp.Column) and isinstance(node.this, exp.Star)
 
