@@ -66,6 +66,7 @@ def check_routines(context: Context, analysis: Analysis) -> None:
     """
     for value in analysis.session_values:
         context.warn(f"{value.upper()} {_ONCE}")
+        context.has_stable = True
     for routine in analysis.routines:
         _check(context, routine)
 

@@ -8,7 +8,7 @@ around a node that has none becomes one InPostgres over plain columns, in Postgr
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from sqlglot import exp
 
@@ -27,6 +27,7 @@ from dataflow.sql.shapes import (
     flatten,
     is_value,
     operands,
+    pinned,
     plain_literal,
 )
 from dataflow.sql.whole_rows import is_record, passed, written
@@ -54,6 +55,7 @@ class Scalars:
         self._constants: dict[str, Literal | None] = {}
         self._columns: list[Expression] = []
         self._probes: dict[int, str] = {}
+        self._pinned: dict[str, str] = {}
 
     def bind(self, nodes: Sequence[exp.Expr]) -> list[Expression]:
         """The expressions of the nodes, in two round trips at most."""
@@ -89,9 +91,10 @@ class Scalars:
         """PostgreSQL's text of a node with its columns written by `name`."""
         begin, end = span_of(node)
         text, at = [], begin
-        for atom in self._atoms_in(node):
+        for atom in self._atoms_in(node, pinned=self._pinned):
             first, last = span_of(atom)
-            value = written(self._atoms[id(atom)], name)
+            value = self._pinned.get(self._probes.get(id(atom), ""))
+            value = value or written(self._atoms[id(atom)], name)
             # A subquery's parentheses are its own: (SELECT ...).field.
             is_wrapped = self._context.text[first] == "("
             text += [self._context.text[at:first], f"({value})" if is_wrapped else value]
@@ -179,15 +182,19 @@ class Scalars:
                     self._is_stable(probe, is_constant=True)
             values = self._context.analyzer.constants(probes, types)
             self._constants.update(zip(probes, values, strict=True))
+            if self._context.has_stable:
+                # What is computed once must not stand in a text that is computed for each row.
+                found = zip(probes, values, strict=True)
+                self._pinned |= {p: pinned(value) for p, value in found if value is not None}
 
-    def _atoms_in(self, node: exp.Expr) -> list[exp.Expr]:
-        """The column nodes below a node in the order of the text."""
-        if id(node) in self._atoms:
+    def _atoms_in(self, node: exp.Expr, pinned: Container[str] = ()) -> list[exp.Expr]:
+        """The column nodes, and those pinned, below a node in the order of the text."""
+        if id(node) in self._atoms or self._probes.get(id(node), "") in pinned:
             return [node]
         if isinstance(node, exp.Query):
             found = [c for c in node.find_all(*NAMING) if id(c) in self._atoms]
         else:
-            found = [a for child in operands(node) for a in self._atoms_in(child)]
+            found = [a for child in operands(node) for a in self._atoms_in(child, pinned)]
         return sorted(found, key=lambda a: span_of(a)[0])
 
     def _type(self, probe: str) -> SqlType:

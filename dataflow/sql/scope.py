@@ -33,9 +33,9 @@ class Context:
 
     query is the user's text, only for positions. ctes: plan and column names by name. relations:
     tables and ordinary views met so far, by schema and name. aggregates, set_functions: names of
-    functions that are called. has_stable: stable functions are called whose results our settings
-    do not fix. enclosing: the scopes whose rows what is being bound may read, the nearest last;
-    levels: which of them a plan does read.
+    functions that are called. has_stable: what is called may give another result at another time,
+    which our settings do not fix. enclosing: the scopes whose rows what is being bound may read,
+    the nearest last; levels: which of them a plan does read.
     """
 
     analyzer: Analyzer

@@ -17,9 +17,10 @@ from dataflow.operators.table_function import rows_from
 from dataflow.schema import Field
 from dataflow.sql.parse_functions import RowsOf, TableSyntax
 from dataflow.sql.plan import SetCall, TableFunction
+from dataflow.sql.routines import is_stable
 from dataflow.sql.scalars import Scalars, operands
 from dataflow.sql.scope import Context, FromEntry, RowShape, Scope, Visible
-from dataflow.sql.shapes import bare
+from dataflow.sql.shapes import bare, is_value
 from dataflow.sql.whole_rows import name_beside
 from dataflow.types import INT8
 
@@ -38,6 +39,7 @@ def bind_rows_of(
     scalars = Scalars(context, atom)
     parts = [part for called in node.expressions for part in _parts(called)]
     scalars.resolve([call for call, _ in parts])
+    _pin(context, scalars, [call for call, _ in parts])
     calls = [_call_in_from(context, scalars, call, tail) for call, tail in parts]
     alias = node.args["alias"]
     names = [column.name for column in alias.args.get("columns") or []]
@@ -96,6 +98,38 @@ def _call_in_from(context: Context, scalars: Scalars, node: exp.Expr, tail: str)
     return SetCall(sql + tail, columns, fields, len(fields), tuple(range(len(fields))))
 
 
+def _pin(context: Context, scalars: Scalars, nodes: Sequence[exp.Expr]) -> None:
+    """What is stable in calls of functions of sets: computed once where it reads no column.
+
+    nodes: what has its parts below. Refused where it would be another at another time.
+    """
+    if not context.has_stable:
+        return
+    waiting, parts = [o for node in nodes for o in operands(node)], []
+    while waiting:
+        node = waiting.pop()
+        if _holds_sets(context, node) or not is_value(node):
+            waiting += operands(node)
+        else:
+            parts.append(node)
+    scalars.learn(parts)
+    types = [c.type for c in scalars.columns]
+    for node in nodes:
+        text = scalars.render(node, lambda c: f"c{scalars.columns.index(c) + 1}")
+        routines = () if isinstance(node, TableSyntax) else context.analyzer.routines(types, text)
+        for routine in filter(is_stable, routines):
+            raise context.refuse(
+                f'"{routine.name}" in a function that returns a set is not maintained: it is '
+                "stable, its rows may be others when they leave",
+                "compute it in a subquery in FROM, or declare the function IMMUTABLE",
+                routine.name.split(".")[-1],
+            )
+
+
+def _holds_sets(context: Context, node: exp.Expr) -> bool:
+    return context.returns_set(node) or any(_holds_sets(context, o) for o in operands(node))
+
+
 def set_call_of(context: Context, scope: Scope, node: exp.Expr) -> exp.Expr | None:
     """The first function of sets below a node that is not yet a column of the scope."""
     if isinstance(node, exp.Query | exp.Subquery):
@@ -125,6 +159,7 @@ def add_set_calls(context: Context, scope: Scope, nodes: Sequence[exp.Expr], ato
         return
     scalars = Scalars(context, atom)
     scalars.resolve(list(held.values()))
+    _pin(context, scalars, list(held.values()))
     types = context.analyzer.types(
         [c.type for c in scalars.columns], [scalars.probe(n) for n in held.values()]
     )

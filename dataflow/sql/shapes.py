@@ -38,6 +38,7 @@ STRUCTURE = (
     exp.Variadic,
     Quantified,
 )
+_NAME_OID = 19
 _INTEGERS = (TypeKind.INT2, TypeKind.INT4, TypeKind.INT8, TypeKind.DECIMAL)
 
 
@@ -89,6 +90,14 @@ def operands(node: exp.Expr) -> Iterator[exp.Expr]:
     for child in node.iter_expressions():
         if not isinstance(child, _NAMES):
             yield child
+
+
+def pinned(value: Literal) -> str:
+    """A constant as PostgreSQL reads it."""
+    quoted = "NULL" if value.text is None else "'" + value.text.replace("'", "''") + "'"
+    has_own = value.type.collation and value.type.oid != _NAME_OID
+    collate = f" COLLATE {value.type.collation}" if has_own else ""
+    return f"(({quoted})::{value.type.name}{collate})"
 
 
 def is_value(node: exp.Expr) -> bool:

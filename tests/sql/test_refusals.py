@@ -36,6 +36,7 @@ NOT_MAINTAINED = [
         (1, 57),
     ),
     ("SELECT DISTINCT ON (attributes) id FROM products", None, (1, 8)),
+    ("SELECT g FROM orders o, generate_series(1, settled(o.customer)) g", "stable", (1, 44)),
     ("SELECT id FROM customers TABLESAMPLE bernoulli (10)", "TABLESAMPLE", (1, 26)),
     ("SELECT ARRAY(SELECT id FROM orders) AS a FROM customers", "subquery", (1, 13)),
     (
