@@ -15,6 +15,7 @@ from sqlglot import exp
 from dataflow.expressions.functions import has_kernel
 from dataflow.expressions.ir import Call, Expression, InPostgres
 from dataflow.schema import Field
+from dataflow.sql.array_queries import array_of, is_array_query
 from dataflow.sql.calls import equality, native_call
 from dataflow.sql.nullability import is_nullable
 from dataflow.sql.plan import Aggregate, AggregateCall, Filter, Plan, UnionAll
@@ -65,6 +66,10 @@ def subquery_value(
         if not reads_relations(node):
             return None
         return scope.once(context.text_of(node), lambda: subqueries.row(node.this)[0])
+    if is_array_query(node):
+        if not reads_relations(node):
+            return None
+        return scope.once(context.text_of(node), lambda: array_of(context, subqueries, node))
     if is_row_comparison(node) and reads_relations(node.args["right"]):
         make = lambda: _row_comparison(subqueries, node, bind)  # noqa: E731
         return scope.once(context.text_of(node), make)
@@ -115,8 +120,8 @@ def _equal_to_any(subqueries: Subqueries, compared: _Compared) -> Expression:
     null_row = _any([_call("is null", b) for _, b in pairs])
     null_sides = _any([_call("is null", a) for a in inner])
     parts = (
-        Filter(right, _and(null_row, maybe)),
-        Filter(right, _and(_call("not", null_row), null_sides, maybe)),
+        Filter(Filter(right, null_row), maybe),
+        Filter(Filter(right, _call("not", null_row)), _and(null_sides, maybe)),
     )
     return true_if(found, subqueries.has_rows(UnionAll(parts, right.fields)), otherwise="f")
 

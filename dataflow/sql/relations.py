@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from dataflow.expressions.ir import ColumnRef, Expression, InPostgres
+from dataflow.expressions.ir import ColumnRef, Expression, InPostgres, Literal
 from dataflow.schema import VIEW_SOURCE, Field
 from dataflow.sql.analysis import Analysis, Table
 from dataflow.sql.blocks import apply_conditions, block_atom, column_atom
@@ -28,7 +28,7 @@ from dataflow.sql.set_functions import bind_rows_of
 from dataflow.sql.shapes import bare, conjuncts
 from dataflow.sql.subqueries import BindQuery, all_of, subquery_nodes
 from dataflow.sql.whole_rows import quoted, rows_named, with_row
-from dataflow.types import SqlType
+from dataflow.types import BOOL, SqlType
 
 _SIDES = {"": "inner", "LEFT": "left", "RIGHT": "right", "FULL": "full"}
 NOTHING = FromEntry(Values(((),), ()), (), ())
@@ -352,6 +352,8 @@ def _on(entry: FromEntry, condition: Expression | None) -> FromEntry:
     """The joined entry under its condition."""
     plan = entry.plan
     assert isinstance(plan, Join | Apply)
+    if condition == Literal("t", BOOL):
+        condition = None
     return FromEntry(replace(plan, residual=condition), entry.visible, entry.star)
 
 

@@ -208,7 +208,11 @@ def is_subquery(node: exp.Expr) -> bool:
 def subquery_nodes(node: exp.Expr) -> Iterator[exp.Expr]:
     """The nodes in an expression that stand for the value of a subquery, the outermost ones."""
     is_plain = isinstance(node, exp.Not | exp.Paren)
-    if not is_plain and (is_subquery(node) or membership_of(node) or is_row_comparison(node)):
+    is_value = is_subquery(node) or membership_of(node) or is_row_comparison(node)
+    is_array = isinstance(node, exp.Anonymous) and any(
+        isinstance(argument, exp.Query) for argument in node.expressions
+    )
+    if not is_plain and (is_value or is_array):
         yield node
         return
     for child in operands(node):

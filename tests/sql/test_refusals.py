@@ -38,7 +38,6 @@ NOT_MAINTAINED = [
     ("SELECT DISTINCT ON (attributes) id FROM products", None, (1, 8)),
     ("SELECT g FROM orders o, generate_series(1, settled(o.customer)) g", "stable", (1, 44)),
     ("SELECT id FROM customers TABLESAMPLE bernoulli (10)", "TABLESAMPLE", (1, 26)),
-    ("SELECT ARRAY(SELECT id FROM orders) AS a FROM customers", "subquery", (1, 13)),
     (
         "SELECT c.id FROM customers c FULL JOIN orders o ON c.id = o.customer "
         "AND EXISTS (SELECT FROM lines l WHERE l.line = c.id AND l.order_id = o.id)",

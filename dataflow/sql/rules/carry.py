@@ -32,7 +32,7 @@ from dataflow.sql.plan import (
     inputs_of,
 )
 from dataflow.sql.rules.empty_groups import over_empty
-from dataflow.sql.rules.outer_refs import OWN, OwnReads, own_columns
+from dataflow.sql.rules.outer_refs import OWN, OwnReads, may_fail_often, own_columns
 from dataflow.sql.rules.pull_conditions import is_unit, outer_key, pull_conditions
 from dataflow.sql.rules.trees import map_expressions, refs
 from dataflow.types import BOOL
@@ -134,7 +134,7 @@ class Carrier:
             if condition is not None:
                 # It reads the calls' columns too, which stand behind the carried ones now.
                 places = {i: i if i < n else i + len(keys) for i in range(len(plan.fields))}
-                condition = self._local(_moved(condition, places), n)
+                condition = self.local(_moved(condition, places), n)
             made = (*carried.fields, *plan.fields[n:])
             return _reordered(replace(local, condition=condition, fields=made), plan, n, len(keys))
         raise InvariantError("plan.decorrelate", f"no rule carries a {type(plan).__name__}")
@@ -142,7 +142,7 @@ class Carrier:
     def local_node(self, plan: Plan, carried: Plan) -> Plan:
         """A node of one input over its carried input, the left row read from there."""
         n = len(inputs_of(plan)[0].fields)
-        return map_expressions(plan, lambda e: self._local(e, n), (carried,))
+        return map_expressions(plan, lambda e: self.local(e, n), (carried,))
 
     def _join(self, plan: Join) -> Plan:
         """Sides that differ, and those whose every row is kept, carry; both are equal on it."""
@@ -159,14 +159,14 @@ class Carrier:
         start = n + k if carries[0] else n
         places = {i: i if i < n else i - n + start for i in range(n + m)}
         at = start + m if plan.kind == "right" or not carries[0] else n
-        left_keys = tuple(self._local(e, n) for e in plan.left_keys)
-        right_keys = tuple(self._local(e, m) for e in plan.right_keys)
+        left_keys = tuple(self.local(e, n) for e in plan.left_keys)
+        right_keys = tuple(self.local(e, m) for e in plan.right_keys)
         if all(carries):
             left_keys += self.keys(n)
             right_keys += self.keys(m)
         residual = plan.residual
         if residual is not None:
-            residual = self._local(_moved(residual, places), at)
+            residual = self.local(_moved(residual, places), at)
         fields = _padded(plan.kind, sides[0], sides[1])
         joined = Join(plan.kind, sides[0], sides[1], left_keys, right_keys, residual, fields)
         own = [ColumnRef(places[i], f.type, f.name) for i, f in enumerate(plan.fields)]
@@ -183,16 +183,16 @@ class Carrier:
         left = self.carry(plan.left)
         n, k = len(plan.left.fields), len(self.fields)
         m = len(plan.right.fields)
-        left_keys = tuple(self._local(e, n) for e in plan.left_keys)
+        left_keys = tuple(self.local(e, n) for e in plan.left_keys)
         right, right_keys = plan.right, plan.right_keys
         if self.depends(plan.right):
             right = self.carry(plan.right)
             left_keys += self.keys(n)
-            right_keys = (*(self._local(e, m) for e in right_keys), *self.keys(m))
+            right_keys = (*(self.local(e, m) for e in right_keys), *self.keys(m))
         residual = plan.residual
         if residual is not None:
             places = {i: i if i < n else i + k for i in range(n + m)}
-            residual = self._local(_moved(residual, places), n)
+            residual = self.local(_moved(residual, places), n)
         return SemiJoin(plan.kind, left, right, left_keys, right_keys, residual)
 
     def _recursive(self, plan: Recursive) -> Plan:
@@ -214,7 +214,7 @@ class Carrier:
         fields = enumerate(self.fields)
         return tuple(ColumnRef(at + i, f.type, f.name) for i, f in fields)
 
-    def _local(self, expression: Expression, at: int) -> Expression:
+    def local(self, expression: Expression, at: int) -> Expression:
         """The left row's columns read from the carried ones, the first of which is at `at`."""
 
         def change(leaf: Expression) -> Expression:
@@ -265,8 +265,8 @@ class CarryRows(Carrier):
 class CarryKeys(Carrier):
     """Carries the right side's own columns that conditions say equal to the left row's.
 
-    Rows of no left row are carried as well; left rows without any have none. outer: the left
-    row's sides of the equalities, in key form.
+    Rows of no left row are carried as well, so nothing may be computed of them that fails; left
+    rows without any have none. outer: the left row's sides of the equalities, in key form.
     """
 
     def __init__(self, reads: OwnReads) -> None:
@@ -280,7 +280,7 @@ class CarryKeys(Carrier):
         pulled = pull_conditions(plan, self._reads) if self._reads(plan) else None
         if pulled is None:
             return None
-        if any(own_columns(e) for e in pulled.outputs):
+        if any(own_columns(e) or may_fail_often(e) for e in pulled.outputs):
             raise CannotCarry
         pairs: dict[Expression, Expression] = {}
         for condition in pulled.conditions:
@@ -299,6 +299,12 @@ class CarryKeys(Carrier):
         if [e.type for e in inner] != [f.type for f in self.fields]:
             raise CannotCarry
         return Project(pulled.base, (*pulled.outputs, *inner), (*plan.fields, *self.fields))
+
+    def local(self, expression: Expression, at: int) -> Expression:
+        """Only what cannot fail. CannotCarry."""
+        if may_fail_often(expression):
+            raise CannotCarry
+        return super().local(expression, at)
 
     def value(self, index: int) -> Expression:
         """Not what the left row shows, only something equal to it."""

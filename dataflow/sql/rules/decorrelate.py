@@ -19,6 +19,7 @@ from dataflow.expressions.ir import (
 )
 from dataflow.expressions.keys import key_form
 from dataflow.schema import Field
+from dataflow.sql.one_row import has_one_row
 from dataflow.sql.plan import (
     Aggregate,
     Apply,
@@ -213,20 +214,43 @@ def _different_rows(
 
     Also: each column as an expression over them, and over left what they are told apart by.
     """
+    source, positions = _source(left, columns)
     keys: list[Expression] = []
+    own: list[Expression] = []
     values: dict[int, Expression] = {}
     fields = []
-    for at, index in enumerate(columns):
+    for at, (index, position) in enumerate(zip(columns, positions, strict=True)):
         field = left.fields[index]
         column = ColumnRef(index, field.type, field.name)
+        below = replace(column, index=position)
         if not field.is_nullable and key_form(column) == column:
             keys.append(column)
+            own.append(below)
             values[index] = ColumnRef(at, field.type, field.name)
         else:
             keys.append(Call("identity", (column,), TEXT))
+            own.append(Call("identity", (below,), TEXT))
             values[index] = Call("value of", (ColumnRef(at, TEXT, field.name),), field.type)
         fields.append(Field(f"outer {field.name}", keys[-1].type, False))
-    return Distinct(Project(left, tuple(keys), tuple(fields))), values, tuple(keys)
+    return Distinct(Project(source, tuple(own), tuple(fields))), values, tuple(keys)
+
+
+def _source(plan: Plan, columns: list[int]) -> tuple[Plan, list[int]]:
+    """A plan below that has the same different rows of these columns, and where they stand."""
+    while True:
+        if isinstance(plan, Project):
+            expressions = [plan.expressions[i] for i in columns]
+            found = [e.index for e in expressions if isinstance(e, ColumnRef)]
+            if len(found) < len(columns):
+                return plan, columns
+            plan, columns = plan.input, found
+        elif isinstance(plan, Join) and max(columns) < len(plan.left.fields):
+            is_cross = plan.kind == "inner" and plan.residual is None and not plan.left_keys
+            if plan.kind != "left" and not (is_cross and has_one_row(plan.right)):
+                return plan, columns
+            plan = plan.left
+        else:
+            return plan, columns
 
 
 def _joined(kind: str, left: Plan, right: Plan, residual: Expression | None) -> Plan:

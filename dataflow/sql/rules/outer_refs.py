@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dataflow.expressions.compile import build
-from dataflow.expressions.ir import ColumnRef, Expression, OuterRef, children, map_leaves
+from dataflow.expressions.ir import Call, ColumnRef, Expression, OuterRef, children, map_leaves
 from dataflow.sql.plan import Apply, Plan, RecursionRef, Scan, Values, inputs_of
 from dataflow.sql.rules.trees import expressions_within, map_expressions
 
@@ -138,3 +138,10 @@ def may_fail(expression: Expression) -> bool:
         return ColumnRef(0, leaf.type) if isinstance(leaf, OuterRef) else leaf
 
     return build(map_leaves(expression, change)).can_fail
+
+
+def may_fail_often(expression: Expression) -> bool:
+    """The same, sums and products left aside: they fail by overflow alone."""
+    if isinstance(expression, Call) and expression.function in ("+", "-", "*"):
+        return any(map(may_fail_often, expression.arguments))
+    return may_fail(expression)

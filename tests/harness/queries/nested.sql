@@ -182,3 +182,41 @@ SELECT a.id, (SELECT max(b.x) FROM b) + (SELECT count(*) FROM c) AS v FROM a WHE
 SELECT a.id, q.id AS b FROM a, LATERAL (SELECT b.id FROM b WHERE b.a_id = a.id AND NOT EXISTS (SELECT FROM c WHERE c.b_id = b.id AND c.x = a.x) AND b.x NOT IN (SELECT c.x FROM c WHERE c.x IS NOT NULL)) q;
 -- name: not_in_below_lateral
 SELECT a.id, q.n FROM a, LATERAL (SELECT count(*) AS n FROM b WHERE b.x NOT IN (SELECT c.x FROM c WHERE c.y = a.y)) q;
+-- name: arrays
+SELECT a.id, ARRAY(SELECT b.id FROM b WHERE b.a_id = a.id ORDER BY b.x DESC, b.id) AS ids, ARRAY(SELECT b.x FROM b WHERE b.x <= a.x ORDER BY b.x) AS xs FROM a;
+-- name: arrays_of_unions
+SELECT a.id, ARRAY(SELECT b.y FROM b WHERE b.x = a.x UNION SELECT c.y FROM c WHERE c.b_id = a.id ORDER BY 1 DESC NULLS LAST) AS ys FROM a WHERE cardinality(ARRAY(SELECT c.id FROM c WHERE c.x = a.x)) < 3;
+-- name: arrays_limited
+SELECT a.id, ARRAY(SELECT b.id FROM b WHERE b.x >= a.x ORDER BY b.n NULLS FIRST, b.id DESC LIMIT 2) AS ids, ARRAY(SELECT DISTINCT b.y FROM b WHERE b.x = a.k ORDER BY b.y) AS ys FROM a;
+-- name: arrays_everywhere
+SELECT ARRAY(SELECT DISTINCT a.y FROM a ORDER BY a.y) AS ys, b.id, b.x = ANY (ARRAY(SELECT a.x FROM a WHERE a.y = b.y)) AS i FROM b;
+-- name: top_of_each
+SELECT a.id, q.id AS b, q.n FROM a, LATERAL (SELECT b.id, b.n FROM b WHERE b.x = a.x ORDER BY b.n DESC NULLS LAST, b.id LIMIT 2) q;
+-- name: top_of_each_left
+SELECT a.id, q.id AS b, q.k FROM a LEFT JOIN LATERAL (SELECT b.id, a.k + 1 AS k FROM b WHERE b.x > a.x ORDER BY b.id DESC OFFSET 1 LIMIT 2) q ON q.id <> a.k;
+-- name: top_scalar
+SELECT a.id, (SELECT b.y FROM b WHERE b.a_id = a.id ORDER BY b.x DESC NULLS LAST, b.id LIMIT 1) AS y, (SELECT b.id FROM b WHERE b.n > a.n ORDER BY b.n, b.id LIMIT 1) AS nearest FROM a;
+-- name: top_with_ties
+SELECT a.id, q.id AS b FROM a, LATERAL (SELECT b.id FROM b WHERE b.x = a.x ORDER BY b.n FETCH FIRST 1 ROW WITH TIES) q;
+-- name: top_distinct_on
+SELECT a.id, q.y, q.id AS b FROM a, LATERAL (SELECT DISTINCT ON (b.y) b.y, b.id FROM b WHERE b.x <= a.x ORDER BY b.y, b.id DESC) q;
+-- name: top_exists
+SELECT a.id FROM a WHERE EXISTS (SELECT b.id FROM b WHERE b.x = a.x ORDER BY b.id OFFSET 1) AND NOT EXISTS (SELECT b.id FROM b WHERE b.a_id = a.id ORDER BY b.id LIMIT 5);
+-- name: top_in
+SELECT a.id FROM a WHERE a.x IN (SELECT b.x FROM b WHERE b.y = a.y ORDER BY b.id LIMIT 2) OR a.k < ALL (SELECT c.x FROM c WHERE c.b_id > a.id ORDER BY c.id LIMIT 2);
+-- name: windows_inside
+SELECT a.id, q.id AS b, q.r, q.s FROM a, LATERAL (SELECT b.id, row_number() OVER (ORDER BY b.id) AS r, sum(b.x) OVER (PARTITION BY b.y) + a.k AS s FROM b WHERE b.x >= a.x) q WHERE q.r <= 3;
+-- name: window_scalar
+SELECT a.id, (SELECT max(q.d) FROM (SELECT dense_rank() OVER (ORDER BY b.n) AS d FROM b WHERE b.x = a.x) q) AS d FROM a;
+-- name: set_operations_inside
+SELECT a.id, (SELECT count(*) FROM (SELECT b.x FROM b WHERE b.y = a.y EXCEPT SELECT c.x FROM c WHERE c.y = a.y) q) AS e, (SELECT max(q.x) FROM (SELECT b.x FROM b INTERSECT ALL SELECT c.x FROM c WHERE c.x <= a.x) q) AS i FROM a;
+-- name: functions_inside
+SELECT a.id, (SELECT count(*) FROM b, unnest(a.tags) t(v) WHERE b.y = t.v) AS n, q.v, q.o FROM a LEFT JOIN LATERAL (SELECT u.v, u.o FROM unnest(a.tags) WITH ORDINALITY u(v, o) JOIN b ON b.y = u.v AND b.x >= a.x) q ON true;
+-- name: functions_of_inner_rows
+SELECT a.id, (SELECT string_agg(g.n::text, ',' ORDER BY g.n, b.id) FROM b, generate_series(1, b.x) g(n) WHERE b.a_id >= a.id AND g.n < a.k + 2) AS s FROM a;
+-- name: recursion_inside
+SELECT a.id, (WITH RECURSIVE r(x) AS (SELECT a.k UNION SELECT b.id FROM r JOIN b ON b.a_id = r.x AND b.x >= a.x) SELECT count(*) FROM r) AS n FROM a;
+-- name: aggregates_inside
+SELECT a.id, (SELECT string_agg(b.y, '/' ORDER BY b.y, b.id) FROM b WHERE b.x = a.x) AS t, (SELECT array_agg(b.id ORDER BY b.id) FROM b WHERE b.x > a.x) AS i, (SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY b.n) FROM b WHERE b.y = a.y) AS p FROM a;
+-- name: aggregates_of_nothing
+SELECT a.id, (SELECT regr_count(b.f, b.f) FROM b WHERE b.x = a.x AND b.f < 3) AS r, (SELECT rank(2) WITHIN GROUP (ORDER BY b.x) FROM b WHERE b.a_id = a.id) AS k, (SELECT grouping(b.y) + count(*) FROM b WHERE b.x = a.x GROUP BY ROLLUP (b.y) ORDER BY 1 DESC LIMIT 1) AS g FROM a;

@@ -1,0 +1,54 @@
+"""An outer join whose padded rows a filter above takes away is an inner join.
+
+A comparison with a NULL is never true. So a filter that compares a column of the padded side
+keeps matched rows only, and may become a key of the join itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dataflow.expressions.ir import Call, ColumnRef, Expression
+from dataflow.sql.plan import Filter, Join, Plan
+from dataflow.sql.rules.trees import bottom_up, conjuncts
+
+_COMPARISONS = frozenset({"=", "<>", "<", ">", "<=", ">=", "like", "not like", "is true"})
+# NULL wherever an argument is.
+_STRICT = frozenset({"+", "-", "*", "/", "%", "||", "cast", "key form", "lower", "upper", "length"})
+_WITHOUT = {("left", 1): "inner", ("right", 0): "inner", ("full", 1): "right", ("full", 0): "left"}
+
+
+def strengthen_joins(plan: Plan) -> Plan:
+    """The plan with each filtered outer join as strong as the filter makes it."""
+    return bottom_up(plan, _strengthen)
+
+
+def _strengthen(plan: Plan) -> Plan:
+    if not isinstance(plan, Filter) or not isinstance(plan.input, Join):
+        return plan
+    join = plan.input
+    n, width = len(join.left.fields), len(join.fields)
+    kind = join.kind
+    for side, columns in enumerate((range(n), range(n, width))):
+        if any(_rejects(part, columns) for part in conjuncts(plan.predicate)):
+            kind = _WITHOUT.get((kind, side), kind)
+    if kind == join.kind:
+        return plan
+    # Nullability of the fields is left as it was: others have been told of it.
+    return Filter(replace(join, kind=kind), plan.predicate)
+
+
+def _rejects(part: Expression, columns: range) -> bool:
+    """Whether a condition is not true for any row whose `columns` are all NULL."""
+    if not isinstance(part, Call) or part.function not in _COMPARISONS:
+        return False
+    return any(_is_null(argument, columns) for argument in part.arguments)
+
+
+def _is_null(expression: Expression, columns: range) -> bool:
+    """Whether an expression is NULL when all of `columns` are."""
+    if isinstance(expression, ColumnRef):
+        return expression.index in columns
+    if not isinstance(expression, Call) or expression.function not in _STRICT:
+        return False
+    return any(_is_null(argument, columns) for argument in expression.arguments)
