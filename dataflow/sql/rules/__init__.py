@@ -20,6 +20,7 @@ from dataflow.sql.rules.push_filters import push_filters
 from dataflow.sql.rules.push_on_conditions import push_on_conditions
 from dataflow.sql.rules.remember_stable import remember_stable
 from dataflow.sql.rules.separate_scans import separate_scans
+from dataflow.sql.rules.sink_functions import sink_functions
 from dataflow.sql.rules.strengthen_joins import strengthen_joins
 
 RULES: tuple[Callable[[Plan], Plan], ...] = (
@@ -29,6 +30,9 @@ RULES: tuple[Callable[[Plan], Plan], ...] = (
     merge_projects,
     push_filters,
     strengthen_joins,
+    sink_functions,
+    merge_projects,
+    push_filters,
     connect_joins,
     push_on_conditions,
     push_filters,

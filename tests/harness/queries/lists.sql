@@ -195,8 +195,6 @@ SELECT n.n, jsonb_agg(l ORDER BY l.weight, l.label, l.note, l.target) FILTER (WH
 SELECT json_agg(s ORDER BY s.id)::text AS j, count(s) AS n FROM (SELECT id, home FROM notes) s;
 -- name: row_grouped
 SELECT l, count(*) AS n FROM links l GROUP BY l;
--- name: row_grouped_key
-SELECT t AS note, count(l.label) AS links FROM notes t LEFT JOIN links l ON l.note = t.id GROUP BY t.id;
 -- name: row_distinct
 SELECT DISTINCT l FROM links l;
 -- name: row_union
@@ -239,3 +237,27 @@ SELECT id, CASE tags WHEN '{}' THEN 'none' WHEN NULL THEN 'null' ELSE title END 
 SELECT id, OVERLAY(title PLACING 'zz' FROM 2) AS a, SUBSTRING(title SIMILAR 'a#"b#"%' ESCAPE '#') AS b, title SIMILAR TO '(a|b)%' AS c, NORMALIZE(title, NFD) AS d, title IS NORMALIZED AS e, (since, since + 3) OVERLAPS (DATE '2024-01-01', DATE '2024-06-01') AS f, COLLATION FOR (title) AS g FROM notes;
 -- name: operators_named
 SELECT id, n OPERATOR(pg_catalog.+) 1 AS a, OPERATOR(pg_catalog.-) n AS b, title OPERATOR(pg_catalog.~) '^a' AS c FROM notes;
+-- name: functions_sunk
+SELECT n.id, l.weight, m.id AS other, t FROM links l, notes n, notes m, unnest(n.tags) AS t WHERE t = l.label AND m.id = l.note;
+-- name: functions_sunk_outer
+SELECT n.id, l.weight, t FROM links l CROSS JOIN notes n LEFT JOIN LATERAL unnest(n.tags) AS t ON t <> 'b' WHERE t = l.label OR (t IS NULL AND l.label = 'a');
+-- name: functions_of_both_sides
+SELECT n.id, g FROM links l, notes n, generate_series(n.n, l.target) AS g WHERE n.id = l.note AND g < 5;
+-- name: nested_lateral
+SELECT n.id, u.x, g FROM notes n, (unnest(n.scores) AS u(x) JOIN generate_series(1, n.n) AS g ON g = u.x);
+-- name: subquery_of_function
+SELECT id, (SELECT string_agg(x, ',' ORDER BY o) FROM unnest(n.tags) WITH ORDINALITY AS u(x, o)) AS t, EXISTS (SELECT 1 FROM unnest(n.tags) x WHERE x = 'a') AS a, ARRAY(SELECT s * 2 FROM unnest(n.scores) s WHERE s > 1) AS d FROM notes n;
+-- name: subquery_of_function_and_table
+SELECT n.id, (SELECT count(*) FROM unnest(n.tags) x JOIN links l ON l.label = x) AS c FROM notes n;
+-- name: lateral_over_function
+SELECT n.id, s.c, s.m FROM notes n LEFT JOIN LATERAL (SELECT count(*) AS c, max(x) AS m FROM unnest(n.scores) x WHERE x < n.id) s ON s.c > 0;
+-- name: member_of_set
+SELECT id FROM notes n WHERE 'a' IN (SELECT unnest(n.tags)) OR 2 IN (SELECT x FROM unnest(n.scores) x);
+-- name: sets_and_windows
+SELECT id, row_number() OVER (ORDER BY id) AS r, unnest(tags) AS t FROM notes;
+-- name: windows_over_sets
+SELECT n.id, t, rank() OVER (PARTITION BY t ORDER BY n.id) AS r FROM notes n, unnest(n.tags) AS t;
+-- name: sets_limited
+SELECT id, unnest(scores) AS s FROM notes ORDER BY id, s LIMIT 5;
+-- name: first_of_each
+SELECT DISTINCT ON (n.id) n.id, t FROM notes n, unnest(n.tags) WITH ORDINALITY AS u(t, o) ORDER BY n.id, o DESC;
