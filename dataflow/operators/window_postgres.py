@@ -186,6 +186,8 @@ class PostgresCall:
         parts = [condition] if condition else []
         if isinstance(self._call.filter, ColumnRef):
             parts.append(f"${before + 1 + self._columns.index(self._call.filter.index)}")
+        elif isinstance(self._call.filter, Literal):
+            parts.append("true" if self._call.filter.text == "t" else "false")
         return f" FILTER (WHERE {' AND '.join(parts)})" if parts else ""
 
 

@@ -20,7 +20,7 @@ from dataflow.sql.analysis import Analysis, Analyzer, Table
 from dataflow.sql.nullability import is_nullable
 from dataflow.sql.plan import Apply, Join, Plan, Project
 from dataflow.sql.rules.outer_refs import Levels, moved
-from dataflow.sql.text import find_words
+from dataflow.sql.text import find_words, on_one_line
 
 
 class NotInScope(Exception):
@@ -96,9 +96,9 @@ class Context:
         return None
 
     def text_of(self, node: exp.Expr) -> str:
-        """PostgreSQL's text of a scalar node."""
+        """PostgreSQL's text of a scalar node, the same wherever it stands and is indented."""
         begin, end = span_of(node)
-        return self.text[begin:end]
+        return on_one_line(self.text[begin:end])
 
     def refuse(self, what: str, hint: str, *words: str) -> SqlError:
         """The refusal of a construct; words are what it begins with in the user's text."""

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 from dataflow.errors import Position, SqlError
 
+_SPACE = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*")|\s+""")
 _TOKEN = re.compile(
     r"""
     (?P<space>[ \t\n\r\f\v]+|--[^\n\r]*)
@@ -102,6 +103,15 @@ def one_query(sql: str) -> str:
         raise _syntax_error(sql, found[-2].offset, 'syntax error at or near "check"')
     _check_balance(sql, found)
     return sql
+
+
+def on_one_line(sql: str) -> str:
+    """The text with one blank for all space outside of quotes.
+
+    >>> on_one_line("CASE\\n    WHEN a = '  ' THEN 1")
+    "CASE WHEN a = '  ' THEN 1"
+    """
+    return _SPACE.sub(lambda found: found[1] or " ", sql)
 
 
 def position_of(sql: str, offset: int) -> Position:

@@ -19,6 +19,7 @@ class Block:
 
     groups: None without GROUP BY and aggregates. grouping: "" for plain keys, else the text of a
     GROUP BY with {0} ... for the keys. wrap: (output, condition on it from outside).
+    window: the one in which rows are counted where some may be equal.
     """
 
     ctes: list[str | Sql] = field(default_factory=list)
@@ -35,6 +36,7 @@ class Block:
     tail: str | Sql = ""
     others: list[tuple[str, Sql]] = field(default_factory=list)
     wrap: tuple[int, str] | None = None
+    window: tuple[str, str] | None = None
 
     def columns(self) -> list[Sql]:
         """Of all relations."""
@@ -62,9 +64,18 @@ class Block:
             found.insert(0, f"grouping({', '.join(k.text() for k in self.groups)})")
         return found
 
+    def is_unique(self) -> bool:
+        """Whether no two rows are equal in `ties`."""
+        if self.groups is None:
+            return all(relation.is_unique for relation in self.relations)
+        return not self.grouping
+
     def order(self, *first: str) -> str:
         """An ORDER BY that leaves nothing open, beginning with these."""
         parts = [*first, *self.ties()]
+        if any(" OVER " in output.text() for output in self.outputs):
+            # Rows that are equal in all else may differ in what a window counts.
+            parts += [tie(output) for output in self.outputs]
         return f"ORDER BY {', '.join(parts)}" if parts else ""
 
     def build(self) -> Sql:

@@ -95,13 +95,15 @@ class Relation:
     """One relation of FROM: how it joins, its columns as expressions, and what orders its rows.
 
     ties: expressions that together tell any two rows apart, up to rows that are equal in all
-    that is selected.
+    that is selected. is_unique: no two rows are equal in them. is_table: a table itself.
     """
 
     part: Sql
     alias: str
     columns: tuple[Sql, ...]
     ties: tuple[str, ...]
+    is_unique: bool = False
+    is_table: bool = False
 
 
 def plain(text: str, kind: str = "") -> Sql:

@@ -81,6 +81,11 @@ class Writer:
             layers[-1].append(feature)
         return layers
 
+    @property
+    def nulls_groups(self) -> bool:
+        """See `Known`."""
+        return self._known.nulls_groups
+
     def _clash(self, feature: Feature, layer: list[Feature]) -> bool:
         """Whether a feature cannot share a SELECT with these."""
         if feature.slot in {f.slot for f in layer} - {""}:
@@ -124,7 +129,8 @@ class Writer:
         columns = tuple(plain(f"{alias}.{c}", family) for c, family in families.items())
         ties = tuple(f"{alias}.{t}" for t in self._hostile.ties[name])
         part = Sql((f"{join}{name} {alias}",), can_go=bool(join))
-        return Relation(part, alias, columns, ties)
+        is_unique = not any("::" in tie for tie in ties)
+        return Relation(part, alias, columns, ties, is_unique, is_table=True)
 
     def small_block(self) -> Block:
         """A SELECT over one table, with a condition at times, without outputs yet."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tests.harness.block import Block, canonical, comparable
+from tests.harness.block import Block, canonical
 from tests.harness.families import GROUPED, ORDERED
 from tests.harness.features.registry import CALLS, FEATURES, GROUP, HAVING, Feature, feature
 from tests.harness.features.subqueries import ensure_grouped
@@ -206,13 +206,22 @@ def _sets(name: str, forms: Sequence[str]) -> None:
         form = writer.rng.choice(forms)
         count = form.count("{") - form.count("{0}{")
         keys: dict[str, Sql] = {}
-        columns = [c for c in block.columns() if c.kind in GROUPED]
+        if not writer.nulls_groups and not any(r.is_table for r in block.relations):
+            block.relations.append(writer.table("CROSS JOIN "))
+        # Before 18 PostgreSQL does not make keys NULL that it can compute once.
+        columns = [
+            column
+            for relation in block.relations
+            if relation.is_table or writer.nulls_groups
+            for column in relation.columns
+            if column.kind in GROUPED
+        ]
         for key in [canonical(c) for c in writer.rng.sample(columns, min(len(columns), 3))]:
             keys[key.text()] = key
         while len(keys) < 3:
-            # Never a constant: before 18 PostgreSQL does not make those NULL.
-            column = writer.rng.choice(block.columns())
-            key = comparable(Sql((f"num_nulls({len(keys)}, ", column, ")"), "int"))
+            key = canonical(
+                Sql(("num_nulls(", writer.rng.choice(columns or block.columns()), f", {len(keys)})"), "int")
+            )
             keys[key.text()] = key
         block.groups = list(keys.values())[: 3 if "{2}" in form else 2]
         block.grouping = form

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.harness.block import Block, canonical, derived
@@ -105,7 +106,7 @@ def _in_on(writer: Writer, block: Block) -> None:
         more = _exists(writer, list(relation.columns), writer.rng.choice(("EXISTS", "NOT EXISTS")))
     kind = writer.rng.choice(("JOIN", "LEFT JOIN"))
     part = Sql((f"{kind} ", relation.part, " ON ", match, " AND ", more), can_go=True)
-    block.relations.append(type(relation)(part, relation.alias, relation.columns, relation.ties))
+    block.relations.append(replace(relation, part=part))
 
 
 def _exists(writer: Writer, outer: list[Sql], word: str) -> Sql:
@@ -208,7 +209,7 @@ def _lateral(writer: Writer, block: Block) -> None:
     join, on = rng.choice((("CROSS JOIN", ""), ("LEFT JOIN", " ON true"), ("JOIN", " ON true")))
     relation = derived(inner.build(), [o.kind for o in inner.outputs], writer.alias())
     part = Sql((f"{join} LATERAL ", relation.part, on), can_go=True)
-    block.relations.append(type(relation)(part, relation.alias, relation.columns, relation.ties))
+    block.relations.append(replace(relation, part=part))
 
 
 def ensure_grouped(writer: Writer, block: Block) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tests.harness.block import Block, comparable
 from tests.harness.families import CARRIED, ORDERED
 from tests.harness.features.registry import TAIL, feature
-from tests.harness.features.windows import over, partition, some_order
+from tests.harness.features.windows import counting, over, some_order, total_order
 from tests.harness.grammar import Sql
 
 if TYPE_CHECKING:
@@ -17,25 +17,27 @@ if TYPE_CHECKING:
 @feature("limit", TAIL, "tail")
 def _limit(writer: Writer, block: Block) -> None:
     count = writer.rng.choice(("0", "1", "2", "3", "5", "20"))
-    block.tail = f"{some_order(writer, block, is_total=True)} LIMIT {count}"
+    writer.finish(block)
+    block.tail = f"{total_order(writer, block)} LIMIT {count}"
 
 
 @feature("offset", TAIL, "tail")
 def _offset(writer: Writer, block: Block) -> None:
-    order = some_order(writer, block, is_total=True)
+    writer.finish(block)
+    order = total_order(writer, block)
     limit = writer.rng.choice(("", " LIMIT 2", " LIMIT 6"))
     block.tail = f"{order}{limit} OFFSET {writer.rng.choice(('1', '2', '5'))}"
 
 
 @feature("with ties", TAIL, "tail")
 def _with_ties(writer: Writer, block: Block) -> None:
-    order = some_order(writer, block, is_total=False)
+    order = some_order(writer, block)
     block.tail = f"{order} FETCH FIRST {writer.rng.choice(('1', '2', '4'))} ROWS WITH TIES"
 
 
 @feature("order by", TAIL, "tail")
 def _order_by(writer: Writer, block: Block) -> None:
-    block.tail = some_order(writer, block, is_total=False)
+    block.tail = some_order(writer, block)
 
 
 @feature("distinct", TAIL, "tail")
@@ -64,7 +66,7 @@ def _distinct_on(writer: Writer, block: Block) -> None:
 @feature("top of each", TAIL, "tail")
 def _top_of_each(writer: Writer, block: Block) -> None:
     """The idiom row_number() <= k, as a condition on the next SELECT out."""
-    window = partition(writer, block) + some_order(writer, block, is_total=True)
+    window = counting(writer, block)
     number = writer.rng.choice(("row_number()", "rank()", "dense_rank()"))
     writer.finish(block)
     block.outputs.append(Sql((number, over(window)), "int"))

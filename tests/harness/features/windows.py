@@ -106,14 +106,37 @@ def partition(writer: Writer, block: Block) -> str:
     return f"PARTITION BY {', '.join(keys)} "
 
 
-def some_order(writer: Writer, block: Block, *, is_total: bool) -> str:
-    """An ORDER BY; one that leaves ties only if it may."""
+def some_order(writer: Writer, block: Block) -> str:
+    """An ORDER BY that may leave ties."""
+    return f"ORDER BY {_first(writer, block)}"
+
+
+def _first(writer: Writer, block: Block) -> str:
     rng = writer.rng
     term = writer.term(block.atoms(), rng.choice(ORDERED), rng.choice((0, 0, 1)))
-    word = rng.choice(("", "", " DESC", " NULLS FIRST", " DESC NULLS LAST"))
-    if is_total:
-        return block.order(term.text() + word)
-    return f"ORDER BY {term.text()}{word}"
+    return term.text() + rng.choice(("", "", " DESC", " NULLS FIRST", " DESC NULLS LAST"))
+
+
+def total_order(writer: Writer, block: Block) -> str:
+    """An ORDER BY of the SELECT that leaves nothing open."""
+    return block.order(_first(writer, block))
+
+
+def counted(writer: Writer, block: Block) -> tuple[str, str]:
+    """A partition and an order that leaves nothing open.
+
+    Where rows may be equal all such windows of a block are one: which of two equal rows has which
+    number is open, and two windows may see them differently.
+    """
+    if not block.window or block.is_unique():
+        order = ", ".join([_first(writer, block), *block.ties()])
+        block.window = (partition(writer, block), f"ORDER BY {order}")
+    return block.window
+
+
+def counting(writer: Writer, block: Block) -> str:
+    """`counted` as one text."""
+    return "".join(counted(writer, block))
 
 
 def over(window: str) -> str:
@@ -126,15 +149,17 @@ def _numbering(writer: Writer, block: Block) -> None:
     form, family = writer.rng.choice(NUMBERING)
     # Rows of one rank are no matter to rank functions.
     has_peers = "rank" in form and writer.rng.random() < 0.7
-    order = some_order(writer, block, is_total=not has_peers)
-    block.outputs.append(Sql((form, over(partition(writer, block) + order)), family))
+    if has_peers:
+        window = partition(writer, block) + some_order(writer, block)
+    else:
+        window = counting(writer, block)
+    block.outputs.append(Sql((form, over(window)), family))
 
 
 @feature("neighbours", WINDOW)
 def _neighbours(writer: Writer, block: Block) -> None:
     found = call(writer, block, *writer.rng.choice(NEIGHBOURS))
-    window = partition(writer, block) + some_order(writer, block, is_total=True)
-    block.outputs.append(Sql((found, over(window)), found.kind))
+    block.outputs.append(Sql((found, over(counting(writer, block))), found.kind))
 
 
 @feature("whole partition", WINDOW)
@@ -146,8 +171,10 @@ def _whole(writer: Writer, block: Block) -> None:
 @feature("running aggregate", WINDOW)
 def _running(writer: Writer, block: Block) -> None:
     found = call(writer, block, *writer.rng.choice(UNORDERED))
-    order = some_order(writer, block, is_total=writer.rng.random() < 0.5)
-    block.outputs.append(Sql((found, over(partition(writer, block) + order)), found.kind))
+    window = partition(writer, block) + some_order(writer, block)
+    if writer.rng.random() < 0.5:
+        window = counting(writer, block)
+    block.outputs.append(Sql((found, over(window)), found.kind))
 
 
 def _framed(writer: Writer, block: Block, mode: str) -> tuple[Sql, str]:
@@ -155,15 +182,17 @@ def _framed(writer: Writer, block: Block, mode: str) -> tuple[Sql, str]:
     rng = writer.rng
     begin = partition(writer, block)
     if mode == "rows":
-        window = f"{begin}{some_order(writer, block, is_total=True)} {rng.choice(ROWS)}"
+        window = f"{counting(writer, block)} {rng.choice(ROWS)}"
         return call(writer, block, *rng.choice((*UNORDERED, *ALL_ORDERED))), window
     if mode == "groups":
-        is_total = rng.random() < 0.3
-        order = some_order(writer, block, is_total=is_total)
-        forms = (*UNORDERED, *ALL_ORDERED) if is_total else UNORDERED
-        return call(writer, block, *rng.choice(forms)), f"{begin}{order} {rng.choice(GROUPS)}"
+        if rng.random() < 0.3:
+            forms = (*UNORDERED, *ALL_ORDERED)
+            window = f"{counting(writer, block)} {rng.choice(GROUPS)}"
+            return call(writer, block, *rng.choice(forms)), window
+        window = f"{begin}{some_order(writer, block)} {rng.choice(GROUPS)}"
+        return call(writer, block, *rng.choice(UNORDERED)), window
     if rng.random() < 0.3:
-        order = some_order(writer, block, is_total=False)
+        order = some_order(writer, block)
         return call(writer, block, *rng.choice(UNORDERED)), f"{begin}{order} {rng.choice(PEERS)}"
     family = rng.choice(list(RANGES))
     term = writer.term(block.atoms(), family, 0)
@@ -198,18 +227,15 @@ def _exclude(writer: Writer, block: Block) -> None:
 def _filter(writer: Writer, block: Block) -> None:
     found = call(writer, block, *writer.rng.choice(UNORDERED))
     condition = writer.predicate(block.columns() if block.groups is None else block.groups)
-    order = some_order(writer, block, is_total=False)
+    order = some_order(writer, block)
     window = over(partition(writer, block) + order)
     block.outputs.append(Sql((found, " FILTER (WHERE ", condition, ")", window), found.kind))
 
 
 @feature("named windows", WINDOW, "window clause")
 def _named(writer: Writer, block: Block) -> None:
-    begin = partition(writer, block)
-    block.windows += [
-        f"w1 AS ({begin.strip()})",
-        f"w2 AS (w1 {some_order(writer, block, is_total=True)})",
-    ]
+    begin, order = counted(writer, block)
+    block.windows += [f"w1 AS ({begin.strip()})", f"w2 AS (w1 {order})"]
     first = call(writer, block, *writer.rng.choice(UNORDERED))
     second = call(writer, block, *writer.rng.choice(NEIGHBOURS))
     third = call(writer, block, *writer.rng.choice(UNORDERED))
