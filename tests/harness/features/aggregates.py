@@ -219,9 +219,8 @@ def _sets(name: str, forms: Sequence[str]) -> None:
         for key in [canonical(c) for c in writer.rng.sample(columns, min(len(columns), 3))]:
             keys[key.text()] = key
         while len(keys) < 3:
-            key = canonical(
-                Sql(("num_nulls(", writer.rng.choice(columns or block.columns()), f", {len(keys)})"), "int")
-            )
+            column = writer.rng.choice(columns or block.columns())
+            key = Sql(("num_nulls(", column, f", {len(keys)})"), "int")
             keys[key.text()] = key
         block.groups = list(keys.values())[: 3 if "{2}" in form else 2]
         block.grouping = form
