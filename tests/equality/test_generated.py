@@ -35,7 +35,7 @@ QUERIES = HISTORIES * A_HISTORY
 SHRINK_S = 60.0
 SHOWN = 2
 MOST_DROPPED = 0.1
-MOST_REFUSED = 1.0
+MOST_REFUSED = 0.05
 
 
 def lists_of(seed: int) -> list[tuple[str, ...]]:
