@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import islice
+from typing import Any
 
+import psycopg2
 import pytest
 
 from tests.harness.changes import create, run_transaction, transactions
@@ -23,7 +25,23 @@ CONSTANT = {
     "shop/where_false",
     "bank/total",
     "bank/wrong_accounts",
+    "shop/gs_empty_without_calls",
+    "shop/gs_of_nothing",
+    "shop/gs_distinct_select",
+    "shop/gs_empty_group_by",
+    "shop/set_constants",
+    "shop/set_mixed_text",
     "figures/over_nothing",
+    "lists/series",
+    "lists/series_empty",
+    "lists/unnest_constant",
+    "lists/select_constant",
+    "ranked/no_rows",
+    "ranked/numbered_none",
+    "ranked/offset_beyond_the_end",
+    "ranked/aggregate_in_order_only",
+    "ranked/ties_after_offset",
+    "ranked/ties_of_no_rows",
 }
 
 
@@ -45,11 +63,19 @@ def test_every_query_runs_and_moves(every_database: Database, schema: TestSchema
         if number % 3:
             continue
         for name, query in queries.items():
-            rows = rows_of_query(connection, query)
+            rows = answer(connection, query)
             moves[name] += last.get(name, rows) != rows
             last[name] = rows
     still = {f"{schema.name}/{name}" for name in queries if not moves[name]}
     assert still <= CONSTANT
+
+
+def answer(connection: Any, query: str) -> Counter | str:
+    """The rows, or why there are none: some queries fail for some rows."""
+    try:
+        return rows_of_query(connection, query)
+    except psycopg2.DataError as error:
+        return str(error)
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=lambda s: s.name)

@@ -150,5 +150,5 @@ FROM (SELECT substring(c_phone FROM 1 FOR 2) AS cntrycode, c_acctbal FROM custom
       WHERE substring(c_phone FROM 1 FOR 2) IN ('13', '10', '15', '18', '17')
         AND c_acctbal > (SELECT avg(c_acctbal) FROM customer
                          WHERE c_acctbal > 0.00 AND substring(c_phone FROM 1 FOR 2) IN ('13', '10', '15', '18', '17'))
-        AND NOT EXISTS (SELECT * FROM orders WHERE o_custkey = c_custkey AND o_orderstatus = 'F')) AS custsale
+        AND NOT EXISTS (SELECT * FROM orders WHERE o_custkey = c_custkey AND o_orderstatus = 'F' AND o_orderpriority = '2-HIGH')) AS custsale
 GROUP BY cntrycode ORDER BY cntrycode;
