@@ -58,11 +58,12 @@ class FollowedWindowOperator:
             for i, c in enumerate(plan.calls)
             if self._kind[i] == "running"
         }
+        others = (i for i in range(len(kinds)) if i not in self._partition)
+        self._row = (*self._partition, *others)
         self._state_kinds = "".join(r.kinds for r in self._running.values())
         self._states = None
         if self._state_kinds:
-            every = range(len(kinds))
-            self._states = context.arrange("states", kinds + self._state_kinds, every)
+            self._states = context.arrange("states", kinds + self._state_kinds, self._row)
         self._goes_on = any(k != "local" for k in self._kind)
 
     def step(self, delta: Delta) -> Delta:
@@ -142,7 +143,7 @@ class FollowedWindowOperator:
         rows = turn.rows
         asked = np.flatnonzero(turn.is_left_open)
         at = turn.at(1, origin)[asked]
-        index, found = self._states.lookup([c.take(at) for c in rows.columns])
+        index, found = self._states.lookup([rows.columns[i].take(at) for i in self._row])
         width = len(rows.columns)
         place = np.zeros(len(turn.change), np.int64)
         place[asked[index]] = 1 + np.arange(len(index))

@@ -17,6 +17,8 @@ from dataflow.sql.plan import (
     AggregateCall,
     Distinct,
     Filter,
+    Frame,
+    FrameBound,
     Join,
     Plan,
     Project,
@@ -29,6 +31,8 @@ from dataflow.sql.plan import (
     TopK,
     UnionAll,
     Values,
+    Window,
+    WindowCall,
 )
 from dataflow.types import BOOL, FLOAT8, INT4, INT8, TEXT
 
@@ -161,6 +165,7 @@ def plans() -> dict[str, Plan]:
         "first of each": TopK(
             orders, (column(orders, 0),), (SortKey(column(orders, 1)),), 2, 1, False
         ),
+        **_windows(orders),
         "first of all": TopK(orders, (), (SortKey(column(orders, 1), True),), 9, 0, True),
         "plain scan": scan(ORDERS, 4, 3),
         "words": words,
@@ -224,6 +229,37 @@ def _subqueries(orders: Plan, customers: Plan) -> dict[str, Plan]:
         "semi": SemiJoin("semi", customers, ids, *keys, None),
         "anti": SemiJoin("anti", customers, ids, *keys, None),
         "not in": SemiJoin("not in", customers, known, *keys, None),
+    }
+
+
+def _windows(orders: Plan) -> dict[str, Plan]:
+    """Rows that are followed, with states; and partitions that are computed as a whole."""
+    amount, order = column(orders, 1), (SortKey(column(orders, 1)),)
+
+    def over(keys: tuple[int, ...], *names: tuple[str, Frame]) -> Window:
+        calls = tuple(
+            WindowCall(
+                name,
+                () if name == "row_number" else (amount,),
+                None,
+                frame,
+                f"{name}($1)",
+                Field(name, INT4 if name == "lag" else INT8),
+                name == "sum",
+            )
+            for name, frame in names
+        )
+        partition = tuple(column(orders, k) for k in keys)
+        return Window(
+            orders, partition, order, calls, orders.fields + tuple(c.field for c in calls)
+        )
+
+    rest = Frame("rows", FrameBound("current row"), FrameBound("unbounded following"))
+    return {
+        "running window": over((0,), ("row_number", Frame()), ("sum", Frame()), ("lag", Frame())),
+        "running window of two keys": over((2, 0), ("sum", Frame("rows"))),
+        "running window of all rows": over((), ("sum", Frame())),
+        "whole window": over((2,), ("sum", rest)),
     }
 
 
