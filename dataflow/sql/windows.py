@@ -21,7 +21,7 @@ from dataflow.sql.plan import Frame, FrameBound, SortKey, Window, WindowCall
 from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import Context, Scope, span_of
 from dataflow.sql.shapes import operands
-from dataflow.sql.window_functions import NEVER_NULL, UNFRAMED, depends_on_ties
+from dataflow.sql.window_functions import NEVER_NULL, NUMBERING, UNFRAMED, depends_on_ties
 from dataflow.sql.window_shapes import (
     arguments_of,
     call_of,
@@ -177,7 +177,8 @@ class Windows:
             frame,
             f"{name}({', '.join(slots)})",
             Field(name.split(".")[-1].strip('"'), type, name not in NEVER_NULL),
-            name.replace('"', "") in self._context.aggregates,
+            # rank and its like are aggregates too, WITHIN GROUP.
+            name not in NUMBERING and name.replace('"', "") in self._context.aggregates,
         )
 
     def _frame(self, definition: _Definition, by_node: dict[int, Expression], name: str) -> Frame:

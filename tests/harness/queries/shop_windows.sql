@@ -64,3 +64,5 @@ SELECT title, lag(tags) OVER (ORDER BY product_id) AS tags_before, max(title) OV
 SELECT order_id AS id, rank() OVER (ORDER BY status) AS rank FROM orders UNION ALL SELECT product_id, rank() OVER (PARTITION BY category ORDER BY price DESC) FROM products;
 -- name: window_moving_join
 SELECT a.order_id, a.place, b.order_id AS next FROM (SELECT order_id, customer_id, row_number() OVER (PARTITION BY customer_id ORDER BY order_id) AS place FROM orders) a LEFT JOIN (SELECT order_id, customer_id, row_number() OVER (PARTITION BY customer_id ORDER BY order_id) AS place FROM orders) b ON b.customer_id = a.customer_id AND b.place = a.place + 1;
+-- name: window_beside_hypothetical
+SELECT customer_id, percent_rank(100) WITHIN GROUP (ORDER BY total) AS of_100, percent_rank() OVER (ORDER BY count(*)) AS percent, ntile(2) OVER (ORDER BY customer_id) AS half FROM orders GROUP BY customer_id;
