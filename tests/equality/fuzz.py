@@ -26,7 +26,7 @@ from tests.harness.query_writer import Known, Writer
 DRAWS = 15
 DRAWS_FOR_ROWS = 4
 MOST_ROWS = 1500
-MOST_MS = 500
+MOST_MS = 5000
 SINGLES = 8
 _FAST = {"jit": "off", "max_parallel_workers_per_gather": "0", "statement_timeout": "20s"}
 
