@@ -14,7 +14,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import dictionaries, engine, generated, path
+from bench import dictionaries, engine, generated, path, tpch
 from bench.measure import Figure, in_child, machine
 from bench.orders import Sizes
 
@@ -73,7 +73,7 @@ def report(figures: list[Figure], facts: list[str], sizes: Sizes, elapsed_s: flo
         "|---|---|---|---|---|---|",
     ]
     lines += [_line(figure) for figure in figures]
-    lines += generated.section()
+    lines += tpch.section() + generated.section()
     return "\n".join(lines) + "\n"
 
 

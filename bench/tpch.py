@@ -13,6 +13,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -42,7 +43,7 @@ CACHE_BYTES = 1 << 30
 CHUNK_ROWS = 2_000
 ORDERS_A_REFRESH = 1_500
 WAIT_S = 600.0
-FIGURES = Path(__file__).parent / "data" / "tpch.json"
+FIGURES = Path(__file__).parent / "tpch.json"
 # For PostgreSQL's own runs: what its users would have.
 INDEXES = """
 CREATE INDEX ON lineitem (l_partkey, l_suppkey); CREATE INDEX ON lineitem (l_suppkey);
@@ -80,8 +81,7 @@ def main(arguments: list[str]) -> int:
         figures = run(database, options.scale, options.refreshes, options.seed)
     print("\n".join(machine()))
     print(report(figures))
-    FIGURES.parent.mkdir(exist_ok=True)
-    FIGURES.write_text(json.dumps(figures))
+    FIGURES.write_text(json.dumps(figures, indent=1))
     return 1 if figures["faults"] else 0
 
 
@@ -116,6 +116,7 @@ def run(database: Any, scale: float, refreshes: int, seed: int) -> dict[str, Any
         store.close()
     connection.close()
     return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "scale": scale,
         "rows": rows,
         "views": len(asked) - 1,
@@ -191,6 +192,21 @@ def timed_query(connection: Any, query: str) -> float:
         cursor.execute(query)
         cursor.fetchall()
         return time.perf_counter() - started
+
+
+def section(path: Path = FIGURES) -> list[str]:
+    """What the last run found, as lines of Markdown; none before the first run."""
+    if not path.exists():
+        return []
+    figures = json.loads(path.read_text())
+    lines = report(figures).splitlines()
+    return [
+        "",
+        "## TPC-H",
+        "",
+        f"{figures['date']}, by `python -m bench.tpch`. {lines[0]};",
+        *lines[1:],
+    ]
 
 
 def report(figures: dict[str, Any]) -> str:
