@@ -13,7 +13,7 @@ SELECT region, email FROM customers EXCEPT SELECT region, NULL FROM customers WH
 -- name: set_of_one_side_twice
 SELECT category FROM products EXCEPT ALL SELECT DISTINCT category FROM products;
 -- name: set_mixed_types
-SELECT customer_id AS id, 1.0 AS n FROM customers INTERSECT SELECT order_id, line_no FROM order_lines;
+SELECT customer_id AS id, 1::numeric AS n FROM customers INTERSECT SELECT order_id, line_no FROM order_lines;
 -- name: set_mixed_numeric
 SELECT customer_id AS id FROM customers EXCEPT SELECT round(total) FROM orders;
 -- name: set_mixed_text
