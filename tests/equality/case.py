@@ -18,6 +18,7 @@ from tests.harness.changes import Statement, Transaction
 from tests.harness.postgres import Database
 from tests.harness.schemas import TestSchema
 
+ROOT = Path(__file__).resolve().parents[2]
 _PARTS = ("schema", "rows", "transaction", "query", "differed")
 
 
@@ -45,7 +46,9 @@ class Case:
         for statements in self.transactions:
             lines += ["-- transaction", *_ended(statements)]
         lines += ["-- query", self.query + ";", "-- differed"]
-        lines += [f"-- {line}" for line in self.differed.splitlines()]
+        # A traceback names the files of this repository, not where it lies on one machine.
+        differed = self.differed.replace(f"{ROOT}/", "")
+        lines += [f"-- {line}" for line in differed.splitlines()]
         return "\n".join(lines) + "\n"
 
     def history(self) -> History:
