@@ -3,7 +3,7 @@
 Physical form of a value, by TypeKind:
   BOOL                  bool
   INT2 INT4 INT8        int64
-  FLOAT4 FLOAT8         float64 (a float4 is kept widened, exactly)
+  FLOAT4 FLOAT8         float64 (a float4 is kept widened, exactly); NaN is always the same bits
   FIXED                 numeric(p,s), p <= 18, s >= 0: int64 value * 10^s; NaN is FIXED_NAN
   DATE                  int64 days since 2000-01-01; infinity is INT32 max/min as in PostgreSQL
   TIME                  int64 microseconds since midnight

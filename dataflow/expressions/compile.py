@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dataflow.delta import Column
+from dataflow.delta import KIND_FLOAT, Column
 from dataflow.errors import InvariantError
 from dataflow.expressions.evaluator import Evaluator, NoEvaluator, RowErrors
 from dataflow.expressions.frame import Frame, Value, column_of, expand, value_of
@@ -29,7 +29,7 @@ from dataflow.expressions.nodes import (
 )
 from dataflow.expressions.text_kernels import blank
 from dataflow.types import TypeKind
-from dataflow.values import from_text
+from dataflow.values import from_text, one_nan
 
 
 class Compiled:
@@ -60,6 +60,8 @@ class Compiled:
                 column = expand(column_of(_without(value, failed), self.type), n)
             else:
                 column = expand(column_of(value, self.type), n)
+        if column.kind == KIND_FLOAT:
+            column = Column(one_nan(column.values), column.valid)
         return blanked(column), errors
 
 

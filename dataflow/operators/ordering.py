@@ -62,6 +62,7 @@ def _is_bytewise(type: SqlType) -> bool:
 
 
 def _float_ranks(values: np.ndarray) -> np.ndarray:
+    # NaN is above all numbers, as its bits are: there is one, and its sign is plus.
     bits = values.view(np.int64)
     return np.where(bits < 0, bits ^ _MAGNITUDE, bits)
 

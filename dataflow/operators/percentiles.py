@@ -16,6 +16,7 @@ from dataflow.operators.groups import Touched, value_at
 from dataflow.operators.linear import Feed
 from dataflow.operators.ordered_rows import Order, OrderedRows
 from dataflow.types import SqlType
+from dataflow.values import one_nan
 
 PERCENTILES = frozenset({"percentile_cont", "percentile_disc"})
 Wanted = tuple[str, float]
@@ -86,4 +87,4 @@ def _between(low: Column, high: Column, share: np.ndarray) -> Column:
     with np.errstate(invalid="ignore", over="ignore"):
         mixed = low.values + share * (high.values - low.values)
     values = np.where(share == 0, low.values, mixed)
-    return Column(np.where(low.mask(), values, 0.0), low.valid)
+    return Column(one_nan(np.where(low.mask(), values, 0.0)), low.valid)

@@ -30,6 +30,7 @@ from dataflow.operators.window_sums import (
 from dataflow.operators.window_values import argument_column, as_type, pick
 from dataflow.sql.plan import WindowCall
 from dataflow.types import FLOAT4, TypeKind
+from dataflow.values import one_nan
 
 
 @dataclass(frozen=True)
@@ -202,6 +203,7 @@ class _Float(_Running):
         column = argument_column(self._call.arguments[0], rows)
         base = np.stack([b.values[start.sequence] for b in start.base])
         after = running_floats(column.values, column.mask(), start.origin, base, self._kind)
+        after = one_nan(after)
         total, _, count, bad = after[:, self._high(rows) - 1]
         valid = count > 0
         if self._kind == 2:

@@ -31,6 +31,7 @@ from dataflow.operators.window_rows import WindowRows
 from dataflow.operators.window_values import Answer, argument_column, as_type, pick
 from dataflow.sql.plan import WindowCall
 from dataflow.types import FIXED_NAN, SqlType, TypeKind
+from dataflow.values import one_nan
 
 Compute = Callable[[WindowRows, Frames], Answer]
 _SMALL = (TypeKind.INT2, TypeKind.INT4)
@@ -252,14 +253,14 @@ def _float_sums(type: SqlType) -> Callable[[Column, Frames], Answer]:
         sums, counts, failed = sum_floats(
             column.values, column.mask(), frames.low, frames.high, is_single
         )
-        return _masked(sums, counts), overflowed(failed)
+        return _masked(one_nan(sums), counts), overflowed(failed)
 
     return compute
 
 
 def _average_of_floats(column: Column, frames: Frames) -> Answer:
     found, counts, failed = average_floats(column.values, column.mask(), frames.low, frames.high)
-    return _masked(found, counts), overflowed(failed)
+    return _masked(one_nan(found), counts), overflowed(failed)
 
 
 def overflowed(failed: np.ndarray) -> RowErrors:

@@ -16,7 +16,7 @@ from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
 from dataflow.expressions.keys import common_key_forms, key_form
 from dataflow.expressions.numbers import Numbers, scaled, text_of
-from dataflow.types import BOOL, FIXED_NAN, INT4, NUMERIC, TEXT, SqlType, fixed, sql_type
+from dataflow.types import BOOL, FIXED_NAN, FLOAT8, INT4, NUMERIC, TEXT, SqlType, fixed, sql_type
 
 units = st.one_of(
     st.integers(-(10**18) + 1, 10**18 - 1), st.integers(-1000, 1000), st.just(FIXED_NAN)
@@ -111,6 +111,21 @@ def test_floats_have_one_zero_and_one_nan() -> None:
     key, _ = compile_expression(form, NoEvaluator()).evaluate([column], 4)
     bits = key.values.view(np.int64).tolist()
     assert bits[0] == bits[1] and bits[2] == bits[3] == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"), [("-", 1), ("+", 1), ("@", 1), ("-", 2), ("+", 2), ("/", 2)]
+)
+def test_an_expression_computes_one_nan(function: str, arguments: int) -> None:
+    floats = tuple(ColumnRef(i, FLOAT8) for i in range(arguments))
+    infinite = Column.of("f", [np.nan, np.inf, -np.inf])
+    other = Column.of("f", [np.inf, np.inf if function != "+" else -np.inf, np.inf])
+    found, _ = compile_expression(Call(function, floats, FLOAT8), NoEvaluator()).evaluate(
+        [infinite, other], 3
+    )
+    nan = np.isnan(found.values)
+    assert nan[0]
+    assert set(found.values[nan].view(np.int64)) == {np.array([np.nan]).view(np.int64)[0]}
 
 
 def test_types_without_a_known_key() -> None:

@@ -1,0 +1,18 @@
+-- windows whose values or order are -NaN
+-- schema
+CREATE TABLE t0 (id integer PRIMARY KEY, g integer, a double precision);
+-- rows
+INSERT INTO t0 VALUES (1, 1, 'NaN'), (2, 1, 2.5), (3, 1, 'Infinity'), (4, 2, 'NaN'), (5, 2, '-Infinity'), (6, 3, 1), (7, 3, NULL);
+-- transaction
+UPDATE t0 SET a = 'NaN' WHERE id = 6;
+-- transaction
+DELETE FROM t0 WHERE id = 2;
+-- transaction
+INSERT INTO t0 VALUES (8, 1, '-Infinity'), (9, 4, '-0'), (10, 4, 'NaN');
+-- transaction
+UPDATE t0 SET a = 3 WHERE a = 'NaN' AND g < 3;
+-- transaction
+DELETE FROM t0 WHERE g = 3;
+-- query
+SELECT r1.id AS c0, rank() OVER (ORDER BY (- r1.a)) AS c1, max(- r1.a) OVER (PARTITION BY r1.g ORDER BY r1.id) AS c2, sum(r1.a) OVER (PARTITION BY r1.g ORDER BY r1.id) AS c3 FROM t0 r1;
+-- differed
