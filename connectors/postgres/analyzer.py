@@ -9,7 +9,7 @@ read-only.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,7 +26,7 @@ from dataflow.expressions.ir import Literal
 from dataflow.schema import Field, Relation
 from dataflow.sql.analysis import Analysis, Routine, Table
 from dataflow.sql.text import Token, one_query, position_of, tokens
-from dataflow.types import SqlType
+from dataflow.types import SqlType, TypeKind
 
 _VIEW = "tidemark_analysis"
 _CREATE = f"CREATE TEMP VIEW {_VIEW} AS "
@@ -57,6 +57,14 @@ LEFT JOIN LATERAL (
 ) a ON true
 WHERE p.oid = ANY (%s) ORDER BY 1
 """
+# A value of each type that an expression can be computed over; NULL would end it early.
+_PLAIN = {
+    **dict.fromkeys((TypeKind.INT2, TypeKind.INT4, TypeKind.INT8), "1"),
+    **dict.fromkeys((TypeKind.FLOAT4, TypeKind.FLOAT8, TypeKind.FIXED, TypeKind.DECIMAL), "1"),
+    **dict.fromkeys((TypeKind.TEXT, TypeKind.BPCHAR), "a"),
+    **dict.fromkeys((TypeKind.DATE, TypeKind.TIMESTAMP, TypeKind.TIMESTAMPTZ), "2000-01-01"),
+    TypeKind.BOOL: "t",
+}
 
 
 class PostgresAnalyzer:
@@ -133,6 +141,23 @@ class PostgresAnalyzer:
             part = expressions[begin : begin + _MOST_COLUMNS]
             types += [f.type for f in self._fields(_probe(columns, part))]
         return tuple(types)
+
+    def check_collations(self, columns: Sequence[SqlType], expressions: Sequence[str]) -> None:
+        """Computes each expression once, over plain values; see `Analyzer`."""
+        for expression in expressions:
+            try:
+                with self._step("the collation of a part of the query cannot be asked"):
+                    cursor = self._cursor()
+                    one_row = _row(columns, lambda type: _PLAIN.get(type.kind))
+                    cursor.execute(f"{_CREATE}SELECT ({expression}) IS NULL AS v FROM {one_row}")
+                    cursor.execute(
+                        "SET LOCAL search_path = ''; SET LOCAL transaction_read_only = on"
+                    )
+                    cursor.execute(f"SELECT * FROM pg_temp.{_VIEW}")
+            except SqlError as error:
+                # Another error is one of the values taken here.
+                if error.code == "sql.indeterminate_collation":
+                    raise
 
     def columns(self, columns: Sequence[SqlType], function: str) -> tuple[Field, ...]:
         """The columns of a function in FROM over c1, c2 ...; see `Analyzer`."""
@@ -339,10 +364,19 @@ def _column_type(type: SqlType) -> str:
 
 def _nulls(columns: Sequence[SqlType]) -> str:
     """A row of NULLs named c1, c2 ..."""
-    nulls = ", ".join(f"{_null(t)} AS c{i + 1}" for i, t in enumerate(columns))
-    return f"(SELECT {nulls}) AS s"
+    return _row(columns, lambda type: None)
 
 
-def _null(type: SqlType) -> str:
-    text = f"NULL::{type.name}"
-    return f"({text} COLLATE {type.collation})" if type.collation else text
+def _row(columns: Sequence[SqlType], text_of: Callable[[SqlType], str | None]) -> str:
+    """A row of constants named c1, c2 ..., each under the collation of its type."""
+    values = []
+    for i, type in enumerate(columns):
+        text = text_of(type)
+        value = f"{'NULL' if text is None else _literal(text)}::{type.name}"
+        collate = f" COLLATE {type.collation}" if type.collation else ""
+        values.append(f"({value}{collate}) AS c{i + 1}")
+    return f"(SELECT {', '.join(values)}) AS s"
+
+
+def _literal(text: str) -> str:
+    return "'" + text + "'"

@@ -81,6 +81,13 @@ class Analyzer(Protocol):
         """What an expression over c1, c2 ... calls, also beneath operators and casts."""
         ...
 
+    def check_collations(self, columns: Sequence[SqlType], expressions: Sequence[str]) -> None:
+        """SqlError for an expression over c1, c2 ... that PostgreSQL has no collation for.
+
+        It says so only when it compares two texts, in the middle of a query.
+        """
+        ...
+
     def columns(self, columns: Sequence[SqlType], function: str) -> tuple[Field, ...]:
         """The columns of an entry of FROM that calls functions over c1, c2 ..."""
         ...

@@ -69,6 +69,7 @@ class Scalars:
             self._gather(node, wanted)
         self._context.refuse_sets(wanted.values())
         self._ask_types(list(wanted))
+        self._check_collations(wanted)
         self._ask_constants(wanted)
 
     def resolve(self, nodes: Sequence[exp.Expr]) -> None:
@@ -156,6 +157,18 @@ class Scalars:
                     self._types[probe] = analyzer.types(columns, [probe])[0]
                 except SqlError:
                     self._types[probe] = None
+
+    def _check_collations(self, wanted: dict[str, exp.Expr]) -> None:
+        """Refuse what meets two collations and names none: it fails as soon as there are rows."""
+        mixed = []
+        for probe, node in wanted.items():
+            met = {
+                c.type.collation for a in self._atoms_in(node) for c in passed([self._atoms[id(a)]])
+            }
+            if len(met - {""}) > 1 and self._types.get(probe) is not None:
+                mixed.append(probe)
+        if mixed:
+            self._context.analyzer.check_collations([c.type for c in self._columns], mixed)
 
     def _ask_constants(self, wanted: dict[str, exp.Expr]) -> None:
         """Have PostgreSQL compute the largest subtrees without a column."""

@@ -5,17 +5,19 @@ Nondeterministic collations need ICU, citext its extension; enums are everywhere
 
 from __future__ import annotations
 
+import psycopg2
 import pytest
 
 from connectors.postgres.analyzer import PostgresAnalyzer
 from connectors.postgres.embedded import EmbeddedPostgres
+from dataflow.errors import SqlError
 from dataflow.types import TypeKind
 from storage.memory import MemoryStore
 from tests.equality.history import History, run_history
 from tests.harness import draw
 from tests.harness.postgres import Database, new_database
 from tests.harness.schemas.base import TableSpec, TestSchema
-from tests.sql.planning import SOURCE, plan
+from tests.sql.planning import SOURCE, plan, refusal
 
 COLLATION = """
 CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
@@ -124,6 +126,44 @@ def test_citext(every_database: Database) -> None:
 
 def test_enums(every_postgres: EmbeddedPostgres) -> None:
     check(every_postgres, ENUM, dict.fromkeys(("m", "n", "d"), MOODS), ENUMS)
+
+
+MIXED = """
+CREATE TABLE words (id integer PRIMARY KEY, n bigint, c text COLLATE "C", x text COLLATE "POSIX")"""
+UNCOLLATED = {
+    "order": "SELECT id FROM words WHERE x <= c",
+    "equality": "SELECT id FROM words WHERE upper(x) = c",
+    "beside a number": "SELECT id FROM words WHERE concat(x, n) < c || n::text",
+    "branch": "SELECT id, CASE WHEN n > 3 THEN x < c ELSE true END AS f FROM words",
+    "behind another condition": "SELECT w.id FROM words w CROSS JOIN (SELECT v.id FROM words v"
+    " WHERE v.x <= v.c) s WHERE NOT EXISTS (SELECT FROM words)",
+}
+COLLATED_ENOUGH = (
+    'SELECT id FROM words WHERE x <= c COLLATE "C"',
+    "SELECT id, length(x || c) AS n FROM words",
+    "SELECT id, x < 'm' AS x, c < 'm' AS c, x IS NULL OR c IS NULL AS e FROM words",
+)
+
+
+@pytest.mark.parametrize("query", UNCOLLATED.values(), ids=UNCOLLATED)
+def test_two_collations_and_none_named_are_refused(every_database: Database, query: str) -> None:
+    """PostgreSQL creates such a view, and fails when rows reach the comparison."""
+    every_database.execute(MIXED)
+    every_database.execute("INSERT INTO words VALUES (1, 5, 'b', 'a')")
+    if "EXISTS" not in query:
+        with pytest.raises(psycopg2.errors.IndeterminateCollation):
+            every_database.rows(query)
+    error = refusal(every_database, query)
+    assert error.code == "sql.indeterminate_collation"
+    assert isinstance(error, SqlError) and error.hint
+
+
+@pytest.mark.parametrize("query", COLLATED_ENOUGH)
+def test_two_collations_that_do_not_meet_are_planned(every_database: Database, query: str) -> None:
+    every_database.execute(MIXED)
+    every_database.execute("INSERT INTO words VALUES (1, 5, 'b', 'a')")
+    assert every_database.rows(query)
+    assert plan(every_database, query).root.fields[0].name == "id"
 
 
 def test_what_the_analyzer_says_of_types(every_database: Database) -> None:
