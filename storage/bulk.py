@@ -19,9 +19,9 @@ from rocksdict import DBCompressionType, IngestExternalFileOptions, Options, Rdi
 from storage.delta import Column, Delta, hash_columns
 from storage.layout import Layout
 from storage.pages import Selection, Tuning, cut, order_rows, verify
-from storage.runs import BULK_RUN, PAGE, arrangement_range, page_key
+from storage.run_writer import RunWriter
+from storage.runs import BULK_RUN, page_key
 from storage.store import ArrangementSpec, BulkFile, NegativeWeightError, StorageError, SumsSpec
-from storage.write_set import stored_keys
 
 _PARTITION_SHIFT = 32
 
@@ -96,25 +96,23 @@ class BulkWriter:
         StorageError state.mismatch: a row belongs to another partition; NegativeWeightError.
         """
         if not self._values:
-            return self._file(0, [], [])
+            return self._file(0, [])
         columns = [Column.concat(parts) for parts in zip(*self._columns, strict=True)]
         image = self._layout.image(columns, np.concatenate(self._values, axis=1))
         selection = order_rows(self._layout, image)
         if not len(selection.hits):
-            return self._file(0, [], [])
+            return self._file(0, [])
         self._check(image, selection)
         writer = SstFileWriter(raw_options(compress=True))
         writer.open(self.path)
-        first: list[int] = []
-        first_row: list[int] = []
         identity = identity_of(self.spec.name)
-        for number, page in enumerate(cut(self._layout, selection, self._tuning)):
-            place = self.partition << _PARTITION_SHIFT | number
-            writer[page_key(identity, BULK_RUN, place)] = page.sealed
-            first.append(page.first[0])
-            first_row.append(page.first[1])
+        first_number = self.partition << _PARTITION_SHIFT
+        run = RunWriter(writer.__setitem__, identity, BULK_RUN, first_number)
+        for page in cut(self._layout, selection, self._tuning):
+            run.add(page)
+        run.finish()
         writer.finish()
-        return self._file(len(selection.hits), first, first_row)
+        return self._file(len(selection.hits), run.first)
 
     def _check(self, image: np.ndarray, selection: Selection) -> None:
         hashes = self._layout.words_of(image)[0]
@@ -127,8 +125,8 @@ class BulkWriter:
             row = tuple(c.to_list()[0] for c in self._layout.columns(selection.hits[at : at + 1]))
             raise NegativeWeightError(self.spec.name, repr(row), int(selection.totals[at, 0]))
 
-    def _file(self, rows: int, first: list[int], first_row: list[int]) -> BulkFile:
-        hashes = np.array([first, first_row], np.uint64).tobytes()
+    def _file(self, rows: int, first: list[tuple[int, int]]) -> BulkFile:
+        hashes = np.array(first, np.uint64).reshape(-1, 2).T.tobytes()
         path = self.path if rows else ""
         return BulkFile(self.spec.name, path, self.partition, rows, len(first), hashes)
 
@@ -161,8 +159,9 @@ def read_file(
             take = IngestExternalFileOptions()
             take.set_move_files(True)
             db.ingest_external_file([copy], take)
-            keys = stored_keys(db, *arrangement_range(PAGE, identity_of(file.name)))
-            for key in keys:
+            identity = identity_of(file.name)
+            for number in page_numbers(file).tolist():
+                key = page_key(identity, BULK_RUN, number)
                 page = verify(db.get(key), layout, f'page of "{file.name}"')
                 hits = np.zeros((page.rows, 3), np.int64)
                 hits[:, 1] = page.address

@@ -1,23 +1,34 @@
 """The pages of all runs on disk that are in memory, within a budget of bytes.
 
 CLOCK: a page that a search touched since the hand last came by stays. Invariant: after `shrink`
-the pages held come to at most the budget; between two shrinks any page may be relied upon.
+the pages and filters held come to at most the budget; between two shrinks any page may be relied
+upon. Filters are not given up again: they are held while they fit into FILTER_SHARE of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 if TYPE_CHECKING:
     from storage.runs import Run
 
+FILTER_SHARE = 0.25
+
 
 class PageCache:
-    """Which pages are held; the bytes and addresses stand in the runs themselves."""
+    """Which pages are held; the bytes and addresses stand in the runs themselves.
+
+    pages_read: pages that had to be read from disk so far, a counter.
+    """
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
         self.used_bytes = 0
+        self.filter_bytes = 0
+        self.pages_read = 0
         self._entries: list[tuple[Run, int]] = []
         self._hand = 0
         self._stale = 0
@@ -34,14 +45,30 @@ class PageCache:
         self.used_bytes += len(sealed)
         self._entries.append((run, page))
 
+    def take_filters(self, run: Run, groups: Sequence[bytes | None]) -> None:
+        """Hold the filters of a run, given as stored, if there is room for them."""
+        size_bytes = sum(len(group or b"") for group in groups)
+        if self.has_room_for_filters(size_bytes):
+            run.take_filters(groups)
+            self.filter_bytes += size_bytes
+            self.used_bytes += size_bytes
+
+    def has_room_for_filters(self, size_bytes: int) -> bool:
+        """Whether so many bytes more of filters would be held."""
+        return self.filter_bytes + size_bytes <= FILTER_SHARE * self.budget_bytes
+
     def release(self, run: Run) -> None:
-        """Let go of all pages of a run that is no more."""
-        for page, sealed in enumerate(run.buffers):
-            if sealed is not None:
-                self.used_bytes -= len(sealed)
-                self._stale += 1
-                run.buffers[page] = None
-                run.addresses[page] = 0
+        """Let go of all pages and filters of a run that is no more."""
+        size_bytes = sum(map(len, run.groups))
+        self.filter_bytes -= size_bytes
+        self.used_bytes -= size_bytes
+        run.groups = []
+        run.filters[:] = 0
+        for page in np.flatnonzero(run.addresses).tolist():
+            self.used_bytes -= len(run.buffers[page] or b"")
+            self._stale += 1
+            run.buffers[page] = None
+        run.addresses[:] = 0
         if self._stale > 64 and 2 * self._stale > len(self._entries):
             self._entries = [(r, p) for r, p in self._entries if r.buffers[p] is not None]
             self._hand = 0

@@ -3,12 +3,14 @@
 Rows of one key hash stand together in each run, sorted by their row hashes, so equal rows of
 several runs are found by walking the runs side by side; their totals are added. Key hashes are
 uniform: every search starts from a guess and gallops. Invariant: a page that is not in memory
-(address 0) is reported, and then the answer is not to be used.
+(address 0) is reported, and then the answer is not to be used; unless its filter says that it
+does not hold the key.
 """
 
 import numpy as np
 from numba import njit
 
+from storage.filters import may_contain
 from storage.page_access import cell, row_count
 
 _LAST_HASH = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -96,21 +98,24 @@ def _page_of(first, start, stop, h):
 
 
 @njit(nogil=True, cache=True, forceinline=True)
-def _enter_run(h, stop, first, addresses, touched, places, r, cursors, c):
+def _enter_run(h, stop, first, addresses, touched, filters, places, r, cursors, c):
     """Point cursor c (page, row, stop page, address) at the first row of key hash h of run r.
 
     places[r]: (last page that begins below h, row of it to search from), moved to what is found.
     Returns 0 = there, 1 = no such row, 2 = page cursors[c, 0] is missing.
     """
     page = places[r, 0]
-    touched[page] = 1
     address = addresses[page]
     cursors[c, 0] = page
-    if address == 0:
+    rows = row = 0
+    if address != 0:
+        touched[page] = 1
+        rows = row_count(address)
+        row = _lower_bound(address, rows, places[r, 1], h)
+        places[r, 1] = row
+    elif filters[page] == 0 or may_contain(filters[page], h):
+        touched[page] = 1
         return 2
-    rows = row_count(address)
-    row = _lower_bound(address, rows, places[r, 1], h)
-    places[r, 1] = row
     if row == rows:
         page += 1
         row = 0
@@ -130,7 +135,9 @@ def _enter_run(h, stop, first, addresses, touched, places, r, cursors, c):
 
 
 @njit(nogil=True, cache=True, forceinline=True)
-def _locate(h, starts, first, addresses, touched, memory, places, cursors, missing) -> tuple:
+def _locate(
+    h, starts, first, addresses, touched, filters, memory, places, cursors, missing
+) -> tuple:
     """Point cursors at the rows of key hash h, one cursor for each run that has some.
 
     places int64[runs, 2]: where the last, lower hash was searched: (page or -1, row).
@@ -148,7 +155,7 @@ def _locate(h, starts, first, addresses, touched, memory, places, cursors, missi
             places[r, 1] = 0
         if first[page] > h:
             continue
-        state = _enter_run(h, stop, first, addresses, touched, places, r, cursors, found)
+        state = _enter_run(h, stop, first, addresses, touched, filters, places, r, cursors, found)
         if state == 0:
             found += 1
         elif state == 2:
@@ -266,7 +273,7 @@ def _probe_on(hashes, starts, pages, memory, value_at, scratch, out, at) -> tupl
     same arrays here, since rebinding one in a loop costs a count of references each time round.
     Returns at for the first key that found no room, or for the end.
     """
-    first, addresses, touched = pages
+    first, addresses, touched, filters = pages
     places, cursors, lost_here = scratch
     hits, totals, missing = out
     i, k, before, lost = at
@@ -287,7 +294,7 @@ def _probe_on(hashes, starts, pages, memory, value_at, scratch, out, at) -> tupl
         if lost + lost_here.shape[0] + 1 > missing.shape[0]:
             return i, k, before, lost
         found, new = _locate(
-            h, starts, first, addresses, touched, memory, places, cursors, lost_here
+            h, starts, first, addresses, touched, filters, memory, places, cursors, lost_here
         )
         for j in range(new):
             missing[lost + j, 0] = lost_here[j]
@@ -316,10 +323,11 @@ def _probe_on(hashes, starts, pages, memory, value_at, scratch, out, at) -> tupl
 def probe(hashes, starts, pages, memory, value_at, width):
     """Every row of all runs whose key hash is among n sorted hashes, equal rows added up.
 
-    pages: (first uint64, addresses int64, touched uint8) of all pages, run r having those from
-    starts[r] to starts[r + 1]; touched is set to 1 where a search came by. memory: addresses of
-    the runs that are one image. Returns (hits int64[k, 3]: index into hashes, address, row;
-    totals int64[k, width]; missing int64[m]: pages to bring in, then ask again).
+    pages: (first uint64, addresses int64, touched uint8, filters int64) of all pages, run r having
+    those from starts[r] to starts[r + 1]; touched is set to 1 where a search came by, filters are
+    addresses or 0. memory: addresses of the runs that are one image. Returns (hits int64[k, 3]:
+    index into hashes, address, row; totals int64[k, width]; missing int64[m]: pages to bring in,
+    then ask again).
     """
     runs = starts.shape[0] - 1 + memory.shape[0]
     places = np.zeros((runs, 2), np.int64)

@@ -34,7 +34,7 @@ from storage.runs import (
 from storage.store import ArrangementSpec, BulkFile, StorageError, SumsSpec
 from storage.write_set import WriteSet, stored_keys
 
-FORMAT = b"tidemark 3"
+FORMAT = b"tidemark 4"
 _FORMAT_KEY = b"f"
 _SPEC = b"a"
 _VALUE = b"v"

@@ -18,6 +18,7 @@ from storage.delta import Column
 from storage.layout import Layout
 from storage.page_cache import PageCache
 from storage.pages import Page, Selection, Tuning, cut, order_rows, seal_whole, verify
+from storage.run_writer import RunWriter
 from storage.runs import (
     BULK_RUN,
     LOG,
@@ -69,6 +70,8 @@ class RunSet:
     def _recover(self) -> None:
         entries = self._writes.scan(*arrangement_range(RUN, self.identity))
         runs = sorted((Run.decode(self._writes.get(key)) for key in entries), key=lambda r: r.age)
+        for run in runs:
+            self._read_filters(run)
         self._table.replace(0, 0, runs)
         self._next_run = max([r.identity for r in runs], default=BULK_RUN) + 1
         keys = self._writes.scan(*arrangement_range(LOG, self.identity))
@@ -153,28 +156,46 @@ class RunSet:
             self._check(selection)
         if len(selection.hits):
             pages = list(cut(self.layout, selection, self._tuning))
-            number = self._new_run()
-            for at, page in enumerate(pages):
-                self._writes.put(page_key(self.identity, number, at), page.sealed)
-            run = Run.of(number, number, self._net(selection.totals.T), pages)
+            writer = self._new_run()
+            for page in pages:
+                writer.add(page)
             end = len(self._table.runs)
-            self._enter_run(end, end, run, pages)
+            self._enter_run(end, end, writer, self._net(selection.totals.T), pages)
         self._set_memory([])
 
-    def _new_run(self) -> int:
+    def _new_run(self) -> RunWriter:
         self._next_run += 1
-        return self._next_run - 1
+        return RunWriter(self._writes.put, self.identity, self._next_run - 1)
 
-    def _enter_run(self, start: int, stop: int, run: Run, pages: Sequence[Page | None]) -> None:
-        """Put a run with these resident pages in the place of runs[start:stop]."""
+    def _enter_run(
+        self, start: int, stop: int, writer: RunWriter, net: int, pages: Sequence[Page | None]
+    ) -> None:
+        """Put the written run, with these resident pages, in the place of runs[start:stop]."""
+        replaced = self._table.runs[start:stop]
+        for run in replaced:
+            self._cache.release(run)
+            self._writes.remove_range(*run_pages(self.identity, run.identity))
+            self._writes.put(run_key(self.identity, run.identity), None)
+        writer.finish()
+        if not writer.first:
+            self._table.replace(start, stop, [])
+            return
+        run = writer.run(max((r.age for r in replaced), default=writer.identity), net)
+        self._cache.take_filters(run, writer.groups)
         for at, page in enumerate(pages):
             if page is not None:
                 self._cache.add(run, at, page.sealed, page.address)
         self._writes.put(run_key(self.identity, run.identity), run.encode())
-        self._table.replace(start, stop, [run] if len(run.numbers) else [])
+        self._table.replace(start, stop, [run])
+
+    def _read_filters(self, run: Run) -> None:
+        """Hold the filters of a stored run, as far as there is room for them."""
+        if self._cache.has_room_for_filters(run.rows // 8):
+            self._cache.take_filters(run, self._writes.read(run.group_keys(self.identity)))
 
     def ingest(self, run: Run) -> None:
-        """Take a run whose pages and directory are already stored as the only one."""
+        """Take a run whose pages, filters and directory are already stored as the only one."""
+        self._read_filters(run)
         self._table.replace(0, 0, [run])
 
     def discard(self) -> None:
@@ -212,8 +233,7 @@ class RunSet:
     def _merge_steps(self, start: int, stop: int) -> Iterator[int]:
         """Merge runs[start:stop]; yields the rows read after each step. Newer runs may come."""
         runs = self._table.runs[start:stop]
-        number = self._new_run()
-        pages: list[Page] = []
+        writer = self._new_run()
         kept: list[Page | None] = []
         net = kept_bytes = 0
         for window in _windows(runs, self._tuning.merge_pages):
@@ -222,23 +242,14 @@ class RunSet:
             if start == 0:
                 self._check(selection)
             for page in cut(self.layout, selection, self._tuning):
-                self._writes.put(page_key(self.identity, number, len(pages)), page.sealed)
+                writer.add(page)
                 resident = self._cache.has_room(kept_bytes + len(page.sealed))
                 kept_bytes += len(page.sealed) if resident else 0
                 kept.append(page if resident else None)
-                pages.append(page if resident else page._replace(sealed=b""))
             net += self._net(selection.totals.T)
             del alive
             yield max(len(selection.hits), 1)
-        for run in runs:
-            self._cache.release(run)
-            self._writes.remove_range(*run_pages(self.identity, run.identity))
-            self._writes.put(run_key(self.identity, run.identity), None)
-        if pages:
-            run = Run.of(number, max(r.age for r in runs), net, pages)
-            self._enter_run(start, stop, run, kept)
-        else:
-            self._table.replace(start, stop, [])
+        self._enter_run(start, stop, writer, net, kept)
 
     def _merged(self, segments: Sequence[Sequence[int]], window: np.ndarray) -> Selection:
         """Rows of runs given as page addresses, within the window, equal ones added up."""
@@ -316,6 +327,7 @@ class RunSet:
         for owner in np.unique(owners):
             run = self._table.runs[owner]
             pages = (missing[owners == owner] - self._table.starts[owner]).tolist()
+            self._cache.pages_read += len(pages)
             for at, page in zip(pages, self._read(run, pages), strict=True):
                 self._cache.add(run, at, page.sealed, page.address)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import xxhash
 
-from storage.pages import Page
+from storage.filters import GROUP, decode_group
 from storage.store import StorageError
 
 PAGE, RUN, LOG = b"p", b"r", b"l"
@@ -37,10 +37,15 @@ def page_key(identity: int, run: int, number: int) -> bytes:
     return struct.pack(">cQIQ", PAGE, identity, run, number)
 
 
+def filter_key(identity: int, run: int, last: int) -> bytes:
+    """Where the filters of the group of pages that ends with number `last` stand."""
+    return page_key(identity, run, last) + b"f"
+
+
 def run_pages(identity: int, run: int) -> tuple[bytes, bytes]:
-    """The keys of all pages of a run: [start, stop)."""
+    """The keys of all pages and filters of a run: [start, stop)."""
     start = struct.pack(">cQI", PAGE, identity, run)
-    return start, start + b"\xff" * 9
+    return start, start + b"\xff" * 10
 
 
 def log_key(identity: int, sequence: int) -> bytes:
@@ -53,15 +58,18 @@ class Run:
 
     numbers, first, first_row: uint64[pages]. rows: entries, retractions included; net: entries
     that add less those that take away. age orders the runs of an arrangement in time.
-    buffers, addresses, touched belong to the page cache.
+    buffers, addresses, touched belong to the page cache, and so do groups, the stored filters,
+    and filters, int64[pages] with the address of each page's one, 0 if it is not in memory.
     """
 
     __slots__ = (
         "addresses",
         "age",
         "buffers",
+        "filters",
         "first",
         "first_row",
+        "groups",
         "identity",
         "net",
         "numbers",
@@ -79,15 +87,26 @@ class Run:
         self.buffers: list[bytes | None] = [None] * len(numbers)
         self.addresses = np.zeros(len(numbers), np.int64)
         self.touched = np.zeros(len(numbers), np.uint8)
+        self.filters = np.zeros(len(numbers), np.int64)
+        self.groups: list[bytes] = []
 
-    @staticmethod
-    def of(identity: int, age: int, net: int, pages: Sequence[Page]) -> Run:
-        """The run of these pages, numbered from zero; none of them is in memory yet."""
-        counts = (sum(page.rows for page in pages), net)
-        run = Run(identity, age, counts, np.arange(len(pages), dtype=np.uint64))
-        run.first[:] = [page.first[0] for page in pages]
-        run.first_row[:] = [page.first[1] for page in pages]
-        return run
+    def group_keys(self, identity: int) -> list[bytes]:
+        """Where the filters of all pages stand, given the arrangement: a key for each group."""
+        return [filter_key(identity, self.identity, int(self.numbers[at])) for at in self._ends()]
+
+    def _ends(self) -> list[int]:
+        """The last page of each group."""
+        group = self.numbers // np.uint64(GROUP)
+        return [*np.flatnonzero(group[1:] != group[:-1]).tolist(), len(group) - 1]
+
+    def take_filters(self, groups: Sequence[bytes | None]) -> None:
+        """Use these stored filters, one value a group. StorageError state.corrupt."""
+        start = 0
+        for stored, end in zip(groups, self._ends(), strict=True):
+            where = f"filter of run {self.identity}"
+            self.filters[start : end + 1] = decode_group(stored, end + 1 - start, where)
+            start = end + 1
+        self.groups = [stored for stored in groups if stored is not None]
 
     def encode(self) -> bytes:
         """The directory entry."""
@@ -129,16 +148,18 @@ class RunTable:
         first = np.empty(pages, np.uint64)
         addresses = np.empty(pages, np.int64)
         touched = np.empty(pages, np.uint8)
+        filters = np.empty(pages, np.int64)
         at = 0
         for run in self.runs:
             end = at + len(run.numbers)
             first[at:end] = run.first
             addresses[at:end] = run.addresses
             touched[at:end] = run.touched
+            filters[at:end] = run.filters
             run.addresses = addresses[at:end]
             run.touched = touched[at:end]
             at = end
-        self.pages = (first, addresses, touched)
+        self.pages = (first, addresses, touched, filters)
 
     def locate(self, page: int) -> tuple[Run, int]:
         """The run, and the page within it, of a position in the flat arrays."""

@@ -110,6 +110,7 @@ def test_the_cache_keeps_its_budget(tmp_path, budget):
         arrangement.apply(delta_of("is", [((at * 200 + n, b"x" * 20), 1) for n in range(200)]))
         runs = arrangement.runs
         held = sum(len(b) for run in runs._table.runs for b in run.buffers if b is not None)
+        held += sum(len(group) for run in runs._table.runs for group in run.groups)
         assert held == store.cache.used_bytes <= budget
         keys = [rng.randrange(at * 200 + 200) for _ in range(600)]
         index, rows = arrangement.lookup([Column.of("i", keys)])

@@ -139,11 +139,12 @@ def test_one_service_at_a_time(tmp_path):
     RocksStore(tmp_path).close()
 
 
-def test_other_format_is_refused(tmp_path):
+@pytest.mark.parametrize("other", [b"tidemark 3", b"tidemark 999"])
+def test_other_format_is_refused(tmp_path, other):
     store = RocksStore(tmp_path)
-    store._db[b"f"] = b"tidemark 999"
+    store._db[b"f"] = other
     store.close()
-    with pytest.raises(StorageError, match=r"state\.format"):
+    with pytest.raises(StorageError, match=rf"state\.format.*{other.decode()}.*tidemark 4"):
         RocksStore(tmp_path)
 
 

@@ -1,0 +1,65 @@
+"""Writes the pages of a new run one after the other, and the filters of each group of them.
+
+A filter group stands right behind the last page it covers. Invariant: the run exists only once
+its directory entry does; what a writer has put before that is a left-over without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from storage.filters import GROUP, encode_group, filter_of
+from storage.pages import Page
+from storage.runs import Run, filter_key, page_key
+
+
+class RunWriter:
+    """Takes pages in row order. put: where keys and values go; first_number: of its first page."""
+
+    def __init__(
+        self,
+        put: Callable[[bytes, bytes], None],
+        identity: int,
+        run: int,
+        first_number: int = 0,
+    ) -> None:
+        self.identity = run
+        self.rows = 0
+        self.first: list[tuple[int, int]] = []
+        self.groups: list[bytes] = []
+        self._put = put
+        self._arrangement = identity
+        self._first_number = first_number
+        self._filters: list[np.ndarray] = []
+
+    def add(self, page: Page) -> None:
+        """Put the next page."""
+        number = self._first_number + len(self.first)
+        self._put(page_key(self._arrangement, self.identity, number), page.sealed)
+        self._filters.append(filter_of(page.address))
+        self.first.append(page.first)
+        self.rows += page.rows
+        if len(self._filters) == GROUP:
+            self._put_group()
+
+    def _put_group(self) -> None:
+        group = encode_group(self._filters)
+        last = self._first_number + len(self.first) - 1
+        self._put(filter_key(self._arrangement, self.identity, last), group)
+        self.groups.append(group)
+        self._filters = []
+
+    def finish(self) -> None:
+        """Put the filters of the last pages."""
+        if self._filters:
+            self._put_group()
+
+    def run(self, age: int, net: int) -> Run:
+        """The finished run; none of its pages and filters is in memory yet."""
+        numbers = np.arange(len(self.first), dtype=np.uint64) + np.uint64(self._first_number)
+        run = Run(self.identity, age, (self.rows, net), numbers)
+        if self.first:
+            run.first[:], run.first_row[:] = np.array(self.first, np.uint64).T
+        return run
