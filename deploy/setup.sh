@@ -109,5 +109,6 @@ is_done && exit 0
 install_java
 make_venv
 install_postgres
+.venv/bin/python -m service.kernels --show
 wanted >"$stamp"
 say "done: .venv/bin/tidemark"

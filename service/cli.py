@@ -41,6 +41,7 @@ def serve(
     log_level: Annotated[str | None, typer.Option()] = None,
 ) -> None:
     """Run the service. Every option can also be set as TIDEMARK_<OPTION>."""
+    from service import kernels
     from service.doctor import check_service
     from service.log import configure
     from service.supervisor import Supervisor
@@ -62,6 +63,10 @@ def serve(
         _print_problem(problem.code, str(problem.what), problem.detail, problem.hint)
     if problems:
         raise typer.Exit(1)
+    try:
+        kernels.ensure(settings.state, kernels.show_on_terminal)
+    except TidemarkError as error:
+        _fail(error.code, str(error.what), error.hint)
     Supervisor(settings).run()
 
 

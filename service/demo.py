@@ -28,6 +28,7 @@ from rich.text import Text
 
 from connectors.postgres.embedded import EmbeddedPostgres, free_port
 from connectors.postgres.session import connect
+from service import kernels
 from service.demo_shop import VIEWS, Shop
 from service.settings import PREFIX
 
@@ -102,6 +103,7 @@ class Demo:
             self._say(f"private PostgreSQL {server.version} on port {server.port}")
             self._say(f"filling {self._size.customers:,} customers, {self._size.orders:,} orders")
             shop.fill()
+            kernels.ensure(Path(folder) / "state", kernels.show_on_terminal)
             with self._service(dsn, Path(folder)):
                 self._create_views()
                 shop.start_traffic(TRANSACTIONS_PER_S)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from connectors.sink import SinkEpoch
+from service.log import log
 
 FILE = "pipeline.json"
 _WINDOW = 2_000
@@ -31,6 +32,7 @@ class PipelineMetrics:
         self.transactions = 0
         self.epochs_written = 0
         self.rows_written = 0
+        self.kernels_compiled = 0
         self.position = 0
         self.source_position = 0
         self.source_error = ""
@@ -54,6 +56,11 @@ class PipelineMetrics:
         if epoch.commit_time_us:
             self._freshness_ms.append(max(0.0, time.time() * 1000 - epoch.commit_time_us / 1000))
 
+    def kernel_compiled(self, kernel: str) -> None:
+        """Count a kernel that was not compiled ahead: an epoch has waited for it."""
+        self.kernels_compiled += 1
+        log.warning("kernel.compiled_late", kernel=kernel)
+
     def snapshot(self) -> dict[str, Any]:
         """All figures as plain values."""
         return {
@@ -64,6 +71,7 @@ class PipelineMetrics:
             "transactions_total": self.transactions,
             "epochs_written_total": self.epochs_written,
             "rows_written_total": self.rows_written,
+            "kernels_compiled_total": self.kernels_compiled,
             "position": self.position,
             "source_position": self.source_position,
             "source_error": self.source_error,

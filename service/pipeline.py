@@ -17,6 +17,7 @@ from connectors.sink import Progress, SinkEpoch
 from connectors.source import SourceBatch
 from dataflow.errors import SourceError, TemporaryError, TidemarkError, ViewError
 from dataflow.schema import Relation
+from service import kernels
 from service.build import ViewBuild, whole
 from service.desk import Desk
 from service.engine import Engine, ViewDefinition
@@ -45,6 +46,7 @@ class Pipeline:
         self._parts = parts
         self._is_stopping = False
         self._metrics = PipelineMetrics(settings.state)
+        kernels.watch(self._metrics.kernel_compiled)
         self._store = parts.open_store()
         self._engine = Engine(self._store, parts.evaluator(), parts.source.name)
         self._sink = parts.sink()

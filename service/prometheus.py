@@ -14,6 +14,7 @@ _PIPELINE = {
     "transactions_total": "source transactions stepped since the pipeline started",
     "epochs_written_total": "epochs committed in the sink since the pipeline started",
     "rows_written_total": "view changes committed in the sink since the pipeline started",
+    "kernels_compiled_total": "kernels compiled while views waited, since the pipeline started",
     "rss_peak_bytes": "peak resident memory of the pipeline process",
 }
 

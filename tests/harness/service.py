@@ -16,7 +16,7 @@ import psutil
 
 from connectors.postgres.embedded import free_port
 
-READY_S = 60.0
+READY_S = 300.0  # a machine that has just been set up compiles first
 
 
 class RunningService:

@@ -1,0 +1,83 @@
+"""Oracle: numba itself, asked what a kernel was compiled for and whether it compiled or loaded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service import kernels
+from service.metrics import PipelineMetrics
+
+
+def test_types_are_read_as_they_are_written() -> None:
+    lines = kernels.listed()
+    assert len(lines) > 100
+    for module, kernel, types in lines:
+        written = ", ".join(kernels._text(t) for t in kernels._signature(types))
+        assert written == types, f"{module}.{kernel}"
+
+
+def test_what_a_kernel_may_hold_inlined() -> None:
+    sources = {
+        "a": b"from b import f\nimport numpy",
+        "b": b"from c import g",
+        "c": b"x = 1",
+        "d": b"from b import f",
+    }
+    assert kernels._closure("a", sources) == {"a", "b", "c"}
+    assert kernels._closure("c", sources) == {"c"}
+
+
+SCRIPT = """
+from pathlib import Path
+import numpy as np
+from service import kernels
+kernels.LIST = Path("list.txt")
+kernels.LIST.write_text("storage.kernels.gone(int64)\\n{line}\\n")
+shown, late = [], []
+kernels.watch(late.append)
+stamp = kernels.compile_all(lambda done, total: shown.append((done, total)))
+assert shown == [(0, 2), (1, 2), (2, 2)], shown
+print(len([name for name in late if name.endswith(".{kernel}")]))
+if {is_changed}:
+    name = '"storage.page_kernels": "'
+    stamp.write_text(stamp.read_text().replace(name, name + "x"))
+"""
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_compiled_once_and_again_when_sources_change(tmp_path: Path, is_changed: bool) -> None:
+    kernel, types = next(
+        (kernel, types)
+        for module, kernel, types in kernels.listed()
+        if module == "storage.page_kernels"
+    )
+    line = f"storage.page_kernels.{kernel}({types})"
+    script = SCRIPT.format(line=line, kernel=kernel, is_changed=is_changed)
+    environment = {
+        **os.environ,
+        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    compiled = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env=environment,
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+        for _ in range(2)
+    ]
+    assert compiled == ["1", "1" if is_changed else "0"]
+
+
+def test_a_late_kernel_is_counted(tmp_path: Path) -> None:
+    metrics = PipelineMetrics(tmp_path)
+    metrics.kernel_compiled("storage.kernels.fold")
+    assert metrics.snapshot()["kernels_compiled_total"] == 1
