@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from storage.delta import Column, Delta, equal_rows, hash_columns
-from storage.layout import HEAP_LIMIT_BYTES
+from storage.layout import IMAGE_LIMIT_BYTES
 from storage.pages import Selection
 from storage.run_set import RunSet
 from storage.store import ArrangementSpec, SumsSpec
@@ -52,10 +52,11 @@ class RocksArrangement:
 
     def apply(self, delta: Delta) -> None:
         """Add the weights of delta's rows to the state. Delta need not be consolidated."""
-        if len(delta) > 1 and self.runs.layout.heap_bytes(delta.columns) > HEAP_LIMIT_BYTES:
-            half = len(delta) // 2
+        n = len(delta)
+        if n > 1 and self.runs.layout.image_bytes(delta.columns, n) > IMAGE_LIMIT_BYTES:
+            half = n // 2
             self.apply(delta.slice(0, half))
-            self.apply(delta.slice(half, len(delta)))
+            self.apply(delta.slice(half, n))
             return
         self.runs.add(delta.columns, delta.weights.reshape(1, -1))
 
@@ -95,7 +96,7 @@ class RocksSums:
     def add(self, keys: Sequence[Column], sums: np.ndarray) -> None:
         """Add int64[width, n] to the vectors of n keys."""
         n = sums.shape[1]
-        if n > 1 and self.runs.layout.heap_bytes(keys) > HEAP_LIMIT_BYTES:
+        if n > 1 and self.runs.layout.image_bytes(keys, n) > IMAGE_LIMIT_BYTES:
             half = n // 2
             self.add([key.slice(0, half) for key in keys], sums[:, :half])
             self.add([key.slice(half, n) for key in keys], sums[:, half:])

@@ -16,6 +16,7 @@ import numpy as np
 import xxhash
 from rocksdict import DBCompressionType, IngestExternalFileOptions, Options, Rdict, SstFileWriter
 
+from storage import page_kernels
 from storage.delta import Column, Delta, hash_columns
 from storage.layout import Layout
 from storage.pages import Selection, Tuning, cut, order_rows, verify
@@ -115,7 +116,7 @@ class BulkWriter:
         return self._file(len(selection.hits), run.first)
 
     def _check(self, image: np.ndarray, selection: Selection) -> None:
-        hashes = self._layout.words_of(image)[0]
+        hashes = self._layout.hashes_of(image)
         ends = np.array([hashes.min(), hashes.max()], np.uint64)
         if (partition_of(ends, self.partitions) != self.partition).any():
             detail = f'rows of "{self.spec.name}" outside of partition {self.partition}'
@@ -163,10 +164,8 @@ def read_file(
             for number in page_numbers(file).tolist():
                 key = page_key(identity, BULK_RUN, number)
                 page = verify(db.get(key), layout, f'page of "{file.name}"')
-                hits = np.zeros((page.rows, 3), np.int64)
-                hits[:, 1] = page.address
-                hits[:, 2] = np.arange(page.rows)
-                words = layout.words_of(np.frombuffer(page.sealed, np.uint64))
-                yield layout.columns(hits), words[layout.value_at :].view(np.int64).copy()
+                hits = page_kernels.hits_of(page.address, np.arange(page.rows))
+                values = layout.values_of(np.frombuffer(page.sealed, np.uint64))
+                yield layout.columns(hits), np.ascontiguousarray(values)
         finally:
             db.close()

@@ -27,6 +27,7 @@ _KINDS = {"i": KIND_INT, "f": KIND_FLOAT, "b": KIND_BOOL}
 _SEED_FIRST = 0x7469_6465
 _SEED_SECOND = 0x6D61_726B
 SEEDS = (_SEED_FIRST, _SEED_SECOND)
+_SEED_PAIR = np.array(SEEDS, np.uint64)
 
 
 class Column:
@@ -153,21 +154,27 @@ def hash_columns(columns: Sequence[Column], n: int, seed: int = _SEED_FIRST) -> 
     Equal bits give equal hashes, so keys are brought to normal form (1.50 = 1.5, -0.0 = 0.0)
     before they come here. Part of the format on disk.
     """
-    hashes = np.full(n, seed, np.uint64)
+    return _hashed(columns, n, np.array([seed], np.uint64))[0]
+
+
+def row_hashes(columns: Sequence[Column], n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two independent uint64[n] hashes: 128 bits that stand for the identity of a row."""
+    first, second = _hashed(columns, n, _SEED_PAIR)
+    return first, second
+
+
+def _hashed(columns: Sequence[Column], n: int, seeds: np.ndarray) -> np.ndarray:
+    hashes = np.empty((len(seeds), n), np.uint64)
+    hashes[:] = seeds.reshape(-1, 1)
     for column in columns:
         valid = _NO_MASK if column.valid is None else column.valid
         if column.data is not None:
-            kernels.mix_bytes(hashes, column.values, column.data, valid, np.uint64(seed))
+            kernels.mix_bytes(hashes, column.values, column.data, valid, seeds)
         elif column.values.dtype == np.bool_:
             kernels.mix_fixed(hashes, column.values.astype(np.uint64), valid)
         else:
             kernels.mix_fixed(hashes, np.ascontiguousarray(column.values).view(np.uint64), valid)
     return hashes
-
-
-def row_hashes(columns: Sequence[Column], n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two independent uint64[n] hashes: 128 bits that stand for the identity of a row."""
-    return hash_columns(columns, n), hash_columns(columns, n, _SEED_SECOND)
 
 
 def group_rows(columns: Sequence[Column], n: int) -> tuple[np.ndarray, np.ndarray]:

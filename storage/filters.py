@@ -14,7 +14,8 @@ import numpy as np
 import xxhash
 from numba import njit
 
-from storage.page_access import cell, row_count, word_at
+from storage.page_access import key_hash, row_count
+from storage.raw_memory import word_at
 from storage.store import StorageError
 
 GROUP = 64
@@ -49,14 +50,14 @@ def filter_of(address):
     rows = row_count(address)
     keys = 1
     for row in range(1, rows):
-        keys += cell(address, rows, 0, row) != cell(address, rows, 0, row - 1)
+        keys += key_hash(address, row) != key_hash(address, row - 1)
     words = (keys * _BITS_A_KEY + 63) // 64
     out = np.zeros(1 + words, np.uint64)
     bits = np.uint64(64 * words)
     out[0] = bits
     for row in range(rows):
-        h = cell(address, rows, 0, row)
-        if row > 0 and h == cell(address, rows, 0, row - 1):
+        h = key_hash(address, row)
+        if row > 0 and h == key_hash(address, row - 1):
             continue
         for probe in range(_PROBES):
             bit = _bit(h, probe, bits)

@@ -8,6 +8,8 @@ XXH64 for bytes (the published specification). They are part of the format on di
 import numpy as np
 from numba import njit
 
+from storage.raw_memory import address_of, byte_at, copy_bytes, equal_at, half_at, word_at
+
 _P1 = np.uint64(0x9E3779B185EBCA87)
 _P2 = np.uint64(0xC2B2AE3D27D4EB4F)
 _P3 = np.uint64(0x165667B19E3779F9)
@@ -34,22 +36,6 @@ def splitmix(x):
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _load64(data, at):
-    x = np.uint64(0)
-    for j in range(8):
-        x |= np.uint64(data[at + j]) << np.uint64(8 * j)
-    return x
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _load32(data, at):
-    x = np.uint64(0)
-    for j in range(4):
-        x |= np.uint64(data[at + j]) << np.uint64(8 * j)
-    return x
-
-
-@njit(nogil=True, cache=True, inline="always")
 def _round(acc, lane):
     return _rotl(acc + lane * _P2, 31) * _P1
 
@@ -60,33 +46,34 @@ def _merge(acc, lane):
 
 
 @njit(nogil=True, cache=True)
-def xxh64(data, start, end, seed):
-    """XXH64 of data[start:end] (uint8) with a uint64 seed."""
-    at = start
-    if end - start >= 32:
+def xxh64(start, size, seed):
+    """XXH64 of size bytes at an address, with a uint64 seed."""
+    at = np.int64(start)
+    end = at + size
+    if size >= 32:
         a = seed + _P1 + _P2
         b = seed + _P2
         c = seed
         d = seed - _P1
         while at + 32 <= end:
-            a = _round(a, _load64(data, at))
-            b = _round(b, _load64(data, at + 8))
-            c = _round(c, _load64(data, at + 16))
-            d = _round(d, _load64(data, at + 24))
+            a = _round(a, word_at(at))  # pyright: ignore
+            b = _round(b, word_at(np.int64(at + 8)))  # pyright: ignore
+            c = _round(c, word_at(np.int64(at + 16)))  # pyright: ignore
+            d = _round(d, word_at(np.int64(at + 24)))  # pyright: ignore
             at += 32
         h = _rotl(a, 1) + _rotl(b, 7) + _rotl(c, 12) + _rotl(d, 18)
         h = _merge(_merge(_merge(_merge(h, a), b), c), d)
     else:
         h = seed + _P5
-    h += np.uint64(end - start)
+    h += np.uint64(size)
     while at + 8 <= end:
-        h = _rotl(h ^ _round(np.uint64(0), _load64(data, at)), 27) * _P1 + _P4
+        h = _rotl(h ^ _round(np.uint64(0), word_at(at)), 27) * _P1 + _P4  # pyright: ignore
         at += 8
     if at + 4 <= end:
-        h = _rotl(h ^ (_load32(data, at) * _P1), 23) * _P2 + _P3
+        h = _rotl(h ^ (np.uint64(half_at(at)) * _P1), 23) * _P2 + _P3  # pyright: ignore
         at += 4
     while at < end:
-        h = _rotl(h ^ (np.uint64(data[at]) * _P5), 11) * _P1
+        h = _rotl(h ^ (np.uint64(byte_at(at)) * _P5), 11) * _P1  # pyright: ignore
         at += 1
     h = (h ^ (h >> np.uint64(33))) * _P2
     h = (h ^ (h >> np.uint64(29))) * _P3
@@ -107,24 +94,37 @@ def fold_null(h):
 
 @njit(nogil=True, cache=True)
 def mix_fixed(hashes, values, valid):
-    """Fold one fixed-width column (bits as uint64) into hashes; an empty `valid` means no NULLs."""
+    """Fold one fixed-width column (bits as uint64) into uint64[k, n] hashes, one row a seed.
+
+    An empty `valid` means no NULLs.
+    """
     nullable = valid.shape[0] > 0
-    for i in range(hashes.shape[0]):
+    for i in range(hashes.shape[1]):
         if nullable and not valid[i]:
-            hashes[i] = fold_null(hashes[i])
+            for s in range(hashes.shape[0]):
+                hashes[s, i] = fold_null(hashes[s, i])
         else:
-            hashes[i] = fold(hashes[i], splitmix(values[i]))
+            mixed = splitmix(values[i])
+            for s in range(hashes.shape[0]):
+                hashes[s, i] = fold(hashes[s, i], mixed)
 
 
 @njit(nogil=True, cache=True)
-def mix_bytes(hashes, offsets, data, valid, seed):
-    """Fold one column of byte strings into hashes; an empty `valid` means no NULLs."""
+def mix_bytes(hashes, offsets, data, valid, seeds):
+    """Fold one column of byte strings into uint64[k, n] hashes, one row for each of the seeds.
+
+    An empty `valid` means no NULLs.
+    """
     nullable = valid.shape[0] > 0
-    for i in range(hashes.shape[0]):
-        if nullable and not valid[i]:
-            hashes[i] = fold_null(hashes[i])
-        else:
-            hashes[i] = fold(hashes[i], xxh64(data, offsets[i], offsets[i + 1], seed))
+    base = address_of(data)
+    for i in range(hashes.shape[1]):
+        start = offsets[i]
+        size = offsets[i + 1] - start
+        for s in range(hashes.shape[0]):
+            if nullable and not valid[i]:
+                hashes[s, i] = fold_null(hashes[s, i])
+            else:
+                hashes[s, i] = fold(hashes[s, i], xxh64(base + start, size, seeds[s]))
 
 
 @njit(nogil=True, cache=True)
@@ -138,31 +138,28 @@ def take_bytes(offsets, data, index):
         total += offsets[i + 1] - offsets[i]
         out_offsets[k + 1] = total
     out = np.empty(total, np.uint8)
-    at = 0
+    source = address_of(data)
+    target = address_of(out)
     for k in range(index.shape[0]):
-        i = index[k]
-        for j in range(offsets[i], offsets[i + 1]):
-            out[at] = data[j]
-            at += 1
+        start = offsets[index[k]]
+        at = out_offsets[k]
+        copy_bytes(target + at, source + start, out_offsets[k + 1] - at)
     return out_offsets, out
 
 
 @njit(nogil=True, cache=True)
 def equal_bytes(left_offsets, left_data, left_index, right_offsets, right_data, right_index, out):
     """Clear out[k] where string left_index[k] differs from string right_index[k]."""
+    left = address_of(left_data)
+    right = address_of(right_data)
     for k in range(left_index.shape[0]):
         i = left_index[k]
         j = right_index[k]
-        size = left_offsets[i + 1] - left_offsets[i]
-        if size != right_offsets[j + 1] - right_offsets[j]:
-            out[k] = False
-            continue
         a = left_offsets[i]
         b = right_offsets[j]
-        for t in range(size):
-            if left_data[a + t] != right_data[b + t]:
-                out[k] = False
-                break
+        size = left_offsets[i + 1] - a
+        if size != right_offsets[j + 1] - b or not equal_at(left + a, right + b, size):
+            out[k] = False
 
 
 @njit(nogil=True, cache=True)

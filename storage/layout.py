@@ -1,10 +1,12 @@
 """Layout: how rows of given columns lie in a page image, and back.
 
-An image is uint64 words: a header (magic and version, checksum, rows, shape), then for each word
-of a row one array[rows] (key hash, two row hashes, NULL bits of 64 columns each, the columns, and
-last the values that add up: one weight, or the sums), then the heap of all byte strings. A column
-is its 8 bytes, or start << 32 | length in the heap. Invariant: rows that are equal have equal
-hashes, and rows with equal hashes (128 bits) are taken for equal. Part of the format on disk.
+An image is uint64 words: a header (magic and version, checksum, rows with the words of a record,
+shape), the key hashes of all rows in one array, which is searched, then a record for each row,
+which is read as a whole (two row hashes, NULL bits of 64 columns each, the columns, and last the
+values that add up: one weight, or the sums), then the heap of all byte strings. A column is its 8
+bytes, or start << 32 | length, start in bytes from the image's begin. Invariant: rows that are
+equal have equal hashes, and rows with equal hashes (128 bits) are taken for equal. Part of the
+format on disk.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ from storage.delta import KIND_BOOL, KIND_BYTES, KIND_FLOAT, SEEDS, Column
 from storage.page_access import HASHES, HEADER
 from storage.store import ArrangementSpec, StorageError, SumsSpec
 
-VERSION = 1
+VERSION = 2
 MAGIC = 0x5469_6465_6D6B << 16  # "Tidemk", then 16 bits of version
-HEAP_LIMIT_BYTES = 1 << 30
+IMAGE_LIMIT_BYTES = 1 << 30
 _SEEDS = np.array(SEEDS, np.uint64)
+_ROWS = np.uint64(0xFFFFFFFF)
 
 
 class Layout:
@@ -39,7 +42,8 @@ class Layout:
         self.masks = (columns + 63) // 64
         self.column_at = HASHES + self.masks
         self.value_at = self.column_at + columns
-        self.words = self.value_at + width
+        self.stride = self.value_at + width
+        self.row_bytes = 8 * (self.stride + 1)
         self.is_bytes = np.array([k == KIND_BYTES for k in kinds], np.bool_)
         self.byte_columns = np.flatnonzero(self.is_bytes)
         self.byte_words = self.byte_columns + self.column_at
@@ -58,19 +62,23 @@ class Layout:
         ends = (columns[c].values for c in self.byte_columns.tolist())
         return sum(int(v[-1] - v[0]) for v in ends)
 
+    def image_bytes(self, columns: Sequence[Column], rows: int) -> int:
+        """About what an image of n rows with these columns takes."""
+        return self.row_bytes * rows + self.heap_bytes(columns)
+
     def image(self, columns: Sequence[Column], values: np.ndarray) -> np.ndarray:
         """An unsorted, unsealed image of n rows: columns, and int64[width, n] values."""
         n = values.shape[1]
         heap_bytes = self.heap_bytes(columns)
-        if heap_bytes >= 1 << 32:
-            raise StorageError("state.format", f"{heap_bytes} bytes of strings in one image")
+        at = 8 * HEADER + self.row_bytes * n
+        if at + heap_bytes >= 1 << 32:
+            raise StorageError("state.format", f"{at + heap_bytes} bytes in one image")
         image = self.blank(n, heap_bytes)
-        words = image[HEADER : HEADER + self.words * n].reshape(self.words, n)
-        heap = image[HEADER + self.words * n :].view(np.uint8)
-        words[HASHES : self.column_at] = 0
-        at = 0
+        records = self.records_of(image)
+        heap = image.view(np.uint8)
+        records[:, HASHES : self.column_at] = 0
         for c, column in enumerate(columns):
-            out = words[self.column_at + c]
+            out = records[:, self.column_at + c]
             if column.data is not None:
                 start, stop = int(column.values[0]), int(column.values[-1])
                 page_kernels.pack_bytes(column.values, at, out)
@@ -81,29 +89,39 @@ class Layout:
             else:
                 out[:] = column.values.view(np.uint64)
             if column.valid is not None:
-                words[HASHES + c // 64] |= (~column.valid).astype(np.uint64) << np.uint64(c % 64)
-        words[self.value_at :] = values.view(np.uint64)
-        page_kernels.hash_rows(words, heap, self.key, self.masks, self.is_bytes, _SEEDS)
+                nulls = (~column.valid).astype(np.uint64) << np.uint64(c % 64)
+                records[:, HASHES + c // 64] |= nulls
+        records[:, self.value_at :] = values.T.view(np.uint64)
+        page_kernels.hash_rows(image, n, self.key, self.masks, self.is_bytes, _SEEDS)
         return image
 
     def blank(self, rows: int, heap_bytes: int) -> np.ndarray:
         """An image with its header but no rows yet; the padding of the heap is zero."""
-        image = np.empty(HEADER + self.words * rows + (heap_bytes + 7) // 8, np.uint64)
+        image = np.empty(HEADER + (self.stride + 1) * rows + (heap_bytes + 7) // 8, np.uint64)
         image[0] = MAGIC | VERSION
         image[1] = 0
-        image[2] = rows
+        image[2] = self.stride << 32 | rows
         image[3] = self.shape
         if heap_bytes % 8:
             image[-1] = 0
         return image
 
-    def words_of(self, image: np.ndarray) -> np.ndarray:
-        """uint64[words, rows]: the rows of an image, as a view."""
-        rows = int(image[2])
-        return image[HEADER : HEADER + self.words * rows].reshape(self.words, rows)
+    def hashes_of(self, image: np.ndarray) -> np.ndarray:
+        """uint64[rows]: the key hashes of an image, as a view."""
+        return image[HEADER : HEADER + int(image[2] & _ROWS)]
+
+    def records_of(self, image: np.ndarray) -> np.ndarray:
+        """uint64[rows, stride]: the records of an image, as a view."""
+        rows = int(image[2] & _ROWS)
+        start = HEADER + rows
+        return image[start : start + self.stride * rows].reshape(rows, self.stride)
+
+    def values_of(self, image: np.ndarray) -> np.ndarray:
+        """int64[width, rows]: the values that add up, as a view."""
+        return self.records_of(image)[:, self.value_at :].view(np.int64).T
 
     def columns(self, hits: np.ndarray) -> list[Column]:
-        """The columns of rows named by hits int64[k, 3]: (any, address of the image, row)."""
+        """The columns of rows named by hits, as `storage.page_kernels` describes them."""
         if not self.kinds:
             return []
         words = page_kernels.gather_words(hits, HASHES, self.masks + len(self.kinds))
@@ -115,7 +133,7 @@ class Layout:
             if nulls[c // 64] >> (c % 64) & 1:
                 valid = (words[c // 64] >> np.uint64(c % 64)) & np.uint64(1) == 0
             if kind == KIND_BYTES:
-                offsets, heap = page_kernels.gather_bytes(hits, word, self.words)
+                offsets, heap = page_kernels.gather_bytes(hits, word)
                 out.append(Column(offsets, valid, heap))
             elif kind == KIND_BOOL:
                 out.append(Column(word.astype(np.bool_), valid))

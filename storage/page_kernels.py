@@ -1,14 +1,19 @@
 """Compiled loops that make page images and take rows out of them.
 
-Rows are named by hits: int64[k, 3] of (index, page address, row). Invariant: the caller keeps
-every image alive for the whole call, and a loop writes only to the arrays it is given to fill.
+Rows are named by hits: int64[k, 4] of (index, page address, row, record address). Invariant: the
+caller keeps every image alive for the whole call, and a loop writes only to the arrays it is given
+to fill.
 """
 
 import numpy as np
 from numba import njit
 
 from storage.kernels import fold, fold_null, splitmix, xxh64
-from storage.page_access import HASHES, HEADER, byte_at, cell, row_count
+from storage.page_access import HASHES, HEADER, key_hash, record_at, word_of
+from storage.raw_memory import address_of, copy_bytes
+
+_SIZE = np.uint64(0xFFFFFFFF)
+_START = np.uint64(32)
 
 
 @njit(nogil=True, cache=True)
@@ -17,89 +22,88 @@ def pack_bytes(offsets, base, out):
     shift = base - offsets[0]
     for i in range(out.shape[0]):
         start = np.uint64(offsets[i] + shift)
-        out[i] = (start << np.uint64(32)) | np.uint64(offsets[i + 1] - offsets[i])
+        out[i] = (start << _START) | np.uint64(offsets[i + 1] - offsets[i])
 
 
 @njit(nogil=True, cache=True)
-def _fold_bytes(out, packed, nulls, bit, heap, seed):
-    for i in range(out.shape[0]):
-        if (nulls[i] >> bit) & np.uint64(1):
-            out[i] = fold_null(out[i])
-            continue
-        start = np.int64(packed[i] >> np.uint64(32))
-        stop = start + np.int64(packed[i] & np.uint64(0xFFFFFFFF))
-        out[i] = fold(out[i], xxh64(heap, start, stop, seed))
-
-
-@njit(nogil=True, cache=True)
-def _fold_fixed(out, values, nulls, bit):
-    for i in range(out.shape[0]):
-        if (nulls[i] >> bit) & np.uint64(1):
-            out[i] = fold_null(out[i])
-        else:
-            out[i] = fold(out[i], splitmix(values[i]))
-
-
-@njit(nogil=True, cache=True)
-def _hash_columns(out, words, heap, columns, masks, is_bytes, seed):
-    out[:] = seed
-    for c in columns:
-        values = words[HASHES + masks + c]
-        nulls = words[HASHES + (c >> 6)]
-        bit = np.uint64(c & 63)
-        if is_bytes[c]:
-            _fold_bytes(out, values, nulls, bit, heap, seed)
-        else:
-            _fold_fixed(out, values, nulls, bit)
-
-
-@njit(nogil=True, cache=True)
-def hash_rows(words, heap, key, masks, is_bytes, seeds):
-    """Fill words[0] with the hash of the key columns, words[1] and [2] with those of the row.
+def hash_rows(image, rows, key, masks, is_bytes, seeds):
+    """Fill the key hash and the two row hashes of all rows of an image that has its columns.
 
     The same values as `storage.delta.hash_columns` with the two seeds.
     """
-    columns = np.arange(is_bytes.shape[0])
-    _hash_columns(words[0], words, heap, key, masks, is_bytes, seeds[0])
-    _hash_columns(words[1], words, heap, columns, masks, is_bytes, seeds[0])
-    _hash_columns(words[2], words, heap, columns, masks, is_bytes, seeds[1])
+    base = address_of(image)
+    count = is_bytes.shape[0]
+    keyed = np.empty(count, np.uint64)
+    column_at = HASHES + masks
+    for i in range(rows):
+        record = record_at(base, i)
+        first = seeds[0]
+        second = seeds[1]
+        for c in range(count):
+            nulls = word_of(record, HASHES + (c >> 6))
+            word = word_of(record, column_at + c)
+            if (nulls >> np.uint64(c & 63)) & np.uint64(1):
+                first = fold_null(first)
+                second = fold_null(second)
+                continue
+            if is_bytes[c]:
+                start = base + np.int64(word >> _START)
+                size = np.int64(word & _SIZE)
+                keyed[c] = xxh64(start, size, seeds[0])
+                second = fold(second, xxh64(start, size, seeds[1]))
+            else:
+                keyed[c] = splitmix(word)
+                second = fold(second, keyed[c])
+            first = fold(first, keyed[c])
+        h = seeds[0]
+        for c in key:
+            nulls = word_of(record, HASHES + (c >> 6))
+            is_null = (nulls >> np.uint64(c & 63)) & np.uint64(1)
+            h = fold_null(h) if is_null else fold(h, keyed[c])
+        at = (record - base) >> 3
+        image[HEADER + i] = h
+        image[at] = first
+        image[at + 1] = second
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _is_before(words, a, b):
-    return words[1, a] < words[1, b] or (words[1, a] == words[1, b] and words[2, a] < words[2, b])
+def _is_before(records, a, b):
+    if records[a, 0] != records[b, 0]:
+        return records[a, 0] < records[b, 0]
+    return records[a, 1] < records[b, 1]
 
 
 @njit(nogil=True, cache=True)
-def _insertion_sort(order, start, stop, words):
+def _insertion_sort(order, start, stop, records):
     for i in range(start + 1, stop):
         x = order[i]
         j = i - 1
-        while j >= start and _is_before(words, x, order[j]):
+        while j >= start and _is_before(records, x, order[j]):
             order[j + 1] = order[j]
             j -= 1
         order[j + 1] = x
 
 
 @njit(nogil=True, cache=True)
-def settle(order, words, values):
+def settle(order, hashes, records, value_at):
     """Finish an order by key hash: ties by row hashes, equal rows added up, zeros gone.
 
-    order: int64[n], sorted by words[0], changed in place; values: int64[width, n].
+    order: int64[n], sorted by hashes uint64[n], changed in place; records: uint64[n, stride], of
+    which the words from value_at on add up.
     Returns (row int64[k], totals int64[k, width]).
     """
     n = order.shape[0]
-    width = values.shape[0]
+    width = records.shape[1] - value_at
     start = 0
     while start < n:
         stop = start + 1
-        while stop < n and words[0, order[stop]] == words[0, order[start]]:
+        while stop < n and hashes[order[stop]] == hashes[order[start]]:
             stop += 1
         if stop - start > 24:
             part = order[start:stop].copy()
-            order[start:stop] = part[np.argsort(words[1][part])]
+            order[start:stop] = part[np.argsort(records[:, 0][part])]
         if stop - start > 1:
-            _insertion_sort(order, start, stop, words)
+            _insertion_sort(order, start, stop, records)
         start = stop
     rows = np.empty(n, np.int64)
     totals = np.zeros((n, width), np.int64)
@@ -112,13 +116,13 @@ def settle(order, words, values):
         while j < n:
             row = order[j]
             if j > i and not (
-                words[0, row] == words[0, first]
-                and words[1, row] == words[1, first]
-                and words[2, row] == words[2, first]
+                hashes[row] == hashes[first]
+                and records[row, 0] == records[first, 0]
+                and records[row, 1] == records[first, 1]
             ):
                 break
             for v in range(width):
-                totals[k, v] += values[v, row]
+                totals[k, v] += np.int64(records[row, value_at + v])
             j += 1
         for v in range(width):
             some |= totals[k, v] != 0
@@ -130,21 +134,31 @@ def settle(order, words, values):
 
 
 @njit(nogil=True, cache=True)
+def hits_of(address, rows):
+    """Hits, with index 0, for these rows of the image at an address."""
+    hits = np.zeros((rows.shape[0], 4), np.int64)
+    for k in range(rows.shape[0]):
+        hits[k, 1] = address
+        hits[k, 2] = rows[k]
+        hits[k, 3] = record_at(address, rows[k])
+    return hits
+
+
+@njit(nogil=True, cache=True)
 def gather_words(hits, start, count):
-    """uint64[count, k]: words start .. start + count of each hit (index, address, row)."""
+    """uint64[count, k]: words start .. start + count of the record of each hit."""
     k = hits.shape[0]
     out = np.empty((count, k), np.uint64)
     for i in range(k):
-        address = hits[i, 1]
-        rows = row_count(address)
+        record = hits[i, 3]
         for w in range(count):
-            out[w, i] = cell(address, rows, start + w, hits[i, 2])
+            out[w, i] = word_of(record, start + w)
     return out
 
 
 @njit(nogil=True, cache=True)
-def gather_bytes(hits, packed, words):
-    """Copy the byte strings of one column: packed uint64[k], words in a row of the image.
+def gather_bytes(hits, packed):
+    """Copy the byte strings of one column: packed uint64[k].
 
     Returns (offsets int64[k + 1], bytes uint8).
     """
@@ -152,15 +166,12 @@ def gather_bytes(hits, packed, words):
     offsets = np.empty(k + 1, np.int64)
     offsets[0] = 0
     for i in range(k):
-        offsets[i + 1] = offsets[i] + np.int64(packed[i] & np.uint64(0xFFFFFFFF))
+        offsets[i + 1] = offsets[i] + np.int64(packed[i] & _SIZE)
     out = np.empty(offsets[k], np.uint8)
+    target = address_of(out)
     for i in range(k):
-        address = hits[i, 1]
-        source = address + 8 * (HEADER + words * row_count(address))
-        source += np.int64(packed[i] >> np.uint64(32))
-        at = offsets[i]
-        for j in range(offsets[i + 1] - at):
-            out[at + j] = byte_at(np.int64(source + j))
+        source = hits[i, 1] + np.int64(packed[i] >> _START)
+        copy_bytes(target + offsets[i], source, np.int64(packed[i] & _SIZE))
     return offsets, out
 
 
@@ -170,40 +181,36 @@ def heap_ends(hits, columns):
     k = hits.shape[0]
     ends = np.zeros(k + 1, np.int64)
     for i in range(k):
-        address = hits[i, 1]
-        rows = row_count(address)
         total = ends[i]
         for c in columns:
-            total += np.int64(cell(address, rows, c, hits[i, 2]) & np.uint64(0xFFFFFFFF))
+            total += np.int64(word_of(hits[i, 3], c) & _SIZE)
         ends[i + 1] = total
     return ends
 
 
 @njit(nogil=True, cache=True)
-def write_page(out, hits, totals, columns, words):
+def write_page(out, hits, totals, columns, stride):
     """Write rows in the order of hits into a page image after its header.
 
-    out: uint64 image with room for words * k and the heap; totals int64[k, width] replace the
-    last `width` words; columns: word numbers of byte strings.
+    out: uint64 image with room for the rows and the heap; totals int64[k, width] replace the last
+    `width` words of a record of `stride`; columns: word numbers of byte strings.
     """
     k = hits.shape[0]
     width = totals.shape[1]
-    heap = out[HEADER + words * k :].view(np.uint8)
-    at = 0
+    base = address_of(out)
+    heap = 8 * (HEADER + (stride + 1) * k)
     for i in range(k):
         address = hits[i, 1]
-        row = hits[i, 2]
-        rows = row_count(address)
-        for w in range(words - width):
-            out[HEADER + w * k + i] = cell(address, rows, w, row)
+        source = hits[i, 3]
+        out[HEADER + i] = key_hash(address, hits[i, 2])
+        at = HEADER + k + stride * i
+        for w in range(stride - width):
+            out[at + w] = word_of(source, w)
         for v in range(width):
-            out[HEADER + (words - width + v) * k + i] = np.uint64(totals[i, v])
-        source = address + 8 * (HEADER + words * rows)
+            out[at + stride - width + v] = np.uint64(totals[i, v])
         for c in columns:
-            packed = cell(address, rows, c, row)
-            start = np.int64(packed >> np.uint64(32))
-            size = np.int64(packed & np.uint64(0xFFFFFFFF))
-            out[HEADER + c * k + i] = (np.uint64(at) << np.uint64(32)) | np.uint64(size)
-            for j in range(size):
-                heap[at + j] = byte_at(np.int64(source + start + j))
-            at += size
+            packed = out[at + c]
+            size = np.int64(packed & _SIZE)
+            copy_bytes(base + heap, address + np.int64(packed >> _START), size)
+            out[at + c] = (np.uint64(heap) << _START) | np.uint64(size)
+            heap += size

@@ -7,7 +7,9 @@ come to zero are gone. Invariant: weights add, so any set of runs may be merged.
 import numpy as np
 from numba import njit
 
-from storage.page_access import HASHES, cell, row_count
+from storage.page_access import key_hash, record_at, row_count, word_of
+
+_IDENTITY = 3
 
 
 @njit(nogil=True, cache=True)
@@ -17,8 +19,8 @@ def _bound(address, rows, h, r):
     high = rows
     while low < high:
         middle = (low + high) >> 1
-        x = cell(address, rows, 0, middle)
-        if x < h or (x == h and cell(address, rows, 1, middle) < r):
+        x = key_hash(address, middle)
+        if x < h or (x == h and word_of(record_at(address, middle), 0) < r):
             low = middle + 1
         else:
             high = middle
@@ -66,9 +68,10 @@ def _close(totals, k):
 
 @njit(nogil=True, cache=True)
 def _set_key(keys, c, address, row):
-    rows = row_count(address)
-    for x in range(HASHES):
-        keys[c, x] = cell(address, rows, x, row)
+    record = record_at(address, row)
+    keys[c, 0] = key_hash(address, row)
+    keys[c, 1] = word_of(record, 0)
+    keys[c, 2] = word_of(record, 1)
 
 
 @njit(nogil=True, cache=True)
@@ -109,35 +112,36 @@ def merge(segments, starts, window, value_at, width):
 
     segments int64[s]: page addresses, run r being segments[starts[r]:starts[r + 1]] in order.
     window uint64[5]: lower pair, upper pair (excluded), 1 if there is an upper bound.
-    Returns (hits int64[k, 3]: 0, address, row; totals int64[k, width]).
+    Returns (hits int64[k, 4]: 0, address, row, record; totals int64[k, width]).
     """
     runs = starts.shape[0] - 1
     heads = np.empty((runs, 4), np.int64)
-    keys = np.empty((runs, HASHES), np.uint64)
+    keys = np.empty((runs, _IDENTITY), np.uint64)
     total = 0
     for address in segments:
         total += row_count(address)
     live = _set_heads(segments, starts, window, heads, keys)
-    hits = np.zeros((total, 3), np.int64)
+    hits = np.zeros((total, 4), np.int64)
     totals = np.empty((total, width), np.int64)
-    last = np.zeros(HASHES, np.uint64)
+    last = np.zeros(_IDENTITY, np.uint64)
     k = -1
     while live > 0:
         best = _least(keys, live)
         address = segments[heads[best, 0]]
         row = heads[best, 1]
+        record = record_at(address, row)
         same = k >= 0
-        for x in range(HASHES):
+        for x in range(_IDENTITY):
             same &= keys[best, x] == last[x]
         if not same:
             k = _close(totals, k) + 1
             hits[k, 1] = address
             hits[k, 2] = row
+            hits[k, 3] = record
             totals[k] = 0
             last[:] = keys[best]
-        rows = row_count(address)
         for v in range(width):
-            totals[k, v] += np.int64(cell(address, rows, value_at + v, row))
+            totals[k, v] += np.int64(word_of(record, value_at + v))
         row += 1
         if row == heads[best, 2]:
             s, row, end = _enter(segments, heads[best, 0] + 1, heads[best, 3], window)

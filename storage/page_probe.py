@@ -1,176 +1,53 @@
-"""The compiled search: one call looks up all keys in the pages of all runs.
+"""The compiled lookup: one call gives the rows of all keys in the pages of all runs.
 
 Rows of one key hash stand together in each run, sorted by their row hashes, so equal rows of
-several runs are found by walking the runs side by side; their totals are added. Key hashes are
-uniform: every search starts from a guess and gallops. Invariant: a page that is not in memory
-(address 0) is reported, and then the answer is not to be used; unless its filter says that it
-does not hold the key.
+several runs are found by walking the runs side by side; their totals are added. Invariant: a page
+that is not in memory (address 0) is reported, and then the answer is not to be used.
 """
 
 import numpy as np
 from numba import njit
 
-from storage.filters import may_contain
-from storage.page_access import cell, row_count
-
-_LAST_HASH = np.uint64(0xFFFFFFFFFFFFFFFF)
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _share(part, whole):
-    """part / whole as a float; halved first, since signed conversions are the fast ones."""
-    return np.float64(np.int64(part >> np.uint64(1))) / (
-        np.float64(np.int64(whole >> np.uint64(1))) + 1.0
-    )
+from storage.page_access import key_hash, record_at, row_count, word_of
+from storage.page_search import ABSENT, BLOCK, MISSING, search_block
 
 
 @njit(nogil=True, cache=True, forceinline=True)
-def _lower_bound(address, rows, low, h):
-    """First row, not before row `low`, whose key hash is not below h.
+def _set_cursors(x, starts, addresses, memory, found_at, cursors, missing) -> tuple:
+    """Point cursors (page, row, stop page, address, record) at the rows of key x of a block.
 
-    Hashes are uniform: from the start it guesses; then, or from elsewhere, it steps and gallops.
+    One cursor for each run that has some; a memory run has page -1.
+    Returns (runs that have it, pages that are missing).
     """
-    high = rows
-    step = 4
-    if low == 0 and rows > 32:
-        a = cell(address, rows, 0, 0)
-        b = cell(address, rows, 0, rows - 1)
-        if h <= a:
-            return 0
-        if h > b:
-            return rows
-        guess = min(np.int64(_share(h - a, b - a) * rows), rows - 1)
-        if cell(address, rows, 0, guess) < h:
-            low = guess + 1
-        else:
-            high = guess
-            while high - step >= 0 and cell(address, rows, 0, high - step) >= h:
-                high -= step
-                step *= 2
-            low = max(high - step, 0)
-    if high == rows:
-        near = min(low + 4, rows)
-        while low < near:
-            if cell(address, rows, 0, low) >= h:
-                return low
-            low += 1
-        while low + step < rows and cell(address, rows, 0, low + step) < h:
-            low += step + 1
-            step *= 2
-        high = min(low + step, rows)
-    while low < high:
-        middle = (low + high) >> 1
-        if cell(address, rows, 0, middle) < h:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@njit(nogil=True, cache=True, forceinline=True)
-def _page_of(first, start, stop, h):
-    """The last page in [start, stop) that begins below h, or start."""
-    low = start
-    high = stop
-    if stop - start > 32:
-        guess = start + np.int64(_share(h, _LAST_HASH) * (stop - start))
-        guess = min(guess, stop - 1)
-        step = 4
-        if first[guess] < h:
-            low = guess
-            while low + step < stop and first[low + step] < h:
-                low += step
-                step *= 2
-            high = min(low + step, stop)
-        else:
-            high = guess
-            while high - step >= start and first[high - step] >= h:
-                high -= step
-                step *= 2
-            low = max(high - step, start)
-    while low < high:
-        middle = (low + high) >> 1
-        if first[middle] < h:
-            low = middle + 1
-        else:
-            high = middle
-    return max(low - 1, start)
-
-
-@njit(nogil=True, cache=True, forceinline=True)
-def _enter_run(h, stop, first, addresses, touched, filters, places, r, cursors, c):
-    """Point cursor c (page, row, stop page, address) at the first row of key hash h of run r.
-
-    places[r]: (last page that begins below h, row of it to search from), moved to what is found.
-    Returns 0 = there, 1 = no such row, 2 = page cursors[c, 0] is missing.
-    """
-    page = places[r, 0]
-    address = addresses[page]
-    cursors[c, 0] = page
-    rows = row = 0
-    if address != 0:
-        touched[page] = 1
-        rows = row_count(address)
-        row = _lower_bound(address, rows, places[r, 1], h)
-        places[r, 1] = row
-    elif filters[page] == 0 or may_contain(filters[page], h):
-        touched[page] = 1
-        return 2
-    if row == rows:
-        page += 1
-        row = 0
-        if page == stop or first[page] != h:
-            return 1
-        touched[page] = 1
-        address = addresses[page]
-        cursors[c, 0] = page
-        if address == 0:
-            return 2
-    elif cell(address, rows, 0, row) != h:
-        return 1
-    cursors[c, 1] = row
-    cursors[c, 2] = stop
-    cursors[c, 3] = address
-    return 0
-
-
-@njit(nogil=True, cache=True, forceinline=True)
-def _locate(
-    h, starts, first, addresses, touched, filters, memory, places, cursors, missing
-) -> tuple:
-    """Point cursors at the rows of key hash h, one cursor for each run that has some.
-
-    places int64[runs, 2]: where the last, lower hash was searched: (page or -1, row).
-    Returns (runs that have it, pages that are missing). A memory run has page -1.
-    """
+    page_at, row_at = found_at
     found = 0
     lost = 0
     runs = starts.shape[0] - 1
     for r in range(runs):
-        stop = starts[r + 1]
-        page = places[r, 0]
-        if page < 0 or (page + 1 < stop and first[page + 1] < h):
-            page = _page_of(first, starts[r], stop, h)
-            places[r, 0] = page
-            places[r, 1] = 0
-        if first[page] > h:
+        row = row_at[r, x]
+        if row == ABSENT:
             continue
-        state = _enter_run(h, stop, first, addresses, touched, filters, places, r, cursors, found)
-        if state == 0:
-            found += 1
-        elif state == 2:
-            missing[lost] = cursors[found, 0]
+        page = page_at[r, x]
+        if row == MISSING:
+            missing[lost] = page
             lost += 1
+            continue
+        cursors[found, 0] = page
+        cursors[found, 1] = row
+        cursors[found, 2] = starts[r + 1]
+        cursors[found, 3] = addresses[page]
+        cursors[found, 4] = record_at(addresses[page], row)
+        found += 1
     for m in range(memory.shape[0]):
-        rows = row_count(memory[m])
-        row = _lower_bound(memory[m], rows, places[runs + m, 1], h)
-        places[runs + m, 1] = row
-        if row < rows and cell(memory[m], rows, 0, row) == h:
-            cursors[found, 0] = -1
-            cursors[found, 1] = row
-            cursors[found, 2] = -1
-            cursors[found, 3] = memory[m]
-            found += 1
+        row = row_at[runs + m, x]
+        if row == ABSENT:
+            continue
+        cursors[found, 0] = -1
+        cursors[found, 1] = row
+        cursors[found, 2] = -1
+        cursors[found, 3] = memory[m]
+        cursors[found, 4] = record_at(memory[m], row)
+        found += 1
     return found, lost
 
 
@@ -182,7 +59,8 @@ def _advance(cursors, c, h, first, addresses, touched):
     row = cursors[c, 1] + 1
     if row < rows:
         cursors[c, 1] = row
-        return 0 if cell(address, rows, 0, row) == h else 1
+        cursors[c, 4] = record_at(address, row)
+        return 0 if key_hash(address, row) == h else 1
     page = cursors[c, 0]
     if page < 0 or page + 1 == cursors[c, 2] or first[page + 1] != h:
         return 1
@@ -191,22 +69,23 @@ def _advance(cursors, c, h, first, addresses, touched):
     cursors[c, 0] = page
     cursors[c, 1] = 0
     cursors[c, 3] = addresses[page]
-    return 2 if addresses[page] == 0 else 0
+    if addresses[page] == 0:
+        return 2
+    cursors[c, 4] = record_at(addresses[page], 0)
+    return 0
 
 
 @njit(nogil=True, cache=True, forceinline=True)
 def _smallest(cursors, found) -> tuple:
     """(cursor whose row has the smallest row hashes, these two hashes)."""
     best = 0
-    rows = row_count(cursors[0, 3])
-    best_first = cell(cursors[0, 3], rows, 1, cursors[0, 1])
-    best_second = cell(cursors[0, 3], rows, 2, cursors[0, 1])
+    best_first = word_of(cursors[0, 4], 0)
+    best_second = word_of(cursors[0, 4], 1)
     for c in range(1, found):
-        rows = row_count(cursors[c, 3])
-        a = cell(cursors[c, 3], rows, 1, cursors[c, 1])
+        a = word_of(cursors[c, 4], 0)
         if a > best_first:
             continue
-        b = cell(cursors[c, 3], rows, 2, cursors[c, 1])
+        b = word_of(cursors[c, 4], 1)
         if a < best_first or b < best_second:
             best, best_first, best_second = c, a, b
     return best, best_first, best_second
@@ -221,25 +100,24 @@ def _take_row(h, cursors, found, first, addresses, touched, value_at, hits, tota
     best, row_first, row_second = _smallest(cursors, found)
     hits[k, 1] = cursors[best, 3]
     hits[k, 2] = cursors[best, 1]
+    hits[k, 3] = cursors[best, 4]
     width = totals.shape[1]
     for v in range(width):
         totals[k, v] = 0
     c = best
     while c < found:
-        address = cursors[c, 3]
-        row = cursors[c, 1]
-        rows = row_count(address)
-        if cell(address, rows, 1, row) != row_first or cell(address, rows, 2, row) != row_second:
+        record = cursors[c, 4]
+        if word_of(record, 0) != row_first or word_of(record, 1) != row_second:
             c += 1
             continue
         for v in range(width):
-            totals[k, v] += np.int64(cell(address, rows, value_at + v, row))
+            totals[k, v] += np.int64(word_of(record, value_at + v))
         state = _advance(cursors, c, h, first, addresses, touched)
         if state == 0:
             c += 1
         elif state == 1:
             found -= 1
-            for x in range(4):
+            for x in range(cursors.shape[1]):
                 cursors[c, x] = cursors[found, x]
         else:
             return 0, cursors[c, 0]
@@ -261,6 +139,7 @@ def _repeat(hits, totals, before, k, i):
         hits[k + j, 0] = i
         hits[k + j, 1] = hits[before + j, 1]
         hits[k + j, 2] = hits[before + j, 2]
+        hits[k + j, 3] = hits[before + j, 3]
         for v in range(totals.shape[1]):
             totals[k + j, v] = totals[before + j, v]
 
@@ -269,17 +148,23 @@ def _repeat(hits, totals, before, k, i):
 def _probe_on(hashes, starts, pages, memory, value_at, scratch, out, at) -> tuple:
     """Go on from key at[0] with at = (key, hits so far, where its hits begin, missing so far).
 
-    scratch: (places, cursors, missing of one key); out: (hits, totals, missing), which stay the
-    same arrays here, since rebinding one in a loop costs a count of references each time round.
-    Returns at for the first key that found no room, or for the end.
+    scratch: (page_at, row_at, cursors, missing of one key); out: (hits, totals, missing), which
+    stay the same arrays here, since rebinding one in a loop costs a count of references each time
+    round. Returns at for the first key that found no room, or for the end.
     """
-    first, addresses, touched, filters = pages
-    places, cursors, lost_here = scratch
+    first, addresses, touched, _ = pages
+    page_at, row_at, cursors, lost_here = scratch
     hits, totals, missing = out
     i, k, before, lost = at
     width = totals.shape[1]
     capacity = hits.shape[0]
+    block = i
+    known = i
     while i < hashes.shape[0]:
+        if i == known:
+            block = i
+            known = min(i + BLOCK, hashes.shape[0])
+            search_block(hashes[block:known], starts, pages, memory, page_at, row_at)
         h = hashes[i]
         if i > 0 and h == hashes[i - 1]:
             count = k - before
@@ -293,8 +178,8 @@ def _probe_on(hashes, starts, pages, memory, value_at, scratch, out, at) -> tupl
         begin = k
         if lost + lost_here.shape[0] + 1 > missing.shape[0]:
             return i, k, before, lost
-        found, new = _locate(
-            h, starts, first, addresses, touched, filters, memory, places, cursors, lost_here
+        found, new = _set_cursors(
+            i - block, starts, addresses, memory, (page_at, row_at), cursors, lost_here
         )
         for j in range(new):
             missing[lost + j, 0] = lost_here[j]
@@ -325,16 +210,20 @@ def probe(hashes, starts, pages, memory, value_at, width):
 
     pages: (first uint64, addresses int64, touched uint8, filters int64) of all pages, run r having
     those from starts[r] to starts[r + 1]; touched is set to 1 where a search came by, filters are
-    addresses or 0. memory: addresses of the runs that are one image. Returns (hits int64[k, 3]:
-    index into hashes, address, row; totals int64[k, width]; missing int64[m]: pages to bring in,
-    then ask again).
+    addresses or 0. memory: addresses of the runs that are one image. Returns (hits int64[k, 4]:
+    index into hashes, address, row, record; totals int64[k, width]; missing int64[m]: pages to
+    bring in, then ask again).
     """
     runs = starts.shape[0] - 1 + memory.shape[0]
-    places = np.zeros((runs, 2), np.int64)
-    places[:, 0] = -1
-    scratch = places, np.empty((runs, 4), np.int64), np.empty(runs, np.int64)
+    block = min(hashes.shape[0], BLOCK)
+    scratch = (
+        np.empty((runs, block), np.int64),
+        np.empty((runs, block), np.int64),
+        np.empty((runs, 5), np.int64),
+        np.empty(runs, np.int64),
+    )
     capacity = 2 * hashes.shape[0] + 16
-    hits = np.empty((capacity, 3), np.int64)
+    hits = np.empty((capacity, 4), np.int64)
     totals = np.empty((capacity, width), np.int64)
     missing = np.empty((runs + 16, 1), np.int64)
     at = 0, 0, 0, 0

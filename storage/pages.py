@@ -41,7 +41,7 @@ class Tuning:
 
 
 class Selection(NamedTuple):
-    """Rows in order: hits int64[k, 3] of (any, image address, row), totals int64[k, width]."""
+    """Rows in order: hits int64[k, 4] (see `page_kernels`), totals int64[k, width]."""
 
     hits: np.ndarray
     totals: np.ndarray
@@ -66,7 +66,7 @@ def seal(layout: Layout, selection: Selection, heap_bytes: int) -> Page:
     """One page of all rows of the selection, of which heap_bytes are byte strings."""
     image = layout.blank(len(selection.hits), heap_bytes)
     page_kernels.write_page(
-        image, selection.hits, selection.totals, layout.byte_words, layout.words
+        image, selection.hits, selection.totals, layout.byte_words, layout.stride
     )
     body = image.view(np.uint8)[_CHECKED_FROM:]
     image[1] = xxhash.xxh3_64_intdigest(body.data)
@@ -76,7 +76,7 @@ def seal(layout: Layout, selection: Selection, heap_bytes: int) -> Page:
 def open_page(sealed: bytes) -> Page:
     """The page in these bytes, which have been verified or just been made."""
     words = np.frombuffer(sealed, np.uint64)
-    rows = int(words[2])
+    rows = int(words[2]) & 0xFFFFFFFF
     first = (int(words[HEADER]), int(words[HEADER + rows]))
     return Page(sealed, words.__array_interface__["data"][0], rows, first)
 
@@ -122,7 +122,7 @@ def verify(sealed: bytes | None, layout: Layout, where: str) -> Page:
     if magic != MAGIC | VERSION and magic >> 16 == MAGIC >> 16:
         raise StorageError("state.format", f"{where} has format {magic & 0xFFFF}, not {VERSION}")
     actual = xxhash.xxh3_64_intdigest(memoryview(sealed)[_CHECKED_FROM:])
-    if magic >> 16 != MAGIC >> 16 or checksum != actual or rows == 0:
+    if magic >> 16 != MAGIC >> 16 or checksum != actual or rows & 0xFFFFFFFF == 0:
         raise StorageError("state.corrupt", f"{where} fails its checksum", "rebuild the view")
     if shape != layout.shape:
         raise StorageError("state.mismatch", f"{where} holds rows of another shape")
@@ -131,11 +131,7 @@ def verify(sealed: bytes | None, layout: Layout, where: str) -> Page:
 
 def order_rows(layout: Layout, image: np.ndarray) -> Selection:
     """The rows of an unsorted image in order, equal ones added up, zeros gone."""
-    words = layout.words_of(image)
-    values = words[layout.value_at :].view(np.int64)
-    order = np.argsort(words[0])
-    rows, totals = page_kernels.settle(order, words, values)
-    hits = np.zeros((len(rows), 3), np.int64)
-    hits[:, 1] = address_of(image)
-    hits[:, 2] = rows
-    return Selection(hits, totals)
+    hashes = layout.hashes_of(image)
+    order = np.argsort(hashes)
+    rows, totals = page_kernels.settle(order, hashes, layout.records_of(image), layout.value_at)
+    return Selection(page_kernels.hits_of(address_of(image), rows), totals)

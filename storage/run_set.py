@@ -86,8 +86,7 @@ class RunSet:
         """Entries that add less entries that take away: about the distinct rows."""
         net = sum(run.net for run in self._table.runs)
         for page in self._memory:
-            words = self.layout.words_of(np.frombuffer(page.sealed, np.uint64))
-            net += self._net(words[self.layout.value_at :].view(np.int64))
+            net += self._net(self.layout.values_of(np.frombuffer(page.sealed, np.uint64)))
         return max(net, 0)
 
     def distinct_rows(self) -> int:
@@ -309,7 +308,7 @@ class RunSet:
             missing = np.unique(missing)
             if len(missing) > _PAGES_AT_ONCE and len(hashes) > 1:
                 room = self._cache.budget_bytes - self._cache.used_bytes
-                if len(missing) * (layout.words * 8 * self._tuning.page_rows) > room:
+                if len(missing) * (layout.row_bytes * self._tuning.page_rows) > room:
                     half = len(hashes) // 2
                     yield from self.find(hashes[:half])
                     for shift, selection in self.find(hashes[half:]):

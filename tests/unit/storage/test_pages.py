@@ -9,7 +9,7 @@ import pytest
 import xxhash
 
 from storage.delta import SEEDS, Column, Delta, hash_columns
-from storage.layout import MAGIC, Layout
+from storage.layout import MAGIC, VERSION, Layout
 from storage.pages import Tuning, cut, order_rows, seal_whole, verify
 from storage.rocks import RocksStore
 from storage.runs import choose_merge
@@ -34,10 +34,12 @@ def sealed(layout, rows):
 def test_hashes_are_those_of_the_columns(key):
     rows = delta(200)
     layout = Layout(KINDS, key, 1)
-    words = layout.words_of(layout.image(rows.columns, rows.weights.reshape(1, -1)))
-    assert (words[0] == hash_columns([rows.columns[c] for c in key], 200)).all()
-    assert (words[1] == hash_columns(rows.columns, 200, SEEDS[0])).all()
-    assert (words[2] == hash_columns(rows.columns, 200, SEEDS[1])).all()
+    image = layout.image(rows.columns, rows.weights.reshape(1, -1))
+    records = layout.records_of(image)
+    keys = hash_columns([rows.columns[c] for c in key], 200)
+    assert (layout.hashes_of(image) == keys).all()
+    assert (records[:, 0] == hash_columns(rows.columns, 200, SEEDS[0])).all()
+    assert (records[:, 1] == hash_columns(rows.columns, 200, SEEDS[1])).all()
 
 
 def test_order_and_cut():
@@ -52,10 +54,11 @@ def test_order_and_cut():
     hashes = []
     for page in pages:
         assert page.rows <= 64
-        words = layout.words_of(np.frombuffer(page.sealed, np.uint64))
-        heap_bytes = len(page.sealed) - 8 * (4 + words.size)
+        image = np.frombuffer(page.sealed, np.uint64)
+        heap_bytes = len(page.sealed) - 32 - layout.row_bytes * page.rows
         assert heap_bytes <= 507 or page.rows == 1
-        hashes += list(zip(*words[:3].tolist(), strict=True))
+        rows = layout.records_of(image)[:, :2].tolist()
+        hashes += zip(layout.hashes_of(image).tolist(), map(tuple, rows), strict=True)
     assert hashes == sorted(set(hashes))
 
 
@@ -73,7 +76,7 @@ def test_a_changed_page_is_refused():
             verify(short, layout, "here")
     with pytest.raises(StorageError, match=r"state\.mismatch"):
         verify(page.sealed, Layout(KINDS, (1,), 1), "here")
-    later = struct.pack("<Q", MAGIC | 2) + page.sealed[8:]
+    later = struct.pack("<Q", MAGIC | VERSION + 1) + page.sealed[8:]
     with pytest.raises(StorageError, match=r"state\.format"):
         verify(later, layout, "here")
     assert xxhash.xxh3_64_intdigest(page.sealed[16:]) == struct.unpack_from("<Q", page.sealed, 8)[0]
