@@ -31,12 +31,14 @@ from dataflow.operators.linear import (
     Part,
     Vectors,
     is_linear,
+    text_form,
 )
 from dataflow.operators.number_moments import NumberMoments
 from dataflow.operators.pairs import plain_columns
 from dataflow.operators.percentiles import PERCENTILES, Percentiles, Wanted
 from dataflow.operators.recomputed import Recomputed
 from dataflow.operators.sparse_sums import Family, Ledger, SparseSums
+from dataflow.sql.numeric_forms import numeric_form
 from dataflow.sql.plan import Aggregate, AggregateCall
 from dataflow.types import SqlType, TypeKind
 from dataflow.values import to_text
@@ -60,9 +62,9 @@ class AggregateOperator:
     Groups and arguments are plain columns (lowering sees to it), groups in key form; besides
     PostgreSQL's functions there is "least", the least value by text. Calls that have `sql` are
     recomputed (see Recomputed).
-    State: one vector of sums for each group (rows, counts, sums of integers and fixed point);
-    ledgers of exact sums for other numbers; the distinct values of each group for min, max and
-    DISTINCT, the ordered ones for percentiles.
+    State: one vector of sums for each group (rows, counts, sums of integers, of fixed point and of
+    numerics whose digits the plan knows); ledgers of exact sums for other numbers; the distinct
+    values of each group for min, max and DISTINCT, the ordered ones for percentiles.
     Cost: O(rows of the delta); min and max read a group again when its extreme is retracted.
     NULL: a group of its own as a key; ignored by every aggregate but count(*).
     """
@@ -72,6 +74,7 @@ class AggregateOperator:
         self._keys = plain_columns(plan.groups)
         self._kinds = kinds_of(plan.fields)
         self._types = types_of(plan.fields[: len(self._keys)])
+        self._input = plan.input
         self._input_types = types_of(plan.input.fields)
         self._key_kinds = "".join(t.physical for t in self._types)
         self._distinct: dict[int, DistinctValues] = {}
@@ -175,8 +178,11 @@ class AggregateOperator:
         if function in PERCENTILES:
             return self._percentile(call, column, type)
         feed = self._feed(call, column, type)
-        if is_linear(function, type):
-            linear = LinearCall(function, column, type, feed)
+        form = None
+        if type.kind is TypeKind.DECIMAL and function in ("sum", "avg"):
+            form = text_form(numeric_form(self._input, call.argument))
+        if is_linear(function, type, form):
+            linear = LinearCall(function, column, type, feed, form)
             parts.extend(linear.parts)
             return lambda epoch: (linear.result(epoch.sums), RowErrors())
         return self._exact(call, (column,), feed)

@@ -7,53 +7,59 @@ select_div_scale), for every group the same whichever road computed the sum.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from dataflow.delta import KIND_BYTES, Column
-from dataflow.expressions.numbers import NAN, Numbers, scaled
-from dataflow.types import FIXED_NAN
+from dataflow.delta import Column
+from dataflow.operators.limb_kernels import print_limbs
 
 _SIGNIFICANT_DIGITS = 16
 _DIGITS = 4
 _MAX_SCALE = 1000
 _LOW = 0xFFFFFFFF
+_NONE = np.empty(0, np.int64)
+_NO_MASK = np.empty(0, np.bool_)
+
+Shown = int | np.ndarray
 
 
-def whole_totals(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, bool]:
-    """(totals high * 2^32 + low, True) as int64[n] when all fit, else as object[n] and False."""
-    carried = high + (low >> 32)
-    if len(carried) == 0 or (carried.min() >= -(2**31) and carried.max() < 2**31 - 1):
-        return (carried << 32) | (low & _LOW), True
-    wide = carried.astype(object) * 2**32 + (low & _LOW).astype(object)
-    return wide, False
+@dataclass(frozen=True)
+class Masks:
+    """bool[n]: where there is a result, and where it is NaN (None: nowhere)."""
+
+    valid: np.ndarray
+    nan: np.ndarray | None = None
 
 
-def sum_column(low: np.ndarray, high: np.ndarray, scale: int, masks: Sequence) -> Column:
-    """Numeric text of each sum; masks: bool[n] valid, bool[n] NaN or None."""
-    valid, nan = masks
-    totals, fits = whole_totals(low, high)
-    if fits:
-        if nan is not None:
-            totals = np.where(nan, FIXED_NAN, totals)
-        return _null_where(Numbers.of_fixed(totals, scale, None).to_text(), valid)
-    decimals = [scaled(t, scale) for t in totals.tolist()]
-    if nan is not None:
-        decimals = [NAN if is_nan else d for d, is_nan in zip(decimals, nan.tolist(), strict=True)]
-    return _null_where(Numbers.of_decimals(decimals, None).to_text(), valid)
+def sum_column(limbs: Sequence[np.ndarray], scale: int, shown: Shown, masks: Masks) -> Column:
+    """Numeric text of each sum: int64[n] sums of each limb, in units of 10^-scale.
+
+    shown: the display scale, of each sum or of all of them.
+    """
+    return _column(limbs, scale, shown, _NONE, masks)
 
 
-def average_column(totals: np.ndarray, counts: np.ndarray, scale: int, masks: Sequence) -> Column:
-    """Numeric text of total / count; masks: bool[n] valid, bool[n] NaN or None."""
-    valid, nan = masks
-    texts: list[str | None] = [
-        average_text(total, scale, count) if count > 0 else None
-        for total, count in zip(totals.tolist(), counts.tolist(), strict=True)
-    ]
-    if nan is not None:
-        for i in np.flatnonzero(nan).tolist():
-            texts[i] = "NaN"
-    return _null_where(Column.of(KIND_BYTES, texts), valid)
+def average_column(
+    limbs: Sequence[np.ndarray], counts: np.ndarray, scale: int, shown: Shown, masks: Masks
+) -> Column:
+    """Numeric text of each sum over its int64[n] count, not zero where valid."""
+    return _column(limbs, scale, shown, counts, masks)
+
+
+def limbs_of(totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """int64[n] as two limbs."""
+    return totals & _LOW, totals >> 32
+
+
+def _column(
+    limbs: Sequence[np.ndarray], scale: int, shown: Shown, counts: np.ndarray, masks: Masks
+) -> Column:
+    scales = np.array([shown], np.int64) if isinstance(shown, int) else shown
+    nan = _NO_MASK if masks.nan is None else masks.nan
+    sums = np.stack(limbs)
+    offsets, data = print_limbs(sums, scale, scales, counts, masks.valid, nan)
+    return Column(offsets, None if masks.valid.all() else masks.valid, data)
 
 
 def average_text(total: int, scale: int, count: int) -> str:
@@ -102,11 +108,3 @@ def _leading(units: int, scale: int) -> tuple[int, int]:
     weight = (integral - 1) // _DIGITS
     width = integral - weight * _DIGITS
     return weight, int(digits[:width].ljust(width, "0"))
-
-
-def _null_where(column: Column, valid: np.ndarray) -> Column:
-    """The column, NULL where valid is False."""
-    if valid.all():
-        return column
-    pool = Column.concat([column, Column.nulls(KIND_BYTES, 1)])
-    return pool.take(np.where(valid, np.arange(len(valid)), len(valid)))

@@ -18,11 +18,11 @@ from dataflow.expressions.evaluator import Evaluator, RowErrors
 from dataflow.expressions.numbers import EXACT, Numbers, scale_of
 from dataflow.operators.filter import is_true
 from dataflow.operators.numeric_results import (
+    Masks,
     average_column,
     average_text,
     fixed_text,
     sum_column,
-    whole_totals,
 )
 from dataflow.operators.ordering import peer_ranks
 from dataflow.operators.window_frames import Frames
@@ -152,10 +152,10 @@ def _limbs(type: SqlType, column: Column) -> list[np.ndarray]:
 def _of_limbs(name: str, type: SqlType, sums: list[np.ndarray]) -> Column:
     """numeric sums and averages of integers or fixed point."""
     low, high, counts, nans = sums
-    masks = (counts > 0, nans > 0 if (nans > 0).any() else None)
+    masks = Masks(counts > 0, nans > 0)
     if name == "sum":
-        return sum_column(low, high, type.scale, masks)
-    return average_column(whole_totals(low, high)[0], counts, type.scale, masks)
+        return sum_column((low, high), type.scale, type.scale, masks)
+    return average_column((low, high), counts, type.scale, type.scale, masks)
 
 
 def _extremes(

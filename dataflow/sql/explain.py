@@ -108,7 +108,7 @@ class _Tree:
             "fields": [
                 {"name": f.name, "type": f.type.name, "null": f.is_nullable} for f in plan.fields
             ],
-            "in_postgres": [e.sql for e in _in_postgres(plan)],
+            "in_postgres": [e.sql for e in in_postgres(plan)],
             "inputs": [],
         }
         is_again = id(plan) in self._numbers
@@ -129,7 +129,7 @@ def evaluated_in_postgres(plan: Plan) -> tuple[str, ...]:
         if id(node) in seen:
             return
         seen.add(id(node))
-        found.update(dict.fromkeys(e.sql for e in _in_postgres(node)))
+        found.update(dict.fromkeys(e.sql for e in in_postgres(node)))
         if isinstance(node, TableFunction):
             found.update(dict.fromkeys(c.sql for c in node.calls))
         for below in inputs_of(node):
@@ -272,7 +272,8 @@ def _text(expression: Expression, fields: tuple[Field, ...]) -> str:
     return f"{expression.function}({', '.join(parts)})"
 
 
-def _in_postgres(plan: Plan) -> list[InPostgres]:
+def in_postgres(plan: Plan) -> list[InPostgres]:
+    """The expressions of one node that PostgreSQL computes, calls of aggregates among them."""
     found = [found for e in expressions_of(plan) for found in _within(e)]
     if isinstance(plan, Aggregate):
         found += [InPostgres(c.sql, c.arguments, c.field.type) for c in plan.calls if c.sql]

@@ -10,6 +10,7 @@ from dataflow.errors import InvariantError, SourceError
 from dataflow.sql.analysis import Analysis, Analyzer
 from dataflow.sql.bind import bind_query
 from dataflow.sql.check import check_plan
+from dataflow.sql.collations import check_collations
 from dataflow.sql.explain import evaluated_in_postgres
 from dataflow.sql.join_keys import check_join_keys
 from dataflow.sql.parse import parse
@@ -51,6 +52,7 @@ def plan_view(query: str, analyzer: Analyzer) -> ViewPlan:
     check_join_keys(query, root)
     check_recursions(root)
     check_records(context, root)
+    check_collations(analyzer, root)
     if root.fields != plan.fields:
         raise InvariantError("sql.plan", "a rule changed the fields of a view")
     root = tightened(root)

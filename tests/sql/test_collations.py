@@ -158,6 +158,16 @@ def test_two_collations_and_none_named_are_refused(every_database: Database, que
     assert isinstance(error, SqlError) and error.hint
 
 
+def test_a_comparison_with_a_query_that_has_no_collation_is_refused(
+    every_database: Database,
+) -> None:
+    if not every_database.rows("SELECT 1 FROM pg_collation WHERE collname = 'de-x-icu'"):
+        pytest.skip("no ICU")
+    every_database.execute(MIXED.replace("POSIX", "de-x-icu"))
+    found = refusal(every_database, "SELECT id FROM words WHERE x < ANY (SELECT v.c FROM words v)")
+    assert found.code == "sql.indeterminate_collation"
+
+
 @pytest.mark.parametrize("query", COLLATED_ENOUGH)
 def test_two_collations_that_do_not_meet_are_planned(every_database: Database, query: str) -> None:
     every_database.execute(MIXED)
