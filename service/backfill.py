@@ -39,13 +39,15 @@ OnProgress = Callable[[int, int], None]
 class BackfillJob:
     """All that a backfill needs; picklable.
 
-    parts: for each relation its snapshot parts, reading exactly the columns that
-    ViewDataflow.needed_columns names. work_dir: an empty directory on the state's file system.
+    columns: what is kept of each relation, all that ViewDataflow.needed_columns names at least.
+    parts: for each relation its snapshot parts, reading exactly these.
+    work_dir: an empty directory on the state's file system.
     """
 
     root: Plan
     scope: str
     relations: tuple[Relation, ...]
+    columns: Mapping[RelationName, tuple[int, ...]]
     parts: Mapping[RelationName, Sequence[SnapshotPart]]
     evaluator: Callable[[], Evaluator]
     work_dir: Path
@@ -124,7 +126,9 @@ def backfill(job: BackfillJob, on_progress: OnProgress) -> Backfilled:
     total, done, rows = sum(map(len, job.parts.values())), 0, 0
     outputs: list[Delta] = [dataflow.seed()]
     for relation in job.relations:
-        table = TableState(relation, needed[relation.name], store, job.scope)
+        kept = job.columns[relation.name]
+        places = [kept.index(c) for c in needed[relation.name]]
+        table = TableState(relation, kept, store, job.scope)
         chunks = []
         for part in job.parts[relation.name]:
             chunks.extend(part.read())
@@ -135,6 +139,8 @@ def backfill(job: BackfillJob, on_progress: OnProgress) -> Backfilled:
         delta = Delta.concat(chunks)
         rows += len(delta)
         table.load(delta)
+        if len(places) < len(kept):
+            delta = delta.project(places).consolidate()
         outputs.append(dataflow.step({relation.name: delta}))
     output = Delta.concat(outputs).consolidate()
     paths = _write_chunks(output, job.work_dir)

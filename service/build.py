@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,12 +19,11 @@ from connectors.source import Snapshot, SourceBatch
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError, ViewError
 from dataflow.expressions.evaluator import Evaluator
-from dataflow.graph import needed_columns
-from dataflow.schema import Relation
-from dataflow.sql.lower import lower
+from dataflow.schema import Relation, RelationName
 from service.backfill import BackfillJob, BackfillOutcome, OnProgress
 from service.engine import View, ViewDefinition
 from service.log import log
+from service.reads import Read
 from service.spool import Spool
 from storage.store import Store
 
@@ -79,13 +78,20 @@ def whole(table: SinkTable, chunks: Iterable[Delta]) -> Delta:
 class ViewBuild:
     """One view on its way from definition to live.
 
+    columns: what it keeps of each base relation, so that other views can read it there too.
     position: the snapshot's; the view joins at an epoch that is not before it.
     """
 
     def __init__(
-        self, definition: ViewDefinition, store: Store, folder: Path, parts: BuildParts
+        self,
+        definition: ViewDefinition,
+        store: Store,
+        folder: Path,
+        parts: BuildParts,
+        columns: Mapping[RelationName, tuple[int, ...]],
     ) -> None:
         self.definition = definition
+        self.columns = columns
         self.status = BuildStatus(road=parts.road)
         self.failure: TidemarkError | None = None
         self.refusal: TidemarkError | None = None
@@ -115,6 +121,10 @@ class ViewBuild:
         """Give up as soon as may be; with a refusal the view becomes failed."""
         self.refusal = self.refusal or refusal
         self.is_cancelled = True
+
+    def reads(self) -> list[Read]:
+        """The base relations, each with the positions of the fields that are kept."""
+        return [(r, self.columns[r.name]) for r in self.definition.relations()]
 
     def awaits_snapshot(self, position: int) -> bool:
         """Whether transactions on both sides of the snapshot may still come after `position`.
@@ -167,7 +177,7 @@ class ViewBuild:
     def _open_view(self) -> None:
         assert self._result is not None
         self.status.phase = "catching up"
-        self._view = View(self.definition, self._store, self._parts.evaluator())
+        self._view = View(self.definition, self._store, self._parts.evaluator(), self.columns)
         self._store.ingest(self._result.files)
 
     def _run(self) -> None:
@@ -188,18 +198,19 @@ class ViewBuild:
     def _backfill(self) -> BackfillOutcome:
         definition, status = self.definition, self.status
         relations = list(definition.relations())
-        needed = needed_columns(lower(definition.plan.root))
         snapshot = self._parts.open_snapshot(relations)
         try:
             self.position = snapshot.position
             parts = {
-                r.name: snapshot.parts(r, needed[r.name], self._parts.parts) for r in relations
+                r.name: snapshot.parts(r, self.columns[r.name], self._parts.parts)
+                for r in relations
             }
             status.phase, status.total = "backfill", sum(map(len, parts.values()))
             job = BackfillJob(
                 definition.plan.root,
                 definition.scope,
                 tuple(relations),
+                self.columns,
                 parts,
                 self._parts.evaluator,
                 self._folder,

@@ -16,7 +16,7 @@ from connectors.sink import Sink, SinkTable
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.schema import VIEW_SOURCE, RelationName
 from service.build import ViewBuild
-from service.engine import Engine, View, ViewDefinition
+from service.engine import Engine, ViewDefinition
 from service.log import log
 from service.planning import plan_definition
 
@@ -69,7 +69,7 @@ class Desk:
 
     def wanted(self, builds: Mapping[str, ViewBuild]) -> list[ViewRow]:
         """Views to build: neither live, nor in the building, nor failed."""
-        live = {v.definition.identity for v in self._engine.views.values()}
+        live = {d.identity for d in self._engine.views.values()}
         return [
             r
             for r in self._rows
@@ -120,10 +120,10 @@ class Desk:
             row.code or "view.failed", what, detail=row.detail or "", hint=row.hint or ""
         )
 
-    def live(self, identity: str) -> View | None:
+    def live(self, identity: str) -> ViewDefinition | None:
         """The live view of this identity."""
         views = self._engine.views.values()
-        return next((v for v in views if v.definition.identity == identity), None)
+        return next((d for d in views if d.identity == identity), None)
 
     # --- how it goes ---------------------------------------------------------------------------
 
@@ -153,14 +153,14 @@ class Desk:
 
     def settle_recovered(self) -> None:
         """After recovery every view in the engine is in the sink too."""
-        live = {v.definition.identity for v in self._engine.views.values()}
+        live = {d.identity for d in self._engine.views.values()}
         for row in self._rows:
             if row.identity in live and row.status not in ("live", "failed"):
                 self._tell_live(row.identity, self._engine.epoch, row.row_estimate)
 
     def recall_lost(self) -> None:
         """Views called live whose state is gone are built again: before anything new is shown."""
-        kept = {v.definition.identity for v in self._engine.views.values()}
+        kept = {d.identity for d in self._engine.views.values()}
         for row in self._rows:
             if row.status == "live" and row.identity not in kept:
                 log.warning("view.state_lost", view=row.title)

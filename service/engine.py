@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,8 +22,10 @@ from dataflow.delta import Column, Delta
 from dataflow.errors import InvariantError, ViewError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.graph import ViewDataflow, needed_columns
+from dataflow.live_tables import TableHome
 from dataflow.operators.table import TableState
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
+from dataflow.shared import Home, SharedDataflow
 from dataflow.sql.lower import lower
 from dataflow.sql.plan import ViewPlan, scans_of
 from storage.store import Store
@@ -31,6 +33,7 @@ from storage.store import Store
 _PROGRESS = "progress"
 _VIEWS = "view/"
 _OUTBOX = "outbox/"
+_LAYOUT = "layout"
 
 
 @dataclass(frozen=True)
@@ -38,18 +41,20 @@ class ViewDefinition:
     """A planned view: all that is needed to run it again after a restart.
 
     identity is new for each creation, so that state of an earlier view of the same name is
-    never mistaken for this one's.
+    never mistaken for this one's; rebuilt counts up where other views still use the state of an
+    earlier building.
     """
 
     identity: str
     table: SinkTable
     query: str
     plan: ViewPlan
+    rebuilt: int = 0
 
     @property
     def scope(self) -> str:
-        """The prefix of its arrangements' names."""
-        return f"v{self.identity}"
+        """The prefix of the names of arrangements that are made for it."""
+        return f"v{self.identity}" + (f".{self.rebuilt}" if self.rebuilt else "")
 
     @property
     def name(self) -> RelationName:
@@ -66,6 +71,10 @@ class ViewDefinition:
         needed = needed_columns(lower(self.plan.root))
         return [(relation, needed[relation.name]) for relation in self.relations()]
 
+    def tables(self) -> list[TableHome]:
+        """The rows of base relations that are kept for it, and no more of them than it reads."""
+        return [TableHome(self.scope, relation, columns) for relation, columns in self.reads()]
+
     def parents(self) -> tuple[RelationName, ...]:
         """The maintained views that it reads, each once."""
         names = dict.fromkeys(s.relation.name for s in scans_of(self.plan.root))
@@ -73,20 +82,35 @@ class ViewDefinition:
 
 
 class View:
-    """A view's running dataflow: changes of base relations in, its own delta out."""
+    """A view by itself, as it is built: changes of base relations in, its own delta out.
 
-    def __init__(self, definition: ViewDefinition, store: Store, evaluator: Evaluator) -> None:
+    columns: for relations of which more columns are kept than the view needs, all of them.
+    """
+
+    def __init__(
+        self,
+        definition: ViewDefinition,
+        store: Store,
+        evaluator: Evaluator,
+        columns: Mapping[RelationName, tuple[int, ...]] | None = None,
+    ) -> None:
         self.definition = definition
         self.errors = ErrorRows()
         nodes = lower(definition.plan.root)
         self.dataflow = ViewDataflow(nodes, definition.scope, store, evaluator, self.errors)
         self._needed = self.dataflow.needed_columns()
         self._parents = set(definition.parents())
+        self.homes = [
+            TableHome(definition.scope, r, (columns or self._needed)[r.name])
+            for r in definition.relations()
+        ]
         self.tables = {
-            relation.name: TableState(
-                relation, self._needed[relation.name], store, definition.scope
-            )
-            for relation in definition.relations()
+            home.relation.name: TableState(home.relation, home.columns, store, home.scope)
+            for home in self.homes
+        }
+        self._places = {
+            home.relation.name: [home.columns.index(c) for c in self._needed[home.relation.name]]
+            for home in self.homes
         }
 
     def resolve(self, changes: Iterable[Changes]) -> dict[RelationName, Delta]:
@@ -95,8 +119,16 @@ class View:
         for change in changes:
             name = change.relation.name
             if name in self.tables:
-                deltas.setdefault(name, []).append(self.tables[name].resolve(change))
+                rows = self.needed(name, self.tables[name].resolve(change))
+                deltas.setdefault(name, []).append(rows)
         return {name: _added_up(parts) for name, parts in deltas.items()}
+
+    def needed(self, name: RelationName, rows: Delta) -> Delta:
+        """Of rows of a relation as they are kept what `step` takes, consolidated."""
+        places = self._places[name]
+        if len(places) == len(rows.columns):
+            return rows
+        return rows.project(places).consolidate()
 
     def step(self, deltas: Mapping[RelationName, Delta]) -> Delta:
         """The view's own delta for one epoch of its inputs' deltas.
@@ -109,13 +141,34 @@ class View:
         return self.dataflow.step(inputs)
 
 
+@dataclass
+class _Layout:
+    """Where the state of live views lies.
+
+    homes: of each node of each view, by identity. A view that is not in it has all of its state
+    in its own scope: so it was before views shared what they keep.
+    """
+
+    homes: dict[str, list[Home | None]] = field(default_factory=dict)
+    tables: list[TableHome] = field(default_factory=list)
+
+    @staticmethod
+    def read(store: Store) -> _Layout:
+        stored = store.get(_LAYOUT)
+        return pickle.loads(stored) if stored else _Layout()
+
+    def write(self, store: Store) -> None:
+        store.put(_LAYOUT, pickle.dumps(self) if self.homes else None)
+
+
 class Engine:
     """Live views in creation order (a view stands after those that it reads)."""
 
     def __init__(self, store: Store, evaluator: Evaluator, source: str) -> None:
         self.store = store
         self.source = source
-        self.views: dict[RelationName, View] = {}
+        self.views: dict[RelationName, ViewDefinition] = {}
+        self.dataflow = SharedDataflow(store, evaluator)
         self._refused: list[ViewError] = []
         stored = store.get(_PROGRESS)
         self.progress: Progress | None = None
@@ -123,9 +176,43 @@ class Engine:
             facts = json.loads(stored)
             self.progress = Progress(facts["epoch"], facts["positions"])
         self._kept = [int(key[len(_OUTBOX) :]) for key, _ in store.items(_OUTBOX)]
-        for _, value in store.items(_VIEWS):
-            definition = pickle.loads(value)
-            self.views[definition.name] = View(definition, store, evaluator)
+        self._open_views()
+
+    def _open_views(self) -> None:
+        """Put the dataflow together as the state has it."""
+        definitions = [pickle.loads(value) for _, value in self.store.items(_VIEWS)]
+        layout = _Layout.read(self.store)
+        unread = []
+        for home in layout.tables:
+            self.dataflow.tables.add(home)
+        for definition in definitions:
+            unread += self._enter(definition, layout.homes.get(definition.identity))
+        unread += self.dataflow.tables.settle()
+        self._drop(unread)
+
+    def _enter(
+        self,
+        definition: ViewDefinition,
+        homes: Sequence[Home | None] | None,
+        tables: Sequence[TableHome] | None = None,
+    ) -> list[str]:
+        """Let a view into the dataflow; the state that it has twice now.
+
+        homes: where its nodes live. None: in its own scope, as do its tables.
+        """
+        nodes = lower(definition.plan.root)
+        if homes is None:
+            for home in tables or definition.tables():
+                self.dataflow.tables.add(home)
+        self.views[definition.name] = definition
+        return self.dataflow.add(definition.name, nodes, definition.scope, homes)
+
+    def _drop(self, prefixes: Iterable[str]) -> None:
+        """Remove state, and note where the rest of it lies; part of the open epoch."""
+        for prefix in prefixes:
+            self.store.drop(prefix)
+        homes = {d.identity: self.dataflow.views[n].homes for n, d in self.views.items()}
+        _Layout(homes, self.dataflow.tables.homes).write(self.store)
 
     @property
     def position(self) -> int:
@@ -138,20 +225,31 @@ class Engine:
         return 0 if self.progress is None else self.progress.epoch
 
     def add(self, view: View) -> None:
-        """Make a built view live from the next epoch on; part of the open epoch."""
+        """Make a built view live from the next epoch on; part of the open epoch.
+
+        What live views compute already it reads from them, and its own state of it is dropped.
+        """
         definition = view.definition
-        self.views[definition.name] = view
+        unread = self._enter(definition, None, view.homes)
         # Views are opened again in this order: the epoch keeps parents before children.
         key = f"{_VIEWS}{self.epoch:020d}/{definition.identity}"
         self.store.put(key, pickle.dumps(definition))
+        self._drop(unread + self.dataflow.tables.settle())
 
     def remove(self, name: RelationName) -> None:
-        """Forget a live view and its state; part of the open epoch."""
-        view = self.views.pop(name)
+        """Forget a live view and the state that no other one reads; part of the open epoch."""
+        definition = self.views.pop(name)
         for key, _ in list(self.store.items(_VIEWS)):
-            if key.endswith("/" + view.definition.identity):
+            if key.endswith("/" + definition.identity):
                 self.store.put(key, None)
-        self.store.drop(view.definition.scope + "/")
+        self._drop(self.dataflow.remove(name))
+
+    def in_free_scope(self, definition: ViewDefinition) -> ViewDefinition:
+        """The definition with a scope in which no live view's state lies."""
+        used = self.dataflow.scopes()
+        while definition.scope in used:
+            definition = replace(definition, rebuilt=definition.rebuilt + 1)
+        return definition
 
     def step(self, batch: SourceBatch) -> SinkEpoch:
         """Step every view by one batch of whole source transactions. Nothing is committed yet.
@@ -159,33 +257,19 @@ class Engine:
         Views that cannot be kept any longer, and those that read them, have no rows in it: see
         `refused`.
         """
-        outputs: dict[RelationName, Delta] = {}
+        stepped = self.dataflow.step(batch.changes)
         deltas: list[tuple[SinkTable, Delta]] = []
         errors: list[Delta] = []
-        broken: set[RelationName] = set()
-        for name, view in self.views.items():
-            if not broken.isdisjoint(view.definition.parents()):
-                broken.add(name)
+        for name, definition in self.views.items():
+            if name in stepped.failures:
+                if stepped.failures.keys().isdisjoint(definition.parents()):
+                    self._refused.append(stepped.failures[name])
                 continue
-            inputs = view.resolve(batch.changes)
-            for parent in view.definition.parents():
-                if parent in outputs:
-                    inputs[parent] = outputs[parent]
-            if not inputs:
-                continue
-            try:
-                output = view.step(inputs)
-            except ViewError as error:
-                error.relation = name
-                self._refused.append(error)
-                broken.add(name)
-                continue
-            if len(output):
-                outputs[name] = output
-                deltas.append((view.definition.table, output))
-            found = view.errors.take()
+            if name in stepped.outputs:
+                deltas.append((definition.table, stepped.outputs[name]))
+            found = self.dataflow.views[name].errors.take()
             if len(found):
-                errors.append(_named(view.definition.table, found))
+                errors.append(_named(definition.table, found))
         progress = Progress(self.epoch + 1, {self.source: batch.position})
         self.progress = progress
         rows = Delta.concat(errors).consolidate() if errors else None

@@ -28,12 +28,14 @@ class Failures:
 
     def definitions(self) -> list[ViewDefinition]:
         """What is live, parents first, then what is being built and not given up."""
-        live = [v.definition for v in self._engine.views.values()]
+        live = list(self._engine.views.values())
         return live + [b.definition for b in self._builds.values() if not b.is_cancelled]
 
     def reads(self) -> list[Read]:
-        """All that these read of the source."""
-        return [read for definition in self.definitions() for read in definition.reads()]
+        """All that these read of the source, and what is kept for others while they are built."""
+        builds = [b for b in self._builds.values() if not b.is_cancelled]
+        read = [r for d in self._engine.views.values() for r in d.reads()]
+        return read + [r for build in builds for r in build.reads()]
 
     def fail_readers(self, error: TidemarkError) -> list[ViewDefinition]:
         """Fail what reads error.relation, or is it."""
@@ -75,8 +77,7 @@ class Failures:
     def remove_failed(self) -> None:
         """Take out of the engine what the catalog calls failed: it was told, then we stopped."""
         told = self._desk.failed()
-        live = [v.definition for v in self._engine.views.values()]
-        failed = [d for d in live if d.identity in told]
+        failed = [d for d in self._engine.views.values() if d.identity in told]
         for definition in self._with_children(failed):
             if definition.identity in told:
                 self._engine.remove(definition.name)

@@ -104,6 +104,7 @@ class Parts:
             nodes=lower(job.root),
             scope=job.scope,
             relations=job.relations,
+            columns=job.columns,
             parts=job.parts,
             evaluator=job.evaluator,
             work_dir=job.work_dir,

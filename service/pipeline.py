@@ -26,6 +26,7 @@ from service.feed import Feed
 from service.log import log
 from service.metrics import PipelineMetrics
 from service.parts import Parts
+from service.reads import widened
 from service.recovery import recover
 from service.settings import Settings
 from service.writer import SinkWriter
@@ -276,6 +277,7 @@ class Pipeline:
             if self._engine.position < held[1]:
                 return
         self._held.pop(row.identity, None)
+        definition = self._engine.in_free_scope(definition)
         self._store.drop(definition.scope + "/")
         self._engine.commit(None, written=self._written())
         if not self._feed.is_open and not self._builds:
@@ -287,7 +289,9 @@ class Pipeline:
                 )
         source.watch(list(definition.relations()))
         parts = self._parts.build(definition, row.options.get("backfill", "auto"))
-        build = ViewBuild(definition, self._store, self._settings.state / "builds", parts)
+        columns = widened(definition.reads(), self._failures.reads())
+        folder = self._settings.state / "builds"
+        build = ViewBuild(definition, self._store, folder, parts, columns)
         self._builds[definition.identity] = build
         try:
             self._open_stream()
@@ -337,7 +341,7 @@ class Pipeline:
                 return
         view, outputs, errors = build.take_over()
         if parents:
-            tables = {p: self._engine.views[p].definition.table for p in parents}
+            tables = {p: self._engine.views[p].table for p in parents}
             rows = {p: whole(t, self._staging.read_rows(t)) for p, t in tables.items()}
             try:
                 outputs = [*outputs, view.step(rows)]
@@ -369,8 +373,8 @@ class Pipeline:
         relations: Sequence[Relation] = ()
         live = self._desk.live(row.identity)
         if live is not None:
-            relations = live.definition.relations()
-            self._engine.remove(live.definition.name)
+            relations = live.relations()
+            self._engine.remove(live.name)
             self._engine.commit(None, written=self._written())
         self._desk.drop(row, self._staging)
         return relations

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dataflow.errors import SourceError
+from dataflow.live_tables import is_one_table
 from dataflow.schema import Field, Relation, RelationName
 
 # A relation as one view knows it, and the positions of the fields that the view uses.
@@ -27,6 +28,26 @@ def all_read(reads: Iterable[Read]) -> list[Relation]:
         own = _only(relation, columns)
         merged[own.name] = own if known is None else _both(known, own)
     return list(merged.values())
+
+
+def widened(reads: Iterable[Read], others: Iterable[Read]) -> dict[RelationName, tuple[int, ...]]:
+    """For each relation that is read the columns to keep, so that others can read them there too.
+
+    reads: of one view, which may know a table newer than the others do.
+    """
+    kept = {relation.name: (relation, set(columns)) for relation, columns in reads}
+    for relation, columns in others:
+        if relation.name not in kept:
+            continue
+        own, positions = kept[relation.name]
+        if not is_one_table(own, relation):
+            continue
+        places = {f.name: c for c, f in enumerate(own.fields)}
+        for field in (relation.fields[c] for c in columns):
+            place = places.get(field.name)
+            if place is not None and own.fields[place].type == field.type:
+                positions.add(place)
+    return {name: tuple(sorted(positions)) for name, (_, positions) in kept.items()}
 
 
 def fits(read: Read, newer: Relation) -> bool:

@@ -30,7 +30,6 @@ from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
 from dataflow.expressions.evaluator import Evaluator
-from dataflow.graph import needed_columns
 from dataflow.operators.table import table_spec
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.lower import Node, make_operator
@@ -79,6 +78,7 @@ class SparkBackfill:
         nodes: Sequence[Node],
         scope: str,
         relations: Sequence[Relation],
+        columns: Mapping[RelationName, tuple[int, ...]],
         parts: Mapping[RelationName, Sequence[SnapshotPart]],
         evaluator: Callable[[], Evaluator],
         work_dir: Path,
@@ -86,7 +86,8 @@ class SparkBackfill:
     ) -> BackfillResult:
         """Run the backfill of a view whose lowered nodes read these relations.
 
-        parts: of each relation, reading exactly the columns of `needed_columns`. evaluator:
+        columns: what is kept of each relation, all of `needed_columns` at least. parts: of each
+        relation, reading exactly these. evaluator:
         picklable, called once in each task. work_dir: an empty directory on the state's file
         system. on_progress(tasks done, tasks in all) is called in this thread; what it raises
         cancels the backfill. TidemarkError as raised in a task, else spark.failed.
@@ -94,10 +95,10 @@ class SparkBackfill:
         spark = self._session.get()
         cores = spark.sparkContext.defaultParallelism
         buckets = self._buckets or _bucket_count(relations, cores)
-        tables = table_specs(nodes, scope, relations, parts)
+        tables = table_specs(columns, scope, relations, parts)
         stages = cut(nodes, tables, node_specs(nodes, scope, evaluator()), buckets)
         flat = tuple((name, part) for name, shares in parts.items() for part in shares)
-        job = Job(work_dir, tuple(nodes), scope, stages, flat, evaluator)
+        job = Job(work_dir, tuple(nodes), scope, stages, flat, evaluator, columns)
         path = write_job(job)
         action = _Action(spark, path, job)
         total = len(flat) + stages.level_slots[-1]
@@ -195,11 +196,13 @@ def _by_slot(frame: DataFrame, first: int, count: int) -> DataFrame:
 
 
 def table_specs(
-    nodes: Sequence[Node], scope: str, relations: Sequence[Relation], read: Iterable[RelationName]
+    columns: Mapping[RelationName, tuple[int, ...]],
+    scope: str,
+    relations: Sequence[Relation],
+    read: Iterable[RelationName],
 ) -> dict[RelationName, ArrangementSpec | None]:
     """The arrangement of each relation that is read; None for a maintained view's rows."""
-    needed = needed_columns(nodes)
-    specs = {r.name: table_spec(r, needed[r.name], scope) for r in relations}
+    specs = {r.name: table_spec(r, columns[r.name], scope) for r in relations}
     return {name: specs.get(name) if name.source != VIEW_SOURCE else None for name in read}
 
 

@@ -19,7 +19,6 @@ from connectors.spark.pages import encode_delta
 from connectors.spark.stages import SNAPSHOT, Cut, Stage
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import Evaluator
-from dataflow.graph import needed_columns
 from dataflow.operators.base import ErrorCollector, kinds_of
 from dataflow.schema import RelationName
 from dataflow.sql.lower import Node, make_operator
@@ -33,7 +32,7 @@ PAGE_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class Job:
-    """All that a task needs to know; picklable."""
+    """All that a task needs to know; picklable. columns: what the parts read of each relation."""
 
     folder: Path
     nodes: tuple[Node, ...]
@@ -41,6 +40,7 @@ class Job:
     cut: Cut
     parts: tuple[tuple[RelationName, SnapshotPart], ...]
     evaluator: Callable[[], Evaluator]
+    columns: Mapping[RelationName, tuple[int, ...]]
 
 
 class Segment:
@@ -62,8 +62,8 @@ class Segment:
         for number in self._stage.nodes:
             plan = self._job.nodes[number].plan
             if isinstance(plan, Scan):
-                needed = needed_columns(self._job.nodes)[plan.relation.name]
-                deltas[number] = snapshot.project([needed.index(c) for c in plan.columns])
+                kept = self._job.columns[plan.relation.name]
+                deltas[number] = snapshot.project([kept.index(c) for c in plan.columns])
             else:
                 deltas[number] = self._follow(number, deltas)
         return deltas

@@ -6,7 +6,7 @@ fit the rows kept (an update of a row that is not there) is refused, never guess
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -14,8 +14,9 @@ from dataflow.changes import Changes
 from dataflow.delta import Column, Delta
 from dataflow.errors import InvariantError
 from dataflow.operators.groups import columns_at, touch
+from dataflow.operators.narrowed_rows import NarrowedRows
 from dataflow.schema import Relation
-from storage.store import ArrangementSpec, Store
+from storage.store import Arrangement, ArrangementSpec, Store, SumsSpec
 
 _ADDS = (Changes.INSERT, Changes.NEW)
 _OLD_SIDES = (Changes.OLD, Changes.OLD_KEY)
@@ -39,6 +40,7 @@ def is_keyed(relation: Relation) -> bool:
 class TableState:
     """The needed columns of one relation.
 
+    dead: names of columns that are no longer needed nor told; NULL in new rows.
     State: the rows by primary key; with REPLICA IDENTITY FULL by the whole row, read only when
     the table is truncated.
     Cost: O(changes), one lookup for each row that is updated or deleted.
@@ -46,7 +48,12 @@ class TableState:
     """
 
     def __init__(
-        self, relation: Relation, columns: Sequence[int], store: Store, scope: str
+        self,
+        relation: Relation,
+        columns: Sequence[int],
+        store: Store,
+        scope: str,
+        dead: Collection[str] = (),
     ) -> None:
         self._relation = relation
         spec = table_spec(relation, columns, scope)
@@ -54,13 +61,19 @@ class TableState:
         self._kinds = spec.kinds
         self._is_keyed = is_keyed(relation)
         self._names = tuple(relation.fields[c].name for c in columns)
-        self._sent, self._places = relation, tuple(columns)
+        self._dead = frozenset(dead)
+        self._sent, self._places = relation, self._find_places(relation)
         self._rows = store.arrange(spec)
+        self._bag: Arrangement | NarrowedRows = self._rows
+        if dead and not self._is_keyed:
+            since = SumsSpec(spec.name.removesuffix("rows") + "since", spec.kinds, 1)
+            places = [i for i, name in enumerate(self._names) if name in self._dead]
+            self._bag = NarrowedRows(self._rows, store.arrange_sums(since), places)
 
     def load(self, delta: Delta) -> None:
         """Take snapshot rows of exactly the needed columns into the state."""
         if len(delta):
-            self._rows.apply(delta)
+            self._bag.apply(delta)
 
     def resolve(self, changes: Changes) -> Delta:
         """The exact, consolidated delta of the needed columns; the state has it on return.
@@ -68,7 +81,11 @@ class TableState:
         changes may be of another version of the relation, which has the needed columns too.
         """
         kinds, places = changes.kinds, self._places_in(changes.relation)
-        rows = Delta([changes.columns[c] for c in places], np.ones(len(kinds), np.int64))
+        columns = [
+            Column.nulls(kind, len(kinds)) if c < 0 else changes.columns[c]
+            for c, kind in zip(places, self._kinds, strict=True)
+        ]
+        rows = Delta(columns, np.ones(len(kinds), np.int64))
         unchanged = {
             i: changes.unchanged[c] for i, c in enumerate(places) if c in changes.unchanged
         }
@@ -77,24 +94,28 @@ class TableState:
         if len(truncates):
             # What came before the last truncation is gone with everything else.
             start = int(truncates[-1]) + 1
-            parts = [kept.negate() for kept in self._rows.scan()]
+            parts = [kept.negate() for kept in self._bag.scan()]
             for part in parts:
-                self._rows.apply(part)
+                self._bag.apply(part)
             kinds, rows = kinds[start:], rows.slice(start, len(rows))
             unchanged = {c: mask[start:] for c, mask in unchanged.items()}
         if len(kinds):
             resolve = self._by_key if self._is_keyed else self._by_row
             delta = resolve(kinds, rows, unchanged).consolidate()
-            self._rows.apply(delta)
+            self._bag.apply(delta)
             parts.append(delta)
         return Delta.concat(parts).consolidate() if parts else Delta.empty(self._kinds)
 
     def _places_in(self, relation: Relation) -> tuple[int, ...]:
         """Where the needed columns stand in changes of this version of the relation."""
         if relation is not self._sent:
-            names = [f.name for f in relation.fields]
-            self._sent, self._places = relation, tuple(map(names.index, self._names))
+            self._sent, self._places = relation, self._find_places(relation)
         return self._places
+
+    def _find_places(self, relation: Relation) -> tuple[int, ...]:
+        """-1 for a dead column."""
+        names = [f.name for f in relation.fields]
+        return tuple(-1 if n in self._dead else names.index(n) for n in self._names)
 
     def _by_row(self, kinds: np.ndarray, rows: Delta, unchanged: dict[int, np.ndarray]) -> Delta:
         """Old rows come whole, each directly before its new one."""

@@ -83,6 +83,7 @@ def run_spark(
         "nodes": lower(plan),
         "scope": "v1",
         "relations": relations_of(plan),
+        "columns": needed_columns(lower(plan)),
         "parts": parts_of(plan),
         "evaluator": no_evaluator,
         "work_dir": work_dir / "work",
@@ -159,10 +160,11 @@ def living_rows(relation: Relation, parts: list[DrawnPart]) -> dict[int, tuple]:
 def run_here(plan: Plan, work_dir: Path, buckets: int) -> BackfillResult:
     """All tasks of a backfill one after the other in this process, without a JVM."""
     nodes, relations, parts = lower(plan), relations_of(plan), parts_of(plan)
-    tables = table_specs(nodes, "v1", relations, parts)
+    columns = needed_columns(nodes)
+    tables = table_specs(columns, "v1", relations, parts)
     stages = cut(nodes, tables, node_specs(nodes, "v1", no_evaluator()), buckets)
     flat = tuple((name, part) for name, shares in parts.items() for part in shares)
-    job = Job(work_dir, nodes, "v1", stages, flat, no_evaluator)
+    job = Job(work_dir, nodes, "v1", stages, flat, no_evaluator, columns)
     path = write_job(job)
     pages = calling_pages(stages)
     for number in range(len(flat)):

@@ -1,0 +1,182 @@
+"""The rows of base relations, kept once for all live views that read them.
+
+Each view that joins brings its own rows of a table; where one table has every column that is read,
+the others go. Invariant: every scan is read through a table that has its columns, told whole since
+they were taken in. A column that no scan reads any more is no longer asked of the source: it is
+NULL from then on, and never again counts as kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dataflow.changes import Changes
+from dataflow.delta import Delta
+from dataflow.errors import InvariantError
+from dataflow.operators.table import TableState, table_spec
+from dataflow.schema import Field, Relation, RelationName
+from dataflow.sql.plan import Scan
+from dataflow.types import SqlType
+from storage.store import Store
+
+
+@dataclass(frozen=True)
+class TableHome:
+    """Where a table's rows lie, and which columns of it; picklable.
+
+    columns: positions in the relation. dead: names of columns that nobody reads any more.
+    """
+
+    scope: str
+    relation: Relation
+    columns: tuple[int, ...]
+    dead: frozenset[str] = frozenset()
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its arrangements begin with."""
+        return table_spec(self.relation, self.columns, self.scope).name.removesuffix("rows")
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The columns kept, in order."""
+        return tuple(self.relation.fields[c] for c in self.columns)
+
+    def kept(self) -> dict[str, SqlType]:
+        """The columns that may be read."""
+        return {f.name: f.type for f in self.fields if f.name not in self.dead}
+
+
+class LiveTable:
+    """A table that views read, and by their node numbers the scans that read it."""
+
+    def __init__(self, home: TableHome, store: Store) -> None:
+        self.home = home
+        self.state = TableState(home.relation, home.columns, store, home.scope, home.dead)
+        self.scans: dict[int, TableScan] = {}
+
+
+class TableScan:
+    """A scan's columns out of a table's or a view's delta."""
+
+    def __init__(self, positions: Sequence[int], width: int) -> None:
+        """positions: in a delta of so many columns."""
+        self._positions = tuple(positions)
+        self._is_narrower = len(set(positions)) < width
+
+    @staticmethod
+    def of_table(plan: Scan, home: TableHome) -> TableScan:
+        """A view may know the table otherwise than its rows are kept: columns are found by name."""
+        names = [f.name for f in home.fields]
+        fields = (plan.relation.fields[c] for c in plan.columns)
+        return TableScan([names.index(f.name) for f in fields], len(names))
+
+    def read(self, delta: Delta) -> Delta:
+        """The rows of a consolidated delta as the scan sees them."""
+        rows = delta.project(self._positions)
+        return rows.consolidate() if self._is_narrower else rows
+
+
+class LiveTables:
+    """All tables of one store, oldest first, and the scans that are to be read through them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._tables: list[LiveTable] = []
+        self._scans: dict[int, Scan] = {}
+
+    @property
+    def homes(self) -> list[TableHome]:
+        """Where they lie, oldest first."""
+        return [table.home for table in self._tables]
+
+    def add(self, home: TableHome) -> None:
+        """Take in a table that stands where the others stand; `settle` tells whether it stays."""
+        self._tables.append(LiveTable(home, self._store))
+
+    def read(self, number: int, plan: Scan) -> None:
+        """Serve a scan, from the next `settle` on."""
+        self._scans[number] = plan
+
+    def forget(self, number: int) -> None:
+        """Serve it no longer."""
+        del self._scans[number]
+
+    def settle(self) -> list[str]:
+        """Keep what scans need, as few tables as may be; the prefixes of what is not kept."""
+        before = {t.home.prefix for t in self._tables}
+        names = dict.fromkeys(t.home.relation.name for t in self._tables)
+        self._tables = [table for name in names for table in self._settled(name)]
+        return sorted(before - {t.home.prefix for t in self._tables})
+
+    def _settled(self, name: RelationName) -> list[LiveTable]:
+        tables = [t for t in self._tables if t.home.relation.name == name]
+        scans = {n: plan for n, plan in self._scans.items() if plan.relation.name == name}
+        kept = _needed(tables, list(scans.values()))
+        for table in kept:
+            table.scans = {}
+        for number, plan in scans.items():
+            table = next((t for t in kept if _covers(t.home, plan)), None)
+            if table is None:
+                raise InvariantError("state.table_missing", f'no rows of "{name}" are kept')
+            table.scans[number] = TableScan.of_table(plan, table.home)
+        return [self._without_unread(table) for table in kept]
+
+    def _without_unread(self, table: LiveTable) -> LiveTable:
+        """The table as it goes on when columns have lost their last reader."""
+        home = table.home
+        plans = [self._scans[number] for number in table.scans]
+        read = {p.relation.fields[c].name for p in plans for c in p.columns}
+        read |= {home.relation.fields[c].name for c in home.relation.key}
+        dead = home.dead | {f.name for f in home.fields if f.name not in read}
+        if dead == home.dead:
+            return table
+        narrowed = LiveTable(replace(home, dead=dead), self._store)
+        narrowed.scans = table.scans
+        return narrowed
+
+    def resolve(self, changes: Iterable[Changes]) -> Iterator[tuple[LiveTable, Delta]]:
+        """What changed in each table, exactly; tables without a change are left out."""
+        parts: dict[int, list[Delta]] = {}
+        for change in changes:
+            for position, table in enumerate(self._tables):
+                if table.home.relation.name == change.relation.name:
+                    parts.setdefault(position, []).append(table.state.resolve(change))
+        for position, found in parts.items():
+            # Each is consolidated already: only several can meet in a row.
+            delta = found[0] if len(found) == 1 else Delta.concat(found).consolidate()
+            if len(delta):
+                yield self._tables[position], delta
+
+
+def _needed(tables: Sequence[LiveTable], scans: Sequence[Scan]) -> list[LiveTable]:
+    """The oldest table that serves all scans; else the tables that are left when every one goes
+    whose scans another one serves, oldest first."""
+    if not scans:
+        return []
+    for table in tables:
+        if all(_covers(table.home, plan) for plan in scans):
+            return [table]
+    kept = list(tables)
+    for table in tables:
+        others = [t for t in kept if t is not table]
+        if all(any(_covers(t.home, plan) for t in others) for plan in scans):
+            kept = others
+    return kept
+
+
+def _covers(home: TableHome, plan: Scan) -> bool:
+    """Whether a scan can be read through a table; views may know the table at different times."""
+    if not is_one_table(home.relation, plan.relation):
+        return False
+    kept = home.kept()
+    fields = (plan.relation.fields[c] for c in plan.columns)
+    return all(kept.get(f.name) == f.type for f in fields)
+
+
+def is_one_table(left: Relation, right: Relation) -> bool:
+    """Whether rows kept for one are rows for the other: one table, old rows found alike."""
+    keys = ({r.fields[c].name for c in r.key} for r in (left, right))
+    is_same = (left.name, left.oid, left.is_full) == (right.name, right.oid, right.is_full)
+    return is_same and next(keys) == next(keys)

@@ -1,0 +1,281 @@
+"""The dataflow of all live views together: what several of them compute is computed and kept once.
+
+Nodes that compute the same (`dataflow.sql.likeness`) are one node, in whichever view's scope its
+state was first kept. Invariants: all nodes stand at one position of the source, so a view that
+joins takes over a live node for its own; a node lives exactly as long as a view reads it; what
+fails in a node fails all views that read it and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+
+from dataflow.changes import Changes
+from dataflow.collect import ErrorRows
+from dataflow.delta import Delta
+from dataflow.errors import ViewError
+from dataflow.expressions.evaluator import Evaluator, RowErrors
+from dataflow.live_tables import LiveTables, TableScan
+from dataflow.operators.base import Operator, kinds_of
+from dataflow.schema import VIEW_SOURCE, RelationName
+from dataflow.sql.likeness import likenesses, repeatable
+from dataflow.sql.lower import Node, make_operator
+from dataflow.sql.plan import Plan, Scan
+from dataflow.types import SqlType
+from storage.store import Store
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where a node's state lies: in arrangements "<scope>/<name>/<role>"."""
+
+    scope: str
+    name: str
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its arrangements begin with."""
+        return f"{self.scope}/{self.name}/"
+
+
+class LiveNode:
+    """One node of the live dataflow, and the error rows' way to all views that read it.
+
+    home: None for a scan. names: for each view what the node is called there. rows_in and
+    rows_out count the rows of its deltas.
+    """
+
+    def __init__(self, number: int, plan: Plan, home: Home | None) -> None:
+        self.number = number
+        self.plan = plan
+        self.likeness: Plan | None = None
+        self.home = home
+        self.inputs: tuple[LiveNode, ...] = ()
+        self.readers: list[LiveNode] = []
+        self.empty = Delta.empty(kinds_of(plan.fields))
+        self.operator: Operator | None = None
+        self.scan: TableScan | None = None
+        self.names: dict[RelationName, list[str]] = {}
+        self.errors: dict[RelationName, ErrorRows] = {}
+        self.rows_in = self.rows_out = 0
+
+    def collect(
+        self, operator: str, types: Sequence[SqlType], rows: Delta, errors: RowErrors
+    ) -> None:
+        """Note rows that failed, in every view under its own name for the node."""
+        assert self.home is not None
+        within = operator[len(self.home.name) :]
+        for view, names in self.names.items():
+            for name in names:
+                self.errors[view].collect(name + within, types, rows, errors)
+
+
+class LiveView:
+    """What a live view reads of the dataflow: its nodes by position, the last one its output."""
+
+    def __init__(self, nodes: Sequence[LiveNode], errors: ErrorRows) -> None:
+        self.nodes = tuple(nodes)
+        self.errors = errors
+
+    @property
+    def homes(self) -> list[Home | None]:
+        """Where the state of each node lies."""
+        return [node.home for node in self.nodes]
+
+    @property
+    def root(self) -> LiveNode:
+        """The node whose delta is the view's."""
+        return self.nodes[-1]
+
+
+@dataclass
+class Stepped:
+    """outputs: the views' deltas that are not empty; failures: why views cannot be kept."""
+
+    outputs: dict[RelationName, Delta]
+    failures: dict[RelationName, ViewError]
+
+
+class SharedDataflow:
+    """The nodes of all live views over one store, views in the order in which they joined."""
+
+    def __init__(self, store: Store, evaluator: Evaluator) -> None:
+        self._store = store
+        self._evaluator = evaluator
+        self.views: dict[RelationName, LiveView] = {}
+        self.tables = LiveTables(store)
+        self._nodes: dict[int, LiveNode] = {}
+        self._alike: dict[Plan | None, LiveNode] = {}
+        self._homes: dict[Home, LiveNode] = {}
+        self._failures: dict[int, ViewError] = {}
+        self._next = 0
+
+    # --- views come and go ---------------------------------------------------------------------
+
+    def add(
+        self,
+        view: RelationName,
+        nodes: Sequence[Node],
+        scope: str,
+        homes: Sequence[Home | None] | None = None,
+    ) -> list[str]:
+        """Make a view live; the prefixes of the state that it has twice now.
+
+        Its nodes have their state under `scope`, and stand where the live ones stand; or, after a
+        restart, under `homes`. Its tables are there (`tables.add`).
+        """
+        alike, same = likenesses(nodes[-1].plan), repeatable(nodes[-1].plan)
+        errors = ErrorRows()
+        own: list[LiveNode] = []
+        twice: list[str] = []
+        for position, node in enumerate(nodes):
+            home = None
+            if not isinstance(node.plan, Scan):
+                home = (homes[position] if homes else None) or Home(scope, node.name)
+            likeness = alike[id(node.plan)] if id(node.plan) in same else None
+            live = self._homes.get(home) if homes and home else self._alike.get(likeness)
+            if live is None:
+                live = self._make(node, home, [own[i] for i in node.inputs])
+                if likeness is not None:
+                    live.likeness = likeness
+                    self._alike.setdefault(likeness, live)
+            elif homes is None and home is not None:
+                twice.append(home.prefix)
+            live.names.setdefault(view, []).append(node.name)
+            live.errors[view] = errors
+            own.append(live)
+        self.views[view] = LiveView(own, errors)
+        return twice
+
+    def _make(self, node: Node, home: Home | None, inputs: Sequence[LiveNode]) -> LiveNode:
+        live = LiveNode(self._next, node.plan, home)
+        self._next += 1
+        if home is not None:
+            live.inputs = tuple(inputs)
+            named = replace(node, name=home.name)
+            live.operator = make_operator(named, self._store, home.scope, self._evaluator, live)
+            self._homes[home] = live
+        else:
+            self._open_scan(live, node.plan)
+        for below in live.inputs:
+            below.readers.append(live)
+        self._nodes[live.number] = live
+        return live
+
+    def _open_scan(self, live: LiveNode, plan: Plan) -> None:
+        assert isinstance(plan, Scan)
+        relation = plan.relation
+        if relation.name.source != VIEW_SOURCE:
+            self.tables.read(live.number, plan)
+            return
+        live.inputs = (self.views[relation.name].root,)
+        live.scan = TableScan(plan.columns, len(relation.fields))
+
+    def remove(self, view: RelationName) -> list[str]:
+        """Forget a view; the prefixes of the state that no other view reads."""
+        unread: list[str] = []
+        gone = self.views.pop(view)
+        for node in dict.fromkeys(reversed(gone.nodes)):
+            del node.names[view], node.errors[view]
+            if not node.names:
+                self._forget(node)
+                unread += [node.home.prefix] if node.home else []
+        return unread + self.tables.settle()
+
+    def _forget(self, node: LiveNode) -> None:
+        del self._nodes[node.number]
+        self._failures.pop(node.number, None)
+        if node.likeness is not None and self._alike.get(node.likeness) is node:
+            del self._alike[node.likeness]
+        for below in node.inputs:
+            below.readers.remove(node)
+        if node.home is not None:
+            del self._homes[node.home]
+        elif not node.inputs:
+            self.tables.forget(node.number)
+
+    def scopes(self) -> set[str]:
+        """The scopes in which the state of live views lies."""
+        return {h.scope for h in self._homes} | {h.scope for h in self.tables.homes}
+
+    # --- an epoch --------------------------------------------------------------------------------
+
+    def step(self, changes: Iterable[Changes]) -> Stepped:
+        """Take changes of base relations in; may be called several times in an epoch.
+
+        A view that has failed is not stepped any more, nor what reads it: remove both.
+        """
+        deltas: dict[int, Delta] = {}
+        queue = _Queue()
+        for table, delta in self.tables.resolve(changes):
+            for number, scan in table.scans.items():
+                node = self._nodes[number]
+                node.rows_in += len(delta)
+                self._pass_on(node, scan.read(delta), deltas, queue)
+        while queue:
+            node = self._nodes[queue.pop()]
+            out = self._step(node, deltas)
+            if node.number in self._failures:
+                queue.push(node.readers)
+            else:
+                self._pass_on(node, out, deltas, queue)
+        return self._by_view(deltas)
+
+    def _step(self, node: LiveNode, deltas: Mapping[int, Delta]) -> Delta:
+        """The node's delta; nothing when it, or what it reads, has failed."""
+        for below in (node, *node.inputs):
+            if below.number in self._failures:
+                self._failures[node.number] = self._failures[below.number]
+                return node.empty
+        inputs = [deltas.get(below.number, below.empty) for below in node.inputs]
+        node.rows_in += sum(map(len, inputs))
+        if node.operator is None:
+            assert node.scan is not None
+            return node.scan.read(inputs[0])
+        try:
+            return node.operator.step(*inputs)
+        except ViewError as error:
+            self._failures[node.number] = error
+            return node.empty
+
+    def _pass_on(self, node: LiveNode, out: Delta, deltas: dict[int, Delta], queue: _Queue) -> None:
+        if len(out):
+            node.rows_out += len(out)
+            deltas[node.number] = out
+            queue.push(node.readers)
+
+    def _by_view(self, deltas: Mapping[int, Delta]) -> Stepped:
+        stepped = Stepped({}, {})
+        for name, view in self.views.items():
+            number = view.root.number
+            if number in self._failures:
+                error = stepped.failures[name] = copy(self._failures[number])
+                error.relation = name
+            elif number in deltas:
+                stepped.outputs[name] = deltas[number]
+        return stepped
+
+
+class _Queue:
+    """Nodes that have something to do, each once, what they read before them."""
+
+    def __init__(self) -> None:
+        self._numbers: list[int] = []
+        self._waiting: set[int] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._numbers)
+
+    def push(self, nodes: Iterable[LiveNode]) -> None:
+        """Nodes that come after the one just done."""
+        for node in nodes:
+            if node.number not in self._waiting:
+                self._waiting.add(node.number)
+                heappush(self._numbers, node.number)
+
+    def pop(self) -> int:
+        """The first of them."""
+        return heappop(self._numbers)
