@@ -84,12 +84,9 @@ def compile_all(show: OnProgress) -> Path:
     lines = listed()
     for done, (module, kernel, types) in enumerate(lines):
         show(done, len(lines))
-        dispatcher = _kernel(module, kernel)
-        if dispatcher is None or not _fits(dispatcher, types):
-            # The list is written from time to time; a kernel that has changed since then is
-            # compiled when it is called first.
-            continue
-        dispatcher.compile(_signature(types))
+        # The list is written from time to time; a kernel that has changed since then is compiled
+        # when it is called first.
+        _compile(module, kernel, types)
     show(len(lines), len(lines))
     stamp.write_text(json.dumps(parts))
     return stamp
@@ -151,8 +148,7 @@ def record() -> list[str]:
     """Lines for the list: what stands in it and still fits, and all that the caches hold."""
     lines = set()
     for module, kernel, types in listed() if LIST.is_file() else []:
-        dispatcher = _kernel(module, kernel)
-        if dispatcher is not None and _fits(dispatcher, types):
+        if _compile(module, kernel, types):
             lines.add(f"{module}.{kernel}({types})")
     for name, dispatcher in _dispatchers():
         # Not public, but only the writer of the list needs it.
@@ -190,8 +186,18 @@ def _kernel(module: str, kernel: str) -> Any:
         return None
 
 
-def _fits(dispatcher: Any, types: str) -> bool:
-    return dispatcher.py_func.__code__.co_argcount == len(_signature(types))
+def _compile(module: str, kernel: str, types: str) -> bool:
+    """Compile a kernel, or load it; False where it is not, or no longer takes these types."""
+    from numba.core.errors import NumbaError
+
+    dispatcher, signature = _kernel(module, kernel), _signature(types)
+    if dispatcher is None or dispatcher.py_func.__code__.co_argcount != len(signature):
+        return False
+    try:
+        dispatcher.compile(signature)
+    except NumbaError:
+        return False
+    return True
 
 
 def _stamp() -> Path:

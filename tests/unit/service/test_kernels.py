@@ -37,11 +37,13 @@ from pathlib import Path
 import numpy as np
 from service import kernels
 kernels.LIST = Path("list.txt")
-kernels.LIST.write_text("storage.kernels.gone(int64)\\n{line}\\n")
+gone = "storage.kernels.gone(int64)"
+changed = "storage.kernels.group_hashes((int64, int64,), int64)"
+kernels.LIST.write_text(f"{{gone}}\\n{{changed}}\\n{line}\\n")
 shown, late = [], []
 kernels.watch(late.append)
 stamp = kernels.compile_all(lambda done, total: shown.append((done, total)))
-assert shown == [(0, 2), (1, 2), (2, 2)], shown
+assert shown == [(0, 3), (1, 3), (2, 3), (3, 3)], shown
 print(len([name for name in late if name.endswith(".{kernel}")]))
 if {is_changed}:
     name = '"storage.page_kernels": "'
