@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,12 @@ PROGRESS = (
 
 
 class ServiceRun:
-    """`with ServiceRun(dsn, folder) as service:` the service on a free port."""
+    """`with ServiceRun(dsn, folder) as service:` the service on a free port.
 
-    def __init__(self, dsn: str, folder: Path) -> None:
+    settings: more variables of its environment.
+    """
+
+    def __init__(self, dsn: str, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -38,6 +42,7 @@ class ServiceRun:
             "TIDEMARK_STATE": str(folder / "state"),
             "TIDEMARK_PORT": str(port),
             "TIDEMARK_LOG_LEVEL": "warning",
+            **(settings or {}),
         }
         self._log_path = folder / "service.log"
         self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=BUILD_S)

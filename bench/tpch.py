@@ -59,9 +59,10 @@ class Timed(Maintained):
 
     def _step(self, batch: SourceBatch, number: int) -> None:
         took = self.__dict__.setdefault("took", defaultdict(float))
+        changes = batch.whole()
         for name, view in list(self._views.items()):
             started = time.perf_counter()
-            inputs = view.resolve(batch.changes)
+            inputs = view.resolve(changes)
             if inputs:
                 self.answers[name].add(view.step(inputs), view.definition.table.fields)
                 self._note_errors(name, view.errors.take())

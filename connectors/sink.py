@@ -6,7 +6,7 @@ the same transaction names.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -47,13 +47,41 @@ class Progress:
 
 
 @dataclass
+class SinkPart:
+    """Deltas by view and error rows, each consolidated: a share of an epoch."""
+
+    deltas: list[tuple[SinkTable, Delta]]
+    errors: Delta | None = None
+
+
+class LaterParts(Protocol):
+    """What of an epoch is too much for memory; may be gone through again and again.
+
+    A row of a view is in one part at most, and so are all rows of one key: the parts may be
+    applied in any order.
+    """
+
+    @property
+    def rows(self) -> Mapping[SinkTable, int]:
+        """The views in them, and how many rows of each as far as it is known."""
+        ...
+
+    def __iter__(self) -> Iterator[SinkPart]: ...
+
+    def close(self) -> None:
+        """Give back what is not to be kept."""
+        ...
+
+
+@dataclass
 class SinkEpoch:
     """What one epoch changes: deltas by view, error rows, and the progress it leads to.
 
     Every delta is consolidated. errors: rows of (view, operator, sqlstate, message, source row).
     swaps: staged tables that become visible first, in the same transaction; deltas may then
     change them (what happened since their snapshot). refusals: views that the sink cannot take,
-    told in its catalog in the same transaction.
+    told in its catalog in the same transaction. later: more deltas and errors, on disk, without
+    those of the views `left_out`; rows and keys in them are not among the others.
     """
 
     progress: Progress
@@ -62,16 +90,39 @@ class SinkEpoch:
     commit_time_us: int = 0
     swaps: tuple[SinkTable, ...] = ()
     refusals: tuple[tuple[SinkTable, TidemarkError], ...] = ()
+    later: LaterParts | None = None
+    left_out: frozenset[RelationName] = frozenset()
+
+    def parts(self) -> Iterator[SinkPart]:
+        """All deltas and error rows, a bounded part at a time."""
+        yield SinkPart(self.deltas, self.errors)
+        for part in self.later or ():
+            kept = [(t, d) for t, d in part.deltas if t.relation not in self.left_out]
+            yield SinkPart(kept, part.errors)
+
+    def row_counts(self) -> dict[SinkTable, int]:
+        """How many rows of each view change."""
+        later = {} if self.later is None else self.later.rows
+        counts = {t: n for t, n in later.items() if t.relation not in self.left_out}
+        for table, delta in self.deltas:
+            counts[table] = counts.get(table, 0) + len(delta)
+        return counts
+
+    def nbytes(self) -> int:
+        """About what the deltas in memory take."""
+        held = sum(delta.nbytes() for _, delta in self.deltas)
+        return held + (0 if self.errors is None else self.errors.nbytes())
 
     def without(self, views: Collection[RelationName]) -> SinkEpoch:
         """The same epoch with nothing of these views in it."""
         deltas = [(t, d) for t, d in self.deltas if t.relation not in views]
         swaps = tuple(t for t in self.swaps if t.relation not in views)
-        return replace(self, deltas=deltas, swaps=swaps)
+        return replace(self, deltas=deltas, swaps=swaps, left_out=self.left_out.union(views))
 
     def refused(self, error: TidemarkError) -> SinkEpoch:
         """The same epoch without the view that error.relation names, which it tells as failed."""
-        tables = [*self.swaps, *(t for t, _ in self.deltas)]
+        later = () if self.later is None else self.later.rows
+        tables = [*self.swaps, *(t for t, _ in self.deltas), *later]
         table = next(t for t in tables if t.relation == error.relation)
         refusals = (*self.refusals, (table, error))
         return replace(self.without({table.relation}), refusals=refusals)

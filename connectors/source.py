@@ -21,8 +21,11 @@ class SourceBatch:
 
     last_commit: where the newest of the transactions ends, 0 when there is none; `position` may
     lie beyond it, where nothing of ours has happened.
-    changes are in order for each relation. commit_time_us: microseconds since 1970 at which the
-    newest of the transactions committed at the source, 0 when there was none.
+    changes are in order for each relation: all of them, or the first chunk where `later` has
+    more, which is decoded as it is read, once. What the chunks up to any one say is a legal
+    state of each relation: keys are unique in it, and an update is never torn.
+    commit_time_us: microseconds since 1970 at which the newest of the transactions committed at
+    the source, 0 when there was none.
     """
 
     position: int
@@ -31,6 +34,20 @@ class SourceBatch:
     rows: int
     commit_time_us: int = 0
     last_commit: int = 0
+    later: Iterator[list[Changes]] | None = None
+
+    def chunks(self) -> Iterator[list[Changes]]:
+        """All changes, in chunks of bounded size; where there are later ones, only once."""
+        if self.changes:
+            yield self.changes
+        if self.later is not None:
+            yield from self.later
+
+    def whole(self) -> list[Changes]:
+        """All changes at once, whatever memory they need; then there are no later ones."""
+        self.changes = [change for chunk in self.chunks() for change in chunk]
+        self.later = None
+        return self.changes
 
 
 class SnapshotPart(Protocol):

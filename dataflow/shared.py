@@ -100,7 +100,10 @@ class Stepped:
 
 
 class SharedDataflow:
-    """The nodes of all live views over one store, views in the order in which they joined."""
+    """The nodes of all live views over one store, views in the order in which they joined.
+
+    rows_made counts the rows of all nodes' deltas.
+    """
 
     def __init__(self, store: Store, evaluator: Evaluator) -> None:
         self._store = store
@@ -112,6 +115,7 @@ class SharedDataflow:
         self._homes: dict[Home, LiveNode] = {}
         self._failures: dict[int, ViewError] = {}
         self._next = 0
+        self.rows_made = 0
 
     # --- views come and go ---------------------------------------------------------------------
 
@@ -244,6 +248,7 @@ class SharedDataflow:
     def _pass_on(self, node: LiveNode, out: Delta, deltas: dict[int, Delta], queue: _Queue) -> None:
         if len(out):
             node.rows_out += len(out)
+            self.rows_made += len(out)
             deltas[node.number] = out
             queue.push(node.readers)
 

@@ -10,19 +10,21 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from connectors.sink import Sink, SinkTable
+from connectors.sink import Sink
 from connectors.source import Snapshot, SourceBatch
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError, ViewError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation, RelationName
 from service.backfill import BackfillJob, BackfillOutcome, OnProgress
-from service.engine import View, ViewDefinition
+from service.engine import BYTES_A_ROW, View, ViewDefinition, named
+from service.gathered import Gathered
 from service.log import log
+from service.pace import Pace
 from service.reads import Read
 from service.spool import Spool
 from storage.store import Store
@@ -32,7 +34,8 @@ CATCH_UP_S = 0.05
 
 @dataclass(frozen=True)
 class BuildParts:
-    """What a build works with. run takes the chosen road, "local" or "spark"."""
+    """What a build works with. run takes the chosen road, "local" or "spark"; epoch_bytes: what
+    the view's changes since its snapshot may take in memory."""
 
     open_snapshot: Callable[[list[Relation]], Snapshot]
     run: Callable[[BackfillJob, OnProgress], BackfillOutcome]
@@ -40,6 +43,7 @@ class BuildParts:
     sink: Sink
     road: str
     parts: int
+    epoch_bytes: int
 
 
 @dataclass
@@ -66,13 +70,6 @@ class BuildStatus:
             "elapsed_s": round(elapsed, 1),
             "remaining_s": None if left is None else round(left, 1),
         }
-
-
-def whole(table: SinkTable, chunks: Iterable[Delta]) -> Delta:
-    """All rows of a maintained view as one delta."""
-    parts = list(chunks)
-    kinds = [f.type.physical for f in table.fields]
-    return Delta.concat(parts).consolidate() if parts else Delta.empty(kinds)
 
 
 class ViewBuild:
@@ -108,7 +105,8 @@ class ViewBuild:
         self._spool = Spool(self._folder / "changes.spool", names)
         self._result: BackfillOutcome | None = None
         self._view: View | None = None
-        self._outputs: list[Delta] = []
+        self._pace = Pace(parts.epoch_bytes // BYTES_A_ROW)
+        self._gathered = Gathered(parts.epoch_bytes)
         self._thread = threading.Thread(
             target=self._run, name=f"build-{definition.table.name}", daemon=True
         )
@@ -153,25 +151,40 @@ class ViewBuild:
             if batch is None:
                 return True
             if batch.last_commit > self.position:
-                inputs = self._view.resolve(batch.changes)
-                if inputs:
-                    try:
-                        self._outputs.append(self._view.step(inputs))
-                    except ViewError as error:
-                        self.failure = error
-                        return False
-        if len(self._outputs) > 64:
-            self._outputs = [Delta.concat(self._outputs).consolidate()]
+                try:
+                    self._replay(self._view, batch)
+                except ViewError as error:
+                    self.failure = error
+                    return False
         return False
 
-    def take_over(self) -> tuple[View, list[Delta], Delta | None]:
+    def _replay(self, view: View, batch: SourceBatch) -> None:
+        for changes in self._pace.slices(batch.changes):
+            inputs = view.resolve(changes)
+            if not inputs:
+                continue
+            before = sum(view.dataflow.rows_out)
+            self.add(view.step(inputs))
+            made = sum(view.dataflow.rows_out) - before
+            self._pace.learn(sum(map(len, changes)), made)
+            self._store.relieve()
+
+    def add(self, output: Delta) -> None:
+        """Keep what the view gives out until it is live, and its error rows."""
+        assert self._view is not None
+        table = self.definition.table
+        self._gathered.add(table, output)
+        self._gathered.add(table, named(table, self._view.errors.take()), is_errors=True)
+
+    def take_over(self) -> tuple[View, Gathered, Delta | None]:
         """The caught-up view, what changed in it since its snapshot, the snapshot's error rows."""
         assert self._view is not None and self._result is not None
-        return self._view, self._outputs, self._result.errors
+        return self._view, self._gathered, self._result.errors
 
     def close(self) -> None:
         """Remove the working files."""
         self._spool.close()
+        self._gathered.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _open_view(self) -> None:

@@ -38,6 +38,7 @@ def serve(
     host: Annotated[str | None, typer.Option()] = None,
     port: Annotated[int | None, typer.Option()] = None,
     prefix: Annotated[str | None, typer.Option(help="first word of slot and publication")] = None,
+    memory: Annotated[str | None, typer.Option(help="cap for the pipeline: 2GB, 512MB")] = None,
     log_level: Annotated[str | None, typer.Option()] = None,
 ) -> None:
     """Run the service. Every option can also be set as TIDEMARK_<OPTION>."""
@@ -55,6 +56,7 @@ def serve(
         host=host,
         port=port,
         prefix=prefix,
+        memory=memory,
         log_level=log_level,
     )
     configure(settings.log_level, "supervisor")

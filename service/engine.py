@@ -1,8 +1,9 @@
 """The engine: all live views over one store, stepped together, one epoch at a time.
 
-Invariant: after `step` and the store's commit, state, source position and outbox say the same
-thing; nothing of an epoch is written without the rest. No clock, no socket, no thread in here:
-pipeline, tests and benches drive it alike.
+A large epoch is stepped in slices whose outputs are added up: memory depends on neither the size of
+a transaction nor what its rows become. Invariant: after `step` and the store's commit, state,
+source position and outbox say the same thing; nothing of an epoch is written without the rest. No
+clock, no socket, no thread in here: pipeline, tests and benches drive it alike.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.collect import ErrorRows
 from dataflow.delta import Column, Delta
-from dataflow.errors import InvariantError, ViewError
+from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.graph import ViewDataflow, needed_columns
 from dataflow.live_tables import TableHome
@@ -28,11 +29,15 @@ from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.shared import Home, SharedDataflow
 from dataflow.sql.lower import lower
 from dataflow.sql.plan import ViewPlan, scans_of
+from service.gathered import Gathered, added_up
+from service.outbox import Outbox
+from service.pace import Pace
 from storage.store import Store
 
 _PROGRESS = "progress"
 _VIEWS = "view/"
-_OUTBOX = "outbox/"
+EPOCH_BYTES = 64 << 20
+BYTES_A_ROW = 100
 _LAYOUT = "layout"
 
 
@@ -121,7 +126,7 @@ class View:
             if name in self.tables:
                 rows = self.needed(name, self.tables[name].resolve(change))
                 deltas.setdefault(name, []).append(rows)
-        return {name: _added_up(parts) for name, parts in deltas.items()}
+        return {name: added_up(parts) for name, parts in deltas.items()}
 
     def needed(self, name: RelationName, rows: Delta) -> Delta:
         """Of rows of a relation as they are kept what `step` takes, consolidated."""
@@ -162,11 +167,18 @@ class _Layout:
 
 
 class Engine:
-    """Live views in creation order (a view stands after those that it reads)."""
+    """Live views in creation order (a view stands after those that it reads).
 
-    def __init__(self, store: Store, evaluator: Evaluator, source: str) -> None:
+    epoch_bytes: what an epoch's output may take in memory, and about what one slice's deltas may.
+    """
+
+    def __init__(
+        self, store: Store, evaluator: Evaluator, source: str, epoch_bytes: int = EPOCH_BYTES
+    ) -> None:
         self.store = store
         self.source = source
+        self._epoch_bytes = epoch_bytes
+        self._pace = Pace(epoch_bytes // BYTES_A_ROW)
         self.views: dict[RelationName, ViewDefinition] = {}
         self.dataflow = SharedDataflow(store, evaluator)
         self._refused: list[ViewError] = []
@@ -175,7 +187,7 @@ class Engine:
         if stored is not None:
             facts = json.loads(stored)
             self.progress = Progress(facts["epoch"], facts["positions"])
-        self._kept = [int(key[len(_OUTBOX) :]) for key, _ in store.items(_OUTBOX)]
+        self._outbox = Outbox(store)
         self._open_views()
 
     def _open_views(self) -> None:
@@ -257,23 +269,54 @@ class Engine:
         Views that cannot be kept any longer, and those that read them, have no rows in it: see
         `refused`.
         """
-        stepped = self.dataflow.step(batch.changes)
-        deltas: list[tuple[SinkTable, Delta]] = []
-        errors: list[Delta] = []
+        gathered = self.gather()
+        failures: dict[RelationName, ViewError] = {}
+        for chunk in batch.chunks():
+            for changes in self._pace.slices(chunk):
+                before = self.dataflow.rows_made
+                self._step_slice(changes, gathered, failures)
+                made = self.dataflow.rows_made - before
+                self._pace.learn(sum(map(len, changes)), made)
+                self.store.relieve()
+        for name, error in failures.items():
+            if failures.keys().isdisjoint(self.views[name].parents()):
+                self._refused.append(error)
+        # What a view gave out before it failed is not shown: its table stays as it was.
+        gathered.leave_out(failures)
+        self.progress = Progress(self.epoch + 1, {self.source: batch.position})
+        return self._gathered_epoch(gathered, batch.commit_time_us)
+
+    def gather(self) -> Gathered:
+        """Room to add up what views give out."""
+        return Gathered(self._epoch_bytes)
+
+    def _step_slice(
+        self,
+        changes: Sequence[Changes],
+        gathered: Gathered,
+        failures: dict[RelationName, ViewError],
+    ) -> None:
+        """Step every view that has not failed."""
+        stepped = self.dataflow.step(changes)
+        failures.update(stepped.failures)
         for name, definition in self.views.items():
-            if name in stepped.failures:
-                if stepped.failures.keys().isdisjoint(definition.parents()):
-                    self._refused.append(stepped.failures[name])
+            if name in failures:
                 continue
             if name in stepped.outputs:
-                deltas.append((definition.table, stepped.outputs[name]))
+                gathered.add(definition.table, stepped.outputs[name])
             found = self.dataflow.views[name].errors.take()
             if len(found):
-                errors.append(_named(definition.table, found))
-        progress = Progress(self.epoch + 1, {self.source: batch.position})
-        self.progress = progress
-        rows = Delta.concat(errors).consolidate() if errors else None
-        return SinkEpoch(progress, deltas, rows, batch.commit_time_us)
+                gathered.add(definition.table, named(definition.table, found), is_errors=True)
+
+    def _gathered_epoch(
+        self, gathered: Gathered, commit_time_us: int = 0, swaps: tuple[SinkTable, ...] = ()
+    ) -> SinkEpoch:
+        assert self.progress is not None
+        part = gathered.take()
+        later = gathered if gathered.is_spilled else None
+        return SinkEpoch(
+            self.progress, part.deltas, part.errors, commit_time_us, swaps, later=later
+        )
 
     def refused(self) -> list[ViewError]:
         """The views that failed since the last call; remove them before the epoch's commit."""
@@ -284,47 +327,34 @@ class Engine:
         """Move the source position over what has no changes; part of the open epoch."""
         self.progress = Progress(self.epoch, {self.source: position})
 
-    def announce(self, view: View, outputs: list[Delta], errors: Delta | None) -> SinkEpoch:
+    def announce(self, view: View, gathered: Gathered, errors: Delta | None) -> SinkEpoch:
         """The epoch in which a staged view becomes visible, at the position that stands now.
 
-        outputs: what changed in the view since its snapshot; errors: its snapshot's error rows.
+        gathered: what changed in the view since its snapshot; errors: its snapshot's error rows.
         """
         table = view.definition.table
-        rows = [_named(table, found) for found in (errors, view.errors.take()) if found is not None]
-        rows = [found for found in rows if len(found)]
-        output = Delta.concat(outputs).consolidate() if outputs else None
+        for found in (errors, view.errors.take()):
+            if found is not None and len(found):
+                gathered.add(table, named(table, found), is_errors=True)
         self.progress = Progress(self.epoch + 1, {self.source: self.position})
-        return SinkEpoch(
-            self.progress,
-            [(table, output)] if output is not None and len(output) else [],
-            Delta.concat(rows).consolidate() if rows else None,
-            swaps=(table,),
-        )
+        return self._gathered_epoch(gathered, swaps=(table,))
 
     def commit(self, epoch: SinkEpoch | None, *, written: int, sync: bool = False) -> None:
         """One atomic write: state, progress and outbox; forget the outbox up to epoch `written`."""
         if epoch is not None:
-            self.store.put(_outbox_key(epoch.progress.epoch), pickle.dumps(epoch))
-            self._kept.append(epoch.progress.epoch)
+            gathered = epoch.later
+            self._outbox.put(epoch)
+            if gathered is not None:
+                gathered.close()
         if self.progress is not None:
             facts = {"epoch": self.progress.epoch, "positions": dict(self.progress.positions)}
             self.store.put(_PROGRESS, json.dumps(facts).encode())
-        while self._kept and self._kept[0] <= written:
-            self.store.put(_outbox_key(self._kept.pop(0)), None)
+        self._outbox.forget(written)
         self.store.commit(sync=sync)
 
     def outbox(self, after: int) -> list[SinkEpoch]:
         """The epochs after number `after` that the sink may not have, in order, none missing."""
-        epochs = [pickle.loads(value) for _, value in self.store.items(_OUTBOX)]
-        epochs = [e for e in epochs if e.progress.epoch > after]
-        numbers = [e.progress.epoch for e in epochs]
-        if numbers != list(range(after + 1, self.epoch + 1)):
-            raise InvariantError(
-                "state.outbox_gap",
-                f"the sink is at epoch {after} and the outbox holds {numbers}",
-                hint="the sink was restored to an older state: drop and create its views again",
-            )
-        return epochs
+        return self._outbox.read(after, self.epoch)
 
     def forget_progress(self) -> None:
         """Start anew: no position, no epoch; when the last view is gone."""
@@ -332,16 +362,7 @@ class Engine:
         self.store.put(_PROGRESS, None)
 
 
-def _outbox_key(epoch: int) -> str:
-    return f"{_OUTBOX}{epoch:020d}"
-
-
-def _added_up(parts: list[Delta]) -> Delta:
-    # Each is consolidated already: only several can meet in a row.
-    return parts[0] if len(parts) == 1 else Delta.concat(parts).consolidate()
-
-
-def _named(table: SinkTable, found: Delta) -> Delta:
+def named(table: SinkTable, found: Delta) -> Delta:
     """Error rows of one view with its name in front."""
     title, n = table.title.encode(), len(found)
     offsets = np.arange(n + 1, dtype=np.int64) * len(title)

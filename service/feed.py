@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from connectors.postgres.replication import ReplicationStream
+from connectors.postgres.replication import ReplicationStream, StreamLimits
 from connectors.postgres.source import PostgresSource
 from connectors.source import SourceBatch
 from dataflow.errors import TidemarkError
@@ -22,10 +22,14 @@ Identity = Callable[[], tuple[object, ...] | None]
 
 
 class Feed:
-    """At most one open stream. identity: the server that the state was built from."""
+    """At most one open stream. identity: the server that the state was built from; limits: the
+    memory of the stream."""
 
-    def __init__(self, source: PostgresSource, identity: Identity) -> None:
+    def __init__(
+        self, source: PostgresSource, identity: Identity, limits: StreamLimits | None = None
+    ) -> None:
         self._source = source
+        self._limits = limits
         self._identity = identity
         self._stream: ReplicationStream | None = None
         self._relations: list[Relation] = []
@@ -46,7 +50,11 @@ class Feed:
         self.close()
         self._relations = all_read(reads)
         self._stream = self._source.stream(
-            position, self._relations, identity=self._identity(), takes_over=True
+            position,
+            self._relations,
+            identity=self._identity(),
+            takes_over=True,
+            limits=self._limits,
         )
         self._watched_at = time.monotonic()
 

@@ -37,6 +37,7 @@ class PipelineMetrics:
         self.source_position = 0
         self.source_error = ""
         self.sink_error = ""
+        self.sink_stalled_s = 0.0
         self.views: dict[str, dict[str, int]] = {}
         self.started_at = time.time()
 
@@ -49,10 +50,10 @@ class PipelineMetrics:
     def epoch_written(self, epoch: SinkEpoch) -> None:
         """Count one epoch that is now visible in the sink."""
         self.epochs_written += 1
-        for table, delta in epoch.deltas:
-            self.rows_written += len(delta)
+        for table, rows in epoch.row_counts().items():
+            self.rows_written += rows
             counts = self.views.setdefault(table.title, {"changes": 0})
-            counts["changes"] += len(delta)
+            counts["changes"] += rows
         if epoch.commit_time_us:
             self._freshness_ms.append(max(0.0, time.time() * 1000 - epoch.commit_time_us / 1000))
 
@@ -76,6 +77,7 @@ class PipelineMetrics:
             "source_position": self.source_position,
             "source_error": self.source_error,
             "sink_error": self.sink_error,
+            "sink_stalled_s": round(self.sink_stalled_s, 1),
             "freshness_ms": _quantiles(self._freshness_ms),
             "step_ms": _quantiles(self._step_ms),
             "rss_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

@@ -25,7 +25,7 @@ from service.build import BuildParts
 from service.engine import ViewDefinition
 from service.metrics import write_refusal
 from service.settings import Settings
-from storage.rocks import RocksStore
+from storage.rocks import RocksStore, StoreBudget
 from storage.store import StorageError, Store
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ class Parts:
     def open_store(self) -> Store:
         """The state; StorageError state.locked when another process has it."""
         path = self.settings.state / "store"
-        return RocksStore(path, cache_bytes=self.settings.cache_mb << 20)
+        budget = self.settings.budget
+        rest = StoreBudget(budget.runs, budget.ahead, budget.write_buffer)
+        return RocksStore(path, cache_bytes=budget.cache, budget=rest)
 
     def sink(self) -> PostgresSink:
         """A new session on the sink."""
@@ -86,6 +88,7 @@ class Parts:
             sink=self.sink(),
             road=road,
             parts=max(LOCAL_PARTS, -(-rows // ROWS_A_PART)),
+            epoch_bytes=self.settings.budget.epoch,
         )
 
     @property

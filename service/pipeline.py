@@ -3,22 +3,26 @@
 One thread owns the store and everything of an epoch up to its commit; the sink writer, the
 stream's reader and each build have threads of their own. Invariants: an epoch is committed to
 the state before the sink sees it; the source may forget only what synced state covers; what the
-state lacks against the sink is stepped again with the sink muted. The file is long because the
+state lacks against the sink is stepped again with the sink muted; while the sink is too far behind
+nothing is read, and all else goes on. The file is long because the
 one thread's whole order, epochs, joins, drops and failures, is to be read in one place.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from connectors.postgres.control import ViewRow
+from connectors.postgres.replication import StreamLimits
 from connectors.sink import Progress, SinkEpoch
 from connectors.source import SourceBatch
+from dataflow.changes import Changes
 from dataflow.errors import SourceError, TemporaryError, TidemarkError, ViewError
 from dataflow.schema import Relation
 from service import kernels
-from service.build import ViewBuild, whole
+from service.build import ViewBuild
 from service.desk import Desk
 from service.engine import Engine, ViewDefinition
 from service.failures import Failures
@@ -36,6 +40,7 @@ IDLE_PROGRESS_S = 5.0
 RECONCILE_S = 1.0
 REPORT_S = 1.0
 REFUSED_S = 15.0
+STALLED_S = 5.0
 RECONNECT_S = (0.1, 5.0)
 
 
@@ -49,15 +54,18 @@ class Pipeline:
         self._metrics = PipelineMetrics(settings.state)
         kernels.watch(self._metrics.kernel_compiled)
         self._store = parts.open_store()
-        self._engine = Engine(self._store, parts.evaluator(), parts.source.name)
+        budget = settings.budget
+        self._engine = Engine(self._store, parts.evaluator(), parts.source.name, budget.epoch)
         self._sink = parts.sink()
         self._staging = parts.sink()
         self._writer: SinkWriter | None = None
         self._mute_until = 0
+        self._awaits_sink = self._is_stall_told = False
         self._builds: dict[str, ViewBuild] = {}
         self._held: dict[str, tuple[ViewDefinition, int]] = {}
         self._desk = Desk(parts.control(), self._engine, parts)
-        self._feed = Feed(parts.source, self._desk.source_identity)
+        limits = StreamLimits(budget.queue, budget.transaction, chunk_bytes=budget.chunk)
+        self._feed = Feed(parts.source, self._desk.source_identity, limits)
         self._failures = Failures(self._engine, self._desk, self._builds)
         self._reconciled_at = self._reported_at = self._progressed_at = 0.0
         self._synced_at = time.monotonic()
@@ -92,7 +100,11 @@ class Pipeline:
             raise TemporaryError("sink.unreachable", "the catalog cannot be read")
         self._desk.recall_lost()
         self._writer, self._mute_until = recover(
-            self._engine, self._sink, self._metrics, self._desk.failed_names()
+            self._engine,
+            self._sink,
+            self._metrics,
+            self._desk.failed_names(),
+            self._settings.budget.waiting,
         )
         self._failures.remove_failed()
         self._engine.commit(None, written=self._written())
@@ -139,7 +151,9 @@ class Pipeline:
         assert self._writer is not None
         self._writer.check()
         now = time.monotonic()
-        if self._desk.is_called() or now - self._reconciled_at > RECONCILE_S:
+        is_drained = self._awaits_sink and self._writer.is_idle
+        is_due = is_drained or now - self._reconciled_at > RECONCILE_S
+        if self._desk.is_called() or is_due:
             self._reconciled_at = now
             if self._desk.refresh():
                 self._reconcile()
@@ -147,6 +161,7 @@ class Pipeline:
         if batch is not None:
             self._run_epoch(batch)
         self._advance_builds()
+        self._awaits_sink = self._awaits_sink and not is_drained
         written = self._writer.written
         self._drop_refused()
         self._desk.settle(written)
@@ -158,6 +173,11 @@ class Pipeline:
             self._report()
 
     def _poll(self) -> SourceBatch | None:
+        assert self._writer is not None
+        if self._awaits_sink or not self._writer.has_room:
+            # The source keeps what we do not read; drops, builds and status go on.
+            self._writer.await_progress(POLL_S)
+            return None
         if not self._feed.is_open:
             if not self._engine.position:
                 self._desk.wait(POLL_S)
@@ -182,25 +202,32 @@ class Pipeline:
     def _run_epoch(self, batch: SourceBatch) -> None:
         started = time.perf_counter()
         engine = self._engine
-        if batch.position <= engine.position and not batch.changes:
+        if batch.position <= engine.position and not batch.changes and batch.later is None:
             return
         if not batch.transactions and not self._is_progress_due():
             # Nothing to show, but the source may forget it at the next checkpoint.
             engine.advance(batch.position)
             return
         before = engine.epoch
-        epoch = engine.step(batch)
-        for build in self._builds.values():
-            build.feed(batch)
+        epoch = engine.step(replace(batch, changes=[], later=self._chunks_for_builds(batch)))
         failed = [d for e in engine.refused() for d in self._failures.fail_readers(e)]
         self._metrics.epoch_stepped(batch.rows, batch.transactions, time.perf_counter() - started)
         if engine.position <= self._mute_until:
             # The sink has all of this already; keep its epoch number.
             engine.progress = Progress(before, dict(epoch.progress.positions))
             engine.commit(None, written=self._written())
+            if epoch.later is not None:
+                epoch.later.close()
         else:
             self._finish_epoch(epoch)
         self._settle_failed(failed)
+
+    def _chunks_for_builds(self, batch: SourceBatch) -> Iterator[list[Changes]]:
+        """The batch's chunks, each kept for the views that are being built as well."""
+        for chunk in batch.chunks():
+            yield chunk
+            for build in self._builds.values():
+                build.feed(replace(batch, changes=chunk, later=None))
 
     def _finish_epoch(self, epoch: SinkEpoch) -> None:
         assert self._writer is not None
@@ -219,9 +246,24 @@ class Pipeline:
 
     def _report(self) -> None:
         """Tell people how things stand."""
+        assert self._writer is not None
         self._metrics.source_position = self._feed.received_position
+        self._metrics.sink_stalled_s = self._writer.stalled_s
+        self._tell_stall(is_stalled=self._writer.stalled_s > STALLED_S)
         self._desk.report(self._builds)
         self._metrics.write()
+
+    def _tell_stall(self, *, is_stalled: bool) -> None:
+        """The stream may not be read then: how far the source is ahead must be asked for."""
+        if is_stalled != self._is_stall_told:
+            self._is_stall_told = is_stalled
+            log.warning("sink.stalled" if is_stalled else "sink.moves_on")
+        if not is_stalled:
+            return
+        try:
+            self._metrics.source_position = self._parts.source.current_position()
+        except TemporaryError as error:
+            log.warning("source.retry", code=error.code)
 
     def _reconnect(self, error: TidemarkError | None) -> None:
         """Open the stream again, and again until it is open, after a temporary error if any."""
@@ -334,24 +376,25 @@ class Pipeline:
         assert self._writer is not None
         build = self._builds[identity]
         parents = build.definition.parents()
+        if not self._writer.has_room or (parents and not self._is_sink_drained()):
+            return
         if parents:
-            self._writer.drain()
             self._drop_refused()
             if build.is_cancelled:
                 return
-        view, outputs, errors = build.take_over()
-        if parents:
-            tables = {p: self._engine.views[p].table for p in parents}
-            rows = {p: whole(t, self._staging.read_rows(t)) for p, t in tables.items()}
-            try:
-                outputs = [*outputs, view.step(rows)]
-            except ViewError as error:
-                build.failure = error
-                return
+        view, gathered, errors = build.take_over()
+        try:
+            for parent in parents:
+                for rows in self._staging.read_rows(self._engine.views[parent].table):
+                    build.add(view.step({parent: rows}))
+                    self._store.relieve()
+        except ViewError as error:
+            build.failure = error
+            return
         del self._builds[identity]
         engine = self._engine
         engine.add(view)
-        epoch = engine.announce(view, outputs, errors)
+        epoch = engine.announce(view, gathered, errors)
         self._finish_epoch(epoch)
         self._desk.joined(build, epoch.progress.epoch)
         build.close()
@@ -363,8 +406,16 @@ class Pipeline:
         if build is not None:
             build.cancel()
             return
+        if not self._is_sink_drained():
+            return
         self._release(self._remove(row))
         log.info("view.dropped", view=row.title)
+
+    def _is_sink_drained(self) -> bool:
+        """Whether the sink has every epoch; if not, nothing is read until it has."""
+        assert self._writer is not None
+        self._awaits_sink = not self._writer.is_idle
+        return not self._awaits_sink
 
     def _remove(self, row: ViewRow) -> Sequence[Relation]:
         """Take a view out of state, sink and catalog; the relations that it read."""

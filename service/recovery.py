@@ -17,15 +17,20 @@ from service.writer import SinkWriter
 
 
 def recover(
-    engine: Engine, sink: Sink, metrics: PipelineMetrics, left_out: Collection[RelationName]
+    engine: Engine,
+    sink: Sink,
+    metrics: PipelineMetrics,
+    left_out: Collection[RelationName],
+    waiting_bytes: int,
 ) -> tuple[SinkWriter, int]:
     """The sink's writer, and the position up to which the sink has everything already.
 
-    left_out: views that have failed, of which nothing more is written.
+    left_out: views that have failed, of which nothing more is written. waiting_bytes: what epochs
+    on their way to the sink may take.
     """
     found = sink.read_progress()
     in_sink = 0 if found is None else found.epoch
-    writer = SinkWriter(sink, in_sink, metrics)
+    writer = SinkWriter(sink, in_sink, metrics, waiting_bytes)
     if in_sink < engine.epoch:
         epochs = engine.outbox(in_sink)
         log.info("recover.outbox", epochs=len(epochs), sink_epoch=in_sink)

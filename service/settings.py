@@ -1,13 +1,21 @@
-"""What an operator of the service can set, by option or by environment (TIDEMARK_*)."""
+"""What an operator of the service can set, by option or by environment (TIDEMARK_*).
+
+Invariant: child processes get the same settings, through the environment that they are made of;
+nothing but this module reads it.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from service.budget import LEAST_MB, MemoryBudget
 
 PREFIX = "TIDEMARK_"
+_MEMORY = re.compile(r"(\d+)\s*(?:([mMgG])(?:i?[bB])?)?")
 
 
 class Settings(BaseModel):
@@ -17,9 +25,10 @@ class Settings(BaseModel):
     prefix: names of publication and slot begin with it; two services on one database need two.
     spark_rows: `backfill: auto` takes Spark from this many estimated source rows on.
     spark_master: "local[N]" or a cluster's master URL.
-    cache_mb: page cache of the state. epoch_rows: most source rows that one epoch takes, whole
-    transactions aside. sync_interval_s: how often the state is forced to disk and the source
-    told that it may forget.
+    memory: mebibytes that the pipeline process may take, also given as "2GB" or "512 MB"; cache_mb:
+    how much of it for pages of the state, by default a share. epoch_rows: most source rows that
+    one epoch takes, whole transactions aside. sync_interval_s: how often the state is forced to
+    disk and the source told that it may forget.
     """
 
     model_config = {"frozen": True}
@@ -32,10 +41,29 @@ class Settings(BaseModel):
     prefix: str = Field("tidemark", pattern=r"^[a-z][a-z0-9_]{0,30}$")
     spark_rows: int = Field(1_000_000, ge=0)
     spark_master: str = "local[2]"
-    cache_mb: int = Field(512, ge=16)
+    memory: int = Field(1024, ge=LEAST_MB)
+    cache_mb: int | None = Field(None, ge=16)
     epoch_rows: int = Field(20_000, ge=1)
     sync_interval_s: float = Field(1.0, gt=0)
     log_level: str = "info"
+
+    @field_validator("memory", mode="before")
+    @classmethod
+    def _memory_with_its_unit(cls, value: object) -> object:
+        found = _MEMORY.fullmatch(str(value).strip())
+        if found is None:
+            raise ValueError('give mebibytes, or a number with its unit: "2GB", "512 MB"')
+        return int(found[1]) * (1024 if found[2] in ("G", "g") else 1)
+
+    @field_validator("cache_mb", mode="before")
+    @classmethod
+    def _empty_is_the_default(cls, value: object) -> object:
+        return None if value in ("", "None") else value
+
+    @property
+    def budget(self) -> MemoryBudget:
+        """What each part of the pipeline may keep in memory."""
+        return MemoryBudget.of(self.memory, self.cache_mb)
 
     @model_validator(mode="before")
     @classmethod
@@ -57,4 +85,5 @@ class Settings(BaseModel):
 
     def to_environment(self) -> dict[str, str]:
         """The environment from which `load` gives these settings again, for child processes."""
-        return {PREFIX + name.upper(): str(getattr(self, name)) for name in type(self).model_fields}
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return {PREFIX + k.upper(): "" if v is None else str(v) for k, v in values.items()}

@@ -1,9 +1,10 @@
 """The sink's own thread: writes epochs in order while the next one is stepped.
 
 Invariant: epochs reach the sink in order and each exactly once; after a lost connection the
-sink's own progress decides whether the epoch in hand was committed. At most `DEPTH` epochs wait:
-a slow sink slows the stepping, and so the source is read in larger batches. A view that the sink
-refuses is left out from then on, so that the others go on.
+sink's own progress decides whether the epoch in hand was committed. At most `DEPTH` epochs wait,
+and at most so many bytes: a slow sink slows the stepping, and so the source is read in larger
+batches; one that stands still stops the reading. A view that the sink refuses is left out from
+then on, so that the others go on.
 """
 
 from __future__ import annotations
@@ -24,9 +25,14 @@ RETRY_S = (0.1, 5.0)
 
 
 class SinkWriter:
-    """Owns the sink while it runs; `written` is the newest epoch that the sink holds."""
+    """Owns the sink while it runs; `written` is the newest epoch that the sink holds.
 
-    def __init__(self, sink: Sink, written: int, metrics: PipelineMetrics) -> None:
+    waiting_bytes: what epochs that wait, and the one in hand, may take in memory together.
+    """
+
+    def __init__(
+        self, sink: Sink, written: int, metrics: PipelineMetrics, waiting_bytes: int = 64 << 20
+    ) -> None:
         self._sink = sink
         self._metrics = metrics
         self._waiting: queue.Queue[SinkEpoch | None] = queue.Queue(DEPTH)
@@ -34,6 +40,10 @@ class SinkWriter:
         self._failure: BaseException | None = None
         self._written = written
         self._submitted = written
+        self._most_bytes = waiting_bytes
+        self._held_bytes = 0
+        self._moved = threading.Condition()
+        self._began_at: float | None = None
         self._left_out: set[RelationName] = set()
         self._refusals: queue.SimpleQueue[TidemarkError] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="sink-writer", daemon=True)
@@ -44,9 +54,34 @@ class SinkWriter:
         """Number of the newest epoch that is committed in the sink."""
         return self._written
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything submitted is in the sink."""
+        return self._written >= self._submitted
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another epoch may be made; False while the sink is too far behind."""
+        return not self._waiting.full() and self._held_bytes <= self._most_bytes
+
+    @property
+    def stalled_s(self) -> float:
+        """How long the epoch in hand has been on its way."""
+        began_at = self._began_at
+        return 0.0 if began_at is None else time.monotonic() - began_at
+
+    def await_progress(self, timeout_s: float) -> None:
+        """Sleep until an epoch is in the sink, at most so long; raises what stopped the thread."""
+        self.check()
+        with self._moved:
+            if not self.is_idle:
+                self._moved.wait(timeout_s)
+
     def submit(self, epoch: SinkEpoch) -> None:
         """Queue an epoch; waits while DEPTH epochs are ahead. Raises what stopped the thread."""
-        self._submitted = epoch.progress.epoch
+        with self._moved:
+            self._submitted = epoch.progress.epoch
+            self._held_bytes += epoch.nbytes()
         while True:
             self.check()
             try:
@@ -56,9 +91,8 @@ class SinkWriter:
 
     def drain(self) -> None:
         """Wait until everything submitted is in the sink."""
-        while self._written < self._submitted:
-            self.check()
-            time.sleep(0.001)
+        while not self.is_idle:
+            self.await_progress(0.2)
 
     def leave_out(self, views: Iterable[RelationName]) -> None:
         """Write nothing of these views until `forgive`."""
@@ -99,13 +133,16 @@ class SinkWriter:
                 except queue.Empty:
                     continue
                 if epoch is not None:
+                    self._began_at = time.monotonic()
                     self._write(epoch)
+                    self._began_at = None
         except BaseException as error:
             self._failure = error
 
     def _write(self, epoch: SinkEpoch) -> None:
         pause, number = RETRY_S[0], epoch.progress.epoch
         is_unknown = False
+        held_bytes = epoch.nbytes()
         epoch = epoch.without(self._left_out) if self._left_out else epoch
         while not self._stopping.is_set():
             try:
@@ -130,7 +167,10 @@ class SinkWriter:
             return
         self._metrics.sink_error = ""
         self._metrics.epoch_written(epoch)
-        self._written = number
+        with self._moved:
+            self._held_bytes -= held_bytes
+            self._written = number
+            self._moved.notify_all()
 
     def _is_in_sink(self, number: int) -> bool:
         progress = self._sink.read_progress()

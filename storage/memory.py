@@ -230,6 +230,10 @@ class MemoryStore:
         else:
             self._values[key] = value
 
+    def put_ahead(self, key: str, value: bytes) -> None:
+        """Set a named value."""
+        self._values[key] = value
+
     def get(self, key: str) -> bytes | None:
         """A named value, or None."""
         return self._values.get(key)
@@ -237,6 +241,9 @@ class MemoryStore:
     def items(self, prefix: str) -> Iterator[tuple[str, bytes]]:
         """Named values whose key starts with prefix, in key order."""
         yield from sorted((k, v) for k, v in self._values.items() if k.startswith(prefix))
+
+    def relieve(self) -> None:
+        """Nothing to do: all of it is in memory."""
 
     def commit(self, *, sync: bool = False) -> None:
         """Nothing to do: there is nothing durable."""

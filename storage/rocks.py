@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,15 +39,25 @@ FORMAT = b"tidemark 4"
 _FORMAT_KEY = b"f"
 _SPEC = b"a"
 _VALUE = b"v"
-_WRITE_BUFFER_BYTES = 64 << 20
+_LEVEL_BYTES = 512 << 20
 
 
-def _options() -> Options:
+@dataclass(frozen=True)
+class StoreBudget:
+    """Memory beside the page cache. run_bytes: small runs not yet on disk, over all arrangements;
+    ahead_bytes: pages of the open epoch; write_buffer_bytes: RocksDB's own, of which it has two."""
+
+    run_bytes: int = 256 << 20
+    ahead_bytes: int = 32 << 20
+    write_buffer_bytes: int = 64 << 20
+
+
+def _options(budget: StoreBudget) -> Options:
     options = raw_options(compress=False)
     options.create_if_missing(True)
-    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+    options.set_write_buffer_size(budget.write_buffer_bytes)
     options.set_max_background_jobs(2)
-    options.set_max_bytes_for_level_base(8 * _WRITE_BUFFER_BYTES)
+    options.set_max_bytes_for_level_base(_LEVEL_BYTES)
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(1 << 20)
     blocks = BlockBasedOptions()
@@ -56,10 +67,10 @@ def _options() -> Options:
     return options
 
 
-def _open(path: str) -> Rdict:
+def _open(path: str, budget: StoreBudget) -> Rdict:
     Path(path).mkdir(parents=True, exist_ok=True)
     try:
-        return Rdict(path, _options())
+        return Rdict(path, _options(budget))
     except Exception as error:
         text = str(error)
         if "lock" in text.lower():
@@ -73,17 +84,22 @@ def _open(path: str) -> Rdict:
 class RocksStore:
     """Arrangements and named values in the directory `path`; one service at a time.
 
-    cache_bytes: budget for pages in memory, over all arrangements; small runs not yet on disk
-    come on top. StorageError state.locked, state.format, state.corrupt, state.io on opening.
+    cache_bytes: budget for pages in memory, over all arrangements; budget: for the rest.
+    StorageError state.locked, state.format, state.corrupt, state.io on opening.
     """
 
     def __init__(
-        self, path: str | Path, cache_bytes: int = 256 << 20, tuning: Tuning | None = None
+        self,
+        path: str | Path,
+        cache_bytes: int = 256 << 20,
+        tuning: Tuning | None = None,
+        budget: StoreBudget | None = None,
     ) -> None:
         self.path = str(path)
-        self._db = _open(self.path)
+        self._budget = budget or StoreBudget()
+        self._db = _open(self.path, self._budget)
         self._tuning = tuning or Tuning()
-        self._writes = WriteSet(self._db)
+        self._writes = WriteSet(self._db, self._budget.ahead_bytes)
         self._open: dict[str, tuple[str, RunSet]] = {}
         self.cache = PageCache(cache_bytes)
         try:
@@ -170,8 +186,12 @@ class RocksStore:
         """Set (None: remove) a named value; part of the open epoch, visible to get at once."""
         self._writes.put(_VALUE + key.encode(), value)
 
+    def put_ahead(self, key: str, value: bytes) -> None:
+        """Set a named value that may be on disk before the commit; see the contract."""
+        self._writes.put_ahead(_VALUE + key.encode(), value)
+
     def get(self, key: str) -> bytes | None:
-        """A named value, or None."""
+        """A named value, or None; committed ones from any thread."""
         return self._writes.get(_VALUE + key.encode())
 
     def items(self, prefix: str) -> Iterator[tuple[str, bytes]]:
@@ -182,8 +202,21 @@ class RocksStore:
             if value is not None:
                 yield key[1:].decode(), value
 
+    def relieve(self) -> None:
+        """Make runs on disk of the largest memory runs while all of them are over their budget."""
+        runs = [runs for _, runs in self._open.values()]
+        held_bytes = sum(r.memory_bytes for r in runs)
+        if held_bytes <= self._budget.run_bytes:
+            return
+        for largest in sorted(runs, key=lambda r: -r.memory_bytes):
+            held_bytes -= largest.memory_bytes
+            largest.flush()
+            if held_bytes <= self._budget.run_bytes // 2:
+                break
+
     def commit(self, *, sync: bool = False) -> None:
         """Write everything since the last commit, at once or not at all; see the contract."""
+        self.relieve()
         self._writes.commit(sync=sync)
 
     def sync(self) -> None:

@@ -60,6 +60,7 @@ class RunSet:
         self._has_weights = has_weights
         self._table = RunTable()
         self._memory: list[Page] = []
+        self.memory_bytes = 0
         self._memory_addresses = np.empty(0, np.int64)
         self._next_run = BULK_RUN + 1
         self._next_log = 0
@@ -129,8 +130,14 @@ class RunSet:
         self._work(rows)
         self._cache.shrink()
 
+    def flush(self) -> None:
+        """Make a run on disk of the memory runs; no search may be under way."""
+        if self._memory:
+            self._flush(None)
+
     def _set_memory(self, pages: list[Page]) -> None:
         self._memory = pages
+        self.memory_bytes = sum(len(page.sealed) for page in pages)
         self._memory_addresses = np.array([page.address for page in pages], np.int64)
 
     def _merge_memory(self, start: int, stop: int, fan: int) -> None:
@@ -143,13 +150,12 @@ class RunSet:
                 merged.append(seal_whole(self.layout, selection))
         self._memory[start:stop] = merged
 
-    def _flush(self, selection: Selection) -> None:
+    def _flush(self, selection: Selection | None) -> None:
         """Make one run on disk of all memory runs and the selection, and empty the log."""
-        last = None
-        if self._memory:
-            last = seal_whole(self.layout, selection)
-            pages = [*self._memory, last]
-            selection = self._merged([[page.address] for page in pages], _EVERYTHING)
+        held = self._memory
+        if selection is None or held:
+            held = held if selection is None else [*held, seal_whole(self.layout, selection)]
+            selection = self._merged([[page.address] for page in held], _EVERYTHING)
             self._writes.remove_range(*arrangement_range(LOG, self.identity))
         if not self._table.runs:
             self._check(selection)
@@ -164,7 +170,7 @@ class RunSet:
 
     def _new_run(self) -> RunWriter:
         self._next_run += 1
-        return RunWriter(self._writes.put, self.identity, self._next_run - 1)
+        return RunWriter(self._writes.put_ahead, self.identity, self._next_run - 1)
 
     def _enter_run(
         self, start: int, stop: int, writer: RunWriter, net: int, pages: Sequence[Page | None]

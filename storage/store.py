@@ -147,12 +147,21 @@ class Store(Protocol):
         """Set (None: remove) a named value; part of the open epoch, visible to get at once."""
         ...
 
+    def put_ahead(self, key: str, value: bytes) -> None:
+        """Set a named value that means nothing before another one, which the commit writes, names
+        it: it may be on disk before the commit, and be left over where there is none."""
+        ...
+
     def get(self, key: str) -> bytes | None:
-        """A named value, or None."""
+        """A named value, or None; committed ones from any thread."""
         ...
 
     def items(self, prefix: str) -> Iterator[tuple[str, bytes]]:
         """Named values whose key starts with prefix, in key order."""
+        ...
+
+    def relieve(self) -> None:
+        """Between two steps: bring what the open epoch holds in memory under its budget."""
         ...
 
     def commit(self, *, sync: bool = False) -> None:

@@ -1,8 +1,9 @@
 """The writes of the open epoch, and reads that see them.
 
-RocksDB is written once, at commit, with one batch: first the removals of ranges, then the puts.
-Invariant: what was put and then removed within the epoch is in neither; a removed range that was
-filled again holds just what was put since.
+RocksDB is written at commit, with one batch: first the removals of ranges, then the puts. Only
+what means nothing before the commit names it (pages of a run, parts of an epoch) may be written
+ahead, so that a large epoch does not gather in memory. Invariant: what was put and then removed
+within the epoch is in neither; a removed range that was filled again holds just what was put since.
 """
 
 from __future__ import annotations
@@ -13,12 +14,21 @@ from rocksdict import Rdict, WriteBatch, WriteOptions
 
 from storage.store import StorageError
 
+# Keys that begin alike lie in the same ranges: what one removes is an arrangement or a run.
+_PREFIX_BYTES = 13
+
 
 class WriteSet:
-    """Puts and range removals over one database, in memory until `commit`."""
+    """Puts and range removals over one database, in memory until `commit`.
 
-    def __init__(self, db: Rdict) -> None:
+    ahead_bytes: how much of what may be written ahead waits in memory.
+    """
+
+    def __init__(self, db: Rdict, ahead_bytes: int = 32 << 20) -> None:
         self._db = db
+        self._ahead_bytes = ahead_bytes
+        self._ahead: list[bytes] = []
+        self._waiting_bytes = 0
         self._puts: dict[bytes, bytes | None] = {}
         self._ranges: list[tuple[bytes, bytes]] = []
         self._synced = WriteOptions()
@@ -28,6 +38,35 @@ class WriteSet:
     def put(self, key: bytes, value: bytes | None) -> None:
         """Set a key; None removes it."""
         self._puts[key] = value
+
+    def put_ahead(self, key: bytes, value: bytes) -> None:
+        """Set a key that nothing committed names: it may be on disk before the commit."""
+        self._puts[key] = value
+        self._ahead.append(key)
+        self._waiting_bytes += len(value)
+        if self._waiting_bytes > self._ahead_bytes:
+            self._write_ahead()
+
+    def _write_ahead(self) -> None:
+        """Write what may be, but for ranges that the commit will first remove."""
+        is_removed: dict[bytes, bool] = {}
+        batch = WriteBatch(raw_mode=True)
+        for key in self._ahead:
+            value = self._puts.get(key)
+            prefix = key[:_PREFIX_BYTES]
+            if prefix not in is_removed:
+                is_removed[prefix] = self.removes(key)
+            if value is not None and not is_removed[prefix]:
+                batch.put(key, value)
+                del self._puts[key]
+        self._ahead, self._waiting_bytes = [], 0
+        self._write(batch, self._plain)
+
+    def _write(self, batch: WriteBatch, options: WriteOptions) -> None:
+        try:
+            self._db.write(batch, options)
+        except Exception as error:
+            raise StorageError("state.io", f"commit failed: {error}") from error
 
     def remove_range(self, start: bytes, stop: bytes) -> None:
         """Remove all keys in [start, stop), those put in this epoch too."""
@@ -74,12 +113,10 @@ class WriteSet:
                     batch.delete(key)
                 else:
                     batch.put(key, value)
-            try:
-                self._db.write(batch, self._synced if sync else self._plain)
-            except Exception as error:
-                raise StorageError("state.io", f"commit failed: {error}") from error
+            self._write(batch, self._synced if sync else self._plain)
             self._puts.clear()
             self._ranges.clear()
+            self._ahead, self._waiting_bytes = [], 0
         elif sync:
             self._db.flush_wal(True)
 

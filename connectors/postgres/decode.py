@@ -187,16 +187,26 @@ class Decoder:
             for r in found
         ]
 
+    def check(self, payload: bytes) -> None:
+        """Refuse a relation message that `decode` would refuse, before anything is decoded."""
+        self._layout_of(parse_relation(payload))
+
     def _learn(self, payload: bytes) -> None:
-        """Take a relation message: find the wanted columns by name and check what they are."""
+        """Take a relation message: rows that follow come as it says."""
         wire = parse_relation(payload)
         self._last_wire[wire.oid] = payload
+        layout = self._layout_of(wire)
+        if layout is not None:
+            self._layouts[wire.oid] = layout
+
+    def _layout_of(self, wire: WireRelation) -> _Layout | None:
+        """Find the wanted columns by name and check what they are; None: nobody reads it."""
         relation = self._relations.get(wire.oid)
         if relation is None:
             if (wire.schema, wire.name) in self._names:
                 known = self._relations[self._names[wire.schema, wire.name]]
                 _refuse(known.name, "was dropped and made again")
-            return
+            return None
         name = relation.name
         by_name = {column.name: i for i, column in enumerate(wire.columns)}
         wanted = self._used[wire.oid]
@@ -217,7 +227,7 @@ class Decoder:
                 column = relation.fields[position].name
                 if not wire.columns[by_name[column]].is_key:
                     _refuse(name, f'no longer has column "{column}" in its replica identity')
-        self._layouts[wire.oid] = _Layout(relation, slots, tuple(wanted))
+        return _Layout(relation, slots, tuple(wanted))
 
 
 def parse_column(relation: Relation, position: int, texts: Column) -> Column:

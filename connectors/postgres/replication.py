@@ -14,11 +14,11 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 
 from connectors.postgres.decode import Decoder
-from connectors.postgres.transactions import Transaction
+from connectors.postgres.transactions import Transaction, chunks_of
 from connectors.postgres.wal_connection import WalConnection, commit_of, keepalive_of, wal_of
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
@@ -28,7 +28,6 @@ _KEEPALIVE, _BEGIN, _COMMIT = ord("k"), ord("B"), ord("C")
 _ROWS = frozenset(b"IUDT")
 _KEPT = frozenset(b"IUDTR")
 _DRAIN_PAYLOADS = 1000
-_DECODE_PAYLOADS = 100_000
 _LINGER_S = 0.002
 # Keepalives move the position of a source that is busy elsewhere; more often is of no use.
 _IDLE_STEP_S = 0.05
@@ -38,12 +37,15 @@ _JOIN_S = 10.0
 @dataclass(frozen=True)
 class StreamLimits:
     """queue_bytes: what may wait for poll before reading stops. spill_bytes: what one
-    transaction may keep in memory. status_s: how often we report ourselves alive.
-    silence_s: how long the server may be silent, although asked, before it counts as lost."""
+    transaction may keep in memory. chunk_rows, chunk_bytes: what is decoded at a time.
+    status_s: how often we report ourselves alive, 0: as often as the server wants. silence_s:
+    how long the server may be silent, although asked, before it counts as lost."""
 
     queue_bytes: int = 64 << 20
     spill_bytes: int = 32 << 20
-    status_s: float = 10.0
+    chunk_rows: int = 20_000
+    chunk_bytes: int = 16 << 20
+    status_s: float = 0.0
     silence_s: float = 60.0
 
 
@@ -78,6 +80,7 @@ class ReplicationStream:
         self._handed = start_position
         self._handed_at = 0.0
         self._refusal: TidemarkError | None = None
+        self._has_unread = False
         self._start = start_position
 
         self._confirmed = 0
@@ -111,12 +114,15 @@ class ReplicationStream:
         Each counts as one row at least, so that max_rows 1 gives them one by one.
 
         Returns at once when something is there and no more is arriving; None after timeout_s. A
-        batch without changes moves the position of an idle source. `until`: never go beyond
-        this position. TemporaryError when the connection is lost: make a new stream from
-        `position`; SourceError when the source is no longer what it was.
+        batch without changes moves the position of an idle source. The chunks of a batch are to
+        be read before the next call. `until`: never go beyond this position. TemporaryError when
+        the connection is lost: make a new stream from `position`; SourceError when the source is
+        no longer what it was.
         """
         if self._refusal is not None:
             raise self._refusal
+        if self._has_unread:
+            raise InvariantError("source.order", "a batch was not read to its end")
         deadline = time.monotonic() + timeout_s
         with self._ready:
             while not self._has_something(until):
@@ -202,30 +208,45 @@ class ReplicationStream:
         return taken, position
 
     def _decode(self, taken: list[Transaction], position: int) -> SourceBatch:
-        changes: list[Changes] = []
+        """The first chunk decoded; what follows it is checked for what could be refused."""
+        chunks = chunks_of(taken, self._limits.chunk_rows, self._limits.chunk_bytes)
         try:
-            payloads: list[bytes] = []
-            for chunk in chain.from_iterable(t.chunks() for t in taken):
-                payloads += chunk
-                if len(payloads) > _DECODE_PAYLOADS:
-                    changes += self._decoder.decode(payloads)
-                    payloads = []
-            changes += self._decoder.decode(payloads)
+            first = self._decoder.decode(next(chunks, []))
+            second = next(chunks, None)
+            if second is not None:
+                for payload in (p for t in taken for p in t.relations):
+                    self._decoder.check(payload)
         except TidemarkError as error:
             # The batch is gone: nothing may follow it.
             self._refusal = error
+            _close(taken)
             raise
         self._handed = position
         self._handed_at = time.monotonic()
-        newest = taken[-1].commit_us if taken else 0
+        self._has_unread = second is not None
         return SourceBatch(
             position,
-            changes,
+            first,
             sum(t.end > self._start for t in taken),
-            sum(map(len, changes)),
-            newest,
+            sum(t.rows for t in taken) if second else sum(map(len, first)),
+            taken[-1].commit_us if taken else 0,
             taken[-1].end if taken else 0,
+            self._decode_later(second, chunks, taken) if second else None,
         )
+
+    def _decode_later(
+        self, second: list[bytes], chunks: Iterator[list[bytes]], taken: list[Transaction]
+    ) -> Iterator[list[Changes]]:
+        try:
+            yield self._decoder.decode(second)
+            for payloads in chunks:
+                yield self._decoder.decode(payloads)
+            self._has_unread = False
+        except TidemarkError as error:
+            self._refusal = error
+            raise
+        finally:
+            _close(taken)
 
     # --- the reader's side ------------------------------------------------------------------
 
@@ -331,7 +352,8 @@ class ReplicationStream:
     def _finish(self, transaction: Transaction) -> None:
         if transaction.end <= self._start:
             # Tables are described once a connection: what a skipped transaction said holds on.
-            self._relations += [p for c in transaction.chunks() for p in c if p[:1] == b"R"]
+            self._relations += transaction.relations
+            transaction.close()
             return
         with self._ready:
             if self._relations:
@@ -342,3 +364,8 @@ class ReplicationStream:
             self._queued_bytes += transaction.size_bytes
             self._queued_rows += transaction.rows
             self._received = max(self._received, transaction.end)
+
+
+def _close(transactions: list[Transaction]) -> None:
+    for transaction in transactions:
+        transaction.close()

@@ -116,20 +116,17 @@ class PostgresSink:
         sink.row_missing: nothing of the epoch is written.
         """
         self._ensure()
-        parts = [(target_of(t), delta) for t, delta in epoch.deltas if len(delta)]
-        if epoch.errors is not None and len(epoch.errors):
-            parts.append((ERRORS, epoch.errors))
         session = self._writing_session()
         try:
             with session.cursor() as cursor:
-                self._write(cursor, epoch, parts)
+                self._write(cursor, epoch)
         except psycopg2.Error as error:
             raise self._failure(session, epoch, error) from error
         except BaseException:
             self._roll_back(session)
             raise
 
-    def _write(self, cursor: Any, epoch: SinkEpoch, parts: list[tuple[Target, Delta]]) -> None:
+    def _write(self, cursor: Any, epoch: SinkEpoch) -> None:
         """Statements gather and go to the server together; what needs an answer flushes them."""
         positions = quote_text(json.dumps(dict(epoch.progress.positions)))
         number = epoch.progress.epoch
@@ -145,7 +142,7 @@ class PostgresSink:
                     raise
             for table, error in epoch.refusals:
                 sink_tables.tell_refusal(cursor, table, error)
-        for target, delta in parts:
+        for target, delta in _targets(epoch):
             changes = split_delta(target, delta)
             if is_large(changes):
                 _flush(cursor, waiting)
@@ -318,6 +315,14 @@ class PostgresSink:
                 yield session
         finally:
             session.close()
+
+
+def _targets(epoch: SinkEpoch) -> Iterator[tuple[Target, Delta]]:
+    """What to apply to which table, part by part."""
+    for part in epoch.parts():
+        yield from ((target_of(t), delta) for t, delta in part.deltas if len(delta))
+        if part.errors is not None and len(part.errors):
+            yield ERRORS, part.errors
 
 
 def _flush(cursor: Any, waiting: list[bytes]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from connectors.postgres.decode import Decoder
@@ -148,7 +149,9 @@ class PostgresSource:
                     f" {format_lsn(start_position)}: was it restored from a backup?",
                     hint="drop all views of this source and create them again",
                 )
-            limits = limits or StreamLimits(status_s=_status_interval(wal))
+            limits = limits or StreamLimits()
+            if not limits.status_s:
+                limits = replace(limits, status_s=_status_interval(wal))
             wal.start(self._name, start_position, [self._name])
             return ReplicationStream(wal, Decoder(relations, columns), start_position, limits)
         except BaseException:

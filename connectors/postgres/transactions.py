@@ -1,24 +1,39 @@
 """Transactions on their way from the replication stream to the decoder, in bounded memory.
 
 Payloads of a transaction that outgrows its share of memory go to an unlinked temporary file and
-come back in chunks. Invariant: a transaction is seen whole or not at all.
+come back in chunks, which `chunks_of` cuts to what the decoder may have at once. Invariant: a
+transaction is seen whole or not at all.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO
 
-CHUNK_BYTES = 8 << 20
+import numpy as np
+
+_BLOCK_BYTES = 1 << 20
 # What a payload costs beyond its own bytes while it waits as a Python object.
-_OBJECT_BYTES = 48
+_OBJECT_BYTES = 64
 
 
 class Transaction:
-    """The payloads of one transaction. end and commit_us are known once it is complete."""
+    """The payloads of one transaction. end and commit_us are known once it is complete.
 
-    __slots__ = ("_file", "_payloads", "_spill_bytes", "commit_us", "end", "rows", "size_bytes")
+    relations: those payloads that describe tables, which are among all the others too.
+    """
+
+    __slots__ = (
+        "_file",
+        "_payloads",
+        "_spill_bytes",
+        "commit_us",
+        "end",
+        "relations",
+        "rows",
+        "size_bytes",
+    )
 
     def __init__(self, spill_bytes: int, payloads: list[bytes] | None = None) -> None:
         self._payloads = payloads or []
@@ -26,25 +41,29 @@ class Transaction:
         self.rows = 0
         self.end = 0
         self.commit_us = 0
+        self.relations: list[bytes] = []
         self._spill_bytes = spill_bytes
         self._file: IO[bytes] | None = None
 
     def add(self, payload: bytes) -> None:
         """Append a payload; size_bytes is what stays in memory."""
         self._payloads.append(payload)
+        if payload[:1] == b"R":
+            self.relations.append(payload)
         self.size_bytes += len(payload) + _OBJECT_BYTES
         if self.size_bytes > self._spill_bytes:
             self._spill()
 
     def chunks(self) -> Iterator[list[bytes]]:
-        """All payloads in order, some megabytes at a time. Can be read once."""
+        """All payloads in order, a block of the file at a time. Can be read once."""
         if self._file is not None:
             self._spill()
             self._file.seek(0)
             yield from _read_chunks(self._file)
             self.close()
         elif self._payloads:
-            yield self._payloads
+            payloads, self._payloads = self._payloads, []
+            yield payloads
 
     def close(self) -> None:
         """Give the file back."""
@@ -67,7 +86,7 @@ class Transaction:
 
 def _read_chunks(file: IO[bytes]) -> Iterator[list[bytes]]:
     rest = b""
-    while block := file.read(CHUNK_BYTES):
+    while block := file.read(_BLOCK_BYTES):
         rest += block
         payloads, at = [], 0
         while at + 4 <= len(rest):
@@ -79,3 +98,30 @@ def _read_chunks(file: IO[bytes]) -> Iterator[list[bytes]]:
         rest = rest[at:]
         if payloads:
             yield payloads
+
+
+def chunks_of(
+    transactions: Sequence[Transaction], most_payloads: int, most_bytes: int
+) -> Iterator[list[bytes]]:
+    """The payloads of all these in order, so many at a time, but one at least."""
+    waiting: list[bytes] = []
+    waiting_bytes = 0
+    for transaction in transactions:
+        for payloads in transaction.chunks():
+            rest = payloads
+            while rest:
+                size_bytes = sum(map(len, rest))
+                count = min(len(rest), most_payloads - len(waiting))
+                if waiting_bytes + size_bytes > most_bytes:
+                    ends = np.cumsum(np.fromiter(map(len, rest), np.int64, len(rest)))
+                    fitting = int(np.searchsorted(ends, most_bytes - waiting_bytes, "right"))
+                    count = min(count, max(fitting, 0 if waiting else 1))
+                    size_bytes = int(ends[count - 1]) if count else 0
+                waiting += rest[:count]
+                waiting_bytes += size_bytes
+                rest = rest[count:]
+                if rest:
+                    yield waiting
+                    waiting, waiting_bytes = [], 0
+    if waiting:
+        yield waiting

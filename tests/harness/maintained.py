@@ -176,9 +176,10 @@ class Maintained:
 
     def _step(self, batch: SourceBatch, number: int) -> None:
         """Step each view alone, so that one that breaks does not hide the others."""
+        changes = batch.whole()
         for name, view in list(self._views.items()):
             try:
-                inputs = view.resolve(batch.changes)
+                inputs = view.resolve(changes)
                 if inputs:
                     self.answers[name].add(view.step(inputs), view.definition.table.fields)
                     self._note_errors(name, view.errors.take())

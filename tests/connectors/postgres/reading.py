@@ -168,13 +168,14 @@ def read_all(
         assert time.monotonic() < deadline, "the stream does not reach the heartbeat"
         batch = stream.poll(max_rows, 1.0)
         if batch is not None:
+            batch.whole()
             batches.append(batch)
     return batches
 
 
 def changes_of(batches: Sequence[SourceBatch]) -> list[Changes]:
     """The changes of all batches in order."""
-    return [changes for batch in batches for changes in batch.changes]
+    return [changes for batch in batches for changes in batch.whole()]
 
 
 def events(changes: Sequence[Changes]) -> list[tuple[str, str, Row]]:

@@ -12,12 +12,14 @@ from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.postgres.replication import StreamLimits
 from dataflow.errors import InvariantError, SourceError, TemporaryError
 from tests.connectors.postgres.reading import (
+    Replay,
     changes_of,
     events,
     following,
     opened,
     read_all,
     streaming,
+    table_rows,
 )
 from tests.harness.postgres import Database, new_database
 
@@ -227,7 +229,54 @@ def test_a_big_transaction_goes_by_file(table: Database) -> None:
                 most = max(most, stream.queued_bytes)
             assert batch.rows == 100_000 and batch.transactions == 1
             assert most <= 2 << 20
-    assert ids([batch]) == list(range(1, 100_001))
+            assert ids([batch]) == list(range(1, 100_001))
+
+
+def test_a_big_transaction_is_decoded_a_chunk_at_a_time(table: Database) -> None:
+    table.execute("CREATE TABLE wide (id int PRIMARY KEY, v text)")
+    with opened(table, "t", "wide") as (source, relations):
+        limits = StreamLimits(spill_bytes=1 << 16, chunk_rows=300, chunk_bytes=20_000)
+        with streaming(source, source.current_position(), relations, limits=limits) as stream:
+            table.execute(
+                "BEGIN; INSERT INTO t SELECT generate_series(1, 1000);"
+                "INSERT INTO wide SELECT g, repeat('x', 9000) FROM generate_series(1, 20) g;"
+                "UPDATE t SET id = -id; DELETE FROM t WHERE id < -900; COMMIT"
+            )
+            while (batch := stream.poll(10, 10.0)) is None or not batch.rows:
+                pass
+            with pytest.raises(InvariantError, match="not read to its end"):
+                stream.poll(10, 0.1)
+            sizes, changes = [], []
+            for chunk in batch.chunks():
+                sizes.append(sum(map(len, chunk)))
+                held = sum(c.nbytes() for part in chunk for c in part.columns)
+                assert sizes[-1] <= 600 and held < 200_000
+                changes += chunk
+            assert len(sizes) > 10 and batch.rows == 1000 + 20 + 1000 + 100
+            replays = [Replay(r) for r in relations]
+            for change in changes:
+                for replay in replays:
+                    replay.apply(change)
+            assert [r.rows for r in replays] == [table_rows(table, r) for r in relations]
+            table.execute("INSERT INTO t VALUES (1)")
+            assert ids(read_all(source, stream)) == [1]
+
+
+def test_a_table_that_changes_within_a_big_transaction_is_refused_before_any_of_it(
+    table: Database,
+) -> None:
+    with opened(table, "t") as (source, [relation]):
+        limits = StreamLimits(chunk_rows=100)
+        with streaming(source, source.current_position(), [relation], limits=limits) as stream:
+            table.execute(
+                "BEGIN; INSERT INTO t SELECT generate_series(1, 1000);"
+                "ALTER TABLE t RENAME COLUMN id TO other; INSERT INTO t VALUES (1001); COMMIT"
+            )
+            with pytest.raises(SourceError) as caught:
+                while (batch := stream.poll(10, 10.0)) is None or not batch.rows:
+                    pass
+            assert caught.value.code == "source.schema_changed"
+            assert caught.value.relation == relation.name
 
 
 def test_a_lost_connection_is_temporary(table: Database) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from storage.pages import Tuning
-from storage.rocks import RocksStore
+from storage.rocks import RocksStore, StoreBudget
 from storage.store import ArrangementSpec, SumsSpec
 from storage.write_set import stored_keys
 from tests.unit.storage.oracle import (
@@ -36,12 +36,15 @@ ROWS = ArrangementSpec("view/join/left", KINDS, (0,))
 SUMS = SumsSpec("view/aggregate/groups", "i", 2)
 TUNING = Tuning(page_rows=8, memory_rows=60, fan=2, fuel=3, merge_pages=1, scan_pages=4)
 CACHE_BYTES = 20_000
+# The second one writes nearly every page ahead of its commit, and makes runs at every step.
+BUDGETS = (None, StoreBudget(run_bytes=1_500, ahead_bytes=500))
 
 
 class History:
     """Random epochs that any two of us make alike from a seed, and what they add up to."""
 
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.rng = random.Random(seed)
         self.rows: Counter[Row] = Counter()
         self.sums: dict[Row, np.ndarray] = {}
@@ -71,15 +74,17 @@ def write(store: RocksStore, epoch: int, changes: list[tuple[Row, int]]) -> None
         totals[row[:1]] = totals.get(row[:1], 0) + weight
     vectors = np.array([list(totals.values()), [2 * w for w in totals.values()]], np.int64)
     sums.add(columns_of("i", list(totals)), vectors)
+    store.relieve()
+    store.put_ahead(f"part/{epoch}", b"x" * 400)
     store.put("epoch", str(epoch).encode())
 
 
-def write_for_ever(path: str, seed: int, done: int) -> None:
+def write_for_ever(path: str, seed: int, done: int, budget: StoreBudget | None) -> None:
     """What the child does: go on after `done` epochs and say each one that is committed."""
     history = History(seed)
     for _ in range(done):
         history.step()
-    store = RocksStore(path, cache_bytes=CACHE_BYTES, tuning=TUNING)
+    store = RocksStore(path, cache_bytes=CACHE_BYTES, tuning=TUNING, budget=budget)
     print("open", flush=True)
     while True:
         changes = history.step()
@@ -88,9 +93,10 @@ def write_for_ever(path: str, seed: int, done: int) -> None:
         print(history.epoch, flush=True)
 
 
-def run_and_kill(path: str, seed: int, done: int, rng: random.Random) -> int:
+def run_and_kill(path: str, history: History, number: int, rng: random.Random) -> int:
     """Start a child and kill it some epochs and moments later; the last one it acknowledged."""
-    code = f"from {__name__} import *; write_for_ever({path!r}, {seed}, {done})"
+    seed, done = history.seed, history.epoch
+    code = f"from {__name__} import *; write_for_ever({path!r}, {seed}, {done}, BUDGETS[{number}])"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "open\n"
@@ -101,13 +107,13 @@ def run_and_kill(path: str, seed: int, done: int, rng: random.Random) -> int:
     return max(int(line) for line in lines)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_killed_state_is_the_last_commit(tmp_path, seed):
+@pytest.mark.parametrize("number", range(2))
+def test_killed_state_is_the_last_commit(tmp_path, number):
     path = str(tmp_path / "state")
-    history = History(seed)
-    rng = random.Random(seed)
+    history = History(number)
+    rng = random.Random(number)
     for _ in range(5):
-        said = run_and_kill(path, seed, history.epoch, rng)
+        said = run_and_kill(path, history, number, rng)
         store = RocksStore(path, cache_bytes=CACHE_BYTES, tuning=TUNING)
         found = int(store.get("epoch") or b"0")
         assert said <= found <= said + 1
@@ -118,13 +124,15 @@ def test_killed_state_is_the_last_commit(tmp_path, seed):
         keys = sorted({row[:1] for row in history.rows}, key=repr)
         check_lookup(arrangement, history.rows, keys)
         check_sums(sums, history.sums, keys)
+        assert all(store.get(f"part/{epoch}") for epoch in range(1, found + 1))
         store.close()
     assert history.epoch > 50
 
 
-def test_uncommitted_writes_are_gone_all_of_them(tmp_path):
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_uncommitted_writes_are_gone_all_of_them(tmp_path, budget):
     history = History(5)
-    store = RocksStore(tmp_path, cache_bytes=CACHE_BYTES, tuning=TUNING)
+    store = RocksStore(tmp_path, cache_bytes=CACHE_BYTES, tuning=TUNING, budget=budget)
     for _ in range(30):
         changes = history.step()
         write(store, history.epoch, changes)
@@ -140,6 +148,30 @@ def test_uncommitted_writes_are_gone_all_of_them(tmp_path):
     check_scan(store.arrange(ROWS), rows)
     check_sums(store.arrange_sums(SUMS), sums, sums)
     assert store.get("epoch") == b"30"
+    store.close()
+
+
+def test_pages_are_written_ahead_but_never_into_a_range_that_the_commit_removes(tmp_path):
+    budget = StoreBudget(run_bytes=0, ahead_bytes=0)
+    store = RocksStore(tmp_path, tuning=TUNING, budget=budget)
+    first: Counter[Row] = Counter({(n, b"first", None): 1 for n in range(50)})
+    second: Counter[Row] = Counter({(n, b"second", None): 1 for n in range(30)})
+    store.arrange(ROWS).apply(delta_of(KINDS, list(first.items())))
+    store.relieve()
+    assert _stored_pages(store), "nothing was written ahead"
+    store.commit()
+    # The same names again in one epoch: what the first one stored goes with the commit only.
+    for _ in range(2):
+        store.drop("view/")
+        arrangement = store.arrange(ROWS)
+        arrangement.apply(delta_of(KINDS, list(second.items())))
+        store.relieve()
+        check_scan(arrangement, second)
+    store.commit()
+    check_scan(store.arrange(ROWS), second)
+    store.close()
+    store = RocksStore(tmp_path, tuning=TUNING, budget=budget)
+    check_scan(store.arrange(ROWS), second)
     store.close()
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from storage.memory import MemoryStore
 from storage.pages import Tuning
-from storage.rocks import RocksStore
+from storage.rocks import RocksStore, StoreBudget
 from storage.store import ArrangementSpec, SumsSpec
 from tests.unit.storage.oracle import (
     check_lookup,
@@ -54,7 +54,8 @@ class Stores:
         budget, tuning = {"tiny": (3000, TINY), "small": (60_000, SMALL), "rocks": (1 << 20, None)}[
             self.sort
         ]
-        self.store = RocksStore(self.path, cache_bytes=budget, tuning=tuning)
+        rest = StoreBudget(run_bytes=4000, ahead_bytes=1000) if self.sort == "tiny" else None
+        self.store = RocksStore(self.path, cache_bytes=budget, tuning=tuning, budget=rest)
         return self.store
 
     def is_durable(self):

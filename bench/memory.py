@@ -1,0 +1,145 @@
+"""Peak memory of the pipeline process under its cap: `python -m bench.memory`, one JSON object.
+
+A transaction of many rows, an update that a join makes a thousand rows of each of its own, and a
+sink that stands still under a lock while writes go on; after each, every view must equal
+PostgreSQL's own answer. In a cgroup with the cap as its limit where one can be made, and by the
+process's peak RSS everywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bench.server import session
+from bench.service_run import ServiceRun, await_position
+from connectors.postgres.embedded import EmbeddedPostgres
+
+TABLES = """
+CREATE TABLE owners (id int PRIMARY KEY, name text NOT NULL, grp int NOT NULL);
+CREATE TABLE things (id int PRIMARY KEY, owner int NOT NULL, amount int NOT NULL, note text);
+"""
+VIEWS = {
+    "joined": """SELECT t.id, t.amount, t.note, o.name, o.grp
+        FROM things t JOIN owners o ON o.id = t.owner""",
+    "totals": """SELECT o.grp, count(*) AS n, sum(t.amount) AS total
+        FROM things t JOIN owners o ON o.id = t.owner GROUP BY o.grp""",
+    "notes": "SELECT note, amount % 10 AS digit FROM things",
+}
+WAIT_S = 1800.0
+
+
+@dataclass
+class Load:
+    """rows: of the big transaction; fan_out: things of an owner; owners of them are updated."""
+
+    rows: int
+    fan_out: int
+    owners: int
+    stall_s: float
+
+
+@dataclass
+class Result:
+    """Seconds until all of it is visible in the sink, and the peak at that time in mebibytes."""
+
+    step: str
+    seconds: float
+    peak_mb: float
+    is_equal: bool
+
+
+def run(load: Load, memory_mb: int, folder: Path) -> list[Result]:
+    """All steps on a server of their own."""
+    with EmbeddedPostgres() as postgres, session(postgres.dsn) as cursor:
+        cursor.execute(TABLES)
+        cursor.execute(
+            "INSERT INTO owners SELECT i, 'owner ' || i, i %% 40 FROM generate_series(1, %s) i",
+            (max(load.rows // load.fan_out, load.owners),),
+        )
+        settings = {"TIDEMARK_MEMORY": str(memory_mb)}
+        with ServiceRun(postgres.dsn, folder, settings) as service:
+            for name, query in VIEWS.items():
+                service.create(name, query, "local")
+            results = [_result("idle", service, cursor, time.perf_counter())]
+            for step, statements in _steps(load).items():
+                started = time.perf_counter()
+                cursor.execute(statements)
+                results.append(_result(step, service, cursor, started))
+            results.append(_stalled(load, service, cursor, postgres.dsn))
+        return results
+
+
+def _steps(load: Load) -> dict[str, str]:
+    owners = max(load.rows // load.fan_out, 1)
+    return {
+        f"insert of {load.rows:,} rows in one transaction": (
+            f"INSERT INTO things SELECT i, i % {owners} + 1, i % 1000,"
+            f" repeat('n', i % 30) || i FROM generate_series(1, {load.rows}) i"
+        ),
+        f"update of {load.owners:,} owners of {load.fan_out:,} each": (
+            f"UPDATE owners SET name = name || '!', grp = grp + 1 WHERE id <= {load.owners}"
+        ),
+        f"delete of {load.rows // 2:,} rows": "DELETE FROM things WHERE id % 2 = 0",
+    }
+
+
+def _stalled(load: Load, service: ServiceRun, cursor: Any, dsn: str) -> Result:
+    """Small transactions go on while another session holds a lock on a view's table."""
+    with session(dsn) as other:
+        other.execute("BEGIN; LOCK TABLE totals IN ACCESS EXCLUSIVE MODE")
+        started, number = time.perf_counter(), 0
+        while time.perf_counter() - started < load.stall_s:
+            number += 1
+            cursor.execute(
+                "INSERT INTO things SELECT 100000000 + %s * 1000 + i, i, i, repeat('s', 100)"
+                " FROM generate_series(1, 1000) i",
+                (number,),
+            )
+        other.execute("COMMIT")
+    step = f"sink stalled for {load.stall_s:.0f} s, {number:,} transactions of 1,000 rows"
+    return _result(step, service, cursor, started)
+
+
+def _result(step: str, service: ServiceRun, cursor: Any, started: float) -> Result:
+    cursor.execute("SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn")
+    position = int(cursor.fetchone()[0])
+    cursor.execute("SELECT pg_logical_emit_message(true, 'bench', '')")
+    ended = await_position(cursor, position, WAIT_S)
+    peak = service.pipeline_rss_mb()
+    is_equal = True
+    for name, query in VIEWS.items():
+        cursor.execute(
+            f"SELECT (SELECT count(*) FROM (({query}) EXCEPT ALL TABLE {name}) a)"
+            f" + (SELECT count(*) FROM (TABLE {name} EXCEPT ALL ({query})) b)"
+        )
+        is_equal &= cursor.fetchone()[0] == 0
+    return Result(step, round(ended - started, 1), round(peak, 1), is_equal)
+
+
+def main() -> int:
+    """Exit code 1 when a view is wrong or the peak is beyond the cap."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--fan-out", type=int, default=1_000)
+    parser.add_argument("--owners", type=int, default=500)
+    parser.add_argument("--stall-s", type=float, default=30.0)
+    parser.add_argument("--memory", type=int, default=512)
+    given = parser.parse_args()
+    load = Load(given.rows, given.fan_out, given.owners, given.stall_s)
+    with TemporaryDirectory(prefix="tidemark-bench-") as folder:
+        results = run(load, given.memory, Path(folder))
+    peak = max(r.peak_mb for r in results)
+    told = {"cap_mb": given.memory, "peak_rss_mb": peak, "steps": [asdict(r) for r in results]}
+    sys.stdout.write(json.dumps(told, indent=2) + "\n")
+    return 0 if peak <= given.memory and all(r.is_equal for r in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""One figure, `--memory`, cut into what each part of the pipeline process may keep.
+
+Invariant: the shares and the process itself come to the whole; whatever can grow with the size of
+a transaction, the rows of a join or the wait for a sink has a share, and spills or stops reading
+when that is used up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MEBIBYTE = 1 << 20
+# Interpreter, libraries and compiled loops, measured; and the least that the shares can do with.
+BASE_MB = 240
+LEAST_MB = 384
+# Hundredths of what is left. What is worked on exists more than once: encoded, decoded, added up.
+_CACHE, _RUNS, _AHEAD, _WRITE_BUFFER = 34, 12, 5, 5
+_QUEUE, _TRANSACTION, _CHUNK = 6, 3, 1.5
+_EPOCH, _WAITING = 6, 6
+
+
+@dataclass(frozen=True)
+class MemoryBudget:
+    """Bytes by purpose.
+
+    cache: pages of the state. runs: small runs not yet on disk. ahead: pages and parts of the
+    open epoch. write_buffer: one of RocksDB's two. queue: what has arrived from the source;
+    transaction: of one of them, beyond it goes to a file. chunk: what is decoded at a time.
+    epoch: an epoch's output, beyond it goes to disk; also what one step should make. waiting:
+    epochs that wait for the sink.
+    """
+
+    cache: int
+    runs: int
+    ahead: int
+    write_buffer: int
+    queue: int
+    transaction: int
+    chunk: int
+    epoch: int
+    waiting: int
+
+    @staticmethod
+    def of(memory_mb: int, cache_mb: int | None = None) -> MemoryBudget:
+        """The shares of so many mebibytes; cache_mb: another size for the page cache.
+
+        >>> MemoryBudget.of(1024).cache >> 20
+        266
+        >>> MemoryBudget.of(1024, cache_mb=64).cache >> 20
+        64
+        """
+        percent = max(memory_mb - BASE_MB, LEAST_MB - BASE_MB) * MEBIBYTE / 100
+        return MemoryBudget(
+            cache=int(_CACHE * percent) if cache_mb is None else cache_mb * MEBIBYTE,
+            runs=int(_RUNS * percent),
+            ahead=int(_AHEAD * percent),
+            write_buffer=int(_WRITE_BUFFER * percent),
+            queue=int(_QUEUE * percent),
+            transaction=int(_TRANSACTION * percent),
+            chunk=int(_CHUNK * percent),
+            epoch=int(_EPOCH * percent),
+            waiting=int(_WAITING * percent),
+        )

@@ -1,0 +1,176 @@
+"""What an epoch changes in the sink, added up chunk by chunk in bounded memory.
+
+Deltas of one view add; what outgrows its share of memory goes to an unlinked temporary file, cut
+by a hash of each row's key in the sink. Invariant: all rows of one key are in one bucket, so a
+bucket read back and consolidated is final, and buckets may be applied in any order.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
+from typing import IO
+
+import numpy as np
+
+from connectors.sink import SinkPart, SinkTable
+from dataflow.delta import Delta, hash_columns
+from dataflow.schema import RelationName
+
+_BITS = 6
+_BUCKETS = 1 << _BITS
+_MOST_DEPTH = 6
+# A part is turned into text and more while it is applied: it gets this share of the budget.
+_PART_SHARE = 4
+# A view, and whether it is its error rows.
+Owner = tuple[SinkTable, bool]
+
+
+class Gathered:
+    """Deltas of views and error rows. budget_bytes: what may be in memory at a time.
+
+    depth: how many buckets around it this one lies in; each cuts by further bits of the hash.
+    """
+
+    def __init__(self, budget_bytes: int, depth: int = 0) -> None:
+        self._budget_bytes = budget_bytes
+        self._depth = depth
+        self._waiting: dict[Owner, list[Delta]] = {}
+        self._waiting_bytes = 0
+        self._segments: list[list[tuple[Owner, int, int]]] = []
+        self._file: IO[bytes] | None = None
+
+    @property
+    def rows(self) -> dict[SinkTable, int]:
+        """The views that have anything in here; how many rows shows when the parts are read."""
+        found = [*self._waiting, *(owner for rows in self._segments for owner, _, _ in rows)]
+        return dict.fromkeys((table for table, is_errors in found if not is_errors), 0)
+
+    @property
+    def is_spilled(self) -> bool:
+        """Whether some of it is on disk."""
+        return self._file is not None
+
+    def add(self, table: SinkTable, delta: Delta, *, is_errors: bool = False) -> None:
+        """Add a delta of a view's rows, or of its error rows."""
+        if len(delta):
+            self._add((table, is_errors), delta)
+
+    def _add(self, owner: Owner, delta: Delta) -> None:
+        self._waiting.setdefault(owner, []).append(delta)
+        self._waiting_bytes += delta.nbytes()
+        if self._waiting_bytes > self._budget_bytes:
+            self._settle()
+            if self._waiting_bytes > self._budget_bytes // 2:
+                self._spill()
+
+    def leave_out(self, views: Collection[RelationName]) -> None:
+        """Drop what is here of these views."""
+        for owner in list(self._waiting):
+            if owner[0].relation in views:
+                del self._waiting[owner]
+        self._segments = [
+            [s for s in rows if s[0][0].relation not in views] for rows in self._segments
+        ]
+
+    def take(self) -> SinkPart:
+        """What is in memory, consolidated; nothing when all is on disk."""
+        if self.is_spilled:
+            return SinkPart([])
+        self._settle()
+        return _part({owner: deltas[0] for owner, deltas in self._waiting.items()})
+
+    def __iter__(self) -> Iterator[SinkPart]:
+        """All of it in consolidated parts; nothing may be added meanwhile."""
+        if not self.is_spilled:
+            part = self.take()
+            if part.deltas or part.errors is not None:
+                yield part
+            return
+        self._spill()
+        for rows in self._segments:
+            yield from self._bucket(rows)
+
+    def close(self) -> None:
+        """Forget all of it."""
+        self._waiting, self._waiting_bytes, self._segments = {}, 0, []
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _settle(self) -> None:
+        """Consolidate what is in memory."""
+        for owner, deltas in list(self._waiting.items()):
+            delta = added_up(deltas)
+            if len(delta):
+                self._waiting[owner] = [delta]
+            else:
+                del self._waiting[owner]
+        self._waiting_bytes = sum(d[0].nbytes() for d in self._waiting.values())
+
+    def _spill(self) -> None:
+        """Move what is in memory to the file, bucket by bucket."""
+        if self._file is None:
+            # Closed in close(); unlinked from the start, so that nothing outlives us.
+            self._file = tempfile.TemporaryFile(prefix="tidemark-")  # noqa: SIM115
+            self._segments = [[] for _ in range(_BUCKETS)]
+        self._settle()
+        self._file.seek(0, 2)
+        for owner, deltas in self._waiting.items():
+            self._spill_delta(self._file, owner, deltas[0])
+        self._waiting, self._waiting_bytes = {}, 0
+
+    def _spill_delta(self, file: IO[bytes], owner: Owner, delta: Delta) -> None:
+        buckets = _buckets_of(owner, delta, self._depth)
+        order = np.argsort(buckets, kind="stable")
+        bounds = np.searchsorted(buckets[order], np.arange(_BUCKETS + 1))
+        for bucket in np.flatnonzero(np.diff(bounds)).tolist():
+            rows = delta.take(order[bounds[bucket] : bounds[bucket + 1]])
+            start = file.tell()
+            pickle.dump(rows, file, protocol=pickle.HIGHEST_PROTOCOL)
+            self._segments[bucket].append((owner, start, file.tell() - start))
+
+    def _bucket(self, rows: Sequence[tuple[Owner, int, int]]) -> Iterator[SinkPart]:
+        """A bucket's rows; one that is too big for a part is cut again."""
+        assert self._file is not None
+        inner = Gathered(self._budget_bytes, self._depth + 1)
+        part_bytes = self._budget_bytes // _PART_SHARE
+        is_small = sum(size for _, _, size in rows) <= part_bytes or self._depth == _MOST_DEPTH
+        try:
+            for owner, start, size in rows:
+                self._file.seek(start)
+                delta = pickle.loads(self._file.read(size))
+                if is_small:
+                    inner._waiting.setdefault(owner, []).append(delta)
+                else:
+                    inner._add(owner, delta)
+            if not is_small and not inner.is_spilled:
+                inner._settle()
+                if inner._waiting_bytes > part_bytes:
+                    inner._spill()
+            yield from inner
+        finally:
+            inner.close()
+
+
+def added_up(deltas: Sequence[Delta]) -> Delta:
+    """The sum of consolidated deltas: only several can meet in a row."""
+    return deltas[0] if len(deltas) == 1 else Delta.concat(deltas).consolidate()
+
+
+def _buckets_of(owner: Owner, delta: Delta, depth: int) -> np.ndarray:
+    """int64[n]: the bucket of each row, by its key in the sink, or by the row where it has none."""
+    table, is_errors = owner
+    columns = delta.columns
+    if table.key and not is_errors:
+        columns = tuple(columns[i] for i in table.key)
+    hashes = hash_columns(columns, len(delta)) >> np.uint64(64 - _BITS * (depth + 1))
+    return (hashes & np.uint64(_BUCKETS - 1)).astype(np.int64)
+
+
+def _part(deltas: dict[Owner, Delta]) -> SinkPart:
+    rows = [(table, delta) for (table, is_errors), delta in deltas.items() if not is_errors]
+    errors = [delta for (_, is_errors), delta in deltas.items() if is_errors]
+    # Error rows begin with the name of their view: those of several never meet.
+    return SinkPart(rows, Delta.concat(errors) if errors else None)
