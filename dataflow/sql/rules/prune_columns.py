@@ -1,7 +1,7 @@
 """Columns that nothing above reads are not carried, down to Scan.columns.
 
 Distinct compares whole rows and UNION ALL shares its columns, so both ask of their inputs what
-their rows are made of. A node that several read stays one node: it has the columns that any of
+their rows are made of. A join keeps its inputs' rows: they are narrowed to what it reads. A node that several read stays one node: it has the columns that any of
 them wants, and each reader takes its own from it.
 """
 
@@ -47,8 +47,10 @@ def prune_columns(plan: Plan) -> Plan:
 
     def visit(node: Plan, inputs: tuple[Pruned, ...]) -> Pruned:
         mine = wanted[id(node)]
+        # What only a filter or a join below has read is not to be kept.
+        is_keeper = isinstance(node, Join | SemiJoin)
         narrowed = [
-            _narrowed(found, columns) if id(below) in shared else found
+            _narrowed(found, columns) if is_keeper or id(below) in shared else found
             for below, found, columns in zip(
                 inputs_of(node), inputs, _wishes(node, mine), strict=True
             )
@@ -138,7 +140,7 @@ def _rebuilt(plan: Plan, kept: list[int], inputs: list[Pruned]) -> Pruned:
 
 
 def _narrowed(found: Pruned, wanted: set[int]) -> Pruned:
-    """Of a node that others read too, no more than the wanted columns."""
+    """No more of a node than the wanted columns."""
     below, at = found
     if len(wanted) == len(below.fields):
         return found
