@@ -11,15 +11,24 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from dataflow.changes import Changes
-from dataflow.delta import Column, Delta
+from dataflow.delta import Column, Delta, equal_rows
 from dataflow.errors import InvariantError
 from dataflow.operators.groups import columns_at, touch
 from dataflow.operators.narrowed_rows import NarrowedRows
 from dataflow.schema import Relation
 from storage.store import Arrangement, ArrangementSpec, Store, SumsSpec
 
-_ADDS = (Changes.INSERT, Changes.NEW)
-_OLD_SIDES = (Changes.OLD, Changes.OLD_KEY)
+
+def _is_one_of(*kinds: int) -> np.ndarray:
+    """bool[256]: by kind of change, whether it is one of these."""
+    found = np.zeros(256, np.bool_)
+    found[list(kinds)] = True
+    return found
+
+
+_ADDS = _is_one_of(Changes.INSERT, Changes.NEW)
+_OLD_SIDES = _is_one_of(Changes.OLD, Changes.OLD_KEY)
+_KEYS_ONLY = _is_one_of(Changes.OLD_KEY, Changes.DELETE_KEY)
 
 
 def table_spec(relation: Relation, columns: Sequence[int], scope: str) -> ArrangementSpec:
@@ -100,9 +109,13 @@ class TableState:
             kinds, rows = kinds[start:], rows.slice(start, len(rows))
             unchanged = {c: mask[start:] for c, mask in unchanged.items()}
         if len(kinds):
-            resolve = self._by_key if self._is_keyed else self._by_row
-            delta = resolve(kinds, rows, unchanged).consolidate()
+            if self._is_keyed:
+                delta = self._by_key(kinds, rows, unchanged)
+            else:
+                delta = self._by_row(kinds, rows, unchanged).consolidate()
             self._bag.apply(delta)
+            if not parts:
+                return delta
             parts.append(delta)
         return Delta.concat(parts).consolidate() if parts else Delta.empty(self._kinds)
 
@@ -119,8 +132,8 @@ class TableState:
 
     def _by_row(self, kinds: np.ndarray, rows: Delta, unchanged: dict[int, np.ndarray]) -> Delta:
         """Old rows come whole, each directly before its new one."""
-        adds = np.isin(kinds, _ADDS)
-        if np.isin(kinds, (Changes.OLD_KEY, Changes.DELETE_KEY)).any():
+        adds = _ADDS[kinds]
+        if _KEYS_ONLY[kinds].any():
             raise self._refusal("a change of a relation without key came without its old row")
         is_new = kinds == Changes.NEW
         if is_new.any() and (is_new[0] or (kinds[:-1][is_new[1:]] != Changes.OLD).any()):
@@ -133,18 +146,19 @@ class TableState:
         return Delta(columns, np.where(adds, 1, -1))
 
     def _by_key(self, kinds: np.ndarray, rows: Delta, unchanged: dict[int, np.ndarray]) -> Delta:
-        """Of each key only the row before the batch and the last one in it matter.
+        """Of each key only the row before the batch and the last one in it matter: consolidated.
 
         Changes of a key must alternate: a row is added where there is none and removed where
         there is one. Columns that were not sent are followed back to where they were.
         """
         n = len(kinds)
         touched = touch(columns_at(rows, self._key), n)
-        adds = np.isin(kinds, _ADDS)
+        group = touched.group
+        adds = _ADDS[kinds]
         follows = np.zeros(n, np.bool_)
-        follows[1:] = (kinds[1:] == Changes.NEW) & np.isin(kinds[:-1], _OLD_SIDES)
+        follows[1:] = (kinds[1:] == Changes.NEW) & _OLD_SIDES[kinds[:-1]]
         removes = ~adds | ((kinds == Changes.NEW) & ~follows)
-        previous, last = _neighbours(touched.group, touched.count)
+        previous, last = _neighbours(group, touched.count)
         is_first = previous < 0
         present = ~is_first & adds[previous]
         broken = ~is_first & (present != removes)
@@ -169,7 +183,7 @@ class TableState:
             ]
         final = np.flatnonzero(last & adds)
         added = Delta(columns, rows.weights).take(final)
-        return Delta.concat([kept.negate(), added])
+        return _difference(kept, group[asked[index]], added, group[final], touched.count)
 
     def _refusal(
         self, why: str, rows: Delta | None = None, where: np.ndarray | None = None
@@ -184,6 +198,26 @@ class TableState:
             detail=detail,
             hint="rebuild the views that read it",
         )
+
+
+def _difference(
+    old: Delta, old_key: np.ndarray, new: Delta, new_key: np.ndarray, keys: int
+) -> Delta:
+    """New rows less old ones, each side having at most one of each numbered key.
+
+    Only rows of one key can be equal: those cancel out without a look at any others.
+    """
+    place = np.full(keys, -1, np.int64)
+    place[new_key] = np.arange(len(new))
+    mate = place[old_key]
+    changed = np.flatnonzero(mate >= 0)
+    same = equal_rows(old.columns, changed, new.columns, mate[changed])
+    if same.any():
+        is_old, is_new = np.ones(len(old), np.bool_), np.ones(len(new), np.bool_)
+        is_old[changed[same]] = False
+        is_new[mate[changed[same]]] = False
+        old, new = old.filter(is_old), new.filter(is_new)
+    return Delta.concat([old.negate(), new])
 
 
 def _neighbours(group: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,8 +1,9 @@
 """Columns that nothing above reads are not carried, down to Scan.columns.
 
 Distinct compares whole rows and UNION ALL shares its columns, so both ask of their inputs what
-their rows are made of. A join keeps its inputs' rows: they are narrowed to what it reads. A node that several read stays one node: it has the columns that any of
-them wants, and each reader takes its own from it.
+their rows are made of. A join keeps its inputs' rows: they are narrowed to what it reads. A node
+that several read stays one node: it has the columns that any of them wants, and each reader takes
+its own from it.
 """
 
 from __future__ import annotations
