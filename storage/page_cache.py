@@ -21,14 +21,15 @@ FILTER_SHARE = 0.25
 class PageCache:
     """Which pages are held; the bytes and addresses stand in the runs themselves.
 
-    pages_read: pages that had to be read from disk so far, a counter.
+    pages_read, bytes_read: what searches had to read from disk so far, counters.
     """
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
         self.used_bytes = 0
         self.filter_bytes = 0
-        self.pages_read = 0
+        self.pages_read = self.bytes_read = 0
+        self.reserved_bytes = 0
         self._entries: list[tuple[Run, int]] = []
         self._hand = 0
         self._stale = 0
@@ -36,6 +37,19 @@ class PageCache:
     def has_room(self, size_bytes: int) -> bool:
         """Whether so many bytes more would still be within the budget."""
         return self.used_bytes + size_bytes <= self.budget_bytes
+
+    def reserve(self, size_bytes: int) -> None:
+        """Count so many bytes more (below 0: fewer) of pages that are part of no run yet."""
+        self.reserved_bytes += size_bytes
+        self.used_bytes += size_bytes
+
+    def may_reserve(self) -> bool:
+        """Whether pages of unfinished runs may take the place of others."""
+        return 2 * self.reserved_bytes < self.budget_bytes
+
+    def page_bytes(self) -> int:
+        """Bytes of a page that was read, on average; 0 if none was."""
+        return self.bytes_read // max(self.pages_read, 1)
 
     def add(self, run: Run, page: int, sealed: bytes, address: int) -> None:
         """Hold a page; nothing is given up for it before the next shrink."""

@@ -31,13 +31,14 @@ class Tuning:
     pages read in one step of a merge or a scan.
     """
 
-    page_rows: int = 1024
+    page_rows: int = 256
     page_heap_bytes: int = 1 << 18
     memory_rows: int = 65_536
     fan: int = 4
     fuel: int = 6
-    merge_pages: int = 4
-    scan_pages: int = 32
+    epoch_merge_rows: int = 8192
+    merge_pages: int = 8
+    scan_pages: int = 64
 
 
 class Selection(NamedTuple):

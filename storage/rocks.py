@@ -19,9 +19,10 @@ from rocksdict import BlockBasedOptions, Cache, IngestExternalFileOptions, Optio
 from storage.arrangement import RocksArrangement, RocksSums
 from storage.bulk import first_rows, identity_of, page_numbers, raw_options
 from storage.layout import Layout
+from storage.merge_policy import MergeMeter
 from storage.page_cache import PageCache
 from storage.pages import Tuning, verify
-from storage.run_set import RunSet
+from storage.run_set import RunSet, Shared
 from storage.runs import (
     BULK_RUN,
     PAGE,
@@ -52,9 +53,10 @@ class StoreBudget:
     write_buffer_bytes: int = 64 << 20
 
 
-def _options(budget: StoreBudget) -> Options:
+def _options(budget: StoreBudget, *, direct_reads: bool) -> Options:
     options = raw_options(compress=False)
     options.create_if_missing(True)
+    options.set_use_direct_reads(direct_reads)
     options.set_write_buffer_size(budget.write_buffer_bytes)
     options.set_max_background_jobs(2)
     options.set_max_bytes_for_level_base(_LEVEL_BYTES)
@@ -67,10 +69,10 @@ def _options(budget: StoreBudget) -> Options:
     return options
 
 
-def _open(path: str, budget: StoreBudget) -> Rdict:
+def _open(path: str, options: Options) -> Rdict:
     Path(path).mkdir(parents=True, exist_ok=True)
     try:
-        return Rdict(path, _options(budget))
+        return Rdict(path, options)
     except Exception as error:
         text = str(error)
         if "lock" in text.lower():
@@ -85,6 +87,7 @@ class RocksStore:
     """Arrangements and named values in the directory `path`; one service at a time.
 
     cache_bytes: budget for pages in memory, over all arrangements; budget: for the rest.
+    direct_reads: read past the cache of the operating system, to measure a cold disk.
     StorageError state.locked, state.format, state.corrupt, state.io on opening.
     """
 
@@ -94,14 +97,18 @@ class RocksStore:
         cache_bytes: int = 256 << 20,
         tuning: Tuning | None = None,
         budget: StoreBudget | None = None,
+        *,
+        direct_reads: bool = False,
     ) -> None:
         self.path = str(path)
         self._budget = budget or StoreBudget()
-        self._db = _open(self.path, self._budget)
+        self._db = _open(self.path, _options(self._budget, direct_reads=direct_reads))
         self._tuning = tuning or Tuning()
         self._writes = WriteSet(self._db, self._budget.ahead_bytes)
         self._open: dict[str, tuple[str, RunSet]] = {}
         self.cache = PageCache(cache_bytes)
+        self.meter = MergeMeter(self._tuning.epoch_merge_rows, self._tuning.fuel)
+        self._pending: dict[RunSet, None] = {}
         try:
             self._check_format()
             self._specs = self._read_specs()
@@ -166,7 +173,7 @@ class RocksStore:
             detail = f'"{name}" exists as {stored}, not as {shape}'
             raise StorageError("state.mismatch", detail, "rebuild the view that owns it")
         if name not in self._open:
-            shared = (self._writes, self.cache, self._tuning)
+            shared = Shared(self._writes, self.cache, self._tuning, self.meter, self._pending)
             runs = RunSet(name, identity, Layout.of(spec), shared, has_weights=has_weights)
             self._open[name] = (shape, runs)
         return self._open[name][1]
@@ -217,6 +224,9 @@ class RocksStore:
     def commit(self, *, sync: bool = False) -> None:
         """Write everything since the last commit, at once or not at all; see the contract."""
         self.relieve()
+        for runs in list(self._pending):
+            runs.work_for_reads()
+        self.meter.end_epoch()
         self._writes.commit(sync=sync)
 
     def sync(self) -> None:

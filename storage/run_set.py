@@ -1,24 +1,29 @@
 """RunSet: the sorted runs that hold the state of one arrangement.
 
 New rows become a small run in memory and a record in the log; enough of them become a run on
-disk; neighbouring runs of like size are merged a few pages at a time, paid for by the rows that
-come in, so that no epoch waits for a large merge. Invariant: the total of a row is the sum of its
-entries in all runs, and merging never changes it. Runs are kept and merged in the order of time;
-hence a merge that starts at the oldest run must not leave a row with a negative weight.
+disk; neighbouring runs of like size are merged, and runs that searches had to read too often. All
+that goes on a few pages at a time, paid for by rows and reads, so that no epoch waits for a large
+merge. Invariant: the total of a row is the sum of its entries in all runs, and merging never
+changes it. Runs are kept and merged in the order of time; hence a merge that starts at the oldest
+run must not leave a row with a negative weight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from storage import page_merge, page_probe
 from storage.delta import Column
 from storage.layout import Layout
+from storage.merge_policy import EVERYTHING, MergeMeter, choose_by_reads, choose_merge, windows
 from storage.page_cache import PageCache
-from storage.pages import Page, Selection, Tuning, cut, order_rows, seal_whole, verify
-from storage.run_writer import RunWriter
+from storage.page_reader import PageReader
+from storage.pages import Page, Selection, Tuning, order_rows, seal_whole, verify
+from storage.run_writer import RunBuilder, RunWriter
 from storage.runs import (
     BULK_RUN,
     LOG,
@@ -27,44 +32,49 @@ from storage.runs import (
     Run,
     RunTable,
     arrangement_range,
-    choose_merge,
     log_key,
-    page_key,
     run_key,
     run_pages,
 )
 from storage.store import NegativeWeightError
 from storage.write_set import WriteSet
 
-_EVERYTHING = np.zeros(5, np.uint64)
 _OPEN_FAN = 32
 _PAGES_AT_ONCE = 64
+
+
+class Shared(NamedTuple):
+    """What all arrangements of a store have in common. pending: those that have merges to do."""
+
+    writes: WriteSet
+    cache: PageCache
+    tuning: Tuning
+    meter: MergeMeter
+    pending: dict[RunSet, None]
 
 
 class RunSet:
     """All runs of one arrangement. has_weights: the one value of a row must not go below zero."""
 
     def __init__(
-        self,
-        name: str,
-        identity: int,
-        layout: Layout,
-        shared: tuple[WriteSet, PageCache, Tuning],
-        *,
-        has_weights: bool,
+        self, name: str, identity: int, layout: Layout, shared: Shared, *, has_weights: bool
     ) -> None:
         self.name = name
         self.identity = identity
         self.layout = layout
-        self._writes, self._cache, self._tuning = shared
+        self._writes, self._cache, self._tuning, self._meter, self._pending = shared
+        self._reader = PageReader(name, identity, layout, self._writes, self._cache)
         self._has_weights = has_weights
         self._table = RunTable()
         self._memory: list[Page] = []
         self.memory_bytes = 0
         self._memory_addresses = np.empty(0, np.int64)
+        self._frozen = 0
+        self._frozen_log = 0
         self._next_run = BULK_RUN + 1
         self._next_log = 0
-        self._merging: Iterator[int] | None = None
+        self._flushing: Generator[int] | None = None
+        self._merging: Generator[int] | None = None
         self._credit_rows = 0
         self._recover()
 
@@ -93,8 +103,8 @@ class RunSet:
     def distinct_rows(self) -> int:
         """About the rows there are with all runs added up, judged from the lowest hashes."""
         memory = [[page.address] for page in self._memory]
-        window = next(_windows(self._table.runs, _PAGES_AT_ONCE))
-        segments, _alive = self._segments(self._table.runs, window)
+        window = next(windows(_tracks(self._table.runs), _PAGES_AT_ONCE))
+        segments, _alive, _ = self._reader.segments(self._table.runs, window)
         rows = len(self._merged([*segments, *memory], window).hits)
         return int(rows / (int(window[2]) / 2**64)) if window[4] and window[2] else rows
 
@@ -116,24 +126,37 @@ class RunSet:
         rows = len(selection.hits)
         if rows == 0:
             return
-        if rows + sum(page.rows for page in self._memory) < self._tuning.memory_rows:
-            page = seal_whole(self.layout, selection)
-            self._writes.put(log_key(self.identity, self._next_log), page.sealed)
-            self._next_log += 1
-            self._memory.append(page)
-            chosen = choose_merge([page.rows for page in self._memory], self._tuning.fan)
-            if chosen is not None:
-                self._merge_memory(*chosen, chosen[1] - chosen[0])
-            self._set_memory(self._memory)
+        self._meter.take_in(rows)
+        if rows < self._tuning.memory_rows:
+            self._remember(selection)
         else:
-            self._flush(selection)
-        self._work(rows)
+            self._flush_with(selection)
+        self._credit_rows += self._tuning.fuel * (1 + len(self._table.runs) // 12) * rows
+        self.work()
         self._cache.shrink()
 
     def flush(self) -> None:
         """Make a run on disk of the memory runs; no search may be under way."""
         if self._memory:
-            self._flush(None)
+            self._flush_with(None)
+
+    def _remember(self, selection: Selection) -> None:
+        """Put the selection into the log and into memory, as a run of its own."""
+        page = seal_whole(self.layout, selection)
+        self._writes.put(log_key(self.identity, self._next_log), page.sealed)
+        self._next_log += 1
+        self._memory.append(page)
+        sizes = [page.rows for page in self._memory[self._frozen :]]
+        if sum(sizes) >= self._tuning.memory_rows:
+            self._finish_flush()
+            self._frozen, self._frozen_log = len(self._memory), self._next_log
+            self._flushing = self._flush_steps()
+        else:
+            chosen = choose_merge(sizes, self._tuning.fan)
+            if chosen and 4 * sum(sizes[slice(*chosen)]) <= self._tuning.memory_rows:
+                start, stop = chosen
+                self._merge_memory(start + self._frozen, stop + self._frozen, stop - start)
+        self._set_memory(self._memory)
 
     def _set_memory(self, pages: list[Page]) -> None:
         self._memory = pages
@@ -145,53 +168,73 @@ class RunSet:
         merged = []
         for at in range(start, stop, fan):
             pages = self._memory[at : min(at + fan, stop)]
-            selection = self._merged([[page.address] for page in pages], _EVERYTHING)
+            selection = self._merged([[page.address] for page in pages], EVERYTHING)
             if len(selection.hits):
                 merged.append(seal_whole(self.layout, selection))
         self._memory[start:stop] = merged
 
-    def _flush(self, selection: Selection | None) -> None:
-        """Make one run on disk of all memory runs and the selection, and empty the log."""
+    def _flush_with(self, selection: Selection | None) -> None:
+        """Make one run on disk of all memory runs and a large selection, and empty the log."""
+        self._finish_flush()
         held = self._memory
         if selection is None or held:
             held = held if selection is None else [*held, seal_whole(self.layout, selection)]
-            selection = self._merged([[page.address] for page in held], _EVERYTHING)
+            selection = self._merged([[page.address] for page in held], EVERYTHING)
             self._writes.remove_range(*arrangement_range(LOG, self.identity))
         if not self._table.runs:
             self._check(selection)
-        if len(selection.hits):
-            pages = list(cut(self.layout, selection, self._tuning))
-            writer = self._new_run()
-            for page in pages:
-                writer.add(page)
-            end = len(self._table.runs)
-            self._enter_run(end, end, writer, self._net(selection.totals.T), pages)
+        with self._new_run() as builder:
+            builder.write(selection, self._net(selection.totals.T), is_hot=True)
+            self._enter_run(builder)
         self._set_memory([])
 
-    def _new_run(self) -> RunWriter:
-        self._next_run += 1
-        return RunWriter(self._writes.put_ahead, self.identity, self._next_run - 1)
+    def _flush_steps(self) -> Generator[int]:
+        """Make one run on disk of the frozen memory runs; yields the rows after each step."""
+        memory = self._memory[: self._frozen]
+        is_oldest = not self._table.runs
+        stride = self._tuning.page_rows
+        tracks = []
+        for page in memory:
+            image = np.frombuffer(page.sealed, np.uint64)
+            hashes = np.ascontiguousarray(self.layout.hashes_of(image)[::stride])
+            row_hashes = self.layout.records_of(image)[::stride, 0]
+            tracks.append((hashes, np.ascontiguousarray(row_hashes)))
+        with self._new_run() as builder:
+            for window in windows(tracks, self._tuning.merge_pages):
+                selection = self._merged([[page.address] for page in memory], window)
+                if is_oldest:
+                    self._check(selection)
+                builder.write(selection, self._net(selection.totals.T), is_hot=True)
+                yield max(len(selection.hits), 1)
+            start, _ = arrangement_range(LOG, self.identity)
+            self._writes.remove_range(start, log_key(self.identity, self._frozen_log))
+            self._enter_run(builder)
+        self._set_memory(self._memory[self._frozen :])
+        self._frozen = 0
 
-    def _enter_run(
-        self, start: int, stop: int, writer: RunWriter, net: int, pages: Sequence[Page | None]
-    ) -> None:
-        """Put the written run, with these resident pages, in the place of runs[start:stop]."""
+    def _finish_flush(self) -> None:
+        """Do what is left of a flush that is going on."""
+        for rows in self._flushing or ():
+            self._meter.count(rows)
+        self._flushing = None
+
+    def _new_run(self) -> RunBuilder:
+        self._next_run += 1
+        writer = RunWriter(self._writes.put_ahead, self.identity, self._next_run - 1)
+        return RunBuilder(writer, self._cache, self.layout, self._tuning)
+
+    def _enter_run(self, builder: RunBuilder, place: tuple[int, int] | None = None) -> None:
+        """Put the written run in the place of runs[start:stop], or as the newest one."""
+        start, stop = place or (len(self._table.runs), len(self._table.runs))
         replaced = self._table.runs[start:stop]
-        for run in replaced:
-            self._cache.release(run)
-            self._writes.remove_range(*run_pages(self.identity, run.identity))
-            self._writes.put(run_key(self.identity, run.identity), None)
-        writer.finish()
-        if not writer.first:
-            self._table.replace(start, stop, [])
-            return
-        run = writer.run(max((r.age for r in replaced), default=writer.identity), net)
-        self._cache.take_filters(run, writer.groups)
-        for at, page in enumerate(pages):
-            if page is not None:
-                self._cache.add(run, at, page.sealed, page.address)
-        self._writes.put(run_key(self.identity, run.identity), run.encode())
-        self._table.replace(start, stop, [run])
+        for old in replaced:
+            self._cache.release(old)
+            self._writes.remove_range(*run_pages(self.identity, old.identity))
+            self._writes.put(run_key(self.identity, old.identity), None)
+        run = builder.finish(max((old.age for old in replaced), default=None))
+        if run is not None:
+            self._writes.put(run_key(self.identity, run.identity), run.encode())
+        self._table.replace(start, stop, [] if run is None else [run])
 
     def _read_filters(self, run: Run) -> None:
         """Hold the filters of a stored run, as far as there is room for them."""
@@ -209,7 +252,12 @@ class RunSet:
             self._cache.release(run)
         self._table.replace(0, len(self._table.runs), [])
         self._set_memory([])
-        self._merging = None
+        self._frozen = self._credit_rows = 0
+        for steps in (self._flushing, self._merging):
+            if steps is not None:
+                steps.close()
+        self._flushing = self._merging = None
+        self._pending.pop(self, None)
         self.remove(self._writes, self.identity)
 
     @staticmethod
@@ -218,43 +266,56 @@ class RunSet:
         for kind in (PAGE, RUN, LOG):
             writes.remove_range(*arrangement_range(kind, identity))
 
-    def _work(self, rows: int) -> None:
-        """Merge as many rows as the incoming ones pay for."""
-        fuel = self._tuning.fuel * (1 + len(self._table.runs) // 12)
-        self._credit_rows += fuel * rows
-        while self._credit_rows > 0:
-            if self._merging is None:
-                chosen = choose_merge([r.rows for r in self._table.runs], self._tuning.fan)
-                if chosen is None:
+    def work(self) -> None:
+        """Do the merges that rows and reads have paid for, as far as the epoch allows."""
+        while self._credit_rows > 0 and self._meter.is_open():
+            if self._flushing is None and self._merging is None:
+                self._merging = self._next_merge()
+                if self._merging is None:
                     self._credit_rows = 0
-                    return
-                self._merging = self._merge_steps(*chosen)
-            done = next(self._merging, None)
-            if done is None:
-                self._merging = None
-            else:
+                    break
+            done = next(self._flushing or self._merging or iter(()), None)
+            if done is not None:
                 self._credit_rows -= done
+                self._meter.count(done)
+            elif self._flushing is not None:
+                self._flushing = None
+            else:
+                self._merging = None
+        if self._credit_rows > 0:
+            self._pending[self] = None
+        else:
+            self._pending.pop(self, None)
 
-    def _merge_steps(self, start: int, stop: int) -> Iterator[int]:
-        """Merge runs[start:stop]; yields the rows read after each step. Newer runs may come."""
+    def _next_merge(self) -> Generator[int] | None:
+        sizes = [run.rows for run in self._table.runs]
+        chosen = choose_merge(sizes, self._tuning.fan)
+        return self._merge_steps(*chosen) if chosen else None
+
+    def work_for_reads(self) -> None:
+        """Begin a merge that searches have paid for, if there is one, and work."""
+        if self._merging is None:
+            runs = self._table.runs
+            chosen = choose_by_reads([run.rows for run in runs], [run.reads for run in runs])
+            if chosen is not None:
+                self._merging = self._merge_steps(*chosen)
+                self._credit_rows += sum(run.rows for run in runs[chosen[0] :])
+        self.work()
+
+    def _merge_steps(self, start: int, stop: int) -> Generator[int]:
+        """Merge runs[start:stop]; yields the rows after each step. Newer runs may come."""
         runs = self._table.runs[start:stop]
-        writer = self._new_run()
-        kept: list[Page | None] = []
-        net = kept_bytes = 0
-        for window in _windows(runs, self._tuning.merge_pages):
-            segments, alive = self._segments(runs, window)
-            selection = self._merged(segments, window)
-            if start == 0:
-                self._check(selection)
-            for page in cut(self.layout, selection, self._tuning):
-                writer.add(page)
-                resident = self._cache.has_room(kept_bytes + len(page.sealed))
-                kept_bytes += len(page.sealed) if resident else 0
-                kept.append(page if resident else None)
-            net += self._net(selection.totals.T)
-            del alive
-            yield max(len(selection.hits), 1)
-        self._enter_run(start, stop, writer, net, kept)
+        with self._new_run() as builder:
+            for window in windows(_tracks(runs), self._tuning.merge_pages):
+                segments, alive, resident = self._reader.segments(runs, window)
+                selection = self._merged(segments, window)
+                if start == 0:
+                    self._check(selection)
+                is_hot = 2 * resident > sum(map(len, segments))
+                builder.write(selection, self._net(selection.totals.T), is_hot=is_hot)
+                del alive
+                yield max(len(selection.hits), 1)
+            self._enter_run(builder, (start, stop))
 
     def _merged(self, segments: Sequence[Sequence[int]], window: np.ndarray) -> Selection:
         """Rows of runs given as page addresses, within the window, equal ones added up."""
@@ -263,35 +324,6 @@ class RunSet:
         flat = np.array([address for s in segments for address in s], np.int64)
         layout = self.layout
         return Selection(*page_merge.merge(flat, starts, window, layout.value_at, layout.width))
-
-    def _segments(
-        self, runs: Sequence[Run], window: np.ndarray
-    ) -> tuple[list[list[int]], list[Page]]:
-        """Page addresses of each run that may have rows in the window, and what keeps them."""
-        segments: list[list[int]] = []
-        alive: list[Page] = []
-        for run in runs:
-            start = page_merge.page_bound(run.first, run.first_row, window[0], window[1])
-            start = max(start - 1, 0)
-            stop = len(run.first)
-            if window[4]:
-                stop = page_merge.page_bound(run.first, run.first_row, window[2], window[3])
-            addresses = run.addresses[start:stop].tolist()
-            absent = [at for at, address in enumerate(addresses) if not address]
-            for at, page in zip(absent, self._read(run, absent, start), strict=True):
-                addresses[at] = page.address
-                alive.append(page)
-            segments.append(addresses)
-        return segments, alive
-
-    def _read(self, run: Run, pages: Sequence[int], shift: int = 0) -> list[Page]:
-        """Pages of a run, shift being added to their positions, verified."""
-        if not pages:
-            return []
-        numbers = [int(run.numbers[at + shift]) for at in pages]
-        keys = [page_key(self.identity, run.identity, number) for number in numbers]
-        where = f'page of run {run.identity} of "{self.name}"'
-        return [verify(sealed, self.layout, where) for sealed in self._writes.read(keys)]
 
     def find(self, hashes: np.ndarray) -> Iterator[tuple[int, Selection]]:
         """Rows whose key hash is among n sorted hashes, as parts (shift, selection).
@@ -312,36 +344,34 @@ class RunSet:
             if not len(missing):
                 break
             missing = np.unique(missing)
-            if len(missing) > _PAGES_AT_ONCE and len(hashes) > 1:
-                room = self._cache.budget_bytes - self._cache.used_bytes
-                if len(missing) * (layout.row_bytes * self._tuning.page_rows) > room:
-                    half = len(hashes) // 2
-                    yield from self.find(hashes[:half])
-                    for shift, selection in self.find(hashes[half:]):
-                        yield shift + half, selection
-                    return
-            self._bring_in(missing)
+            parts = -(-len(missing) // self._pages_at_once())
+            if parts > 1 and len(hashes) > 1:
+                bounds = np.linspace(0, len(hashes), min(parts, len(hashes)) + 1).astype(int)
+                for start, stop in pairwise(bounds.tolist()):
+                    for shift, selection in self.find(hashes[start:stop]):
+                        yield start + shift, selection
+                return
+            rows = self._reader.bring_in(table, missing)
+            self._meter.read(rows)
+            if self._flushing is not None or self._merging is not None:
+                self._credit_rows += rows // 2
+            self._pending[self] = None
         selection = Selection(hits, totals)
         self._check(selection)
         yield 0, selection
         self._cache.shrink()
 
-    def _bring_in(self, missing: np.ndarray) -> None:
-        """Read pages, given as positions in the flat arrays, into the cache."""
-        owners = np.searchsorted(self._table.starts, missing, "right") - 1
-        for owner in np.unique(owners):
-            run = self._table.runs[owner]
-            pages = (missing[owners == owner] - self._table.starts[owner]).tolist()
-            self._cache.pages_read += len(pages)
-            for at, page in zip(pages, self._read(run, pages), strict=True):
-                self._cache.add(run, at, page.sealed, page.address)
+    def _pages_at_once(self) -> int:
+        """How many pages a part of a search may bring in over the budget."""
+        page_bytes = self._cache.page_bytes() or self.layout.row_bytes * self._tuning.page_rows
+        return max(self._cache.budget_bytes // 4 // page_bytes, _PAGES_AT_ONCE)
 
     def scan(self) -> Iterator[Selection]:
-        """All rows in order, each once, in parts of tuning.scan_pages; no writes meanwhile."""
+        """All rows in order, each once, in parts by tuning.scan_pages; no writes meanwhile."""
         runs = list(self._table.runs)
         memory = [[page.address] for page in self._memory]
-        for window in _windows(runs, self._tuning.scan_pages):
-            segments, alive = self._segments(runs, window)
+        for window in windows(_tracks(runs), self._tuning.scan_pages):
+            segments, alive, _ = self._reader.segments(runs, window)
             selection = self._merged([*segments, *memory], window)
             self._check(selection)
             if len(selection.hits):
@@ -364,19 +394,5 @@ class RunSet:
         raise NegativeWeightError(self.name, repr(row), int(selection.totals[at, 0]))
 
 
-def _windows(runs: Sequence[Run], pages: int) -> Iterator[np.ndarray]:
-    """Windows of row identities, in order and without gaps, of about so many pages in all runs."""
-    window = _EVERYTHING.copy()
-    if runs:
-        first = np.concatenate([run.first for run in runs])
-        first_row = np.concatenate([run.first_row for run in runs])
-        order = np.lexsort((first_row, first))[pages::pages]
-        for h, r in zip(first[order], first_row[order], strict=True):
-            if h == window[0] and r == window[1]:
-                continue
-            window[2:] = h, r, 1
-            yield window
-            window = window.copy()
-            window[:2] = h, r
-    window[2:] = 0
-    yield window
+def _tracks(runs: Sequence[Run]) -> list[tuple[np.ndarray, np.ndarray]]:
+    return [(run.first, run.first_row) for run in runs]

@@ -11,7 +11,9 @@ from collections.abc import Callable
 import numpy as np
 
 from storage.filters import GROUP, encode_group, filter_of
-from storage.pages import Page
+from storage.layout import Layout
+from storage.page_cache import PageCache
+from storage.pages import Page, Selection, Tuning, cut
 from storage.runs import Run, filter_key, page_key
 
 
@@ -62,4 +64,52 @@ class RunWriter:
         run = Run(self.identity, age, (self.rows, net), numbers)
         if self.first:
             run.first[:], run.first_row[:] = np.array(self.first, np.uint64).T
+        return run
+
+
+class RunBuilder:
+    """A run that is being written, and those of its pages that are to stay in memory.
+
+    A context: what they take of the cache's budget is free again at its end, when they are part
+    of a run or will never be. net: entries that add less those that take away.
+    """
+
+    def __init__(self, writer: RunWriter, cache: PageCache, layout: Layout, tuning: Tuning) -> None:
+        self.writer = writer
+        self.net = 0
+        self._cache = cache
+        self._layout = layout
+        self._tuning = tuning
+        self._kept: list[Page | None] = []
+        self._reserved_bytes = 0
+
+    def __enter__(self) -> RunBuilder:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._cache.reserve(-self._reserved_bytes)
+        self._reserved_bytes = 0
+
+    def write(self, selection: Selection, net: int, *, is_hot: bool) -> None:
+        """Write rows as the next pages; is_hot: even if others leave the memory for them."""
+        for page in cut(self._layout, selection, self._tuning):
+            self.writer.add(page)
+            size_bytes = len(page.sealed)
+            is_kept = self._cache.has_room(size_bytes) or (is_hot and self._cache.may_reserve())
+            self._kept.append(page if is_kept else None)
+            if is_kept:
+                self._reserved_bytes += size_bytes
+                self._cache.reserve(size_bytes)
+        self.net += net
+
+    def finish(self, age: int | None) -> Run | None:
+        """The run with its pages and filters in memory, or None if it has no rows."""
+        self.writer.finish()
+        if not self.writer.first:
+            return None
+        run = self.writer.run(self.writer.identity if age is None else age, self.net)
+        self._cache.take_filters(run, self.writer.groups)
+        for at, page in enumerate(self._kept):
+            if page is not None:
+                self._cache.add(run, at, page.sealed, page.address)
         return run

@@ -58,6 +58,7 @@ class Run:
 
     numbers, first, first_row: uint64[pages]. rows: entries, retractions included; net: entries
     that add less those that take away. age orders the runs of an arrangement in time.
+    reads: rows of the pages that searches had to read from it since it was opened or written.
     buffers, addresses, touched belong to the page cache, and so do groups, the stored filters,
     and filters, int64[pages] with the address of each page's one, 0 if it is not in memory.
     """
@@ -73,6 +74,7 @@ class Run:
         "identity",
         "net",
         "numbers",
+        "reads",
         "rows",
         "touched",
     )
@@ -81,6 +83,7 @@ class Run:
         self.identity = identity
         self.age = age
         self.rows, self.net = counts
+        self.reads = 0
         self.numbers = numbers
         self.first = np.empty(len(numbers), np.uint64)
         self.first_row = np.empty(len(numbers), np.uint64)
@@ -165,30 +168,3 @@ class RunTable:
         """The run, and the page within it, of a position in the flat arrays."""
         number = int(np.searchsorted(self.starts, page, "right")) - 1
         return self.runs[number], page - int(self.starts[number])
-
-
-def choose_merge(sizes: Sequence[int], fan: int) -> tuple[int, int] | None:
-    """Which neighbours to merge: the first `fan` or more of like size, small sizes first.
-
-    A run is written again only if that doubles it at least, unless runs have become many.
-
-    >>> choose_merge([4000, 70, 60, 80, 90], 4)
-    (1, 5)
-    >>> choose_merge([4000, 700, 60, 80], 4) is None
-    True
-    """
-    if len(sizes) < fan:
-        return None
-    least_growth = 2 if len(sizes) <= 4 * fan else 0
-    base = (fan - 1).bit_length()
-    classes = [size.bit_length() // base for size in sizes]
-    for most in sorted(set(classes)):
-        start = 0
-        for at in range(len(classes) + 1):
-            if at < len(classes) and classes[at] <= most:
-                continue
-            some = sizes[start:at]
-            if len(some) >= fan and sum(some) >= least_growth * max(some):
-                return start, at
-            start = at + 1
-    return None

@@ -1,0 +1,140 @@
+"""Which runs are merged, when, and how much of it an epoch does.
+
+Writes pay for merges that keep runs few; page reads pay for merges that would have saved them,
+once they have cost as much (as one rents skis until the rent has come to the price). Invariant: a
+merge is done in steps of a few pages, and an epoch does no more of them than `MergeMeter` allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from storage.page_merge import page_bound
+
+EVERYTHING = np.zeros(5, np.uint64)
+_NO_PAGE = (1 << 64, 0)
+
+
+class MergeMeter:
+    """Rows that merges may handle in the open epoch, over all arrangements of a store.
+
+    The allowance is epoch_rows, fuel more for each row that came in, and one for two rows of pages
+    that had to be read: what was waited for anyway. merged_rows counts all
+    rows so far; worst_excess_rows is the most by which an epoch went over its allowance: the last
+    step of a merge may, by its own length.
+    """
+
+    def __init__(self, epoch_rows: int, fuel: int) -> None:
+        self.merged_rows = 0
+        self.worst_epoch_rows = 0
+        self.worst_excess_rows = 0
+        self._epoch_rows = epoch_rows
+        self._fuel = fuel
+        self._allowed = epoch_rows
+        self._done = 0
+
+    def take_in(self, rows: int) -> None:
+        """So many rows were applied in the open epoch."""
+        self._allowed += self._fuel * rows
+
+    def read(self, rows: int) -> None:
+        """Pages with so many rows had to be read in the open epoch."""
+        self._allowed += rows // 2
+
+    def is_open(self) -> bool:
+        """Whether the epoch may do another step."""
+        return self._done < self._allowed
+
+    def count(self, rows: int) -> None:
+        """A step handled so many rows."""
+        self._done += rows
+        self.merged_rows += rows
+
+    def end_epoch(self) -> None:
+        """The epoch is committed; what it did not use is lost."""
+        self.worst_epoch_rows = max(self.worst_epoch_rows, self._done)
+        self.worst_excess_rows = max(self.worst_excess_rows, self._done - self._allowed)
+        self._allowed = self._epoch_rows
+        self._done = 0
+
+
+def choose_merge(sizes: Sequence[int], fan: int) -> tuple[int, int] | None:
+    """Which neighbours to merge: the first `fan` or more of like size, small sizes first.
+
+    A run is written again only if that doubles it at least, unless runs have become many.
+
+    >>> choose_merge([4000, 70, 60, 80, 90], 4)
+    (1, 5)
+    >>> choose_merge([4000, 700, 60, 80], 4) is None
+    True
+    """
+    if len(sizes) < fan:
+        return None
+    least_growth = 2 if len(sizes) <= 4 * fan else 0
+    base = (fan - 1).bit_length()
+    classes = [size.bit_length() // base for size in sizes]
+    for most in sorted(set(classes)):
+        start = 0
+        for at in range(len(classes) + 1):
+            if at < len(classes) and classes[at] <= most:
+                continue
+            some = sizes[start:at]
+            if len(some) >= fan and sum(some) >= least_growth * max(some):
+                return start, at
+            start = at + 1
+    return None
+
+
+def choose_by_reads(sizes: Sequence[int], reads: Sequence[int]) -> tuple[int, int] | None:
+    """The longest tail of runs whose merge costs no more rows than searches have read for it.
+
+    sizes, reads: rows of each run, oldest first, and rows of its pages that searches had to read.
+    Of a tail that is merged, the reads of all but the largest run would have been saved.
+
+    >>> choose_by_reads([4000, 300, 100], [9000, 2000, 2500])
+    (0, 3)
+    >>> choose_by_reads([4000, 300, 100], [9000, 200, 250])
+    (1, 3)
+    >>> choose_by_reads([4000, 300, 100], [9000, 90, 90]) is None
+    True
+    """
+    for start in range(len(sizes) - 1):
+        tail = sizes[start:]
+        largest = start + tail.index(max(tail))
+        if sum(reads[start:]) - reads[largest] >= sum(tail):
+            return start, len(sizes)
+    return None
+
+
+def windows(tracks: Sequence[tuple[np.ndarray, np.ndarray]], step: int) -> Iterator[np.ndarray]:
+    """Windows of row identities, in order and without gaps, of `step` pages of some run or fewer.
+
+    tracks: for each run (key hash, row hash) of the first row of each page, uint64[pages]. A
+    window is uint64[5]: lower pair, upper pair (excluded), 1 if there is an upper bound.
+    """
+    window = EVERYTHING.copy()
+    places = [0] * len(tracks)
+    while tracks:
+        ends = [
+            _page_start(track, place + step) for track, place in zip(tracks, places, strict=True)
+        ]
+        end = min(ends)
+        if end == _NO_PAGE:
+            break
+        window[2:] = *end, 1
+        if end != (int(window[0]), int(window[1])):
+            yield window
+        window = window.copy()
+        window[:2] = end
+        for at, (first, first_row) in enumerate(tracks):
+            bound = int(page_bound(first, first_row, window[0], window[1]))
+            places[at] = max(bound, places[at] + (ends[at] == end))
+    window[2:] = 0
+    yield window
+
+
+def _page_start(track: tuple[np.ndarray, np.ndarray], page: int) -> tuple[int, int]:
+    first, first_row = track
+    return (int(first[page]), int(first_row[page])) if page < len(first) else _NO_PAGE

@@ -1,0 +1,83 @@
+"""The pages of the runs of one arrangement, read from disk where they are not in memory.
+
+Invariant: a page is verified before anybody sees it, and what is read for a merge or a scan does
+not push searched pages out of the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from storage import page_merge
+from storage.layout import Layout
+from storage.page_cache import PageCache
+from storage.pages import Page, verify
+from storage.runs import Run, RunTable, page_key
+from storage.write_set import WriteSet
+
+
+class PageReader:
+    """Reads pages of the arrangement `name`, of this identity and layout."""
+
+    def __init__(
+        self, name: str, identity: int, layout: Layout, writes: WriteSet, cache: PageCache
+    ) -> None:
+        self._name = name
+        self._identity = identity
+        self._layout = layout
+        self._writes = writes
+        self._cache = cache
+
+    def segments(
+        self, runs: Sequence[Run], window: np.ndarray
+    ) -> tuple[list[list[int]], list[Page], int]:
+        """Page addresses of each run that may have rows in the window.
+
+        Also the pages read for it, which the caller keeps meanwhile, and how many were in memory.
+        """
+        segments: list[list[int]] = []
+        alive: list[Page] = []
+        resident = 0
+        for run in runs:
+            start = page_merge.page_bound(run.first, run.first_row, window[0], window[1])
+            start = max(start - 1, 0)
+            stop = len(run.first)
+            if window[4]:
+                stop = page_merge.page_bound(run.first, run.first_row, window[2], window[3])
+            addresses = run.addresses[start:stop].tolist()
+            absent = [at for at, address in enumerate(addresses) if not address]
+            for at, page in zip(absent, self._read(run, absent, start), strict=True):
+                addresses[at] = page.address
+                alive.append(page)
+            resident += len(addresses) - len(absent)
+            segments.append(addresses)
+        return segments, alive, resident
+
+    def bring_in(self, table: RunTable, missing: np.ndarray) -> int:
+        """Read pages, given as positions in the flat arrays of the table, into the cache.
+
+        Returns the rows they have.
+        """
+        rows = 0
+        owners = np.searchsorted(table.starts, missing, "right") - 1
+        self._cache.pages_read += len(missing)
+        for owner in np.unique(owners):
+            run = table.runs[owner]
+            pages = (missing[owners == owner] - table.starts[owner]).tolist()
+            for at, page in zip(pages, self._read(run, pages), strict=True):
+                self._cache.add(run, at, page.sealed, page.address)
+                self._cache.bytes_read += len(page.sealed)
+                run.reads += page.rows
+                rows += page.rows
+        return rows
+
+    def _read(self, run: Run, pages: Sequence[int], shift: int = 0) -> list[Page]:
+        """Pages of a run, shift being added to their positions, verified."""
+        if not pages:
+            return []
+        numbers = [int(run.numbers[at + shift]) for at in pages]
+        keys = [page_key(self._identity, run.identity, number) for number in numbers]
+        where = f'page of run {run.identity} of "{self._name}"'
+        return [verify(sealed, self._layout, where) for sealed in self._writes.read(keys)]
