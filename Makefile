@@ -4,10 +4,11 @@
 SHELL := /bin/bash
 VENV := .venv/bin
 # Given on the command line only: how long demo and soak run, how often torture kills, how many
-# queries it generates.
+# queries it generates, which parts of the bench run (see python -m bench --help).
 SECONDS :=
 KILLS := 200
 QUERIES := 10000
+ONLY :=
 
 .PHONY: setup demo test quick lint bench torture queries soak clean
 
@@ -28,8 +29,8 @@ lint: setup
 	@$(VENV)/ruff format --check .
 	@$(VENV)/pyright
 
-bench: setup  ## one table, also written to bench/RESULTS.md
-	@exec $(VENV)/python -m bench
+bench: setup  ## ours beside its peers, written to bench/RESULTS.md; ONLY=w2r,flink for a part
+	@exec $(VENV)/python -m bench $(if $(ONLY),--only $(ONLY))
 
 torture: setup queries  ## kill -9 of pipeline and API at random moments, KILLS times, after `queries`
 	@TIDEMARK_TEST_KILLS=$(KILLS) exec $(VENV)/python -m pytest --timeout 0 tests/recovery

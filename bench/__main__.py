@@ -1,92 +1,84 @@
-"""`python -m bench [--quick] [--scale 0.1] [--only engine,path]`: one table of figures.
+"""`python -m bench [--only w2r,flink] [--quick]`: measure, keep records, write bench/RESULTS.md.
 
-It is printed, and written to bench/RESULTS.md.
-
---quick runs every part at small sizes, as a smoke test: its figures mean nothing. Only a run at
-full size is written down, unless --out names a file.
+Words of --only: workloads (w1, w2, w2r, q1, q2, q3), runners (ours, dictionaries, pathway, flink,
+flink-rocksdb, ...), and the parts growth, memory and path; without it everything runs, in about
+25 minutes on a quiet machine of two cores. --quick takes small sizes: a smoke test whose
+figures mean nothing, kept apart. --show tells how old each record is and measures nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from bench import dictionaries, engine, generated, path, tpch
-from bench.measure import Figure, in_child, machine
-from bench.orders import Sizes
+from bench import growth, path, report, streams
+from bench.generate import HOME, prepare
+from bench.record import RESULTS, commits_since, measuring, read_all
+from bench.workloads import FULL, QUICK, WORKLOADS, Sizes
 
-RESULTS = Path(__file__).parent / "RESULTS.md"
-QUICK = Sizes(customers=500, orders=2_000, changes=1_500)
-PARTS = ("engine", "path")
+PARTS = (growth.GROWTH, growth.MEMORY, path.PATH)
+# The whole path takes W1 with the changes that one run of it needs.
+QUICK_PATH = Sizes(500, 2_000, 1_500, 0, 0)
 
 
 def main(arguments: list[str]) -> int:
-    """Run, print, write down."""
+    """Run, write down, print."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, a smoke test")
-    parser.add_argument("--scale", type=float, default=1, help="share of the full row counts")
-    parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas")
+    parser.add_argument("--only", default="", help="words, separated by commas")
+    parser.add_argument("--quick", action="store_true", help="small sizes, a smoke test")
     parser.add_argument("--no-spark", action="store_true", help="leave out the Spark road")
     parser.add_argument("--seconds", type=float, default=10, help="how long each rate is held")
-    parser.add_argument("--out", type=Path, help="where the table goes, default bench/RESULTS.md")
+    parser.add_argument("--show", action="store_true", help="how old the records are")
+    parser.add_argument("--write", action="store_true", help="write the page, measure nothing")
+    parser.add_argument("--records", type=Path, help="another folder of records, with its page")
     options = parser.parse_args(arguments)
-    sizes = QUICK if options.quick else scaled(options.scale)
-    facts = machine()
-    started = time.monotonic()
-    figures: list[Figure] = []
-    by_hand = in_child(dictionaries.run, sizes)
-    if "engine" in options.only:
-        figures += engine.run(sizes, by_hand)
-    if "path" in options.only:
-        roads = ("local",) if options.no_spark else ("spark", "local")
-        seconds = min(options.seconds, 1) if options.quick else options.seconds
-        figures += path.run(path.PathSizes(sizes, seconds=seconds, roads=roads), by_hand.rss_mb)
-    text = report(figures, facts, sizes, time.monotonic() - started)
-    print(text)
-    is_full = not options.quick and options.scale == 1
-    out = options.out or (RESULTS if is_full else None)
-    if out is not None:
-        out.write_text(text)
+    folder = options.records or (HOME / "quick" if options.quick else RESULTS)
+    page = report.PAGE if folder == RESULTS else folder / "RESULTS.md"
+    if options.show:
+        show(folder)
+        return 0
+    if not options.write:
+        words = [word for word in options.only.split(",") if word]
+        unknown = check(words)
+        if unknown:
+            parser.error(f"no such part or runner: {', '.join(unknown)}")
+        measure(words, folder, options)
+    print(report.write(page, folder))
     return 0
 
 
-def scaled(share: float) -> Sizes:
-    """The full workload times a share."""
-    full = Sizes()
-    return Sizes(*(int(share * n) for n in (full.customers, full.orders, full.changes)))
+def check(words: Sequence[str]) -> list[str]:
+    """The words that name nothing."""
+    known = {*WORKLOADS, *PARTS, *streams.RUNNERS, "flink"}
+    return [word for word in words if word not in known]
 
 
-def report(figures: list[Figure], facts: list[str], sizes: Sizes, elapsed_s: float) -> str:
-    """The figures as a Markdown page."""
-    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    lines = ["# Measured", "", f"{date}, in {elapsed_s:.0f} s, by `make bench`.", "", *facts]
-    lines += [
-        "",
-        f"Workload W1: {sizes.customers:,} customers, {sizes.orders:,} orders, then "
-        f"{sizes.changes:,} changes (50 % inserts, 35 % updates, 15 % deletes) into a join with "
-        "a group-by of 40 groups. A ratio above 1 is in our favour; peers ran in the same run.",
-        "",
-        "| part | figure | ours | peer | peer's | ratio |",
-        "|---|---|---|---|---|---|",
-    ]
-    lines += [_line(figure) for figure in figures]
-    lines += tpch.section() + generated.section()
-    return "\n".join(lines) + "\n"
+def measure(words: Sequence[str], folder: Path, options: argparse.Namespace) -> None:
+    """Run what the words name."""
+    parts = [p for p in PARTS if p in words or not words]
+    if not words or set(words) - set(PARTS):
+        streams.run(streams.chosen(words), QUICK if options.quick else FULL, folder)
+    growth.run(parts, folder, is_quick=options.quick)
+    if path.PATH in parts:
+        sizes = QUICK_PATH if options.quick else FULL
+        seconds = min(options.seconds, 1) if options.quick else options.seconds
+        roads = ("local",) if options.no_spark else ("spark", "local")
+        rows = prepare(WORKLOADS["w1"].rows, sizes)
+        with measuring(path.PATH, "service", asdict(sizes), folder) as record:
+            wanted = path.PathSizes(sizes.customers, sizes.orders, seconds=seconds, roads=roads)
+            record.figures = {"rows": [asdict(figure) for figure in path.run(rows, wanted)]}
 
 
-def _line(figure: Figure) -> str:
-    value = f"{_number(figure.value)} {figure.unit}"
-    peer_value = "" if figure.peer_value is None else _number(figure.peer_value)
-    ratio = "" if figure.ratio is None else f"{figure.ratio:.2g}"
-    cells = (figure.group, figure.what, value, figure.peer, peer_value, ratio)
-    return f"| {' | '.join(cells)} |"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+def show(folder: Path) -> None:
+    """One line a record: when, which revision, how many commits of the product since."""
+    for record in read_all(folder):
+        since = commits_since(record.revision)
+        age = "unknown revision" if since is None else f"{since} commits of the product since"
+        told = f"{record.date}  {record.revision:10} {age:32} others {record.other_cores:.1f}"
+        print(f"{record.name:32} {told}  {record.missing or ''}")
 
 
 if __name__ == "__main__":

@@ -1,40 +1,46 @@
-"""The peer of the engine alone: what a Python programmer writes by hand, in dictionaries.
+"""The floor under the engine: what a Python programmer writes by hand for W1, in dictionaries.
 
-Nothing is durable, nothing is general: the floor that any row-at-a-time Python starts from.
+Nothing is durable, nothing is general; old rows are looked up, as under the default replica
+identity.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bench.measure import peak_rss_mb, reset_peak_rss_mb
-from bench.orders import Change, Order, Sizes, Workload, generate
+from bench.rows import DELETE, INSERT, OLD, Generated
+from bench.workloads import CUSTOMERS, ORDERS, WORKLOADS, Answer, Table, difference
+
+# kind, order, customer, status, amount
+Change = tuple[int, int, int, str, int]
 
 
 class ByHand:
     """The view, with the orders and customers that it needs to keep."""
 
-    def __init__(self, workload: Workload) -> None:
-        self.customers = {c: (region, segment) for c, region, segment in workload.customers}
+    def __init__(
+        self, customers: list[tuple[int, str, str]], orders: list[tuple[int, int, str, int]]
+    ) -> None:
+        self.customers = {c: (region, segment) for c, region, segment in customers}
         self.orders: dict[int, tuple[int, str, int]] = {}
         self.groups: dict[tuple[str, str], list[int]] = {}
-        for order, customer, status, amount in workload.orders:
+        for order, customer, status, amount in orders:
             self.orders[order] = (customer, status, amount)
             self._add(customer, status, amount, 1)
 
     def apply(self, changes: list[Change]) -> None:
         """Changes as a replication stream gives them: the old row is looked up."""
-        for op, before, after in changes:
-            if op != "c":
-                key = before[0]  # type: ignore[index]
-                self._add(*self.orders.pop(key), -1)
-            if op != "d":
-                order, customer, status, amount = after  # type: ignore[misc]
+        for kind, order, customer, status, amount in changes:
+            if kind != INSERT:
+                self._add(*self.orders.pop(order), -1)
+            if kind != DELETE:
                 self.orders[order] = (customer, status, amount)
                 self._add(customer, status, amount, 1)
 
-    def rows(self) -> dict[tuple[str, str], tuple[int, int]]:
+    def rows(self) -> Answer:
         """(region, segment) -> (count, sum)."""
         return {key: (n, total) for key, (n, total) in self.groups.items() if n}
 
@@ -49,35 +55,46 @@ class ByHand:
 class DictionaryResult:
     """What the run by hand gave."""
 
-    snapshot_rows_s: float
-    changes_s: float
-    rss_mb: float
-    rows: dict[tuple[str, str], tuple[int, int]]
+    changes: int
+    wall_s: float
+    cpu_s: float
+    load_rows: int
+    load_s: float
+    peak_rss_mb: float
+    fault: str | None
 
 
-def run(sizes: Sizes) -> DictionaryResult:
-    """The whole workload by hand; run it in a process of its own."""
-    workload = generate(sizes)
+def run(rows: Generated) -> DictionaryResult:
+    """W1 by hand; run it in a process of its own."""
+    customers = list(tuples(rows, CUSTOMERS, "load"))
+    orders = list(tuples(rows, ORDERS, "load"))
+    changes: list[Change] = [c for c in tuples(rows, ORDERS, "changes", "kind") if c[0] != OLD]  # type: ignore[misc]
     rss_before = reset_peak_rss_mb()
     started = time.perf_counter()
-    view = ByHand(workload)
-    loaded = time.perf_counter()
-    view.apply(workload.changes)
-    ended = time.perf_counter()
+    view = ByHand(customers, orders)  # type: ignore[arg-type]
+    loaded, loaded_cpu = time.perf_counter(), time.process_time()
+    view.apply(changes)
+    ended, ended_cpu = time.perf_counter(), time.process_time()
     return DictionaryResult(
-        (len(workload.orders) + len(workload.customers)) / (loaded - started),
-        len(workload.changes) / (ended - loaded),
+        len(changes),
+        ended - loaded,
+        ended_cpu - loaded_cpu,
+        len(orders) + len(customers),
+        loaded - started,
         peak_rss_mb() - rss_before,
-        view.rows(),
+        difference(rows.answer(WORKLOADS["w1"]), view.rows()),
     )
 
 
-def final_orders(workload: Workload) -> dict[int, Order]:
-    """The orders after all changes."""
-    orders = {order[0]: order for order in workload.orders}
-    for op, before, after in workload.changes:
-        if op != "c":
-            del orders[before[0]]  # type: ignore[index]
-        if after is not None:
-            orders[after[0]] = after
-    return orders
+def tuples(rows: Generated, table: Table, part: str, *more: str) -> Iterator[tuple[object, ...]]:
+    """A part's rows as Python values, `more` columns in front."""
+    names = [*more, *table.names]
+    read = rows.read(table, part, names, 0, rows.count(table, part))
+    columns = []
+    for name in names:
+        values = read[name].tolist()
+        if dict(table.columns).get(name) == "s":
+            words = rows.words(table, name)
+            values = [words[number] for number in values]
+        columns.append(values)
+    return zip(*columns, strict=True)

@@ -1,201 +1,356 @@
-"""The engine alone on W1: operators over RocksDB, one commit an epoch, no network.
+"""The engine alone: operators over RocksDB, one durable commit an epoch, no network.
 
-It is given what the replication stream gives under the default replica identity (new rows, and
-keys of deleted ones), so old rows come out of its own state, as with the dictionaries beside it.
+A run is a child, so that its memory is its own: it is warmed up with a small workload first,
+loads what is there at first, then steps through the changes in epochs of given sizes, and its
+answer is compared with the oracle's. Reading rows and making columns of them is not timed: that
+is the source's work.
+
+Under the default replica identity an update comes without its old row and a delete with its key
+only, as the replication stream sends them, and old rows come out of our own state; under FULL
+they come whole, which is what the peers are given.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from bench.dictionaries import DictionaryResult
-from bench.measure import Figure, in_child, peak_rss_mb, percentile, reset_peak_rss_mb
-from bench.orders import QUERY, TABLES, Change, Order, Sizes, generate
-from bench.server import session
-from connectors.postgres.analyzer import PostgresAnalyzer
-from connectors.postgres.embedded import EmbeddedPostgres
+from bench.measure import peak_rss_mb, percentile, reset_peak_rss_mb
+from bench.rows import DELETE, OLD, Columns, Generated
+from bench.workloads import Answer, Table, Workload, difference, fold
 from connectors.sink import SinkTable
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
-from dataflow.delta import Column, Delta
+from dataflow.delta import KIND_BYTES, Column, Delta
 from dataflow.expressions.evaluator import NoEvaluator
-from dataflow.schema import Relation
+from dataflow.schema import Field, Relation
 from dataflow.sql.plan import ViewPlan
-from dataflow.sql.planner import plan_view
+from dataflow.values import to_text
+from service.budget import MemoryBudget
 from service.engine import Engine, View, ViewDefinition
-from storage.rocks import RocksStore
+from storage.rocks import RocksStore, StoreBudget
 
 SOURCE = "source"
-WARM_UP = Sizes(customers=200, orders=1_000, changes=3_000)
-CACHE_BYTES = 512 << 20
+MEMORY_MB = 1024  # as the service takes by itself
 LOAD_ROWS = 65_536
-# Share of the changes that each epoch size gets, and no more epochs than this of it.
-EPOCHS = ((10_000, 0.6, 1_000), (100, 0.3, 1_500), (1, 0.1, 5_000))
+BLOCK_CHANGES = 50_000
 
 
 @dataclass(frozen=True)
-class EpochResult:
-    """changes_s over all epochs of a size, and what one epoch took."""
+class Stage:
+    """Epochs of `size` changes each, `count` of them, or as many as there are changes."""
 
     size: int
-    changes_s: float
+    count: int | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run. stages: taken one after the other. is_full: old rows come whole. memory_mb: what
+    `--memory` would be."""
+
+    workload: Workload
+    plan: ViewPlan
+    rows: Generated
+    warm_up: Generated
+    stages: tuple[Stage, ...]
+    is_full: bool = False
+    memory_mb: int = MEMORY_MB
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A stage: wall and CPU seconds of its steps and commits, and what one epoch took."""
+
+    size: int
+    changes: int
+    wall_s: float
+    cpu_s: float
     p50_ms: float
     p99_ms: float
 
 
-@dataclass(frozen=True)
-class EngineResult:
-    """One run over the whole workload."""
+@dataclass
+class Result:
+    """One run. load_rows: of all tables. fault: what is wrong with the answer, None if nothing."""
 
-    snapshot_rows_s: float
-    epochs: list[EpochResult]
-    rss_mb: float
-    changes: int
-    rows: dict[tuple[str, str], tuple[int, int]]
-
-
-def run(sizes: Sizes, by_hand: DictionaryResult) -> list[Figure]:
-    """The engine's figures beside the dictionaries'."""
-    with EmbeddedPostgres() as postgres:
-        with session(postgres.dsn) as cursor:
-            cursor.execute(TABLES)
-        plan = plan_query(postgres.dsn)
-    result: EngineResult = in_child(measure, sizes, plan)
-    peer = "dictionaries, not durable"
-    figures = [
-        Figure(
-            "engine", "snapshot", result.snapshot_rows_s, "rows/s", peer, by_hand.snapshot_rows_s
-        )
-    ]
-    for epoch in result.epochs:
-        group = f"engine, epochs of {epoch.size:,}"
-        figures += [
-            Figure(group, "changes", epoch.changes_s, "changes/s", peer, by_hand.changes_s),
-            Figure(group, "an epoch, p50", epoch.p50_ms, "ms"),
-            Figure(group, "an epoch, p99", epoch.p99_ms, "ms"),
-        ]
-    rss = Figure(
-        "memory",
-        "engine, RSS gained",
-        result.rss_mb,
-        "MB",
-        peer,
-        by_hand.rss_mb,
-        more_is_better=False,
-    )
-    return [*figures, rss]
+    load_rows: int = 0
+    load_s: float = 0.0
+    load_cpu_s: float = 0.0
+    stages: list[Timed] = field(default_factory=list)
+    peak_rss_mb: float = 0.0
+    fault: str | None = None
 
 
-def plan_query(dsn: str) -> ViewPlan:
-    """The plan of the workload's view, from a database with its tables."""
-    with PostgresAnalyzer(dsn, SOURCE) as analyzer:
-        return plan_view(QUERY, analyzer)
-
-
-def measure(sizes: Sizes, plan: ViewPlan) -> EngineResult:
-    """The whole workload; run it in a process of its own."""
-    if sizes != WARM_UP:
-        measure(WARM_UP, plan)
-    workload = generate(sizes)
-    rss_before = reset_peak_rss_mb()
-    table = SinkTable("public", "by_region", plan.root.fields, plan.key)
-    definition = ViewDefinition("bench", table, QUERY, plan)
+def run(job: Job) -> Result:
+    """A run of the job; call it in a process of its own."""
+    # Twice: compiled loops are there after the first, the second leaves what allocators keep.
+    for _ in range(2):
+        with TemporaryDirectory(prefix="tidemark-bench-") as folder:
+            _Run(job, job.warm_up, Path(folder)).run()
+    reset_peak_rss_mb()
     with TemporaryDirectory(prefix="tidemark-bench-") as folder:
-        store = RocksStore(Path(folder) / "store", cache_bytes=CACHE_BYTES)
-        engine = Engine(store, NoEvaluator(), SOURCE)
-        view = View(definition, store, NoEvaluator())
-        orders = _relation(view, "orders")
-        chunks = {
-            relation.name: _chunks(view, relation, getattr(workload, relation.name.name))
-            for relation in definition.relations()
-        }
-        started = time.perf_counter()
-        outputs = [view.dataflow.seed()]
-        for name, deltas in chunks.items():
-            for delta in deltas:
-                view.tables[name].load(delta)
-                outputs.append(view.step({name: delta}))
-        engine.add(view)
-        store.commit()
-        loaded = time.perf_counter()
-        counts = len(workload.customers) + len(workload.orders)
-        epochs, low = [], 0
-        for size, share, most in EPOCHS:
-            high = min(low + int(share * sizes.changes), low + most * size)
-            epochs.append(_run_epochs(engine, orders, workload.changes[low:high], size, outputs))
-            low = high
-        _run_epochs(engine, orders, workload.changes[low:], 10_000, outputs)
-        store.close()
-    found = Delta.concat(outputs).consolidate().rows()
-    return EngineResult(
-        counts / (loaded - started),
-        epochs,
-        peak_rss_mb() - rss_before,
-        sizes.changes,
-        {(r[0].decode(), r[1].decode()): (r[2], int(r[3])) for r, _ in found},
-    )
+        return _Run(job, job.rows, Path(folder)).run()
 
 
-def _relation(view: View, name: str) -> Relation:
-    return next(r for r in view.definition.relations() if r.name.name == name)
+class _Run:
+    """A store, an engine and one view over rows."""
+
+    def __init__(self, job: Job, rows: Generated, folder: Path) -> None:
+        self._job, self._rows = job, rows
+        fields = job.plan.root.fields
+        self._output = Output(job.workload, fields)
+        table = SinkTable("public", "kept", fields, job.plan.key)
+        definition = ViewDefinition("bench", table, job.workload.query, job.plan)
+        budget = MemoryBudget.of(job.memory_mb)
+        rest = StoreBudget(budget.runs, budget.ahead, budget.write_buffer)
+        self._store = RocksStore(folder / "store", cache_bytes=budget.cache, budget=rest)
+        self._engine = Engine(self._store, NoEvaluator(), SOURCE, budget.epoch)
+        self._view = View(definition, self._store, NoEvaluator())
+        self._relations = {r.name.name: r for r in definition.relations()}
+
+    def run(self) -> Result:
+        """Load, step through all stages, compare."""
+        result = Result()
+        self._load(result)
+        batches = self._batches()
+        for stage in self._job.stages:
+            result.stages.append(self._stage(stage, batches))
+        self._store.close()
+        result.peak_rss_mb = peak_rss_mb()
+        expected = self._rows.answer(self._job.workload)
+        result.fault = difference(expected, self._output.answer())
+        return result
+
+    def _load(self, result: Result) -> None:
+        view = self._view
+        timer = Timer()
+        with timer:
+            self._output.add(view.dataflow.seed())
+        for table in self._job.workload.tables:
+            relation = self._relations[table.name]
+            needed = view.dataflow.needed_columns()[relation.name]
+            count = self._rows.count(table, "load")
+            result.load_rows += count
+            for low in range(0, count, LOAD_ROWS):
+                high = min(low + LOAD_ROWS, count)
+                read = self._rows.read(table, "load", table.names, low, high)
+                columns = _columns(self._rows, table, read)
+                delta = Delta([columns[c] for c in needed], np.ones(high - low, np.int64))
+                with timer:
+                    view.tables[relation.name].load(delta)
+                    output = view.step({relation.name: delta})
+                    self._store.relieve()
+                self._output.add(output)
+        with timer:
+            self._engine.add(view)
+            self._store.commit()
+        result.load_s, result.load_cpu_s = timer.wall_s, timer.cpu_s
+
+    def _stage(self, stage: Stage, batches: BatchReader) -> Timed:
+        engine, seconds, changes, timer = self._engine, [], 0, Timer()
+        while stage.count is None or len(seconds) < stage.count:
+            batch = batches.next(stage.size)
+            if batch is None:
+                break
+            with timer:
+                epoch = engine.step(batch)
+            taken_s = timer.last_s
+            for part in epoch.parts():
+                for _, delta in part.deltas:
+                    self._output.add(delta)
+            with timer:
+                engine.commit(epoch, written=epoch.progress.epoch - 1)
+            seconds.append(taken_s + timer.last_s)
+            changes += batch.transactions
+        p50, p99 = (percentile(seconds, share) * 1e3 if seconds else 0.0 for share in (0.5, 0.99))
+        return Timed(stage.size, changes, timer.wall_s, timer.cpu_s, p50, p99)
+
+    def _batches(self) -> BatchReader:
+        tables = [(t, self._relations[t.name]) for t in self._job.workload.stream]
+        return BatchReader(self._rows, tables, is_full=self._job.is_full)
 
 
-def _chunks(view: View, relation: Relation, rows: Sequence[tuple[object, ...]]) -> list[Delta]:
-    """The snapshot's rows in the columns that the view needs."""
-    needed = view.dataflow.needed_columns()[relation.name]
-    kinds = [relation.fields[c].type.physical for c in needed]
-    return [
-        Delta.of(kinds, [tuple(row[c] for c in needed) for row in rows[start : start + LOAD_ROWS]])
-        for start in range(0, len(rows), LOAD_ROWS)
-    ]
+class Timer:
+    """Adds up wall and CPU seconds (of all threads) of its `with` blocks."""
+
+    def __init__(self) -> None:
+        self.wall_s = self.cpu_s = self.last_s = 0.0
+
+    def __enter__(self) -> None:
+        self._cpu_s, self._wall_s = time.process_time(), time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.last_s = time.perf_counter() - self._wall_s
+        self.wall_s += self.last_s
+        self.cpu_s += time.process_time() - self._cpu_s
 
 
-def _run_epochs(
-    engine: Engine, relation: Relation, changes: list[Change], size: int, outputs: list[Delta]
-) -> EpochResult:
-    batches = [
-        _batch(relation, changes[start : start + size], engine.position + start + 1)
-        for start in range(0, len(changes), size)
-    ]
-    seconds = []
-    for batch in batches:
-        started = time.perf_counter()
-        epoch = engine.step(batch)
-        engine.commit(epoch, written=epoch.progress.epoch - 1)
-        seconds.append(time.perf_counter() - started)
-        outputs += [delta for _, delta in epoch.deltas]
-    if not seconds:
-        return EpochResult(size, 0, 0, 0)
-    # The first epochs warm caches and compiled loops up.
-    steady = seconds[len(seconds) // 10 :]
-    return EpochResult(
-        size,
-        len(changes) / len(seconds) * len(steady) / sum(steady),
-        percentile(steady, 0.5) * 1e3,
-        percentile(steady, 0.99) * 1e3,
-    )
+class BatchReader:
+    """Changes as the stream sends them, cut into batches of any size."""
+
+    def __init__(
+        self, rows: Generated, tables: Sequence[tuple[Table, Relation]], *, is_full: bool
+    ) -> None:
+        self._streams = [_Stream(rows, t, relation, is_full=is_full) for t, relation in tables]
+        self._changes = max((s.changes for s in self._streams), default=0)
+        self._at = 0
+
+    def next(self, size: int) -> SourceBatch | None:
+        """The next `size` changes; None when there are no more."""
+        low, high = self._at, min(self._at + size, self._changes)
+        if low == high:
+            return None
+        self._at = high
+        sent = [changes for s in self._streams if (changes := s.take(high)) is not None]
+        # An update is one change, whichever way it is sent.
+        changes = sum(int((c.kinds != Changes.OLD).sum()) for c in sent)
+        return SourceBatch(high, sent, changes, sum(map(len, sent)))
 
 
-_KINDS = {"c": Changes.INSERT, "u": Changes.NEW, "d": Changes.DELETE_KEY}
+class _Stream:
+    """One table's rows in order, read in blocks."""
+
+    def __init__(self, rows: Generated, table: Table, relation: Relation, *, is_full: bool) -> None:
+        self._rows, self._table, self._relation = rows, table, relation
+        self._is_full = is_full
+        self._count = rows.count(table, "changes")
+        self._read_to = 0
+        self._seq = np.empty(0, np.int64)
+        self._kinds = np.empty(0, np.uint8)
+        self._columns: tuple[Column, ...] = ()
+        last = rows.read(table, "changes", ["seq"], self._count - 1, self._count)["seq"]
+        self.changes = int(last[0]) + 1 if len(last) else 0
+
+    def take(self, before: int) -> Changes | None:
+        """What is left of the changes whose number is below `before`; None for none."""
+        if self._read_to < self._count and (not len(self._seq) or self._seq[-1] < before):
+            self._read_more(before)
+        cut = int(np.searchsorted(self._seq, before))
+        if not cut:
+            return None
+        index = np.arange(cut)
+        # Copies, as a decoder makes them: a slice would keep the whole block.
+        taken = Changes(
+            self._relation, self._kinds[:cut].copy(), tuple(c.take(index) for c in self._columns)
+        )
+        rest = len(self._seq)
+        self._seq, self._kinds = self._seq[cut:], self._kinds[cut:]
+        self._columns = tuple(c.slice(cut, rest) for c in self._columns)
+        return taken
+
+    def _read_more(self, before: int) -> None:
+        """Blocks, until one goes beyond the changes that are asked for."""
+        names = ["seq", "kind", *self._table.names]
+        while self._read_to < self._count and (not len(self._seq) or self._seq[-1] < before):
+            high = min(self._read_to + BLOCK_CHANGES, self._count)
+            read = self._rows.read(self._table, "changes", names, self._read_to, high)
+            self._read_to = high
+            sent = read if self._is_full else _without_old_rows(read)
+            columns = _columns(self._rows, self._table, sent)
+            if not self._is_full:
+                columns = _without_gone_values(columns, sent["kind"], self._table.key)
+            is_first = not len(self._seq)
+            self._seq = np.concatenate([self._seq, sent["seq"]])
+            self._kinds = np.concatenate([self._kinds, sent["kind"].astype(np.uint8)])
+            self._columns = (
+                columns
+                if is_first
+                else tuple(map(Column.concat, zip(self._columns, columns, strict=True)))
+            )
 
 
-def _batch(relation: Relation, changes: list[Change], position: int) -> SourceBatch:
-    rows = [_sent(*change) for change in changes]
-    columns = tuple(
-        Column.of(f.type.physical, [row[i] for row in rows]) for i, f in enumerate(relation.fields)
-    )
-    kinds = np.array([_KINDS[op] for op, _, _ in changes], np.uint8)
-    return SourceBatch(position, [Changes(relation, kinds, columns)], len(changes), len(changes))
+def _without_old_rows(read: Columns) -> Columns:
+    """As the default replica identity sends it: no old side, of a deleted row the key."""
+    keep = read["kind"] != OLD
+    kept = {name: values[keep] for name, values in read.items()}
+    is_gone = kept["kind"] == DELETE
+    kept["kind"] = np.where(is_gone, Changes.DELETE_KEY, kept["kind"])
+    return kept
 
 
-def _sent(op: str, before: Order | None, after: Order | None) -> tuple[object, ...]:
-    if after is not None:
-        return after
-    assert before is not None
-    return (before[0], None, None, None)
+def _without_gone_values(
+    columns: tuple[Column, ...], kinds: np.ndarray, key: int
+) -> tuple[Column, ...]:
+    is_there = kinds != Changes.DELETE_KEY
+    if is_there.all():
+        return columns
+    return (*columns[:key], *(_nulled(column, is_there) for column in columns[key:]))
+
+
+def _nulled(column: Column, is_there: np.ndarray) -> Column:
+    """The column with NULL, which is zero bits or an empty string, elsewhere."""
+    if column.kind != KIND_BYTES:
+        return Column(np.where(is_there, column.values, 0), is_there)
+    pool = Column.concat([column, Column.of(KIND_BYTES, [""])])
+    index = np.where(is_there, np.arange(len(column)), len(column))
+    taken = pool.take(index)
+    return Column(taken.values, is_there, taken.data)
+
+
+_words: dict[tuple[Path, str, str], Column] = {}
+
+
+def _columns(rows: Generated, table: Table, read: Columns) -> tuple[Column, ...]:
+    """The table's columns out of what is kept on disk."""
+    columns = []
+    for name, kind in table.columns:
+        if kind == "i":
+            columns.append(Column(np.ascontiguousarray(read[name], np.int64)))
+            continue
+        found = (rows.folder, table.name, name)
+        if found not in _words:
+            _words[found] = Column.of(KIND_BYTES, rows.words(table, name))
+        columns.append(_words[found].take(read[name].astype(np.int64)))
+    return tuple(columns)
+
+
+class Output:
+    """What the view gave out: whole while small, else counts and sums."""
+
+    def __init__(self, workload: Workload, fields: Sequence[Field]) -> None:
+        self._workload, self._fields = workload, fields
+        self._kept: Delta | None = None
+        self._totals: list[int | float] = [0] * (1 + len(workload.summed))
+
+    def add(self, delta: Delta) -> None:
+        """The delta of an epoch."""
+        if not len(delta):
+            return
+        if self._workload.keys:
+            parts = [delta] if self._kept is None else [self._kept, delta]
+            self._kept = Delta.concat(parts).consolidate()
+            return
+        self._totals[0] += int(delta.weights.sum())
+        for at, column in enumerate(self._workload.summed, start=1):
+            self._totals[at] += (delta.columns[column].values * delta.weights).sum().item()
+
+    def answer(self) -> Answer:
+        """Comparable with the oracle's."""
+        if not self._workload.keys:
+            return {(): tuple(self._totals)}
+        return fold(self._workload, self._rows())
+
+    def _rows(self) -> Iterator[tuple[tuple[object, ...], int]]:
+        if self._kept is None:
+            return
+        texts = [
+            to_text(f.type, column).texts()
+            for f, column in zip(self._fields, self._kept.columns, strict=True)
+        ]
+        keys = self._workload.keys
+        for row, weight in zip(zip(*texts, strict=True), self._kept.weights.tolist(), strict=True):
+            yield (*map(_value, row[:keys]), *map(_value, row[keys:])), weight
+
+
+def _value(text: str | None) -> object:
+    """An int, a decimal, or the text itself."""
+    if text is None or not text.lstrip("-").replace(".", "", 1).isdigit():
+        return text
+    return int(text) if "." not in text else Decimal(text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import platform
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -66,8 +65,8 @@ def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
         return pool.apply(function, arguments)
 
 
-def machine() -> list[str]:
-    """Lines that say where the figures come from."""
+def machine() -> str:
+    """Where figures come from: the machine, and what they depend on."""
     model = next(
         (
             line.split(":")[1].strip()
@@ -78,19 +77,7 @@ def machine() -> list[str]:
     )
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
-    return [
-        f"Machine: {os.cpu_count()} x {model}, {memory_gb:.0f} GiB, {platform.system()}",
-        f"Python {platform.python_version()}; {packages}",
-        f"Revision {_revision()}; load before the run {os.getloadavg()[0]:.1f}",
-    ]
-
-
-def _revision() -> str:
-    answer = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parent,
+    return (
+        f"{os.cpu_count()} x {model}, {memory_gb:.0f} GiB, {platform.system()}; "
+        f"Python {platform.python_version()}; {packages}"
     )
-    return answer.stdout.strip() or "unknown"

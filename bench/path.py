@@ -16,10 +16,12 @@ from typing import Any
 
 from bench import server
 from bench.measure import Figure, percentile
-from bench.orders import QUERY, Sizes, generate
+from bench.rows import Generated
+from bench.server import QUERY
 from bench.service_run import PROGRESS, ServiceRun, await_position
 from connectors.postgres.embedded import EmbeddedPostgres
 
+PATH = "path"
 VIEW = "by_region"
 BATCH = 1000
 POLL_S = 0.0005
@@ -32,9 +34,11 @@ _INSERT = (
 
 @dataclass(frozen=True)
 class PathSizes:
-    """workload: its rows. rates: changes a second, each held for seconds. roads: of backfill."""
+    """customers, orders: rows at first. rates: changes a second, each held for seconds. roads: of
+    backfill."""
 
-    workload: Sizes
+    customers: int
+    orders: int
     rates: tuple[int, ...] = (1, 100, 1000)
     seconds: float = 10.0
     roads: tuple[str, ...] = ("spark", "local")
@@ -51,27 +55,24 @@ class Peers:
     refresh_s: float
 
 
-def run(sizes: PathSizes, dictionary_rss_mb: float) -> list[Figure]:
+def run(rows: Generated, sizes: PathSizes) -> list[Figure]:
     """All figures of the whole path."""
-    workload = generate(sizes.workload)
     figures: list[Figure] = []
     with (
         EmbeddedPostgres() as postgres,
         TemporaryDirectory(prefix="tidemark-bench-") as folder,
         server.session(postgres.dsn) as cursor,
     ):
-        server.fill(cursor, workload)
-        del workload
-        peers, used = _measure_peers(cursor, sizes.workload.changes)
+        changes = server.fill(cursor, rows)
+        peers, used = _measure_peers(cursor, changes)
         with ServiceRun(postgres.dsn, Path(folder)) as service:
             figures += _snapshots(service, sizes, peers)
-            figures += _sustained(cursor, (used, sizes.workload.changes), peers)
+            figures += _sustained(cursor, service, (used, changes), peers)
             for rate in sizes.rates:
                 figures += _latency(postgres.dsn, rate, sizes, peers)
             _check(cursor)
             rss = service.pipeline_rss_mb()
-    peer = ("dictionaries", dictionary_rss_mb)
-    figures.append(Figure("memory", "pipeline, peak RSS", rss, "MB", *peer, more_is_better=False))
+    figures.append(Figure("memory", "pipeline, peak RSS", rss, "MB"))
     return figures
 
 
@@ -97,7 +98,7 @@ def _measure_peers(cursor: Any, changes: int) -> tuple[Peers, int]:
 
 def _snapshots(service: ServiceRun, sizes: PathSizes, peers: Peers) -> list[Figure]:
     """Rows a second from POST to live, by each road, cold and warm; the last view stays."""
-    rows = sizes.workload.customers + sizes.workload.orders
+    rows = sizes.customers + sizes.orders
     peer = ("CREATE MATERIALIZED VIEW", rows / peers.create_s)
     figures = []
     for road in sizes.roads:
@@ -110,9 +111,12 @@ def _snapshots(service: ServiceRun, sizes: PathSizes, peers: Peers) -> list[Figu
     return figures
 
 
-def _sustained(cursor: Any, span: tuple[int, int], peers: Peers) -> list[Figure]:
+def _sustained(
+    cursor: Any, service: ServiceRun, span: tuple[int, int], peers: Peers
+) -> list[Figure]:
     """The source written as fast as it can, until the last change is visible."""
     low, high = span
+    cpu_before = service.pipeline_cpu_s()
     started = time.perf_counter()
     server.apply_all(cursor, low, high - 1, BATCH)
     written = time.perf_counter()
@@ -121,6 +125,7 @@ def _sustained(cursor: Any, span: tuple[int, int], peers: Peers) -> list[Figure]
     position = cursor.fetchone()[0]
     server.apply_all(cursor, high - 1, high, BATCH)
     visible = await_position(cursor, position, 600)
+    cores = (service.pipeline_cpu_s() - cpu_before) / (visible - started)
     count = high - low
     sustained, source = count / (visible - started), count / (written - started)
     unit = "changes/s"
@@ -133,6 +138,7 @@ def _sustained(cursor: Any, span: tuple[int, int], peers: Peers) -> list[Figure]
             "path", "sustained to visible", sustained, unit, "row trigger", peers.trigger_changes_s
         ),
         Figure("path", "lag when writing ended", (visible - written) * 1e3, "ms"),
+        Figure("path", "the pipeline's CPU meanwhile", cores, "cores"),
     ]
 
 
@@ -141,7 +147,7 @@ def _latency(dsn: str, rate: int, sizes: PathSizes, peers: Peers) -> list[Figure
     count = max(int(rate * sizes.seconds), 5)
     watcher = Watcher(dsn)
     try:
-        commits = _write_steadily(dsn, rate, count, sizes.workload.customers)
+        commits = _write_steadily(dsn, rate, count, sizes.customers)
         watcher.await_beyond(commits[-1][0])
     finally:
         watcher.close()

@@ -14,8 +14,13 @@ from typing import Any
 
 import psycopg2
 
-from bench.orders import QUERY, TABLES, Workload
+from bench.dictionaries import tuples
+from bench.rows import DELETE, INSERT, OLD, Generated
+from bench.workloads import CUSTOMERS, ORDERS, WORKLOADS, Table
 
+QUERY = WORKLOADS["w1"].query
+_TYPES = {"i": "bigint", "s": "text"}
+_OPS = {INSERT: "c", DELETE: "d"}
 _STAGE = """
 CREATE UNLOGGED TABLE changes (
     seq bigint PRIMARY KEY, op text NOT NULL, order_id bigint NOT NULL,
@@ -77,17 +82,27 @@ def session(dsn: str) -> Any:
         connection.close()
 
 
-def fill(cursor: Any, workload: Workload) -> None:
-    """Tables, rows and staged changes."""
-    cursor.execute(TABLES + _STAGE)
-    _copy(cursor, "customers", workload.customers)
-    _copy(cursor, "orders", workload.orders)
-    rows = (
-        (seq, op, before[0], None, None, None) if after is None else (seq, op, *after)
-        for seq, (op, before, after) in enumerate(workload.changes)
+def create_table(table: Table, *, full: bool = False) -> str:
+    """Its DDL; full: REPLICA IDENTITY FULL, old rows are sent whole."""
+    columns = ", ".join(f"{name} {_TYPES[kind]} NOT NULL" for name, kind in table.columns)
+    key = ", ".join(table.names[: table.key])
+    identity = f"ALTER TABLE {table.name} REPLICA IDENTITY FULL;" if full else ""
+    return f"CREATE TABLE {table.name} ({columns}, PRIMARY KEY ({key})); {identity}"
+
+
+def fill(cursor: Any, rows: Generated) -> int:
+    """Tables, rows and staged changes; how many of these."""
+    cursor.execute(create_table(CUSTOMERS) + create_table(ORDERS) + _STAGE)
+    _copy(cursor, "customers", tuples(rows, CUSTOMERS, "load"))
+    _copy(cursor, "orders", tuples(rows, ORDERS, "load"))
+    changes = [c for c in tuples(rows, ORDERS, "changes", "seq", "kind") if c[1] != OLD]
+    staged = (
+        (seq, _OPS.get(kind, "u"), *row)  # type: ignore[call-overload]
+        for seq, kind, *row in changes
     )
-    _copy(cursor, "changes", rows)
+    _copy(cursor, "changes", staged)
     cursor.execute("VACUUM ANALYZE")
+    return len(changes)
 
 
 def _copy(cursor: Any, table: str, rows: Iterable[tuple[Any, ...]]) -> None:

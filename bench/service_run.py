@@ -93,11 +93,23 @@ class ServiceRun:
 
     def pipeline_rss_mb(self) -> float:
         """Peak memory of the pipeline's process so far."""
+        pipeline = self._pipeline()
+        return peak_rss_mb(pipeline.pid) if pipeline else 0.0
+
+    def pipeline_cpu_s(self) -> float:
+        """CPU seconds of the pipeline's process so far."""
+        pipeline = self._pipeline()
+        if pipeline is None:
+            return 0.0
+        times = pipeline.cpu_times()
+        return times.user + times.system
+
+    def _pipeline(self) -> psutil.Process | None:
         for child in psutil.Process(self._child.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 if "service.run_pipeline" in child.cmdline():
-                    return peak_rss_mb(child.pid)
-        return 0.0
+                    return child
+        return None
 
     def log_tail(self) -> str:
         """The end of its log."""

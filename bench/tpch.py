@@ -81,9 +81,10 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     with EmbeddedPostgres() as server, new_database(server) as database:
         figures = run(database, options.scale, options.refreshes, options.seed)
-    print("\n".join(machine()))
+    print(machine())
     print(report(figures))
-    FIGURES.write_text(json.dumps(figures, indent=1))
+    FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
+    print("the page of results is written by python -m bench --write")
     return 1 if figures["faults"] else 0
 
 

@@ -91,7 +91,17 @@ def product_files() -> list[Path]:
 
 
 def all_files() -> list[Path]:
-    return product_files() + [p for name in OTHERS for p in sorted((ROOT / name).rglob("*.py"))]
+    found = [p for name in OTHERS for p in written_in(ROOT / name)]
+    return product_files() + sorted(found)
+
+
+def written_in(folder: Path) -> Iterator[Path]:
+    """The files of a folder, but for bench/data: the peers' environments, not ours."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_dir() and path != ROOT / "bench" / "data":
+            yield from path.rglob("*.py")
+        elif path.suffix == ".py":
+            yield path
 
 
 def text_files() -> list[Path]:

@@ -1,0 +1,66 @@
+"""What the figures are to reach, and whether they do. Ratios are ours over the peer's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Ours at least, in changes/s: (workload, identity, epoch size).
+LEAST_CHANGES_S = {
+    ("w1", "full", 10_000): 700_000,
+    ("w1", "full", 100): 150_000,
+    ("w2r", "full", 10_000): 370_000,
+}
+LEAST_LOAD_ROWS_S = {"w1": 500_000}
+# Times the peer's changes/s.
+LEAST_RATIOS = {
+    ("w1", "flink-hashmap"): 5.0,
+    ("w1", "flink-rocksdb"): 15.0,
+    ("w1", "flink-rocksdb-checkpoints"): 15.0,
+    ("w1", "pathway"): 10.0,
+    ("w1", "dictionaries"): 2.4,
+    ("w2", "flink-hashmap"): 1.0,
+    ("w2", "flink-rocksdb"): 1.0,
+    ("w2r", "flink-hashmap"): 3.0,
+    ("w2r", "flink-rocksdb"): 3.0,
+    ("w2r", "pathway"): 5.0,
+    **{(w, r): 3.0 for w in ("q1", "q2", "q3") for r in ("flink-hashmap", "pathway")},
+    ("q3", "flink-rocksdb"): 3.0,
+}
+MOST_SINGLE_MS = {"p50": 0.5, "p99": 2.0}
+MOST_VISIBLE_MS = {"p50": 5.0, "p99": 20.0}
+VISIBLE_RATES = (100, 1_000)
+MOST_GROWTH = 2.0
+MOST_MEMORY_MB = 512.0
+MOST_CORES = 1.0
+LEAST_SUSTAINED = 0.95  # of what the source can be written at
+
+MET, NOT_MET, BY_CPU = "met", "**not met**", "by CPU time only"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """aim: in words; verdict: MET, NOT_MET, or BY_CPU where only CPU time, which a busy machine
+    spoils less, reaches it."""
+
+    aim: str = ""
+    verdict: str = ""
+
+
+def at_least(least: float | None, wall: float, cpu: float | None = None, unit: str = "") -> Judged:
+    """Whether a figure, or else the same by CPU time, reaches an aim."""
+    if least is None:
+        return Judged()
+    verdict = NOT_MET
+    if wall >= least:
+        verdict = MET
+    elif cpu is not None and cpu >= least:
+        verdict = BY_CPU
+    shown = f"{least:,.0f}" if least >= 100 else f"{least:g}"
+    return Judged(f"{shown}{unit}", verdict)
+
+
+def at_most(most: float | None, value: float, unit: str = "") -> Judged:
+    """Whether a figure keeps below an aim."""
+    if most is None:
+        return Judged()
+    return Judged(f"at most {most:g}{unit}", MET if value <= most else NOT_MET)

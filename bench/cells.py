@@ -1,0 +1,39 @@
+"""How figures are written in the tables of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from bench.record import Record
+
+
+def measured(record: Record, newest: str) -> str:
+    """When, at which revision, beside what."""
+    older = "" if record.revision == newest else " **older**"
+    return f"{record.date}, {record.revision}{older}, others {record.other_cores:.1f}"
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table."""
+    lines = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
+    return lines + [f"| {' | '.join(row)} |" for row in rows]
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """For people."""
+    if value is None:
+        return ""
+    shown = f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+    return f"{shown} {unit}".rstrip()
+
+
+def answer(fault: str | None) -> str:
+    """The verdict of the oracle."""
+    return "right" if fault is None else f"**wrong**: {fault}"
+
+
+def rates(figures: dict[str, Any]) -> tuple[float, float]:
+    """Changes a second, and changes a second of CPU."""
+    changes = figures["changes"]
+    return changes / max(figures["wall_s"], 1e-9), changes / max(figures["cpu_s"], 1e-9)

@@ -1,0 +1,295 @@
+"""The rows of all workloads, from one seed, in columns on disk that every run reads.
+
+`prepare` writes a folder once: for each table `load` (what is there at first) and `changes`, an
+`.npy` file a column (texts as numbers of words) for ours, Parquet for the peers, and the oracle's
+answers, by DuckDB over the same Parquet. It runs in a child: none of it weighs on what is measured.
+
+Changes are in order, old rows whole: column `seq` numbers the changes of a workload (an update is
+one change and two rows), `kind` is INSERT, OLD, NEW or DELETE as in `dataflow.changes`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numba import njit
+
+from bench.measure import in_child
+from bench.rows import DELETE, INSERT, NEW, OLD, WORDS, Columns, Generated
+from bench.workloads import (
+    AUCTION,
+    BID,
+    CUSTOMERS,
+    ORDERS,
+    PERSON,
+    REGIONS,
+    SEGMENTS,
+    STATES,
+    STATUSES,
+    WORKLOADS,
+    Sizes,
+    Table,
+    Workload,
+)
+
+HOME = Path(__file__).parent / "data"
+FORMAT = 2  # of the folders: an older one is made anew
+SEED = 42
+STATUS_SHARES = (0.3, 0.3, 0.25, 0.05, 0.1)
+CHANGE_COLUMNS = ("seq", "kind")
+
+
+def prepare(rows: str, sizes: Sizes, home: Path = HOME) -> Generated:
+    """The folder of the rows of this name and these sizes, made by a child if it is not there."""
+    folder = home / f"{rows}-{sizes.label}"
+    marker = folder / "counts.json"
+    if not marker.exists() or json.loads(marker.read_text()).get("format") != FORMAT:
+        in_child(_make, rows, sizes, folder)
+    return Generated(folder)
+
+
+def _make(rows: str, sizes: Sizes, folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    parts = _MAKERS[rows](sizes)
+    generated = Generated(folder)
+    counts = {"format": FORMAT}
+    for (table, part), columns in parts.items():
+        counts[f"{table.name}.{part}"] = len(columns[table.names[0]])
+        where = folder / f"{table.name}.{part}"
+        where.mkdir()
+        for name, values in columns.items():
+            np.save(where / f"{name}.npy", values)
+    marker = folder / "counts.json"
+    marker.write_text(json.dumps(counts))
+    for (table, part), columns in parts.items():
+        _write_parquet(generated, table, part, columns)
+    for workload in WORKLOADS.values():
+        if workload.rows == rows:
+            found = json.dumps(_ask(generated, workload))
+            (folder / f"answer_{workload.name}.json").write_text(found)
+
+
+def _write_parquet(generated: Generated, table: Table, part: str, columns: Columns) -> None:
+    kinds = dict(table.columns)
+    arrays = {}
+    for name, values in columns.items():
+        if kinds.get(name) == "s":
+            words = pa.array(generated.words(table, name))
+            arrays[name] = words.take(pa.array(values))
+        else:
+            arrays[name] = pa.array(values)
+    pq.write_table(pa.table(arrays), generated.parquet(table, part))
+
+
+def _ask(generated: Generated, workload: Workload) -> list[tuple[list[object], list[object]]]:
+    """[(key, values)] of the query over the final rows."""
+    with duckdb.connect() as connection:
+        for table in workload.tables:
+            connection.execute(f"CREATE TABLE {table.name} AS {_final(generated, table)}")
+        if workload.keys:
+            rows = connection.execute(workload.query).fetchall()
+            return [(list(r[: workload.keys]), _plain(r[workload.keys :])) for r in rows]
+        columns = connection.execute(f"DESCRIBE {workload.query}").fetchall()
+        sums = ", ".join(f"sum({columns[c][0]})" for c in workload.summed)
+        asked = connection.execute(f"SELECT count(*), {sums} FROM ({workload.query})")
+        return [([], _plain(asked.fetchall()[0]))]
+
+
+def _final(generated: Generated, table: Table) -> str:
+    names = ", ".join(table.names)
+    parts = []
+    if generated.parquet(table, "load").exists():
+        parts.append(f"SELECT 1 AS w, {names} FROM '{generated.parquet(table, 'load')}'")
+    if generated.parquet(table, "changes").exists():
+        weight = f"CASE WHEN kind IN ({OLD}, {DELETE}) THEN -1 ELSE 1 END AS w"
+        parts.append(f"SELECT {weight}, {names} FROM '{generated.parquet(table, 'changes')}'")
+    return f"SELECT {names} FROM ({' UNION ALL '.join(parts)}) GROUP BY {names} HAVING sum(w) > 0"
+
+
+def _plain(values: tuple[object, ...]) -> list[object]:
+    return [v if isinstance(v, float) else int(v) for v in values]  # type: ignore[call-overload]
+
+
+def _orders(sizes: Sizes) -> dict[tuple[Table, str], Columns]:
+    rng = np.random.default_rng(SEED)
+    customers = {
+        "customer_id": np.arange(sizes.customers),
+        "region": rng.integers(0, len(REGIONS), sizes.customers).astype(np.uint8),
+        "segment": rng.integers(0, len(SEGMENTS), sizes.customers).astype(np.uint8),
+    }
+    orders = {
+        "order_id": np.arange(sizes.orders),
+        "customer_id": rng.integers(0, sizes.customers, sizes.orders),
+        "status": rng.choice(len(STATUSES), sizes.orders, p=STATUS_SHARES).astype(np.uint8),
+        "amount": rng.integers(100, 100_000, sizes.orders),
+    }
+    drawn = (
+        rng.random((sizes.changes, 3)),
+        rng.integers(0, sizes.customers, sizes.changes),
+        rng.choice(len(STATUSES), sizes.changes, p=STATUS_SHARES).astype(np.uint8),
+        rng.integers(0, len(STATUSES), sizes.changes).astype(np.uint8),
+        rng.integers(100, 100_000, sizes.changes),
+    )
+    names = (*CHANGE_COLUMNS, *ORDERS.names)
+    made = _order_changes(*orders.values(), *drawn)  # type: ignore[call-arg]
+    changes = dict(zip(names, made, strict=True))
+    return {
+        (CUSTOMERS, "load"): customers,
+        (ORDERS, "load"): orders,
+        (ORDERS, "changes"): changes,
+    }
+
+
+@njit(cache=True)
+def _order_changes(
+    order_id, customer_id, status, amount, draws, to_customer, new_status, to_status, to_amount
+):
+    """Half inserts; 35 % updates (of 10: 6 the status, 3 the amount, 1 the customer), deletes."""
+    n, changes = len(order_id), len(draws)
+    ids = np.concatenate((order_id, np.zeros(changes, np.int64)))
+    customers = np.concatenate((customer_id, np.zeros(changes, np.int64)))
+    statuses = np.concatenate((status, np.zeros(changes, np.uint8)))
+    amounts = np.concatenate((amount, np.zeros(changes, np.int64)))
+    seq = np.empty(2 * changes, np.int64)
+    kind = np.empty(2 * changes, np.uint8)
+    out_id, out_customer = np.empty(2 * changes, np.int64), np.empty(2 * changes, np.int64)
+    out_status, out_amount = np.empty(2 * changes, np.uint8), np.empty(2 * changes, np.int64)
+    live, at, following = n, 0, n
+    for i in range(changes):
+        place = int(draws[i, 1] * live)
+        if draws[i, 0] < 0.5:
+            place = live
+            ids[place], following, live = following, following + 1, live + 1
+            customers[place], statuses[place] = to_customer[i], new_status[i]
+            amounts[place] = to_amount[i]
+            kinds = (INSERT, 0)
+        elif draws[i, 0] < 0.85:
+            kinds = (OLD, NEW)
+        else:
+            kinds = (DELETE, 0)
+        for letter in kinds:
+            if letter == NEW:
+                if draws[i, 2] < 0.6:
+                    statuses[place] = to_status[i]
+                elif draws[i, 2] < 0.9:
+                    amounts[place] = to_amount[i]
+                else:
+                    customers[place] = to_customer[i]
+            if letter:
+                seq[at], kind[at] = i, letter
+                out_id[at], out_customer[at] = ids[place], customers[place]
+                out_status[at], out_amount[at] = statuses[place], amounts[place]
+                at += 1
+        if kinds[0] == DELETE:
+            live -= 1
+            ids[place], customers[place] = ids[live], customers[live]
+            statuses[place], amounts[place] = statuses[live], amounts[live]
+    return (
+        seq[:at],
+        kind[:at],
+        out_id[:at],
+        out_customer[:at],
+        out_status[:at],
+        out_amount[:at],
+    )
+
+
+def _bids(sizes: Sizes) -> dict[tuple[Table, str], Columns]:
+    return _auctions_and_bids(sizes.bids, retracted=0.0)
+
+
+def _retracted(sizes: Sizes) -> dict[tuple[Table, str], Columns]:
+    return _auctions_and_bids(sizes.bids, retracted=0.1)
+
+
+def _auctions_and_bids(bids: int, retracted: float) -> dict[tuple[Table, str], Columns]:
+    rng = np.random.default_rng(SEED + 1)
+    auctions, bid = _nexmark(bids, retracted, rng.random((bids * 50 // 46 + 50, 4)))
+    return {
+        (AUCTION, "changes"): dict(zip((*CHANGE_COLUMNS, *AUCTION.names), auctions, strict=True)),
+        (BID, "changes"): dict(zip((*CHANGE_COLUMNS, *BID.names), bid, strict=True)),
+    }
+
+
+@njit(cache=True)
+def _nexmark(bids, retracted, draws):
+    """Of 50 events 1 person (only counted), 3 auctions, 46 bids; a share of the bids goes again.
+
+    Half of the bids are for the newest hundredth auction, the others for the 100 newest.
+    """
+    events = len(draws)
+    auction = np.zeros((7, events * 3 // 50 + 6), np.int64)
+    bid = np.zeros((7, 2 * bids), np.int64)
+    recent = np.empty(bids, np.int64)
+    seq, persons, auctions, made, rows, live = 0, 0, 0, 0, 0, 0
+    for i in range(events):
+        a, b, c, d = draws[i]
+        turn = i % 50
+        if made == bids:
+            break
+        if turn == 0:
+            persons += 1
+        elif turn < 4:
+            back = 0 if a < 0.75 else int(b * 100)
+            seller, expires = max(0, persons - 1 - back), i + 1000 + int(d * 19_000)
+            auction[:, auctions] = (seq, INSERT, auctions, seller, 10 + int(c * 5), i, expires)
+            auctions += 1
+            seq += 1
+        else:
+            of = (auctions - 1) // 100 * 100
+            if a >= 0.5:
+                of = max(0, auctions - 1 - int((a - 0.5) * 200))
+            price = int(10 ** (c * 6) * 100)
+            bid[:, rows] = (seq, INSERT, made, of, int(b * persons), price, i)
+            recent[live] = rows
+            seq, rows, made, live = seq + 1, rows + 1, made + 1, live + 1
+            if d < retracted:
+                low = max(0, live - 20_000)
+                chosen = low + int(d / retracted * (live - low))
+                bid[:, rows] = bid[:, recent[chosen]]
+                bid[0, rows], bid[1, rows] = seq, DELETE
+                live -= 1
+                recent[chosen] = recent[live]
+                seq, rows = seq + 1, rows + 1
+    return auction[:, :auctions], bid[:, :rows]
+
+
+def _people(sizes: Sizes) -> dict[tuple[Table, str], Columns]:
+    """One person, then three auctions, as often as it takes; three of four by the newest person."""
+    rng = np.random.default_rng(SEED + 2)
+    seq = np.arange(sizes.people)
+    is_person = seq % 4 == 0
+    persons = int(is_person.sum())
+    auctions = sizes.people - persons
+    newest = (seq // 4)[~is_person]
+    back = np.where(rng.random(auctions) < 0.75, 0, rng.integers(0, 100, auctions))
+    started = seq[~is_person]
+    person = {
+        "seq": seq[is_person],
+        "id": np.arange(persons),
+        "name": np.arange(persons),
+        "city": rng.integers(0, len(WORDS["city"]), persons).astype(np.uint8),
+        "state": rng.integers(0, len(STATES), persons).astype(np.uint8),
+    }
+    auction = {
+        "seq": started,
+        "id": np.arange(auctions),
+        "seller": np.maximum(0, newest - back),
+        "category": 10 + rng.integers(0, 5, auctions),
+        "ts": started,
+        "expires": started + rng.integers(1000, 20_000, auctions),
+    }
+    parts = {(PERSON, "changes"): person, (AUCTION, "changes"): auction}
+    for columns in parts.values():
+        columns["kind"] = np.full(len(columns["seq"]), INSERT, np.uint8)
+    return parts
+
+
+_MAKERS = {"orders": _orders, "bids": _bids, "retracted": _retracted, "people": _people}

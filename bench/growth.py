@@ -1,0 +1,58 @@
+"""What a change costs as the state grows, and W1 in little memory.
+
+Each number of orders is a run of W1 of its own, under the default replica identity, with memory
+that all pages fit in: epochs of 10,000 to warm up, epochs that count, then single changes. The
+memory run has the largest number and a cap: its peak is of the engine's whole process, which
+holds nothing of the source and the sink.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from bench import engine
+from bench.engine import Job, Stage
+from bench.generate import prepare
+from bench.measure import in_child
+from bench.plans import DEFAULT, planned
+from bench.record import measuring
+from bench.workloads import EPOCH, QUICK, WORKLOADS, Sizes
+
+ORDERS = (100_000, 1_000_000, 10_000_000)
+QUICK_ORDERS = (1_000, 10_000)
+CHANGES = 250_000
+HOT_MB = 8192
+CAP_MB = 512
+# To warm up, to count, one at a time.
+STAGES = (Stage(EPOCH, 10), Stage(EPOCH, 10), Stage(1, 2_000), Stage(EPOCH))
+QUICK_STAGES = (Stage(1_000, 2), Stage(1_000, 5), Stage(1, 50), Stage(1_000))
+COUNTED, SINGLE = 1, 2
+GROWTH, MEMORY = "growth", "memory"
+
+
+def sizes_of(orders: int, changes: int) -> Sizes:
+    """W1 with this many orders, five a customer."""
+    return Sizes(customers=orders // 5, orders=orders, changes=changes)
+
+
+def run(parts: Iterable[str], folder: Path, *, is_quick: bool) -> None:
+    """Measure the parts and write their records, one a number of orders."""
+    numbers = QUICK_ORDERS if is_quick else ORDERS
+    wanted = [(GROWTH, n, HOT_MB) for n in numbers if GROWTH in parts]
+    if MEMORY in parts:
+        wanted.append((MEMORY, numbers[-1], CAP_MB))
+    workload = WORKLOADS["w1"]
+    with planned([(workload, DEFAULT)]) as plans:
+        plan = plans[workload.name, DEFAULT]
+        for part, orders, memory_mb in wanted:
+            sizes = sizes_of(orders, 10_000 if is_quick else CHANGES)
+            rows, small = prepare(workload.rows, sizes), prepare(workload.rows, QUICK)
+            stages = QUICK_STAGES if is_quick else STAGES
+            job = Job(workload, plan, rows, small, stages, memory_mb=memory_mb)
+            with measuring(part, str(orders), asdict(sizes), folder) as record:
+                result = in_child(engine.run, job)
+                record.figures = {**asdict(result), "memory_mb": memory_mb}
+            print(f"{part} {orders:,}: {record.seconds:.0f} s", file=sys.stderr, flush=True)

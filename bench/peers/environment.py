@@ -1,0 +1,119 @@
+"""A peer's own environment under bench/data, made once, and runs in it.
+
+What is missing (a network, Java) is said plainly as PeerMissing and stepped over: the peers are
+never a condition of our own figures.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HOME = Path(__file__).parent.parent / "data"
+ROOT = Path(__file__).parent.parent.parent
+INSTALL_S = 900.0
+RUN_S = 600.0
+LEAST_JAVA = 17
+
+
+class PeerMissing(Exception):
+    """A peer that cannot run on this machine, and why."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """name: of its environment and of its module in bench.peers. package: as pip takes it."""
+
+    name: str
+    package: str
+    needs_java: bool = False
+
+
+FLINK = Peer("flink", "apache-flink==2.3.0", needs_java=True)
+PATHWAY = Peer("pathway", "pathway==0.33.0")
+
+
+def install(peer: Peer, home: Path = HOME) -> Path:
+    """Its Python, installed if it is not; PeerMissing."""
+    if peer.needs_java:
+        _check_java(peer)
+    folder = home / peer.name
+    python, marker = folder / "bin" / "python", folder / "installed"
+    if marker.exists() and marker.read_text() == peer.package:
+        return python
+    print(f"installing {peer.package} into {folder}", file=sys.stderr, flush=True)
+    venv.create(folder, with_pip=True, clear=True)
+    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    try:
+        done = subprocess.run(
+            [*command, peer.package],
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise PeerMissing(f"{peer.name}: not installed in {INSTALL_S:.0f} s") from error
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["pip failed"])[-1]
+        raise PeerMissing(f"{peer.name}: not installed: {reason}")
+    marker.write_text(peer.package)
+    return python
+
+
+def run(peer: Peer, job: dict[str, Any], home: Path = HOME, **environment: str) -> dict[str, Any]:
+    """The figures of a job in the peer's environment; PeerMissing with the end of its log."""
+    python = install(peer, home)
+    log_path = home / f"{peer.name}.log"
+    command = [python, "-m", f"bench.peers.{peer.name}", json.dumps(job)]
+    with log_path.open("wb") as log:
+        child = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            printed, _ = child.communicate(timeout=RUN_S)
+        except subprocess.TimeoutExpired as error:
+            raise PeerMissing(f"{peer.name}: no result in {RUN_S:.0f} s") from error
+        finally:
+            # Its JVM is in the same group and may outlive it.
+            _end_group(child.pid)
+            child.wait()
+    lines = printed.strip().splitlines()
+    if child.returncode or not lines:
+        told = log_path.read_text(errors="replace").strip().splitlines()[-3:]
+        raise PeerMissing(f"{peer.name}: ended with {child.returncode}: {' | '.join(told)}")
+    return json.loads(lines[-1])
+
+
+def _end_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _check_java(peer: Peer) -> None:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else "java"
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise PeerMissing(f"{peer.name}: Java {LEAST_JAVA} or newer is not there") from error
+    found = re.search(r'version "(\d+)', told.stderr + told.stdout)
+    if not found or int(found.group(1)) < LEAST_JAVA:
+        raise PeerMissing(f"{peer.name}: Java {LEAST_JAVA} or newer is not there")

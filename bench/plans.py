@@ -1,0 +1,40 @@
+"""The workloads' plans, by the real analyzer in a database that has the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from bench.server import create_table, session
+from bench.workloads import Workload
+from connectors.postgres.analyzer import PostgresAnalyzer
+from connectors.postgres.embedded import EmbeddedPostgres
+from dataflow.sql.plan import ViewPlan
+from dataflow.sql.planner import plan_view
+
+SOURCE = "source"
+# Replica identities.
+Identity = str
+DEFAULT, WHOLE = "default", "full"
+
+
+def plan(dsn: str, workload: Workload, *, full: bool = False) -> ViewPlan:
+    """The plan of a workload's view; its tables are made, and dropped again."""
+    names = ", ".join(table.name for table in workload.tables)
+    with session(dsn) as cursor:
+        cursor.execute("".join(create_table(t, full=full) for t in workload.tables))
+        try:
+            with PostgresAnalyzer(dsn, SOURCE) as analyzer:
+                return plan_view(workload.query, analyzer)
+        finally:
+            cursor.execute(f"DROP TABLE {names}")
+
+
+@contextmanager
+def planned(
+    wanted: Iterable[tuple[Workload, Identity]],
+) -> Iterator[dict[tuple[str, Identity], ViewPlan]]:
+    """The plans of workloads under a replica identity, from a server that is gone on entry."""
+    with EmbeddedPostgres() as postgres:
+        plans = {(w.name, i): plan(postgres.dsn, w, full=i == WHOLE) for w, i in wanted}
+    yield plans

@@ -1,0 +1,156 @@
+"""The sections of the page that are no stream: a single change, growth, memory, the whole path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bench import aims
+from bench.aims import Judged, at_least, at_most
+from bench.cells import answer, measured, number, rates, table
+from bench.growth import COUNTED, SINGLE
+from bench.record import Record
+
+Section = Callable[[Sequence[Record], str], list[str]]
+
+
+def _single(records: Sequence[Record], newest: str) -> list[str]:
+    """p50 and p99 of one change in W1, out of the runs of that workload."""
+    rows = []
+    for record in records:
+        when = measured(record, newest)
+        if record.runner == "ours":
+            for identity, figures in record.figures.items():
+                stage = figures["stages"].get("1")
+                if stage is None:
+                    continue
+                for name in ("p50", "p99"):
+                    value = stage[f"{name}_ms"]
+                    judged = at_most(aims.MOST_SINGLE_MS[name], value, " ms")
+                    cells = [f"{value:.2f} ms", judged.aim, judged.verdict, when]
+                    rows.append([f"ours, {identity} identity, durable", name, *cells])
+        elif record.runner == "pathway" and not record.missing:
+            for name in ("p50", "p99"):
+                value = record.figures[f"{name}_ms"]
+                rows.append(["Pathway, not durable", name, f"{value:.2f} ms", "", "", when])
+    if not rows:
+        return []
+    titles = ("one change of W1, engine alone", "", "takes", "aim", "", "measured")
+    return ["## A single change", "", *table(titles, rows)]
+
+
+def _growth(records: Sequence[Record], newest: str) -> list[str]:
+    """What a change costs with more rows of state."""
+    ordered = sorted(records, key=lambda r: int(r.runner))
+    rows, wall, cpu = [], [], []
+    for record in ordered:
+        figures = record.figures
+        counted, single = figures["stages"][COUNTED], figures["stages"][SINGLE]
+        rate, rate_cpu = rates(counted)
+        wall.append(1e6 / rate)
+        cpu.append(1e6 / rate_cpu)
+        rows.append(
+            [
+                f"{int(record.runner):,}",
+                number(figures["load_rows"] / figures["load_s"]),
+                f"{wall[-1]:.2f}",
+                f"{cpu[-1]:.2f}",
+                f"{single['p50_ms']:.2f}",
+                f"{single['p99_ms']:.2f}",
+                number(figures["peak_rss_mb"]),
+                answer(figures["fault"]),
+                measured(record, newest),
+            ]
+        )
+    grown, grown_cpu = wall[-1] / wall[0], cpu[-1] / cpu[0]
+    # A ratio that is to stay small: by CPU when the wall says otherwise on a busy machine.
+    judged = at_most(aims.MOST_GROWTH, grown)
+    if judged.verdict == aims.NOT_MET and grown_cpu <= aims.MOST_GROWTH:
+        judged = Judged(judged.aim, aims.BY_CPU)
+    titles = (
+        *("orders", "loaded rows/s", "µs a change", "CPU µs", "one change, p50 ms", "p99 ms"),
+        *("peak MB", "answer", "measured"),
+    )
+    return [
+        "## Growth",
+        "",
+        "W1 with all pages in memory, epochs of 10,000 changes, default identity. From "
+        f"{ordered[0].runner} to {ordered[-1].runner} orders a change costs {grown:.2f} times "
+        f"({grown_cpu:.2f} by CPU time); aim {judged.aim}: {judged.verdict}.",
+        "",
+        *table(titles, rows),
+    ]
+
+
+def _memory(records: Sequence[Record], newest: str) -> list[str]:
+    """W1 in little memory."""
+    rows = []
+    for record in records:
+        figures = record.figures
+        rate, rate_cpu = rates(figures["stages"][COUNTED])
+        judged = at_most(aims.MOST_MEMORY_MB, figures["peak_rss_mb"], " MB")
+        rows.append(
+            [
+                f"{int(record.runner):,}",
+                f"{figures['memory_mb']} MB",
+                number(figures["peak_rss_mb"]),
+                number(rate),
+                number(1e6 / rate_cpu),
+                answer(figures["fault"]),
+                *(judged.aim, judged.verdict, measured(record, newest)),
+            ]
+        )
+    titles = ("orders of W1", "memory given", "peak MB of the whole engine process", "changes/s")
+    titles = (*titles, "CPU µs a change", "answer", "aim", "", "measured")
+    return ["## Memory", "", *table(titles, rows)]
+
+
+def _path(records: Sequence[Record], newest: str) -> list[str]:
+    """Source to sink through the real service."""
+    record = records[0]
+    rows = []
+    for figure in record.figures["rows"]:
+        value, peer = figure["value"], figure["peer_value"]
+        ratio = None
+        if peer and value:
+            ratio = value / peer if figure["more_is_better"] else peer / value
+        judged = _judge(figure["group"], figure["what"], figure["peer"], value, ratio)
+        rows.append(
+            [
+                figure["group"],
+                figure["what"],
+                number(value, figure["unit"]),
+                figure["peer"],
+                number(peer),
+                f"{ratio:.2g}" if ratio else "",
+                *(judged.aim, judged.verdict),
+            ]
+        )
+    titles = ("part", "figure", "ours", "beside", "its", "ratio", "aim", "")
+    return [
+        "## The whole path",
+        "",
+        "The real service between two databases of one PostgreSQL server on this machine. Measured "
+        f"{measured(record, newest)}.",
+        "",
+        *table(titles, rows),
+    ]
+
+
+def _judge(group: str, what: str, peer: str, value: float, ratio: float | None) -> Judged:
+    if group.startswith("commit to visible") and peer.startswith("row trigger"):
+        rate = int(group.split(",", 1)[1].split(" changes")[0].replace(",", ""))
+        if rate in aims.VISIBLE_RATES:
+            return at_most(aims.MOST_VISIBLE_MS[what], value, " ms")
+    if what == "sustained to visible" and peer == "source, service running" and ratio:
+        return at_least(aims.LEAST_SUSTAINED, ratio, unit=" of the source's")
+    if what == "the pipeline's CPU meanwhile":
+        return at_most(aims.MOST_CORES, value, " core")
+    return Judged()
+
+
+SECTIONS: dict[str, Section] = {
+    "w1": _single,
+    "growth": _growth,
+    "memory": _memory,
+    "path": _path,
+}
