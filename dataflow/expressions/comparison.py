@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dataflow.delta import Column
-from dataflow.expressions import number_kernels, text_kernels
+from dataflow.expressions import number_kernels, text_kernels, word_kernels
 from dataflow.expressions.frame import NUMERIC_KINDS, Frame, Value, gather
 from dataflow.expressions.intervals import spans
 from dataflow.expressions.kernel import Kernel, both_valid, fixed_width
@@ -114,6 +114,10 @@ def _numerics(a: Value, b: Value) -> tuple[np.ndarray, np.ndarray]:
         if len(a.scales) == 1 and len(b.scales) == 1 and a.scales[0] == b.scales[0]:
             return a.units, b.units
         return number_kernels.compare(a.units, a.scales, b.units, b.scales), _ZERO
+    if a.words is not None and b.words is not None:
+        found, fits = word_kernels.compare(*a.words, *b.words)
+        if fits:
+            return found, _ZERO
     left, right = np.broadcast_arrays(a.decimals(), b.decimals())
     signs = [_sign(x, y) for x, y in zip(left, right, strict=True)]
     return np.array(signs, np.int8), _ZERO

@@ -1,23 +1,25 @@
 """Arithmetic and rounding of numerics with PostgreSQL's display scales (numeric.c).
 
 Sums have the greater scale, products the sum of scales, quotients at least 16 significant digits
-(select_div_scale). Narrow numbers are computed in int64; what does not fit, in exact decimals.
+(select_div_scale). Narrow numbers are computed in int64, up to 48 digits in words; what does not
+fit, in exact decimals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, ROUND_HALF_UP, Decimal
 
 import numpy as np
 
 from dataflow.delta import Column
 from dataflow.expressions import number_kernels as kernels
+from dataflow.expressions import word_division, word_kernels
 from dataflow.expressions.arithmetic import DIVISION_BY_ZERO, OUT_OF_RANGE
 from dataflow.expressions.frame import NUMERIC_KINDS, Frame, Value, rows_in_postgres
 from dataflow.expressions.kernel import Kernel, at_valid, both_valid
 from dataflow.expressions.numbers import EXACT, NAN, ZERO, Numbers, rounded, scale_of, scaled
-from dataflow.types import FIXED_NAN, SqlType, TypeKind
+from dataflow.types import FIXED_DIGITS, FIXED_NAN, SqlType, TypeKind
 
 MAX_SCALE, MAX_WEIGHT_DIGITS, FAR_SCALE = 16_383, 131_072, 2_000
 _MIN_SIGNIFICANT_DIGITS, _MAX_DISPLAY_SCALE, _BASE_DIGITS = 16, 1_000, 4
@@ -56,6 +58,10 @@ def _combine(function: str) -> Kernel:
             units, scales, fits = kernels.combine(operation, a.units, a.scales, b.units, b.scales)
             if fits:
                 return Numbers(units, scales, None).with_valid(valid)
+        if a.words is not None and b.words is not None:
+            *words, fits = word_kernels.combine(operation, *a.words, *b.words)
+            if fits:
+                return Numbers.of_words(words, None).with_valid(valid)
         left, right = np.broadcast_arrays(a.decimals(), b.decimals())
         out = [wide(x, y) for x, y in zip(left, right, strict=True)]
         return _checked(frame, out, valid)
@@ -89,31 +95,41 @@ def _divide(compute: Callable[[int, int, int, int], tuple[int, int]]) -> Kernel:
         zero = b.is_zero() & ~a.is_nan()
         if zero.any():
             frame.fail(at_valid(zero, valid), DIVISION_BY_ZERO, "division by zero")
-        if a.scales is None or b.scales is None:
-            left, right = np.broadcast_arrays(a.decimals(), b.decimals())
-            out = [_wide_quotient(x, y, compute) for x, y in zip(left, right, strict=True)]
-            return _checked(frame, out, valid)
-        rows = np.broadcast_arrays(a.units, a.scales, b.units, b.scales)
-        pairs = [_narrow_quotient(row, compute) for row in _rows(rows)]
-        if all(u is None or (-FIXED_NAN < u < FIXED_NAN and s <= 18) for u, s in pairs):
-            units = np.array([FIXED_NAN if u is None else u for u, _ in pairs], np.int64)
-            return Numbers(units, np.array([s for _, s in pairs], np.int64), None).with_valid(valid)
-        wide = [NAN if u is None else scaled(u, s) for u, s in pairs]
-        return Numbers.of_decimals(wide, None).with_valid(valid)
+        found = _words_quotient(a, b) if compute is quotient else _narrow_remainder(a, b)
+        if found is not None:
+            return found.with_valid(valid)
+        left, right = np.broadcast_arrays(a.decimals(), b.decimals())
+        out = [_wide_quotient(x, y, compute) for x, y in zip(left, right, strict=True)]
+        return _checked(frame, out, valid)
 
     return Kernel(run, can_fail=True)
 
 
-def _rows(columns: Sequence[np.ndarray]) -> Iterator[tuple[int, ...]]:
-    return zip(*(c.tolist() for c in columns), strict=True)
+def _words_quotient(a: Numbers, b: Numbers) -> Numbers | None:
+    """a / b, zero where b is; None where it does not fit."""
+    if a.words is None or b.words is None:
+        return None
+    *words, fits = word_division.divide(*a.words, *b.words)
+    return Numbers.of_words(words, None) if fits else None
 
 
-def _narrow_quotient(row: tuple[int, ...], compute: Callable) -> tuple[int | None, int]:
-    """(units, scale), None for NaN; zero where the divisor is zero, which has failed."""
-    units, scale, divisor, divisor_scale = row
-    if FIXED_NAN in (units, divisor):
-        return None, 0
-    return compute(units, scale, divisor, divisor_scale) if divisor else (0, 0)
+def _narrow_remainder(a: Numbers, b: Numbers) -> Numbers | None:
+    """a % b with the sign of a; None where they do not fit."""
+    if a.scales is None or b.scales is None:
+        return None
+    nan = (a.units == FIXED_NAN) | (b.units == FIXED_NAN)
+    scales = np.where(nan, 0, np.maximum(a.scales, b.scales))
+    sides = []
+    for number in (a, b):
+        missing = np.where(nan, 0, scales - number.scales)
+        size = 10 ** np.minimum(missing, FIXED_DIGITS)
+        units = np.where(nan, 0, number.units)
+        if (missing > FIXED_DIGITS).any() or (np.abs(units) > FIXED_NAN // size).any():
+            return None
+        sides.append(units * size)
+    left, right = sides
+    rest = np.fmod(left, np.where(right == 0, 1, right))
+    return Numbers(np.where(nan, FIXED_NAN, rest), scales, None)
 
 
 def _wide_quotient(a: Decimal, b: Decimal, compute: Callable) -> Decimal:
@@ -178,7 +194,7 @@ def _unary(
     def run(frame: Frame, values: Sequence[Value]) -> Value:
         (value,) = values
         assert isinstance(value, Numbers)
-        out = narrow(value) if value.scales is not None else None
+        out = narrow(value)
         if out is not None:
             return out
         return Numbers.of_decimals([wide(x) for x in value.decimals()], value.valid)
@@ -186,21 +202,33 @@ def _unary(
     return Kernel(run)
 
 
-def _keeping_nan(compute: Callable[[np.ndarray], np.ndarray]) -> Callable[[Numbers], Numbers]:
-    def narrow(value: Numbers) -> Numbers:
+def _keeping_nan(
+    compute: Callable[[np.ndarray], np.ndarray],
+) -> Callable[[Numbers], Numbers | None]:
+    def narrow(value: Numbers) -> Numbers | None:
+        if value.scales is None:
+            if value.words is None:
+                return None
+            signs, words, scales = value.words
+            signs = np.where(value.is_nan(), signs, compute(signs))
+            return Numbers.of_words((signs, words, scales), value.valid)
         nan = value.units == FIXED_NAN
         return Numbers(np.where(nan, FIXED_NAN, compute(value.units)), value.scales, value.valid)
 
     return narrow
 
 
-def _sign(value: Numbers) -> Numbers:
+def _sign(value: Numbers) -> Numbers | None:
+    if value.scales is None:
+        return None
     signs = np.where(value.units == FIXED_NAN, FIXED_NAN, np.sign(value.units))
     return Numbers.of_fixed(signs, 0, value.valid)
 
 
-def _whole(up: bool) -> Callable[[Numbers], Numbers]:
-    def narrow(value: Numbers) -> Numbers:
+def _whole(up: bool) -> Callable[[Numbers], Numbers | None]:
+    def narrow(value: Numbers) -> Numbers | None:
+        if value.scales is None:
+            return None
         units = kernels.floor_or_ceil(value.units, value.scales, up)
         return Numbers.of_fixed(units, 0, value.valid)
 
@@ -215,9 +243,14 @@ def _rounded_whole(is_half_up: bool) -> Callable[[Numbers], Numbers | None]:
 
 
 def narrow_rounded(value: Numbers, scale: int, is_half_up: bool) -> Numbers | None:
-    """Narrow numbers at a scale, None when they do not fit."""
-    if value.scales is None or not 0 <= scale <= 18:
+    """Numbers at a scale as narrow ones, None when they do not fit."""
+    if not 0 <= scale <= 18:
         return None
+    if value.scales is None:
+        if value.words is None:
+            return None
+        units, fits = word_division.round_to(*value.words, scale, is_half_up)
+        return Numbers.of_fixed(units, scale, value.valid) if fits else None
     units, fits = kernels.round_to(value.units, value.scales, scale, is_half_up, value.mask())
     return Numbers.of_fixed(units, scale, value.valid) if fits else None
 

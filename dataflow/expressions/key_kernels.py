@@ -12,7 +12,7 @@ from decimal import Decimal
 import numpy as np
 
 from dataflow.delta import Column
-from dataflow.expressions import number_kernels, text_kernels
+from dataflow.expressions import number_kernels, text_kernels, word_division
 from dataflow.expressions.arithmetic import FLOAT_KINDS, INT_RANGES
 from dataflow.expressions.frame import NUMERIC_KINDS, Frame, Value
 from dataflow.expressions.intervals import spans
@@ -57,6 +57,9 @@ def _numeric_key(frame: Frame, values: Sequence[Value]) -> Value:
     assert isinstance(value, Numbers)
     if value.scales is not None:
         return Numbers(*number_kernels.strip(value.units, value.scales), value.valid)
+    if value.words is not None:
+        signs, words, scales = value.words
+        return Numbers.of_words((signs, *word_division.strip(signs, words, scales)), value.valid)
     out = []
     for number in value.units:
         if number.is_finite():

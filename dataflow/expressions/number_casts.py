@@ -88,7 +88,7 @@ def limited(frame: Frame, numbers: Numbers, precision: int, scale: int) -> Numbe
         wrong = np.zeros(len(out), np.bool_)
         if precision <= 18:
             wrong = (np.abs(out.units) >= 10**precision) & (out.units != FIXED_NAN)
-            out.units = np.where(wrong, 0, out.units)
+            out = Numbers.of_fixed(np.where(wrong, 0, out.units), scale, out.valid)
     else:
         rounded = [to_scale(x, scale, ROUND_HALF_UP) for x in numbers.decimals()]
         bound = Decimal(10) ** (precision - scale)

@@ -1,9 +1,10 @@
 """Numbers: PostgreSQL numerics in the middle of an expression, each with its display scale.
 
 Narrow form: int64 units and a scale a row (or one for all), value = units / 10^scale, NaN is
-FIXED_NAN. Wide form: Python decimals, for what does not fit and for infinities. Both are exact,
-both give the same answer; an operation leaves the narrow form only when it must. Invariant: the
-scale of a number is PostgreSQL's display scale, and no zero is negative.
+FIXED_NAN. Words: the same with up to 48 digits (word_kernels). Wide form: Python decimals, for
+what does not fit either and for infinities; words turn into decimals where no kernel takes them.
+All are exact, all give the same answer; an operation leaves a form only when it must. Invariant:
+the scale of a number is PostgreSQL's display scale, and no zero is negative.
 """
 
 from __future__ import annotations
@@ -15,29 +16,63 @@ import numpy as np
 
 from dataflow.delta import Column
 from dataflow.errors import InvariantError
-from dataflow.expressions import number_kernels
+from dataflow.expressions import number_kernels, word_kernels
 from dataflow.types import FIXED_NAN
 
 # PostgreSQL's numeric has at most 131,072 digits before and 16,383 after the point.
 EXACT = Context(prec=400_000, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
 NAN = Decimal("NaN")
 ZERO = Decimal(0)
+_NO_MASK = np.empty(0, np.bool_)
+
+# Signs, magnitudes and scales, as word_kernels has them.
+Words = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class Numbers:
-    """k numerics: narrow (int64 units, int64 scales[k] or [1]) or wide (decimals, scales None)."""
+    """k numerics: narrow (int64 units, int64 scales[k] or [1]), words, or wide (decimals).
 
-    __slots__ = ("scales", "units", "valid")
+    scales is None for words and wide ones; units of words are the decimals they stand for.
+    """
+
+    __slots__ = ("_units", "_words", "scales", "valid")
 
     def __init__(
-        self, units: np.ndarray, scales: np.ndarray | None, valid: np.ndarray | None
+        self,
+        units: np.ndarray | None,
+        scales: np.ndarray | None,
+        valid: np.ndarray | None,
+        words: Words | None = None,
     ) -> None:
-        self.units = units
+        self._units = units
+        self._words = words
         self.scales = scales
         self.valid = valid
 
     def __len__(self) -> int:
-        return len(self.units)
+        return len(self._units) if self._words is None else len(self._words[0])  # type: ignore[arg-type]
+
+    @property
+    def units(self) -> np.ndarray:
+        """int64[k] of narrow numbers, else object[k] of Decimal."""
+        if self._units is None:
+            self._units = self._decimals_of_words()
+        return self._units
+
+    @property
+    def words(self) -> Words | None:
+        """The numbers as words; None for decimals that were never words."""
+        if self._words is None and self.scales is not None:
+            self._words = word_kernels.of_units(self.units, self.scales)
+        return self._words
+
+    def _decimals_of_words(self) -> np.ndarray:
+        assert self._words is not None
+        offsets, data = word_kernels.format(*self._words, _NO_MASK)
+        out = np.empty(len(self), object)
+        for i, text in enumerate(Column(offsets, None, data).texts()):
+            out[i] = Decimal(text or 0)
+        return out
 
     @staticmethod
     def of_fixed(units: np.ndarray, scale: int, valid: np.ndarray | None) -> Numbers:
@@ -50,9 +85,18 @@ class Numbers:
         units, scales, fits = number_kernels.parse(column.values, column.data)
         if fits:
             return Numbers(units, scales, column.valid)
+        *words, fits = word_kernels.parse(column.values, column.data)
+        if fits:
+            return Numbers.of_words(words, column.valid)
         return Numbers.of_decimals(
             [ZERO if x is None else Decimal(x) for x in column.texts()], column.valid
         )
+
+    @staticmethod
+    def of_words(words: Sequence[np.ndarray], valid: np.ndarray | None) -> Numbers:
+        """Numbers from words, one row each."""
+        signs, magnitudes, scales = words
+        return Numbers(None, None, valid, (signs, magnitudes, scales))
 
     @staticmethod
     def of_decimals(decimals: Sequence[Decimal], valid: np.ndarray | None) -> Numbers:
@@ -72,6 +116,10 @@ class Numbers:
             units = np.concatenate([p.units for p in parts])
             scales = np.concatenate([np.broadcast_to(p.scales, len(p)) for p in parts])  # type: ignore[arg-type]
             return Numbers(units, scales, valid)
+        words = [p.words for p in parts]
+        if None not in words:
+            together = [np.concatenate(same) for same in zip(*words, strict=True)]  # type: ignore[arg-type]
+            return Numbers.of_words(together, valid)
         return Numbers(np.concatenate([p.decimals() for p in parts]), None, valid)
 
     def mask(self) -> np.ndarray:
@@ -81,18 +129,22 @@ class Numbers:
     def with_valid(self, valid: np.ndarray | None) -> Numbers:
         """The same numbers under another mask, bool[k] or bool[1]."""
         if valid is None or len(valid) == len(self):
-            return Numbers(self.units, self.scales, valid)
+            return Numbers(self._units, self.scales, valid, self._words)
         if len(valid) == 1:
-            return Numbers(self.units, self.scales, np.repeat(valid, len(self)))
+            valid = np.repeat(valid, len(self))
+            return Numbers(self._units, self.scales, valid, self._words)
         index = np.zeros(len(valid), np.int64)
-        return Numbers(self.units[index], self.scales, valid)
+        alone = Numbers(self._units, self.scales, None, self._words).take(index)
+        return Numbers(alone._units, alone.scales, valid, alone._words)
 
     def take(self, index: np.ndarray) -> Numbers:
         """Rows at int64 positions."""
-        scales = self.scales
+        scales, valid = self.scales, None if self.valid is None else self.valid[index]
+        if scales is None and self._words is not None:
+            return Numbers.of_words([part[index] for part in self._words], valid)
         if scales is not None and len(scales) > 1:
             scales = scales[index]
-        return Numbers(self.units[index], scales, None if self.valid is None else self.valid[index])
+        return Numbers(self.units[index], scales, valid)
 
     def decimals(self) -> np.ndarray:
         """object[k] of Decimal; NULL slots hold zero."""
@@ -108,25 +160,35 @@ class Numbers:
         """bool[k]: True for NaN."""
         if self.scales is not None:
             return self.units == FIXED_NAN
+        if self._words is not None:
+            return self._words[0] == word_kernels.NOT_A_NUMBER
         return np.fromiter((x.is_nan() for x in self.units), np.bool_, len(self))
 
     def is_finite(self) -> np.ndarray:
         """bool[k]: True for neither NaN nor an infinity."""
         if self.scales is not None:
             return self.units != FIXED_NAN
+        if self._words is not None:
+            return ~self.is_nan()
         return np.fromiter((x.is_finite() for x in self.units), np.bool_, len(self))
 
     def is_zero(self) -> np.ndarray:
         """bool[k]: True for zero."""
         if self.scales is not None:
             return self.units == 0
+        if self._words is not None:
+            return self._words[0] == 0
         return np.fromiter((not x for x in self.units), np.bool_, len(self))
 
     def to_text(self) -> Column:
         """Bytes column of PostgreSQL's text output."""
         if self.scales is not None:
-            valid = np.empty(0, np.bool_) if self.valid is None else self.valid
+            valid = _NO_MASK if self.valid is None else self.valid
             offsets, data = number_kernels.format(self.units, self.scales, valid)
+            return Column(offsets, self.valid, data)
+        if self._words is not None:
+            valid = _NO_MASK if self.valid is None else self.valid
+            offsets, data = word_kernels.format(*self._words, valid)
             return Column(offsets, self.valid, data)
         mask = self.mask()
         return Column.of(

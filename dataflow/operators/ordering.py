@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dataflow.delta import KIND_BYTES, KIND_FLOAT, Column
+from dataflow.expressions import word_division
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.expressions.intervals import span_of
 from dataflow.expressions.numbers import Numbers
@@ -20,6 +21,7 @@ from dataflow.types import SqlType, TypeKind
 
 _BYTEWISE = (TypeKind.UUID, TypeKind.BYTEA)
 _MAGNITUDE = np.int64(2**63 - 1)
+_MOST_PADDED_BYTES = 1 << 24
 
 
 def ranks(type: SqlType, column: Column, evaluator: Evaluator) -> np.ndarray:
@@ -54,7 +56,7 @@ def text_ranks(column: Column) -> np.ndarray:
         return _float_ranks(column.values)
     if kind != KIND_BYTES:
         return column.values.astype(np.int64)
-    return _places(column.to_list())
+    return _byte_places(column)
 
 
 def _is_bytewise(type: SqlType) -> bool:
@@ -67,6 +69,22 @@ def _float_ranks(values: np.ndarray) -> np.ndarray:
     return np.where(bits < 0, bits ^ _MAGNITUDE, bits)
 
 
+def _byte_places(column: Column) -> np.ndarray:
+    """int64[n]: the place of each value of a bytes column among the distinct ones."""
+    assert column.data is not None
+    n = len(column)
+    lengths = np.diff(column.values)
+    width = int(lengths.max(initial=1)) or 1
+    if n * width > _MOST_PADDED_BYTES:
+        return _places(column.to_list())
+    # No value holds a zero byte, so that padding with zeros keeps both order and identity.
+    padded = np.zeros((n, width), np.uint8)
+    inside = np.arange(width) < lengths[:, np.newaxis]
+    padded[inside] = column.data[column.values[0] : column.values[-1]]
+    places = np.unique(padded.view(f"S{width}").reshape(n), return_inverse=True)[1]
+    return places.astype(np.int64)
+
+
 def _places(keys: Sequence[Any]) -> np.ndarray:
     """int64[n]: the place of each key among the distinct ones."""
     place = {key: i for i, key in enumerate(sorted(set(keys)))}
@@ -74,11 +92,28 @@ def _places(keys: Sequence[Any]) -> np.ndarray:
 
 
 def _number_ranks(column: Column) -> np.ndarray:
-    decimals = Numbers.of_text(column).decimals().tolist()
+    numbers = Numbers.of_text(column)
+    if numbers.words is not None:
+        signs, words, scales = numbers.words
+        keys, fits = word_division.rank_keys(signs, words, scales, int(scales.max(initial=0)))
+        if fits:
+            return _ranked(keys)
+    decimals = numbers.decimals().tolist()
     finite = sorted({d for d in decimals if not d.is_nan()})
     place = {d: i for i, d in enumerate(finite)}
     nan = len(finite)
     return np.fromiter((nan if d.is_nan() else place[d] for d in decimals), np.int64, len(column))
+
+
+def _ranked(keys: np.ndarray) -> np.ndarray:
+    """int64[n]: the place of each column of int64[k, n] keys, the first key the most important."""
+    sequence = np.lexsort(keys[::-1])
+    ordered = keys[:, sequence]
+    fresh = np.zeros(len(sequence), np.int64)
+    fresh[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
+    out = np.empty(len(sequence), np.int64)
+    out[sequence] = np.cumsum(fresh)
+    return out
 
 
 def _tied(order: np.ndarray, column: Column) -> np.ndarray:

@@ -81,7 +81,7 @@ def calls(functions: str, *arguments: Argument) -> list[Case]:
 _INTS = ("int2", "int", "int8")
 _INT_PAIRS = tuple((a, b) for a in _INTS for b in _INTS)
 _FLOAT_PAIRS = (("float", "float"), ("real", "real"), ("real", "float"), ("float", "real"))
-_NUMERICS = ("numeric", "numeric(12,2)", "numeric(18,6)", "numeric(15,0)")
+_NUMERICS = ("numeric", "numeric(12,2)", "numeric(18,6)", "numeric(15,0)", "numeric(24,8)")
 _NUMERIC_PAIRS = tuple((a, b) for a in _NUMERICS for b in _NUMERICS)
 _SAME = (
     *(("bool", "bool"), ("text", "text"), ("char", "char"), ("date", "date"), ("stamp", "stamp")),
@@ -101,12 +101,13 @@ ARITHMETIC = [
     *calls("ceil ceiling floor round trunc sign sqrt exp ln log", "float"),
     *calls("ceil floor round trunc sign", "numeric"),
     *calls("ceil floor round trunc sign", "numeric(12,2)"),
+    *calls("ceil floor round trunc sign abs", "numeric(24,8)"),
     *calls("mod", "int", "int"),
     *calls("mod", "numeric", "numeric(12,2)"),
     *(
         c
         for places in (0, 1, 2, 5, -2, 30)
-        for t in ("numeric", "numeric(12,2)", "numeric(18,6)")
+        for t in ("numeric", "numeric(12,2)", "numeric(18,6)", "numeric(24,8)")
         for c in calls("round trunc", t, number(places))
     ),
     *calls("round", "numeric", "int2"),

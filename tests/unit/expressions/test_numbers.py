@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from dataflow.delta import Column
 from dataflow.errors import InvariantError
 from dataflow.expressions.compile import compile_expression
+from dataflow.expressions.decimals import quotient, remainder, to_scale
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
 from dataflow.expressions.keys import common_key_forms, key_form
-from dataflow.expressions.numbers import Numbers, scaled, text_of
+from dataflow.expressions.numbers import EXACT, Numbers, scale_of, scaled, text_of
+from dataflow.operators.ordering import peer_ranks, text_ranks
 from dataflow.types import BOOL, FIXED_NAN, FLOAT8, INT4, NUMERIC, TEXT, SqlType, fixed, sql_type
 
 units = st.one_of(
@@ -32,7 +34,8 @@ def run(expression: Expression, *columns: Column) -> list:
 
 @given(st.lists(numbers, min_size=1, max_size=20))
 def test_text_of_narrow_and_wide(rows: list[tuple[int, int]]) -> None:
-    narrow = Numbers(*(np.array(x, np.int64) for x in zip(*rows, strict=True)), None)
+    units, scales = (np.array(x, np.int64) for x in zip(*rows, strict=True))
+    narrow = Numbers(units, scales, None)
     text = narrow.to_text()
     assert text.texts() == [text_of(x) for x in narrow.decimals()]
     back = Numbers.of_text(text)
@@ -65,6 +68,92 @@ def test_comparison_of_narrow_and_wide(rows) -> None:
             assert out[row] == (right.is_nan() and not left.is_nan())
         else:
             assert out[row] == (left < right)
+
+
+# Up to 10^45: int64, words, and what fits neither.
+wide_units = st.one_of(
+    st.integers(0, 46).flatmap(lambda p: st.integers(-(10**p), 10**p)),
+    st.sampled_from([0, 1, 9999, 10_000, 10**18, 10**19 - 1, 2**63 - 1, 2**63, 2**160 - 1, 2**160]),
+)
+wide_numbers = st.one_of(
+    st.tuples(wide_units, st.integers(0, 24)).map(lambda x: scaled(*x)), st.just(Decimal("NaN"))
+)
+rows_of_two = st.lists(st.tuples(wide_numbers, wide_numbers), min_size=1, max_size=5)
+
+
+def _texts(rows, side: int) -> Column:
+    return Column.of("s", [text_of(pair[side]) for pair in rows])
+
+
+@settings(max_examples=300)
+@given(st.sampled_from("+-*/%"), rows_of_two)
+def test_arithmetic_in_every_form(function: str, rows) -> None:
+    columns = _texts(rows, 0), _texts(rows, 1)
+    ours = run(Call(function, (ColumnRef(0, NUMERIC), ColumnRef(1, NUMERIC)), NUMERIC), *columns)
+    for found, (x, y) in zip(ours, rows, strict=True):
+        if function in "/%":
+            if not y and not x.is_nan():
+                assert found[0] == "22012"
+                continue
+            wanted = _quotient(x, y, quotient if function == "/" else remainder)
+        else:
+            compute = {"+": EXACT.add, "-": EXACT.subtract, "*": EXACT.multiply}[function]
+            wanted = text_of(compute(x, y))
+        assert found.decode() == wanted, (x, y)
+
+
+def _place(x: Decimal) -> tuple[bool, Decimal]:
+    return x.is_nan(), Decimal(0) if x.is_nan() else x
+
+
+def _quotient(x: Decimal, y: Decimal, compute) -> str:
+    if x.is_nan() or y.is_nan():
+        return "NaN"
+    s, t = scale_of(x), scale_of(y)
+    found = compute(int(x.scaleb(s, EXACT)), s, int(y.scaleb(t, EXACT)), t)
+    return text_of(scaled(*found))
+
+
+@settings(max_examples=200)
+@given(rows_of_two)
+def test_comparison_and_order_in_every_form(rows) -> None:
+    columns = _texts(rows, 0), _texts(rows, 1)
+    for function, wanted in (("<", lambda x, y: x < y), ("=", lambda x, y: x == y)):
+        out = run(Call(function, (ColumnRef(0, NUMERIC), ColumnRef(1, NUMERIC)), BOOL), *columns)
+        assert out == [wanted(_place(x), _place(y)) for x, y in rows]
+    every = [x for pair in rows for x in pair]
+    column = Column.of("s", [text_of(x) for x in every])
+    ranks = peer_ranks(NUMERIC, column, NoEvaluator()).tolist()
+    for i, x in enumerate(every):
+        for j, y in enumerate(every):
+            assert (ranks[i] < ranks[j]) == (_place(x) < _place(y))
+
+
+@settings(max_examples=200)
+@given(st.lists(wide_numbers, min_size=1, max_size=6), st.integers(0, 18))
+def test_rounding_and_signs_in_every_form(numbers: list[Decimal], places: int) -> None:
+    column = Column.of("s", [text_of(x) for x in numbers])
+    value = ColumnRef(0, NUMERIC)
+    for function, mode in (("round", "ROUND_HALF_UP"), ("trunc", "ROUND_DOWN")):
+        found = run(Call(function, (value, Literal(str(places), INT4)), NUMERIC), column)
+        assert [x.decode() for x in found] == [text_of(to_scale(x, places, mode)) for x in numbers]
+    for function, compute in (("-", EXACT.minus), ("abs", EXACT.abs)):
+        found = run(Call(function, (value,), NUMERIC), column)
+        assert [x.decode() for x in found] == [text_of(compute(x)) for x in numbers]
+    form = key_form(value)
+    assert form is not None
+    keys = run(form, column)
+    for key, x in zip(keys, numbers, strict=True):
+        assert b"." not in key or not key.endswith(b"0")
+        assert Decimal(key.decode()) == x or x.is_nan()
+
+
+def test_places_of_bytes_are_their__place() -> None:
+    texts = ["", "a", "ab", "b", "\xff\u20ac", "a\x7f", "aa", "\U0001f600"]
+    places = text_ranks(Column.of("s", texts * 2))
+    ordered = sorted({t.encode() for t in texts})
+    assert places.tolist() == [ordered.index(t.encode()) for t in texts * 2]
+    assert text_ranks(Column.of("s", [])).tolist() == []
 
 
 def test_fixed_stays_fixed_where_the_type_says_so() -> None:
