@@ -15,6 +15,7 @@ MOST_DIGITS = 9 * (WIDTH + 2)
 
 @njit(nogil=True, cache=True, inline="always")
 def is_zero(value):
+    """Whether value is 0."""
     bits = np.uint64(0)
     for k in range(WIDTH):
         bits |= value[k]
@@ -69,6 +70,7 @@ def order(a, b):
 
 @njit(nogil=True, cache=True, inline="always")
 def copy(value, out):
+    """out = value."""
     for k in range(WIDTH):
         out[k] = value[k]
 
