@@ -87,6 +87,11 @@ class LiveTables:
         self._scans: dict[int, Scan] = {}
 
     @property
+    def tables(self) -> tuple[LiveTable, ...]:
+        """All of them, oldest first."""
+        return tuple(self._tables)
+
+    @property
     def homes(self) -> list[TableHome]:
         """Where they lie, oldest first."""
         return [table.home for table in self._tables]

@@ -35,6 +35,7 @@ from service.names import parse_name
 from service.parts import SOURCE, Parts
 from service.planning import plan_definition
 from service.settings import Settings
+from service.shared_parts import shared_with_others, shown
 
 STALE_S = 10.0
 
@@ -132,11 +133,14 @@ class Catalog:
 
     def plan(self, name: str) -> PlanAnswer:
         """How a view is computed."""
-        facts = self._row(name).plan or {}
+        row = self._row(name)
+        facts = row.plan or {}
+        shared = shared_with_others(row.title, (self.metrics() or {}).get("shared", []))
         return PlanAnswer(
-            text=facts.get("text", ""),
+            text="\n".join([facts.get("text", ""), *map(shown, shared)]),
             tree=facts.get("tree", {}),
             in_postgres=facts.get("in_postgres", []),
+            shared=shared,
         )
 
     def metrics(self) -> dict[str, Any] | None:

@@ -27,6 +27,7 @@ from dataflow.live_tables import TableHome
 from dataflow.operators.table import TableState
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.shared import Home, SharedDataflow
+from dataflow.sharing import SharedPart, shared_parts
 from dataflow.sql.lower import lower
 from dataflow.sql.plan import ViewPlan, scans_of
 from service.gathered import Gathered, added_up
@@ -317,6 +318,10 @@ class Engine:
         return SinkEpoch(
             self.progress, part.deltas, part.errors, commit_time_us, swaps, later=later
         )
+
+    def shared_parts(self) -> list[SharedPart]:
+        """What several views read, with figures for people."""
+        return shared_parts(self.dataflow, self.store)
 
     def refused(self) -> list[ViewError]:
         """The views that failed since the last call; remove them before the epoch's commit."""

@@ -11,10 +11,13 @@ import os
 import resource
 import time
 from collections import deque
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from connectors.sink import SinkEpoch
+from dataflow.sharing import SharedPart
 from service.log import log
 
 FILE = "pipeline.json"
@@ -39,7 +42,12 @@ class PipelineMetrics:
         self.sink_error = ""
         self.sink_stalled_s = 0.0
         self.views: dict[str, dict[str, int]] = {}
+        self.shared: list[dict[str, Any]] = []
         self.started_at = time.time()
+
+    def parts_shared(self, parts: Iterable[SharedPart]) -> None:
+        """Note what several views read; views by the titles that people know."""
+        self.shared = [{**asdict(part), "views": list(map(str, part.views))} for part in parts]
 
     def epoch_stepped(self, rows: int, transactions: int, seconds: float) -> None:
         """Count one step of the engine."""
@@ -82,6 +90,7 @@ class PipelineMetrics:
             "step_ms": _quantiles(self._step_ms),
             "rss_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "views": self.views,
+            "shared": self.shared,
         }
 
     def write(self) -> None:

@@ -120,12 +120,29 @@ class WaitAnswer(BaseModel):
     waited_ms: float
 
 
+class SharedPartModel(BaseModel):
+    """A part of a view that other views read too: computed and kept once, not once for each.
+
+    rows, bytes: about what is kept. saved_bytes: about what else would be kept twice, or more.
+    rows_in, rows_out: that passed it since the pipeline's start.
+    """
+
+    what: str
+    shared_with: list[str]
+    rows: int
+    bytes: int
+    saved_bytes: int
+    rows_in: int
+    rows_out: int
+
+
 class PlanAnswer(BaseModel):
-    """How a view is computed."""
+    """How a view is computed, and what of it is shared, as it was a second ago."""
 
     text: str
     tree: dict[str, Any]
     in_postgres: list[str]
+    shared: list[SharedPartModel] = []
 
 
 class Health(BaseModel):

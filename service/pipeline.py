@@ -250,6 +250,7 @@ class Pipeline:
         self._metrics.source_position = self._feed.received_position
         self._metrics.sink_stalled_s = self._writer.stalled_s
         self._tell_stall(is_stalled=self._writer.stalled_s > STALLED_S)
+        self._metrics.parts_shared(self._engine.shared_parts())
         self._desk.report(self._builds)
         self._metrics.write()
 

@@ -109,6 +109,12 @@ class _Parts:
             self._parts = [_Part.together(self._parts)]
         return self._parts[0] if self._parts else None
 
+    def size(self) -> tuple[int, int]:
+        """(rows, bytes)."""
+        columns = [c for part in self._parts for c in part.columns]
+        totals = sum(part.totals.nbytes for part in self._parts)
+        return sum(map(len, self._parts)), sum(c.nbytes() for c in columns) + totals
+
     def count(self) -> int:
         """How many rows there are."""
         whole = self.whole()
@@ -153,6 +159,10 @@ class MemoryArrangement:
             for start in range(0, len(delta), _SCAN_ROWS):
                 yield delta.slice(start, min(start + _SCAN_ROWS, len(delta)))
 
+    def size(self) -> tuple[int, int]:
+        """(rows, bytes)."""
+        return self._parts.size()
+
     def row_count(self) -> int:
         """How many distinct rows are kept."""
         return self._parts.count()
@@ -188,6 +198,10 @@ class MemorySums:
                 keys = tuple(c.slice(start, stop) for c in whole.columns)
                 yield keys, np.ascontiguousarray(whole.totals[:, start:stop])
 
+    def size(self) -> tuple[int, int]:
+        """(keys, bytes)."""
+        return self._parts.size()
+
     def key_count(self) -> int:
         """How many keys are kept."""
         return self._parts.count()
@@ -222,6 +236,12 @@ class MemoryStore:
         for kept in (self._arrangements, self._sums):
             for name in [name for name in kept if name.startswith(prefix)]:
                 del kept[name]
+
+    def size(self, prefix: str) -> tuple[int, int]:
+        """(rows, bytes) of the arrangements whose name starts with prefix."""
+        kept = [*self._arrangements.items(), *self._sums.items()]
+        sizes = [state.size() for name, state in kept if name.startswith(prefix)]
+        return sum(rows for rows, _ in sizes), sum(size for _, size in sizes)
 
     def put(self, key: str, value: bytes | None) -> None:
         """Set (None: remove) a named value."""

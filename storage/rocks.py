@@ -189,6 +189,11 @@ class RocksStore:
             self._writes.put(_SPEC + name.encode(), None)
             del self._specs[name]
 
+    def size(self, prefix: str) -> tuple[int, int]:
+        """(rows, bytes) of the open arrangements whose name starts with prefix: about."""
+        found = [runs.size() for name, (_, runs) in self._open.items() if name.startswith(prefix)]
+        return sum(rows for rows, _ in found), sum(size for _, size in found)
+
     def put(self, key: str, value: bytes | None) -> None:
         """Set (None: remove) a named value; part of the open epoch, visible to get at once."""
         self._writes.put(_VALUE + key.encode(), value)

@@ -143,6 +143,13 @@ class Store(Protocol):
         """Remove every arrangement whose name starts with prefix; part of the open epoch."""
         ...
 
+    def size(self, prefix: str) -> tuple[int, int]:
+        """(rows, bytes) of the arrangements whose name starts with prefix: about, for people.
+
+        Rows that were taken back may count until they are merged away.
+        """
+        ...
+
     def put(self, key: str, value: bytes | None) -> None:
         """Set (None: remove) a named value; part of the open epoch, visible to get at once."""
         ...
