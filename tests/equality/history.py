@@ -118,6 +118,7 @@ def run_history(
     store: Store,
     history: History,
     queries: Queries | Callable[[Any], Queries] | None = None,
+    maintained: type[Maintained] = Maintained,
 ) -> Outcome:
     """Play a history in an empty database and compare after every transaction or batch.
 
@@ -136,23 +137,23 @@ def run_history(
     plans = planned.plans
     assert MARKER in plans, planned
     asked = {name: query for name, query in chosen.items() if name in plans}
-    maintained = Maintained(database, plans, store)
-    maintained.faults += [Fault(name, 0, what) for name, what in planned.broken.items()]
+    views = maintained(database, plans, store)
+    views.faults += [Fault(name, 0, what) for name, what in planned.broken.items()]
     try:
-        _check_columns(connection, maintained, asked)
-        _compare(connection, maintained, outcome, asked)
+        _check_columns(connection, views, asked)
+        _compare(connection, views, outcome, asked)
         following = history.following()
         for _ in range(history.singles):
             if history.restarts:
-                maintained.restart()
-            _advance(connection, maintained, outcome, list(islice(following, 1)))
-            _compare(connection, maintained, outcome, asked)
+                views.restart()
+            _advance(connection, views, outcome, list(islice(following, 1)))
+            _compare(connection, views, outcome, asked)
         for _ in range(history.batches):
-            _advance(connection, maintained, outcome, list(islice(following, history.batch)))
-            _compare(connection, maintained, outcome, asked)
+            _advance(connection, views, outcome, list(islice(following, history.batch)))
+            _compare(connection, views, outcome, asked)
     finally:
-        outcome.faults = maintained.faults
-        maintained.close()
+        outcome.faults = views.faults
+        views.close()
         connection.close()
     return outcome
 
