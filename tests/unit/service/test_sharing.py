@@ -1,0 +1,243 @@
+"""Oracle: small plans whose rows are known by heart; what is stored, by the names in the store."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from connectors.sink import SinkTable
+from connectors.source import SourceBatch
+from dataflow.changes import Changes
+from dataflow.delta import Column, Delta
+from dataflow.errors import ViewError
+from dataflow.expressions.evaluator import NoEvaluator
+from dataflow.expressions.ir import Call, ColumnRef, InPostgres, Literal
+from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
+from dataflow.shared import LiveNode
+from dataflow.sql.likeness import likenesses, repeatable
+from dataflow.sql.plan import (
+    Aggregate,
+    AggregateCall,
+    Distinct,
+    Filter,
+    Plan,
+    Project,
+    Remember,
+    Scan,
+    ViewPlan,
+)
+from dataflow.types import BOOL, INT4, INT8, TEXT
+from service.engine import Engine, View, ViewDefinition
+from service.reads import widened
+from storage.memory import MemoryStore
+
+T = Relation(
+    RelationName("s", "public", "t"),
+    9,
+    (Field("id", INT4, False), Field("a", INT4), Field("b", INT4), Field("c", TEXT)),
+    key=(0,),
+)
+
+
+def scan(*columns: int, of: Relation = T) -> Scan:
+    return Scan(of, columns, tuple(of.fields[c] for c in columns))
+
+
+def counted(plan: Plan, name: str = "n") -> Plan:
+    """Rows by the first column."""
+    field = Field(name, INT8, False)
+    call = AggregateCall("count", None, False, None, field)
+    first = ColumnRef(0, plan.fields[0].type, plan.fields[0].name)
+    return Aggregate(plan, (first,), (call,), (plan.fields[0], field))
+
+
+def positive(plan: Plan) -> Plan:
+    condition = Call(">", (ColumnRef(0, INT4), Literal("0", INT4)), BOOL)
+    return Filter(plan, condition)
+
+
+def definition(name: str, plan: Plan) -> ViewDefinition:
+    return ViewDefinition(name, SinkTable("public", name, plan.fields, ()), "", ViewPlan(plan, ()))
+
+
+def build(store: MemoryStore, name: str, plan: Plan, engine: Engine | None = None) -> View:
+    """A view of an empty table, which keeps what others of the engine read too."""
+    made = definition(name, plan)
+    live = [r for d in engine.views.values() for r in d.reads()] if engine else []
+    view = View(made, store, NoEvaluator(), widened(made.reads(), live))
+    view.dataflow.seed()
+    return view
+
+
+def engine_of(store: MemoryStore, **plans: Plan) -> Engine:
+    engine = Engine(store, NoEvaluator(), "source")
+    for name, plan in plans.items():
+        engine.add(build(store, name, plan, engine))
+    return engine
+
+
+def inserts(*rows: tuple) -> SourceBatch:
+    columns = tuple(
+        Column.of(f.type.physical, [row[i] for row in rows]) for i, f in enumerate(T.fields)
+    )
+    kinds = Column.of("i", [Changes.INSERT] * len(rows)).values.astype("uint8")
+    return SourceBatch(1, [Changes(T, kinds, columns)], 1, len(rows))
+
+
+def answers(engine: Engine, batch: SourceBatch) -> dict[str, list]:
+    return {t.name: sorted(delta.rows()) for t, delta in engine.step(batch).deltas}
+
+
+def names(store: MemoryStore) -> list[str]:
+    return sorted([*store._arrangements, *store._sums])
+
+
+def name_of(view: str) -> RelationName:
+    return RelationName(VIEW_SOURCE, "public", view)
+
+
+class Failing:
+    """An operator that cannot go on."""
+
+    def step(self, *inputs: Delta) -> Delta:
+        raise ViewError("view.recursion_too_large", "too large")
+
+
+def nodes_of(engine: Engine, view: str) -> Sequence[LiveNode]:
+    return engine.dataflow.views[name_of(view)].nodes
+
+
+def test_equal_views_are_kept_once_and_freed_last() -> None:
+    store = MemoryStore()
+    engine = engine_of(store, one=counted(scan(1)), two=counted(scan(1), "how_many"))
+    assert nodes_of(engine, "one") == nodes_of(engine, "two")
+    kept = names(store)
+    assert all(name.startswith("vone/") for name in kept)
+    assert answers(engine, inserts((1, 7, 0, b""))) == {"one": [((7, 1), 1)], "two": [((7, 1), 1)]}
+    engine.remove(name_of("one"))
+    assert names(store) == kept
+    engine = Engine(store, NoEvaluator(), "source")
+    assert answers(engine, inserts((2, 7, 0, b""))) == {"two": [((7, 1), -1), ((7, 2), 1)]}
+    engine.remove(name_of("two"))
+    assert names(store) == []
+
+
+def test_state_of_before_is_opened_as_if_views_joined_one_by_one() -> None:
+    store = MemoryStore()
+    for number, name in enumerate(("one", "two")):
+        view = build(store, name, counted(scan(1)))
+        view.step(view.resolve(inserts((1, 7, 0, b"")).changes))
+        store.put(f"view/{number:020d}/{name}", pickle.dumps(view.definition))
+    assert any(name.startswith("vtwo/") for name in names(store))
+    engine = Engine(store, NoEvaluator(), "source")
+    assert not any(name.startswith("vtwo/") for name in names(store))
+    found = answers(engine, inserts((2, 7, 0, b"")))
+    assert found == {name: [((7, 1), -1), ((7, 2), 1)] for name in ("one", "two")}
+    again = Engine(store, NoEvaluator(), "source")
+    assert nodes_of(again, "two")[-1].home == nodes_of(again, "one")[-1].home
+
+
+def test_a_failure_takes_the_views_that_read_the_node_and_no_others() -> None:
+    store = MemoryStore()
+    common = counted(positive(scan(1)))
+    fields = common.fields
+    above = Relation(name_of("one"), 0, fields)
+    engine = engine_of(
+        store,
+        one=common,
+        two=Distinct(common),
+        other=counted(scan(1)),
+        child=Distinct(scan(0, 1, of=above)),
+    )
+    (shared,) = [n for n in nodes_of(engine, "two") if len(n.names) == 2 and "aggr" in str(n.home)]
+    shared.operator = Failing()
+    for batch in (inserts((1, 7, 0, b"")), inserts((2, 7, 0, b""))):
+        assert list(answers(engine, batch)) == ["other"]
+        failed = [error.relation for error in engine.refused()]
+        assert failed == [name_of("one"), name_of("two")]
+    for name in ("child", "one", "two"):
+        engine.remove(name_of(name))
+    assert answers(engine, inserts((3, 7, 0, b""))) == {"other": [((7, 2), -1), ((7, 3), 1)]}
+    assert {name.split("/")[1] for name in names(store)} == {"01.aggregate", "table s.public.t"}
+
+
+def test_a_table_is_kept_once_with_all_columns_and_forgets_those_that_nobody_reads() -> None:
+    store = MemoryStore()
+    engine = engine_of(store, one=counted(scan(1)), two=counted(scan(2)))
+    (home,) = engine.dataflow.tables.homes
+    assert (home.scope, home.columns, home.dead) == ("vtwo", (0, 1, 2), frozenset())
+    answers(engine, inserts((1, 7, 8, b"")))
+    engine.remove(name_of("two"))
+    (home,) = engine.dataflow.tables.homes
+    assert home.dead == {"b"}
+    engine.add(build(store, "three", counted(scan(2)), engine))
+    assert len(engine.dataflow.tables.homes) == 1, "the new table has every column"
+    assert engine.dataflow.tables.homes[0].scope == "vthree"
+
+
+def test_tables_that_cannot_be_one_stay_until_one_has_all_columns() -> None:
+    store = MemoryStore()
+    engine = Engine(store, NoEvaluator(), "source")
+    for name, column in (("one", 1), ("two", 2)):
+        engine.add(build(store, name, counted(scan(column))))
+    assert [h.columns for h in engine.dataflow.tables.homes] == [(0, 1), (0, 2)]
+    engine.add(build(store, "three", counted(scan(3)), engine))
+    assert [h.columns for h in engine.dataflow.tables.homes] == [(0, 1, 2, 3)]
+    found = answers(engine, inserts((1, 7, 8, b"x")))
+    assert found == {"one": [((7, 1), 1)], "two": [((8, 1), 1)], "three": [((b"x", 1), 1)]}
+
+
+def test_a_view_that_is_built_again_gets_a_scope_that_is_free() -> None:
+    store = MemoryStore()
+    engine = engine_of(store, one=counted(scan(1)), two=counted(scan(1)))
+    first = engine.views[name_of("one")]
+    engine.remove(name_of("one"))
+    again = engine.in_free_scope(first)
+    assert (first.scope, again.scope) == ("vone", "vone.1")
+    assert engine.in_free_scope(definition("new", scan(1))).scope == "vnew"
+
+
+def test_error_rows_go_to_every_view_under_its_own_name_for_the_node() -> None:
+    store = MemoryStore()
+    ratio = Call("/", (Literal("1", INT4), ColumnRef(0, INT4)), INT4)
+    divided = Project(scan(1), (ratio,), (Field("r", INT4),))
+    engine = engine_of(store, one=divided, two=Distinct(counted(divided)))
+    epoch = engine.step(inserts((1, 0, 0, b"")))
+    assert epoch.errors is not None
+    found = [(row[0], row[1], row[2], weight) for row, weight in epoch.errors.rows()]
+    project = [(b"public." + view, b"01.project", b"22012", 1) for view in (b"one", b"two")]
+    assert sorted(found) == project
+
+
+def test_likeness_is_of_work_not_of_names() -> None:
+    def likeness(plan: Plan) -> Plan:
+        return likenesses(plan)[id(plan)]
+
+    newer = replace(T, fields=(T.fields[1], T.fields[0], *T.fields[2:]), row_estimate=50, key=(1,))
+    assert likeness(counted(scan(1))) == likeness(counted(scan(0, of=newer), "other"))
+    assert likeness(counted(scan(1))) != likeness(counted(scan(2)))
+    assert likeness(scan(1)) != likeness(scan(1, of=replace(T, oid=10)))
+    assert likeness(scan(1)) != likeness(scan(1, of=replace(T, is_full=True)))
+    assert likeness(positive(scan(1))) != likeness(scan(1))
+
+
+def test_what_a_stable_function_said_is_not_shared() -> None:
+    said = InPostgres("f($1)", (ColumnRef(0, INT4),), INT4, is_stable=True)
+    kept = Remember(scan(1), (said,), (T.fields[1], Field("f", INT4)))
+    plan = counted(kept)
+    assert repeatable(plan) == {id(kept.input)}
+    store = MemoryStore()
+    engine = engine_of(store, one=plan, two=plan)
+    both = zip(nodes_of(engine, "one"), nodes_of(engine, "two"), strict=True)
+    assert [one is two for one, two in both] == [True, False, False, False]
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_widened_takes_what_others_read_of_the_same_table(is_full: bool) -> None:
+    own = replace(T, is_full=is_full)
+    changed = replace(own, fields=(*own.fields[:3], Field("c", INT4)))
+    others = [(own, (0, 2)), (changed, (3,)), (replace(own, is_full=not is_full), (3,))]
+    assert widened([(own, (1,))], others) == {T.name: (0, 1, 2)}
