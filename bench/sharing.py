@@ -242,7 +242,7 @@ def measure(orders: int, plans: Sequence[ViewPlan]) -> Result:
         costs = [
             Cost(
                 views,
-                way.store.size("")[1],
+                sum(way.store.size(name)[1] for name in way.store.names()),
                 spent_s,
                 {size: percentile(found, 0.5) for size, found in spent.items()},
             )

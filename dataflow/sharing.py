@@ -36,27 +36,47 @@ def shared_parts(dataflow: SharedDataflow, store: Store) -> list[SharedPart]:
     """The tables that several views read; then, inputs first, their nodes that keep state, and
     those at which the views part."""
     nodes = {node.number: node for view in dataflow.views.values() for node in view.nodes}
-    parts = [_table(table, nodes, store) for table in dataflow.tables.tables]
-    parts += [_node(node, store) for _, node in sorted(nodes.items())]
+    sizes = _Sizes(store)
+    parts = [_table(table, nodes, sizes) for table in dataflow.tables.tables]
+    parts += [_node(node, sizes) for _, node in sorted(nodes.items())]
     return [part for part in parts if part is not None]
 
 
-def _table(table: LiveTable, nodes: dict[int, LiveNode], store: Store) -> SharedPart | None:
+class _Sizes:
+    """Rows and bytes under "<scope>/<node>/"."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._names: dict[str, list[str]] = {}
+        for name in store.names():
+            self._names.setdefault(_owner(name), []).append(name)
+
+    def of(self, prefix: str) -> tuple[int, int]:
+        """(rows, bytes), about."""
+        found = [self._store.size(name) for name in self._names.get(_owner(prefix), ())]
+        return sum(rows for rows, _ in found), sum(size for _, size in found)
+
+
+def _owner(name: str) -> str:
+    return "/".join(name.split("/", 2)[:2])
+
+
+def _table(table: LiveTable, nodes: dict[int, LiveNode], sizes: _Sizes) -> SharedPart | None:
     scans = [nodes[number] for number in table.scans]
     views = _together(view for scan in scans for view in scan.names)
     if len(views) < 2:
         return None
-    rows, size = store.size(table.home.prefix)
     columns = ", ".join(table.home.kept())
+    what = f"rows of {table.home.relation.name} ({columns})"
     counts = (sum(scan.rows_in for scan in scans), sum(scan.rows_out for scan in scans))
-    return SharedPart(f"rows of {table.home.relation.name} ({columns})", views, rows, size, *counts)
+    return SharedPart(what, views, *sizes.of(table.home.prefix), *counts)
 
 
-def _node(node: LiveNode, store: Store) -> SharedPart | None:
+def _node(node: LiveNode, sizes: _Sizes) -> SharedPart | None:
     views = _together(node.names)
     if len(views) < 2 or node.home is None:
         return None
-    rows, size = store.size(node.home.prefix)
+    rows, size = sizes.of(node.home.prefix)
     is_last = all(len(reader.names) < len(views) for reader in node.readers)
     if not rows and not is_last:
         return None

@@ -123,7 +123,8 @@ class WaitAnswer(BaseModel):
 class SharedPartModel(BaseModel):
     """A part of a view that other views read too: computed and kept once, not once for each.
 
-    rows, bytes: about what is kept. saved_bytes: about what else would be kept twice, or more.
+    rows, bytes: about what is kept, without texts. saved_bytes: about what else would be kept
+    again.
     rows_in, rows_out: that passed it since the pipeline's start.
     """
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from storage import kernels
 from storage.delta import Column, Delta, equal_rows, hash_columns, row_hashes
+from storage.layout import Layout
 from storage.store import (
     ArrangementSpec,
     BulkFile,
@@ -109,12 +110,6 @@ class _Parts:
             self._parts = [_Part.together(self._parts)]
         return self._parts[0] if self._parts else None
 
-    def size(self) -> tuple[int, int]:
-        """(rows, bytes)."""
-        columns = [c for part in self._parts for c in part.columns]
-        totals = sum(part.totals.nbytes for part in self._parts)
-        return sum(map(len, self._parts)), sum(c.nbytes() for c in columns) + totals
-
     def count(self) -> int:
         """How many rows there are."""
         whole = self.whole()
@@ -159,10 +154,6 @@ class MemoryArrangement:
             for start in range(0, len(delta), _SCAN_ROWS):
                 yield delta.slice(start, min(start + _SCAN_ROWS, len(delta)))
 
-    def size(self) -> tuple[int, int]:
-        """(rows, bytes)."""
-        return self._parts.size()
-
     def row_count(self) -> int:
         """How many distinct rows are kept."""
         return self._parts.count()
@@ -197,10 +188,6 @@ class MemorySums:
                 stop = min(start + _SCAN_ROWS, len(whole))
                 keys = tuple(c.slice(start, stop) for c in whole.columns)
                 yield keys, np.ascontiguousarray(whole.totals[:, start:stop])
-
-    def size(self) -> tuple[int, int]:
-        """(keys, bytes)."""
-        return self._parts.size()
 
     def key_count(self) -> int:
         """How many keys are kept."""
@@ -237,11 +224,17 @@ class MemoryStore:
             for name in [name for name in kept if name.startswith(prefix)]:
                 del kept[name]
 
-    def size(self, prefix: str) -> tuple[int, int]:
-        """(rows, bytes) of the arrangements whose name starts with prefix."""
-        kept = [*self._arrangements.items(), *self._sums.items()]
-        sizes = [state.size() for name, state in kept if name.startswith(prefix)]
-        return sum(rows for rows, _ in sizes), sum(size for _, size in sizes)
+    def names(self) -> list[str]:
+        """The names of all arrangements and sums."""
+        return [*self._arrangements, *self._sums]
+
+    def size(self, name: str) -> tuple[int, int]:
+        """(rows, bytes) of an arrangement or sums."""
+        state = self._arrangements.get(name) or self._sums.get(name)
+        if state is None:
+            return 0, 0
+        rows = state.row_count() if isinstance(state, MemoryArrangement) else state.key_count()
+        return rows, rows * Layout.of(state.spec).row_bytes
 
     def put(self, key: str, value: bytes | None) -> None:
         """Set (None: remove) a named value."""

@@ -189,10 +189,17 @@ class RocksStore:
             self._writes.put(_SPEC + name.encode(), None)
             del self._specs[name]
 
-    def size(self, prefix: str) -> tuple[int, int]:
-        """(rows, bytes) of the open arrangements whose name starts with prefix: about."""
-        found = [runs.size() for name, (_, runs) in self._open.items() if name.startswith(prefix)]
-        return sum(rows for rows, _ in found), sum(size for _, size in found)
+    def names(self) -> list[str]:
+        """The names of all arrangements and sums, open or not."""
+        return list(self._specs)
+
+    def size(self, name: str) -> tuple[int, int]:
+        """About (rows, bytes) of an arrangement or sums that is open; see the contract."""
+        if name not in self._open:
+            return 0, 0
+        runs = self._open[name][1]
+        rows = sum(runs.run_rows())
+        return rows, rows * runs.layout.row_bytes
 
     def put(self, key: str, value: bytes | None) -> None:
         """Set (None: remove) a named value; part of the open epoch, visible to get at once."""

@@ -108,15 +108,6 @@ class RunSet:
         rows = len(self._merged([*segments, *memory], window).hits)
         return int(rows / (int(window[2]) / 2**64)) if window[4] and window[2] else rows
 
-    def size(self) -> tuple[int, int]:
-        """(entries, bytes) of all runs, judged from the pages that are in memory."""
-        runs = self._table.runs
-        pages = [len(b) for run in runs for b in run.buffers[:_PAGES_AT_ONCE] if b]
-        stored = sum(run.rows for run in runs) * self.layout.row_bytes
-        if pages:
-            stored = sum(len(run.numbers) for run in runs) * sum(pages) // len(pages)
-        return sum(self.run_rows()), sum(len(page.sealed) for page in self._memory) + stored
-
     def is_empty(self) -> bool:
         """Whether no row was ever put here, or all were merged away."""
         return not self._table.runs and not self._memory

@@ -143,11 +143,13 @@ class Store(Protocol):
         """Remove every arrangement whose name starts with prefix; part of the open epoch."""
         ...
 
-    def size(self, prefix: str) -> tuple[int, int]:
-        """(rows, bytes) of the arrangements whose name starts with prefix: about, for people.
+    def names(self) -> list[str]:
+        """The names of all arrangements and sums."""
+        ...
 
-        Rows that were taken back may count until they are merged away.
-        """
+    def size(self, name: str) -> tuple[int, int]:
+        """About (rows, bytes) of an arrangement or sums, for people: byte strings are left out,
+        and rows that were taken back may count until they are merged away."""
         ...
 
     def put(self, key: str, value: bytes | None) -> None:

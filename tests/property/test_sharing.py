@@ -222,7 +222,7 @@ class Run:
         prefixes = {h.prefix for v in dataflow.views.values() for h in v.homes if h}
         prefixes |= {home.prefix for home in dataflow.tables.homes}
         prefixes |= {view.definition.scope + "/" for view in self.builds.values()}
-        names = names_in(self.store)
+        names = self.store.names()
         assert not [n for n in names if not n.startswith(tuple(prefixes))]
         nodes = [node for v in dataflow.views.values() for node in v.nodes]
         self.shared_most = max(self.shared_most, len(nodes) - len(set(nodes)))
@@ -264,14 +264,6 @@ def renamed(plan: Plan, number: int) -> Plan:
     return Project(plan, refs(plan), fields)
 
 
-def names_in(store: Store) -> list[str]:
-    """The names of all arrangements and sums of a store."""
-    if isinstance(store, RocksStore):
-        return list(store._specs)
-    assert isinstance(store, MemoryStore)
-    return [*store._arrangements, *store._sums]
-
-
 def check(reopen: Callable[[Store | None], Store], name: str, seeds: Iterable[int]) -> int:
     shared = 0
     for seed in seeds:
@@ -284,7 +276,7 @@ def check(reopen: Callable[[Store | None], Store], name: str, seeds: Iterable[in
             for build in list(run.builds):
                 run.forget(build)
             run.store.commit()
-            assert names_in(run.store) == []
+            assert run.store.names() == []
         except Exception as error:
             repeat = f"TIDEMARK_SEED={seed} pytest tests/property/test_sharing.py -k {name}"
             raise AssertionError(f"seed {seed}: {error}\n{repeat}") from error

@@ -92,7 +92,7 @@ def answers(engine: Engine, batch: SourceBatch) -> dict[str, list]:
 
 
 def names(store: MemoryStore) -> list[str]:
-    return sorted([*store._arrangements, *store._sums])
+    return sorted(store.names())
 
 
 def name_of(view: str) -> RelationName:
@@ -210,6 +210,22 @@ def test_error_rows_go_to_every_view_under_its_own_name_for_the_node() -> None:
     found = [(row[0], row[1], row[2], weight) for row, weight in epoch.errors.rows()]
     project = [(b"public." + view, b"01.project", b"22012", 1) for view in (b"one", b"two")]
     assert sorted(found) == project
+
+
+def test_what_is_shared_is_told_with_its_size() -> None:
+    common = counted(positive(scan(1)))
+    engine = engine_of(MemoryStore(), one=common, two=Distinct(common), other=counted(scan(2)))
+    answers(engine, inserts((1, 7, 0, b""), (2, 7, 0, b""), (3, 8, 1, b"")))
+    one, two, other = (name_of(n) for n in ("one", "two", "other"))
+    found = [(p.what, p.views, p.rows, p.rows_in, p.rows_out) for p in engine.shared_parts()]
+    assert found == [
+        ("rows of public.t (id, a, b)", (one, two, other), 3, 6, 4),
+        ("aggregate by (a): count(*)", (one, two), 2, 2, 2),
+    ]
+    assert all(part.bytes >= 8 * part.rows for part in engine.shared_parts())
+    engine.remove(one)
+    engine.remove(other)
+    assert engine.shared_parts() == []
 
 
 def test_likeness_is_of_work_not_of_names() -> None:
