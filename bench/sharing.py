@@ -32,7 +32,6 @@ from dataflow.schema import Relation
 from dataflow.sql.plan import ViewPlan, scans_of
 from dataflow.sql.planner import plan_view
 from service.engine import Engine, View, ViewDefinition
-from service.reads import widened
 from storage.rocks import RocksStore
 
 SOURCE = "source"
@@ -160,7 +159,7 @@ class Together:
         for number, plan in enumerate(plans):
             definition = definition_of(number, plan)
             read = [r for d in self.engine.views.values() for r in d.reads()]
-            kept = widened(definition.reads(), read)
+            kept = self.engine.columns_to_keep(definition, read)
             view = View(definition, self.store, NoEvaluator(), kept)
             load(view, shop)
             self.engine.add(view)

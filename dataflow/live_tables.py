@@ -100,6 +100,10 @@ class LiveTables:
         """Take in a table that stands where the others stand; `settle` tells whether it stays."""
         self._tables.append(LiveTable(home, self._store))
 
+    def has(self, relation: Relation, columns: Sequence[int]) -> bool:
+        """Whether one of them has these columns of a relation."""
+        return any(_covers(table.home, relation, columns) for table in self._tables)
+
     def read(self, number: int, plan: Scan) -> None:
         """Serve a scan, from the next `settle` on."""
         self._scans[number] = plan
@@ -122,7 +126,7 @@ class LiveTables:
         for table in kept:
             table.scans = {}
         for number, plan in scans.items():
-            table = next((t for t in kept if _covers(t.home, plan)), None)
+            table = next((t for t in kept if _serves(t.home, plan)), None)
             if table is None:
                 raise InvariantError("state.table_missing", f'no rows of "{name}" are kept')
             table.scans[number] = TableScan.of_table(plan, table.home)
@@ -161,22 +165,27 @@ def _needed(tables: Sequence[LiveTable], scans: Sequence[Scan]) -> list[LiveTabl
     if not scans:
         return []
     for table in tables:
-        if all(_covers(table.home, plan) for plan in scans):
+        if all(_serves(table.home, plan) for plan in scans):
             return [table]
     kept = list(tables)
     for table in tables:
         others = [t for t in kept if t is not table]
-        if all(any(_covers(t.home, plan) for t in others) for plan in scans):
+        if all(any(_serves(t.home, plan) for t in others) for plan in scans):
             kept = others
     return kept
 
 
-def _covers(home: TableHome, plan: Scan) -> bool:
-    """Whether a scan can be read through a table; views may know the table at different times."""
-    if not is_one_table(home.relation, plan.relation):
+def _serves(home: TableHome, plan: Scan) -> bool:
+    """Whether a scan can be read through a table."""
+    return _covers(home, plan.relation, plan.columns)
+
+
+def _covers(home: TableHome, relation: Relation, columns: Sequence[int]) -> bool:
+    """Whether a table has these columns; views may know it at different times."""
+    if not is_one_table(home.relation, relation):
         return False
     kept = home.kept()
-    fields = (plan.relation.fields[c] for c in plan.columns)
+    fields = (relation.fields[c] for c in columns)
     return all(kept.get(f.name) == f.type for f in fields)
 
 

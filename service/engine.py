@@ -33,6 +33,7 @@ from dataflow.sql.plan import ViewPlan, scans_of
 from service.gathered import Gathered, added_up
 from service.outbox import Outbox
 from service.pace import Pace
+from service.reads import Read, widened
 from storage.store import Store
 
 _PROGRESS = "progress"
@@ -256,6 +257,15 @@ class Engine:
             if key.endswith("/" + definition.identity):
                 self.store.put(key, None)
         self._drop(self.dataflow.remove(name))
+
+    def columns_to_keep(
+        self, definition: ViewDefinition, others: Iterable[Read]
+    ) -> dict[RelationName, tuple[int, ...]]:
+        """What a build keeps of each base relation: what others read too, where no live table
+        has what the view itself reads."""
+        own = definition.reads()
+        new = [read for read in own if not self.dataflow.tables.has(*read)]
+        return {relation.name: columns for relation, columns in own} | widened(new, others)
 
     def in_free_scope(self, definition: ViewDefinition) -> ViewDefinition:
         """The definition with a scope in which no live view's state lies."""

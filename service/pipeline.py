@@ -30,7 +30,6 @@ from service.feed import Feed
 from service.log import log
 from service.metrics import PipelineMetrics
 from service.parts import Parts
-from service.reads import widened
 from service.recovery import recover
 from service.settings import Settings
 from service.writer import SinkWriter
@@ -332,7 +331,7 @@ class Pipeline:
                 )
         source.watch(list(definition.relations()))
         parts = self._parts.build(definition, row.options.get("backfill", "auto"))
-        columns = widened(definition.reads(), self._failures.reads())
+        columns = self._engine.columns_to_keep(definition, self._failures.reads())
         folder = self._settings.state / "builds"
         build = ViewBuild(definition, self._store, folder, parts, columns)
         self._builds[definition.identity] = build

@@ -24,7 +24,6 @@ from dataflow.schema import Relation
 from dataflow.sql.plan import Distinct, Plan, Project, Scan, UnionAll, ViewPlan
 from dataflow.sql.walk import refs
 from service.engine import Engine, View, ViewDefinition
-from service.reads import widened
 from storage.memory import MemoryStore
 from storage.pages import Tuning
 from storage.rocks import RocksStore
@@ -114,7 +113,7 @@ class Run:
         definition = ViewDefinition(name, table, "", ViewPlan(plan, ()))
         live = [read for d in self.engine.views.values() for read in d.reads()]
         live += [read for v in self.builds.values() for read in v.definition.reads()]
-        kept = widened(definition.reads(), live)
+        kept = self.engine.columns_to_keep(definition, live)
         view = View(definition, self.store, NoEvaluator(), kept)
         alone = self.alone[name] = Alone.made(definition)
         outputs = [view.dataflow.seed(), *load(view, self.tables)]

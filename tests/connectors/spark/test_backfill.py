@@ -32,7 +32,7 @@ from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
 from dataflow.graph import ViewDataflow, needed_columns
 from dataflow.operators.table import TableState
-from dataflow.schema import Relation
+from dataflow.schema import Relation, RelationName
 from dataflow.sql.lower import lower
 from dataflow.sql.plan import Plan, scans_of
 from storage.memory import MemoryStore
@@ -65,13 +65,20 @@ def relations_of(plan: Plan) -> list[Relation]:
     return list({scan.relation.name: scan.relation for scan in scans_of(plan)}.values())
 
 
-def parts_of(plan: Plan) -> dict:
-    needed = needed_columns(lower(plan))
+def kept_of(plan: Plan, *, is_wide: bool = False) -> dict[RelationName, tuple[int, ...]]:
+    """The columns that are kept of each relation: needed ones; or all, for other views to read."""
+    if is_wide:
+        return {r.name: tuple(range(len(r.fields))) for r in relations_of(plan)}
+    return needed_columns(lower(plan))
+
+
+def parts_of(plan: Plan, *, is_wide: bool = False) -> dict:
+    kept = kept_of(plan, is_wide=is_wide)
     parts = {}
     for relation in relations_of(plan):
         ends = np.linspace(0, SIZES[relation.name], PARTS + 1, dtype=int).tolist()
         parts[relation.name] = [
-            DrawnPart(relation, needed[relation.name], range(a, b)) for a, b in pairwise(ends)
+            DrawnPart(relation, kept[relation.name], range(a, b)) for a, b in pairwise(ends)
         ]
     return parts
 
@@ -94,19 +101,22 @@ def run_spark(
 
 @dataclass
 class Running:
-    """A view's dataflow and tables over a store."""
+    """A view's dataflow and tables over a store; places: of what is needed in what is kept."""
 
     dataflow: ViewDataflow
     tables: dict
+    places: dict
     errors: ErrorRows
 
     @staticmethod
-    def over(plan: Plan, store: Store) -> Running:
+    def over(plan: Plan, store: Store, *, is_wide: bool = False) -> Running:
         errors = ErrorRows()
         dataflow = ViewDataflow(lower(plan), "v1", store, no_evaluator(), errors)
         needed = dataflow.needed_columns()
-        tables = {r.name: TableState(r, needed[r.name], store, "v1") for r in relations_of(plan)}
-        return Running(dataflow, tables, errors)
+        kept = kept_of(plan, is_wide=is_wide)
+        tables = {r.name: TableState(r, kept[r.name], store, "v1") for r in relations_of(plan)}
+        places = {name: [kept[name].index(c) for c in needed[name]] for name in tables}
+        return Running(dataflow, tables, places, errors)
 
     def load(self, plan: Plan) -> Delta:
         """The in-process road."""
@@ -119,7 +129,11 @@ class Running:
 
     def change(self, changes: list[Changes]) -> tuple[Counter, Counter]:
         """(delta, error rows) of one epoch."""
-        deltas = {c.relation.name: self.tables[c.relation.name].resolve(c) for c in changes}
+        deltas = {}
+        for change in changes:
+            name = change.relation.name
+            rows = self.tables[name].resolve(change)
+            deltas[name] = rows.project(self.places[name]).consolidate()
         return bag(self.dataflow.step(deltas)), bag(self.errors.take())
 
 
@@ -157,10 +171,10 @@ def living_rows(relation: Relation, parts: list[DrawnPart]) -> dict[int, tuple]:
     return dict(enumerate(row for share in rows for row in share))
 
 
-def run_here(plan: Plan, work_dir: Path, buckets: int) -> BackfillResult:
+def run_here(plan: Plan, work_dir: Path, buckets: int, *, is_wide: bool = False) -> BackfillResult:
     """All tasks of a backfill one after the other in this process, without a JVM."""
-    nodes, relations, parts = lower(plan), relations_of(plan), parts_of(plan)
-    columns = needed_columns(nodes)
+    nodes, relations = lower(plan), relations_of(plan)
+    parts, columns = parts_of(plan, is_wide=is_wide), kept_of(plan, is_wide=is_wide)
     tables = table_specs(columns, "v1", relations, parts)
     stages = cut(nodes, tables, node_specs(nodes, "v1", no_evaluator()), buckets)
     flat = tuple((name, part) for name, shares in parts.items() for part in shares)
@@ -180,7 +194,7 @@ def run_here(plan: Plan, work_dir: Path, buckets: int) -> BackfillResult:
     return gather(work_dir)
 
 
-def check(plan: Plan, result: BackfillResult, state: Path) -> None:
+def check(plan: Plan, result: BackfillResult, state: Path, *, is_wide: bool = False) -> None:
     """The result is that of the in-process road, and the view goes on alike from its state."""
     local = Running.over(plan, MemoryStore())
     wanted = bag(local.load(plan))
@@ -191,7 +205,7 @@ def check(plan: Plan, result: BackfillResult, state: Path) -> None:
     assert result.rows == sum(SIZES[r.name] for r in relations_of(plan))
 
     store = RocksStore(state)
-    ours = Running.over(plan, store)
+    ours = Running.over(plan, store, is_wide=is_wide)
     store.ingest(result.files)
     rng, parts = Random(5), parts_of(plan)
     living = {r.name: living_rows(r, parts[r.name]) for r in relations_of(plan)}
@@ -206,6 +220,12 @@ def check(plan: Plan, result: BackfillResult, state: Path) -> None:
 @pytest.mark.parametrize("name", PLANS)
 def test_tasks_give_the_same_view_and_state(name: str, buckets: int, tmp_path: Path) -> None:
     check(PLANS[name], run_here(PLANS[name], tmp_path / "work", buckets), tmp_path / "state")
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_tasks_keep_columns_that_other_views_read(name: str, tmp_path: Path) -> None:
+    result = run_here(PLANS[name], tmp_path / "work", 2, is_wide=True)
+    check(PLANS[name], result, tmp_path / "state", is_wide=True)
 
 
 def test_a_large_bucket_is_stepped_in_shares(

@@ -67,7 +67,8 @@ def build(store: MemoryStore, name: str, plan: Plan, engine: Engine | None = Non
     """A view of an empty table, which keeps what others of the engine read too."""
     made = definition(name, plan)
     live = [r for d in engine.views.values() for r in d.reads()] if engine else []
-    view = View(made, store, NoEvaluator(), widened(made.reads(), live))
+    kept = engine.columns_to_keep(made, live) if engine else None
+    view = View(made, store, NoEvaluator(), kept)
     view.dataflow.seed()
     return view
 
@@ -176,6 +177,16 @@ def test_a_table_is_kept_once_with_all_columns_and_forgets_those_that_nobody_rea
     engine.add(build(store, "three", counted(scan(2)), engine))
     assert len(engine.dataflow.tables.homes) == 1, "the new table has every column"
     assert engine.dataflow.tables.homes[0].scope == "vthree"
+
+
+def test_a_build_keeps_no_more_than_it_reads_where_a_live_table_has_that() -> None:
+    engine = engine_of(MemoryStore(), one=counted(scan(1)), two=counted(scan(2)))
+    read = [read for made in engine.views.values() for read in made.reads()]
+    kept = [
+        engine.columns_to_keep(definition("new", counted(scan(*columns))), read)[T.name]
+        for columns in ((1,), (2, 1), (3,))
+    ]
+    assert kept == [(0, 1), (0, 1, 2), (0, 1, 2, 3)]
 
 
 def test_tables_that_cannot_be_one_stay_until_one_has_all_columns() -> None:
