@@ -32,8 +32,8 @@ lint: setup
 bench: setup  ## ours beside its peers, written to bench/RESULTS.md; ONLY=w2r,flink for a part
 	@exec $(VENV)/python -m bench $(if $(ONLY),--only $(ONLY))
 
-torture: setup queries  ## kill -9 of pipeline and API at random moments, KILLS times, after `queries`
-	@TIDEMARK_TEST_KILLS=$(KILLS) exec $(VENV)/python -m pytest --timeout 0 tests/recovery
+torture: setup queries  ## kill -9 at random moments, KILLS times; 1M rows under --memory; after `queries`
+	@TIDEMARK_TEST_KILLS=$(KILLS) TIDEMARK_TEST_ROWS=1000000 exec $(VENV)/python -m pytest --timeout 0 tests/recovery
 
 queries: setup  ## QUERIES generated queries against PostgreSQL; TIDEMARK_TEST_SEED goes on with a run
 	@exec $(VENV)/python -m tests.equality.torture $(QUERIES)

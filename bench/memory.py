@@ -20,18 +20,9 @@ from typing import Any
 from bench.server import session
 from bench.service_run import ServiceRun, await_position
 from connectors.postgres.embedded import EmbeddedPostgres
+from tests.harness import fan_out
+from tests.harness.cgroup import MemoryCgroup
 
-TABLES = """
-CREATE TABLE owners (id int PRIMARY KEY, name text NOT NULL, grp int NOT NULL);
-CREATE TABLE things (id int PRIMARY KEY, owner int NOT NULL, amount int NOT NULL, note text);
-"""
-VIEWS = {
-    "joined": """SELECT t.id, t.amount, t.note, o.name, o.grp
-        FROM things t JOIN owners o ON o.id = t.owner""",
-    "totals": """SELECT o.grp, count(*) AS n, sum(t.amount) AS total
-        FROM things t JOIN owners o ON o.id = t.owner GROUP BY o.grp""",
-    "notes": "SELECT note, amount % 10 AS digit FROM things",
-}
 WAIT_S = 1800.0
 
 
@@ -55,39 +46,26 @@ class Result:
     is_equal: bool
 
 
-def run(load: Load, memory_mb: int, folder: Path) -> list[Result]:
-    """All steps on a server of their own."""
+def run(load: Load, memory_mb: int, folder: Path) -> tuple[list[Result], str]:
+    """All steps on a server of their own, and how the kernel has held to the cap."""
     with EmbeddedPostgres() as postgres, session(postgres.dsn) as cursor:
-        cursor.execute(TABLES)
-        cursor.execute(
-            "INSERT INTO owners SELECT i, 'owner ' || i, i %% 40 FROM generate_series(1, %s) i",
-            (max(load.rows // load.fan_out, load.owners),),
-        )
+        cursor.execute(fan_out.TABLES)
+        cursor.execute(fan_out.fill_owners(max(load.rows // load.fan_out, load.owners)))
         settings = {"TIDEMARK_MEMORY": str(memory_mb)}
-        with ServiceRun(postgres.dsn, folder, settings) as service:
-            for name, query in VIEWS.items():
+        with (
+            ServiceRun(postgres.dsn, folder, settings) as service,
+            MemoryCgroup(memory_mb) as limit,
+        ):
+            for name, query in fan_out.VIEWS.items():
                 service.create(name, query, "local")
+            is_limited = limit.add(service.pipeline_pid())
             results = [_result("idle", service, cursor, time.perf_counter())]
-            for step, statements in _steps(load).items():
+            for step, statement in fan_out.steps(load.rows, load.fan_out, load.owners).items():
                 started = time.perf_counter()
-                cursor.execute(statements)
+                cursor.execute(statement)
                 results.append(_result(step, service, cursor, started))
             results.append(_stalled(load, service, cursor, postgres.dsn))
-        return results
-
-
-def _steps(load: Load) -> dict[str, str]:
-    owners = max(load.rows // load.fan_out, 1)
-    return {
-        f"insert of {load.rows:,} rows in one transaction": (
-            f"INSERT INTO things SELECT i, i % {owners} + 1, i % 1000,"
-            f" repeat('n', i % 30) || i FROM generate_series(1, {load.rows}) i"
-        ),
-        f"update of {load.owners:,} owners of {load.fan_out:,} each": (
-            f"UPDATE owners SET name = name || '!', grp = grp + 1 WHERE id <= {load.owners}"
-        ),
-        f"delete of {load.rows // 2:,} rows": "DELETE FROM things WHERE id % 2 = 0",
-    }
+        return results, "by cgroup" if is_limited else limit.reason
 
 
 def _stalled(load: Load, service: ServiceRun, cursor: Any, dsn: str) -> Result:
@@ -97,11 +75,7 @@ def _stalled(load: Load, service: ServiceRun, cursor: Any, dsn: str) -> Result:
         started, number = time.perf_counter(), 0
         while time.perf_counter() - started < load.stall_s:
             number += 1
-            cursor.execute(
-                "INSERT INTO things SELECT 100000000 + %s * 1000 + i, i, i, repeat('s', 100)"
-                " FROM generate_series(1, 1000) i",
-                (number,),
-            )
+            cursor.execute(fan_out.insert_some(number))
         other.execute("COMMIT")
     step = f"sink stalled for {load.stall_s:.0f} s, {number:,} transactions of 1,000 rows"
     return _result(step, service, cursor, started)
@@ -113,13 +87,7 @@ def _result(step: str, service: ServiceRun, cursor: Any, started: float) -> Resu
     cursor.execute("SELECT pg_logical_emit_message(true, 'bench', '')")
     ended = await_position(cursor, position, WAIT_S)
     peak = service.pipeline_rss_mb()
-    is_equal = True
-    for name, query in VIEWS.items():
-        cursor.execute(
-            f"SELECT (SELECT count(*) FROM (({query}) EXCEPT ALL TABLE {name}) a)"
-            f" + (SELECT count(*) FROM (TABLE {name} EXCEPT ALL ({query})) b)"
-        )
-        is_equal &= cursor.fetchone()[0] == 0
+    is_equal = not any(fan_out.differences(cursor).values())
     return Result(step, round(ended - started, 1), round(peak, 1), is_equal)
 
 
@@ -134,9 +102,14 @@ def main() -> int:
     given = parser.parse_args()
     load = Load(given.rows, given.fan_out, given.owners, given.stall_s)
     with TemporaryDirectory(prefix="tidemark-bench-") as folder:
-        results = run(load, given.memory, Path(folder))
+        results, limit = run(load, given.memory, Path(folder))
     peak = max(r.peak_mb for r in results)
-    told = {"cap_mb": given.memory, "peak_rss_mb": peak, "steps": [asdict(r) for r in results]}
+    told = {
+        "cap_mb": given.memory,
+        "peak_rss_mb": peak,
+        "limit": limit,
+        "steps": [asdict(r) for r in results],
+    }
     sys.stdout.write(json.dumps(told, indent=2) + "\n")
     return 0 if peak <= given.memory and all(r.is_equal for r in results) else 1
 

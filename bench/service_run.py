@@ -96,6 +96,11 @@ class ServiceRun:
         pipeline = self._pipeline()
         return peak_rss_mb(pipeline.pid) if pipeline else 0.0
 
+    def pipeline_pid(self) -> int:
+        """The pipeline's process, 0 while there is none."""
+        pipeline = self._pipeline()
+        return pipeline.pid if pipeline else 0
+
     def pipeline_cpu_s(self) -> float:
         """CPU seconds of the pipeline's process so far."""
         pipeline = self._pipeline()

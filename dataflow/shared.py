@@ -102,7 +102,7 @@ class Stepped:
 class SharedDataflow:
     """The nodes of all live views over one store, views in the order in which they joined.
 
-    rows_made counts the rows of all nodes' deltas.
+    widest: rows of the largest delta of the last step.
     """
 
     def __init__(self, store: Store, evaluator: Evaluator) -> None:
@@ -115,7 +115,7 @@ class SharedDataflow:
         self._homes: dict[Home, LiveNode] = {}
         self._failures: dict[int, ViewError] = {}
         self._next = 0
-        self.rows_made = 0
+        self.widest = 0
 
     # --- views come and go ---------------------------------------------------------------------
 
@@ -214,6 +214,7 @@ class SharedDataflow:
         """
         deltas: dict[int, Delta] = {}
         queue = _Queue()
+        self.widest = 0
         for table, delta in self.tables.resolve(changes):
             for number, scan in table.scans.items():
                 node = self._nodes[number]
@@ -248,7 +249,7 @@ class SharedDataflow:
     def _pass_on(self, node: LiveNode, out: Delta, deltas: dict[int, Delta], queue: _Queue) -> None:
         if len(out):
             node.rows_out += len(out)
-            self.rows_made += len(out)
+            self.widest = max(self.widest, len(out))
             deltas[node.number] = out
             queue.push(node.readers)
 

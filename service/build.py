@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import sub
 from pathlib import Path
 
 from connectors.sink import Sink
@@ -163,10 +164,10 @@ class ViewBuild:
             inputs = view.resolve(changes)
             if not inputs:
                 continue
-            before = sum(view.dataflow.rows_out)
+            before = list(view.dataflow.rows_out)
             self.add(view.step(inputs))
-            made = sum(view.dataflow.rows_out) - before
-            self._pace.learn(sum(map(len, changes)), made)
+            made = max(map(sub, view.dataflow.rows_out, before))
+            self._pace.learn(changes, made)
             self._store.relieve()
 
     def add(self, output: Delta) -> None:

@@ -39,7 +39,8 @@ from storage.store import Store
 _PROGRESS = "progress"
 _VIEWS = "view/"
 EPOCH_BYTES = 64 << 20
-BYTES_A_ROW = 100
+# What a row takes while it is made: hits, columns, and both once more when it is consolidated.
+BYTES_A_ROW = 300
 _LAYOUT = "layout"
 
 
@@ -284,10 +285,8 @@ class Engine:
         failures: dict[RelationName, ViewError] = {}
         for chunk in batch.chunks():
             for changes in self._pace.slices(chunk):
-                before = self.dataflow.rows_made
                 self._step_slice(changes, gathered, failures)
-                made = self.dataflow.rows_made - before
-                self._pace.learn(sum(map(len, changes)), made)
+                self._pace.learn(changes, self.dataflow.widest)
                 self.store.relieve()
         for name, error in failures.items():
             if failures.keys().isdisjoint(self.views[name].parents()):

@@ -89,7 +89,7 @@ class Gathered:
                 yield part
             return
         self._spill()
-        for rows in self._segments:
+        for rows in self._joined_buckets():
             yield from self._bucket(rows)
 
     def close(self) -> None:
@@ -131,8 +131,20 @@ class Gathered:
             pickle.dump(rows, file, protocol=pickle.HIGHEST_PROTOCOL)
             self._segments[bucket].append((owner, start, file.tell() - start))
 
+    def _joined_buckets(self) -> Iterator[list[tuple[Owner, int, int]]]:
+        """Neighbouring buckets together, as many as make a part."""
+        most_bytes = self._budget_bytes // _PART_SHARE
+        waiting: list[tuple[Owner, int, int]] = []
+        for rows in self._segments:
+            if waiting and sum(size for _, _, size in (*waiting, *rows)) > most_bytes:
+                yield waiting
+                waiting = []
+            waiting = waiting + rows
+        if waiting:
+            yield waiting
+
     def _bucket(self, rows: Sequence[tuple[Owner, int, int]]) -> Iterator[SinkPart]:
-        """A bucket's rows; one that is too big for a part is cut again."""
+        """The rows of a bucket or some; what is too big for a part is cut again."""
         assert self._file is not None
         inner = Gathered(self._budget_bytes, self._depth + 1)
         part_bytes = self._budget_bytes // _PART_SHARE

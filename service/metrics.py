@@ -34,6 +34,7 @@ class PipelineMetrics:
         self.source_rows = 0
         self.transactions = 0
         self.epochs_written = 0
+        self.epochs_in_parts = 0
         self.rows_written = 0
         self.kernels_compiled = 0
         self.position = 0
@@ -58,6 +59,7 @@ class PipelineMetrics:
     def epoch_written(self, epoch: SinkEpoch) -> None:
         """Count one epoch that is now visible in the sink."""
         self.epochs_written += 1
+        self.epochs_in_parts += epoch.later is not None
         for table, rows in epoch.row_counts().items():
             self.rows_written += rows
             counts = self.views.setdefault(table.title, {"changes": 0})
@@ -79,6 +81,7 @@ class PipelineMetrics:
             "source_rows_total": self.source_rows,
             "transactions_total": self.transactions,
             "epochs_written_total": self.epochs_written,
+            "epochs_in_parts_total": self.epochs_in_parts,
             "rows_written_total": self.rows_written,
             "kernels_compiled_total": self.kernels_compiled,
             "position": self.position,

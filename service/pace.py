@@ -1,9 +1,9 @@
 """How many rows are stepped at a time, so that what one step makes stays within bounds.
 
 A join may make a thousand rows of one, a window a whole partition: how many cannot be known
-beforehand, but the next rows are mostly like the last ones. Invariant: cutting keeps the order of
-each relation's changes and never parts the two sides of an update, so every prefix is a legal
-state and only the number of steps depends on the pace.
+beforehand, but the rows of a table are mostly like those before them. Invariant: cutting keeps the
+order of each relation's changes and never parts the two sides of an update, so every prefix is a
+legal state and only the number of steps depends on the pace.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dataflow.changes import Changes
+from dataflow.schema import RelationName
 
-FIRST_ROWS = 1_024
-LEAST_ROWS, MOST_ROWS = 16, 1 << 20
+# So many rows of a table of which nothing is known are stepped first.
+FIRST_ROWS = 64
+LEAST_ROWS = 8
+# Tables whose rows become no more than this many are stepped together.
+_TAME = 4.0
 _GROWTH = 4
 
 
@@ -22,42 +26,60 @@ class Pace:
 
     def __init__(self, most_made: int) -> None:
         self._most_made = most_made
-        self.rows = FIRST_ROWS
+        # For each table: rows made of one, and rows to take next.
+        self._made_of_one: dict[RelationName, float] = {}
+        self._next_rows: dict[RelationName, int] = {}
 
     def slices(self, changes: Sequence[Changes]) -> Iterator[list[Changes]]:
-        """The changes in order, as many at a time as the pace then says."""
-        whole = sum(map(len, changes))
-        if whole <= self.rows:
+        """The changes, those of each relation in order, as many at a time as the pace then says.
+
+        `learn` is to be told what each has made before the next one is taken.
+        """
+        if sum(map(len, changes)) <= FIRST_ROWS:
             yield list(changes)
             return
-        waiting: list[Changes] = []
-        room = self.rows
+        tame = {name for name, made in self._made_of_one.items() if made <= _TAME}
+        together: list[Changes] = []
+        room = most = max(int(self._most_made / _TAME), FIRST_ROWS)
         for change in changes:
-            start = 0
+            start = len(change) if change.relation.name not in tame else 0
             while start < len(change):
-                stop = _cut(change, start, room)
-                waiting.append(_slice(change, start, stop))
+                stop = _end(change, start, room)
+                together.append(_slice(change, start, stop))
                 room -= stop - start
                 start = stop
                 if room <= 0:
-                    yield waiting
-                    waiting, room = [], self.rows
-        if waiting:
-            yield waiting
+                    yield together
+                    together, room = [], most
+        if together:
+            yield together
+        for change in changes:
+            name = change.relation.name
+            start = len(change) if name in tame else 0
+            while start < len(change):
+                stop = _end(change, start, self._next_rows.get(name, FIRST_ROWS))
+                yield [_slice(change, start, stop)]
+                start = stop
 
-    def learn(self, taken: int, made: int) -> None:
-        """A step of `taken` rows has made `made` rows, those between operators included."""
-        if made > self._most_made:
-            self.rows = max(LEAST_ROWS, taken * self._most_made // made)
-        elif taken >= self.rows // 2 and made * _GROWTH <= self._most_made:
-            self.rows = min(self.rows * _GROWTH, MOST_ROWS)
+    def learn(self, changes: Sequence[Changes], made: int) -> None:
+        """A step over these changes has made `made` rows at its widest place."""
+        taken = sum(map(len, changes))
+        names = {change.relation.name for change in changes}
+        if not taken or (len(names) > 1 and made <= _TAME * taken):
+            return
+        for name in names:
+            each = max(made / taken, self._made_of_one.get(name, 0.0) / 2)
+            rows = int(self._most_made / max(each, 1.0))
+            self._made_of_one[name] = each
+            self._next_rows[name] = max(LEAST_ROWS, min(rows, _GROWTH * max(taken, FIRST_ROWS)))
 
 
-def _cut(change: Changes, start: int, room: int) -> int:
+def _end(change: Changes, start: int, room: int) -> int:
     """Where to cut after about `room` rows: never between the sides of an update."""
     stop = min(start + room, len(change))
-    is_parting = stop < len(change) and change.kinds[stop] == Changes.NEW
-    return stop + (is_parting and change.kinds[stop - 1] in (Changes.OLD, Changes.OLD_KEY))
+    if stop < len(change) and change.kinds[stop] == Changes.NEW:
+        return stop + int(change.kinds[stop - 1] in (Changes.OLD, Changes.OLD_KEY))
+    return stop
 
 
 def _slice(change: Changes, start: int, stop: int) -> Changes:

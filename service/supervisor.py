@@ -14,6 +14,7 @@ import sys
 import time
 from dataclasses import dataclass
 
+from service.budget import MALLOC
 from service.log import log
 from service.settings import Settings
 
@@ -38,7 +39,7 @@ class Supervisor:
     """Runs until SIGTERM or SIGINT, then stops its children and returns."""
 
     def __init__(self, settings: Settings) -> None:
-        self._environment = {**os.environ, **settings.to_environment()}
+        self._environment = {**MALLOC, **os.environ, **settings.to_environment()}
         self._is_stopping = False
         self.children = [Child("pipeline", "service.run_pipeline"), Child("api", "service.run_api")]
 

@@ -45,6 +45,8 @@ _WRITE_SETTINGS = {
 }
 _COPY_SETTINGS = {"standard_conforming_strings": "on", "jit": "off"}
 _EXACT_ROWS = 100_000
+# Statements that go to the server together: libpq holds them as often as four times.
+_GATHERED_BYTES = 2 << 20
 
 
 class PostgresSink:
@@ -149,7 +151,7 @@ class PostgresSink:
                 apply_by_copy(cursor, target, changes)
             else:
                 waiting += self._preparer.statements(cursor, target, changes)
-                if sum(map(len, waiting)) > copy_text.SPOOL_BYTES:
+                if sum(map(len, waiting)) > _GATHERED_BYTES:
                     _flush(cursor, waiting)
         _flush(cursor, [*waiting, b"COMMIT"])
 

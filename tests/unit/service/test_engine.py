@@ -188,9 +188,12 @@ def test_a_view_that_fails_in_a_later_slice_leaves_nothing(shown: Shown) -> None
 def test_slices_keep_the_order_and_never_part_an_update() -> None:
     model, pace = Model(3), Pace(1000)
     changes = model.changes(2_000)
-    pace.rows = 3
-    slices = list(pace.slices(changes))
-    assert max(sum(map(len, s)) for s in slices) <= 4 and len(slices) > 500
+    slices = []
+    for found in pace.slices(changes):
+        slices.append(found)
+        pace.learn(found, 500 * sum(map(len, found)))
+    # Of a table nothing is known at first, then that each row becomes 500.
+    assert sorted({min(sum(map(len, s)), 9) for s in slices})[-1] == 9 and len(slices) > 200
     flat = [change for found in slices for change in found]
     for change in flat:
         follows = change.kinds[:-1] == Changes.OLD_KEY
@@ -206,14 +209,26 @@ def test_slices_keep_the_order_and_never_part_an_update() -> None:
         assert texts[:2] == texts[2:]
 
 
-def test_the_pace_follows_what_a_step_makes() -> None:
-    pace = Pace(1_000)
-    pace.learn(1_024, 1_024_000)
-    assert pace.rows == 16
-    pace.rows = 64
-    pace.learn(64, 640)
-    assert pace.rows == 64
-    pace.learn(64, 64)
-    assert pace.rows == 256
-    pace.learn(10, 10)
-    assert pace.rows == 256, "a few rows say nothing of many"
+def _sizes(pace: Pace, changes: list[Changes], made_of_one: dict[str, int]) -> list[int]:
+    sizes = []
+    for found in pace.slices(changes):
+        sizes.append(sum(map(len, found)))
+        pace.learn(found, sum(made_of_one[c.relation.name.name] * len(c) for c in found))
+    return sizes
+
+
+def _rows(relation: Relation, count: int) -> Changes:
+    columns = tuple(Column(np.arange(count)) for _ in relation.fields)
+    return Changes(relation, np.full(count, Changes.INSERT, np.uint8), columns)
+
+
+def test_the_pace_follows_what_the_rows_of_each_table_become() -> None:
+    pace, quiet, wide = Pace(4_000), {"owners": 1, "things": 1}, {"owners": 1000, "things": 1}
+    both = [_rows(THINGS, 900), _rows(OWNERS, 100)]
+    assert _sizes(pace, both, wide) == [64, 256, 580, 64, 8, 8, 8, 8, 4]
+    assert _sizes(pace, both, wide) == [900, *[8] * 12, 4]
+    # What was wide may be so again: it comes back step by step.
+    found = [_sizes(pace, both, quiet) for _ in range(5)]
+    assert len(found[0]) < 14 and found[-1] == [1000]
+    assert _sizes(pace, both[1:], wide)[0] == 100, "what no row before has shown"
+    assert _sizes(pace, [_rows(OWNERS, 20)], wide) == [20], "a few rows are never cut"

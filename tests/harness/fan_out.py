@@ -1,0 +1,62 @@
+"""A workload that asks for memory: big transactions, and owners that each have many things.
+
+One row of `owners` is in as many rows of the join as it has things. What the views must show is
+PostgreSQL's own answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+TABLES = """
+CREATE TABLE owners (id int PRIMARY KEY, name text NOT NULL, grp int NOT NULL);
+CREATE TABLE things (id int PRIMARY KEY, owner int NOT NULL, amount int NOT NULL, note text);
+"""
+VIEWS = {
+    "joined": """SELECT t.id, t.amount, t.note, o.name, o.grp
+        FROM things t JOIN owners o ON o.id = t.owner""",
+    "totals": """SELECT o.grp, count(*) AS n, sum(t.amount) AS total
+        FROM things t JOIN owners o ON o.id = t.owner GROUP BY o.grp""",
+    "notes": "SELECT note, amount % 10 AS digit FROM things",
+}
+
+
+def fill_owners(owners: int) -> str:
+    """The statement that makes owners 1 to `owners`."""
+    return f"INSERT INTO owners SELECT i, 'owner ' || i, i % 40 FROM generate_series(1, {owners}) i"
+
+
+def steps(rows: int, fan_out: int, updated: int) -> dict[str, str]:
+    """Statements, each one transaction, by what it does; needs rows / fan_out owners."""
+    owners = max(rows // fan_out, 1)
+    return {
+        f"insert of {rows:,} rows": (
+            f"INSERT INTO things SELECT i, i % {owners} + 1, i % 1000,"
+            f" repeat('n', i % 90) || i FROM generate_series(1, {rows}) i"
+        ),
+        f"update of {updated:,} owners of {fan_out:,} things each": (
+            f"UPDATE owners SET name = name || '!', grp = grp + 1 WHERE id <= {updated}"
+        ),
+        f"delete of {rows // 2:,} rows": "DELETE FROM things WHERE id % 2 = 0",
+    }
+
+
+def insert_some(number: int) -> str:
+    """The statement of one more transaction of 1,000 rows."""
+    first = 100_000_000 + number * 1000
+    return (
+        f"INSERT INTO things SELECT {first} + i, i, i, repeat('s', 100)"
+        " FROM generate_series(1, 1000) i"
+    )
+
+
+def differences(cursor: Any) -> dict[str, int]:
+    """For each view the rows that are not in both, it and PostgreSQL's own answer."""
+    found = {}
+    for name, query in VIEWS.items():
+        cursor.execute(
+            f"SELECT (SELECT count(*) FROM (({query}) EXCEPT ALL TABLE {name}) a)"
+            f" + (SELECT count(*) FROM (TABLE {name} EXCEPT ALL ({query})) b)"
+        )
+        found[name] = cursor.fetchone()[0]
+    return found
