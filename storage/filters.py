@@ -2,8 +2,8 @@
 
 A filter belongs to one page: a word with the number of its bits, then the bits (Bloom 1970, with
 one hash stepped on as in Kirsch and Mitzenmacher 2006). Filters of up to GROUP neighbouring pages
-are stored as one value. Invariant: a filter never denies a key that its page holds; about one
-denied key in a hundred is let through, which costs a page read and no more.
+are stored as one value. Invariant: a filter never denies a key that its page holds; about three
+in a thousand others are let through, which costs a page read and no more.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from storage.raw_memory import word_at
 from storage.store import StorageError
 
 GROUP = 64
-_BITS_A_KEY = 10
-_PROBES = 6
+_BITS_A_KEY = 12
+_PROBES = 8
 _LOW = np.uint64(0xFFFFFFFF)
 
 

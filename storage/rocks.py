@@ -41,6 +41,7 @@ _FORMAT_KEY = b"f"
 _SPEC = b"a"
 _VALUE = b"v"
 _LEVEL_BYTES = 512 << 20
+_LEVEL_ZERO_FILES = 16
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,16 @@ def _options(budget: StoreBudget, *, direct_reads: bool) -> Options:
     options.set_write_buffer_size(budget.write_buffer_bytes)
     options.set_max_background_jobs(2)
     options.set_max_bytes_for_level_base(_LEVEL_BYTES)
+    # Pages are never written twice: compaction only gives room back, so it may wait.
+    options.set_level_zero_file_num_compaction_trigger(_LEVEL_ZERO_FILES)
+    options.set_level_zero_slowdown_writes_trigger(3 * _LEVEL_ZERO_FILES)
+    options.set_level_zero_stop_writes_trigger(4 * _LEVEL_ZERO_FILES)
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(1 << 20)
     blocks = BlockBasedOptions()
     blocks.set_block_cache(Cache(8 << 20))
     blocks.set_block_size(16 << 10)
+    blocks.set_bloom_filter(10, False)
     options.set_block_based_table_factory(blocks)
     return options
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rocksdict import Rdict, WriteBatch, WriteOptions
+from rocksdict import Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from storage.store import StorageError
 
@@ -34,6 +34,9 @@ class WriteSet:
         self._synced = WriteOptions()
         self._synced.sync = True
         self._plain = WriteOptions()
+        self._past_cache = ReadOptions()
+        self._past_cache.fill_cache(False)  # pyright: ignore[reportCallIssue]
+        self._past_cache.set_verify_checksums(False)
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Set a key; None removes it."""
@@ -85,13 +88,19 @@ class WriteSet:
         return None if self.removes(key) else self._db.get(key)
 
     def read(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Values of keys whose range the epoch does not remove, or only before putting them."""
+        """Values of keys whose range the epoch does not remove, or only before putting them.
+
+        They have checksums of their own, and pass by the cache of RocksDB.
+        """
         values = [self._puts.get(key) for key in keys]
         absent = [i for i, value in enumerate(values) if value is None]
         if absent:
-            for i, value in zip(absent, self._db.get([keys[i] for i in absent]), strict=True):  # type: ignore[arg-type]
+            for i, value in zip(absent, self._read([keys[i] for i in absent]), strict=True):
                 values[i] = value
         return values
+
+    def _read(self, keys: list[bytes]) -> list[bytes | None]:
+        return self._db.get(keys, read_opt=self._past_cache)  # type: ignore[return-value]
 
     def scan(self, start: bytes, stop: bytes) -> list[bytes]:
         """The keys in [start, stop) as the open epoch has them, in order."""
