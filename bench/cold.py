@@ -105,6 +105,12 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _done(result: Result) -> Result:
+    """The result, told on the error stream at once: a run takes minutes."""
+    print(json.dumps(asdict(result)), file=sys.stderr, flush=True)
+    return result
+
+
 def batches(shape: Shape):
     """The rows in the order they come: (ids, keys, text of TEXT_BYTES each)."""
     rng = np.random.default_rng(shape.seed)
@@ -159,7 +165,7 @@ def measure_runs(shape: Shape, folder: str | None) -> list[Result]:
             runs = arrangement.runs.run_rows()
             probes = probe_all(lookup, lambda store=store: store.cache.pages_read, shape.keys)
             figures = state_bytes / 2**20, budget / 2**20, runs, rows_s, worst_ms, probes
-            results.append(Result(design, *figures, peak_rss_mb()))
+            results.append(_done(Result(design, *figures, peak_rss_mb())))
             store.close()
     return results
 
@@ -241,7 +247,7 @@ def measure_entries(shape: Shape, budget: int, folder: str | None) -> list[Resul
             probes = probe_all(_seek_all(db), lambda: 0, shape.keys)
             rows_s = shape.rows / spent
             figures = size, budget / 2**20, [], rows_s, 1e3 * worst, probes
-            results.append(Result(design, *figures, peak_rss_mb()))
+            results.append(_done(Result(design, *figures, peak_rss_mb())))
         db.close()
     return results
 
