@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dataflow.frozen import keeps_hash
 from dataflow.types import SqlType
 
 
@@ -16,6 +17,7 @@ class Field:
     is_nullable: bool = True
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class RelationName:
     """A relation of a source (or a maintained view, when source is VIEW_SOURCE)."""
