@@ -12,6 +12,7 @@ format on disk.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -66,6 +67,10 @@ class Layout:
         """About what an image of n rows with these columns takes."""
         return self.row_bytes * rows + self.heap_bytes(columns)
 
+    def image_words(self, rows: Any, heap_bytes: Any) -> Any:
+        """The words of an image of so many rows; of ints or of arrays."""
+        return HEADER + (self.stride + 1) * rows + (heap_bytes + 7) // 8
+
     def image(self, columns: Sequence[Column], values: np.ndarray) -> np.ndarray:
         """An unsorted, unsealed image of n rows: columns, and int64[width, n] values."""
         n = values.shape[1]
@@ -97,7 +102,7 @@ class Layout:
 
     def blank(self, rows: int, heap_bytes: int) -> np.ndarray:
         """An image with its header but no rows yet; the padding of the heap is zero."""
-        image = np.empty(HEADER + (self.stride + 1) * rows + (heap_bytes + 7) // 8, np.uint64)
+        image = np.empty(self.image_words(rows, heap_bytes), np.uint64)
         image[0] = MAGIC | VERSION
         image[1] = 0
         image[2] = self.stride << 32 | rows

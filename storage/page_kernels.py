@@ -189,16 +189,13 @@ def heap_ends(hits, columns):
 
 
 @njit(nogil=True, cache=True)
-def write_page(out, hits, totals, columns, stride):
-    """Write rows in the order of hits into a page image after its header.
-
-    out: uint64 image with room for the rows and the heap; totals int64[k, width] replace the last
-    `width` words of a record of `stride`; columns: word numbers of byte strings.
-    """
+def _write_page(out, hits, totals, columns, stride):
     k = hits.shape[0]
     width = totals.shape[1]
     base = address_of(out)
     heap = 8 * (HEADER + (stride + 1) * k)
+    # The heap need not fill its last word.
+    out[out.shape[0] - 1] = 0
     for i in range(k):
         address = hits[i, 1]
         source = hits[i, 3]
@@ -214,3 +211,25 @@ def write_page(out, hits, totals, columns, stride):
             copy_bytes(base + heap, address + np.int64(packed >> _START), size)
             out[at + c] = (np.uint64(heap) << _START) | np.uint64(size)
             heap += size
+
+
+@njit(nogil=True, cache=True)
+def write_pages(out, ends, bounds, selection, columns, header):
+    """Write rows in the order of hits into page images, all but their checksums.
+
+    out: uint64 room for all images, image p from ends[p] to ends[p + 1], of the rows bounds[p] to
+    bounds[p + 1]. selection: hits and totals int64[k, width], which replace the last `width` words
+    of a record; columns: word numbers of byte strings; header: magic, stride << 32, shape.
+    """
+    hits, totals = selection
+    stride = np.int64(header[1] >> np.uint64(32))
+    for p in range(bounds.shape[0] - 1):
+        start = bounds[p]
+        stop = bounds[p + 1]
+        page = out[ends[p] : ends[p + 1]]
+        page[0] = header[0]
+        page[1] = 0
+        page[2] = header[1] | np.uint64(stop - start)
+        page[3] = header[2]
+        if stop > start:
+            _write_page(page, hits[start:stop], totals[start:stop], columns, stride)

@@ -17,6 +17,8 @@ from storage.pages import Page, verify
 from storage.runs import Run, RunTable, page_key
 from storage.write_set import WriteSet
 
+PAGES_AT_ONCE = 64
+
 
 class PageReader:
     """Reads pages of the arrangement `name`, of this identity and layout."""
@@ -81,3 +83,8 @@ class PageReader:
         keys = [page_key(self._identity, run.identity, number) for number in numbers]
         where = f'page of run {run.identity} of "{self._name}"'
         return [verify(sealed, self._layout, where) for sealed in self._writes.read(keys)]
+
+    def pages_at_once(self, page_rows: int) -> int:
+        """How many pages of about so many rows a part of a search may bring in over the budget."""
+        page_bytes = self._cache.page_bytes() or self._layout.row_bytes * page_rows
+        return max(self._cache.budget_bytes // 4 // page_bytes, PAGES_AT_ONCE)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from storage.page_access import HEADER
 from storage.store import StorageError
 
 _CHECKED_FROM = 16
+_SEALED_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -26,14 +28,16 @@ class Tuning:
     """Sizes and rates of the runs. The defaults are measured; tests force the rare paths.
 
     page_rows, page_heap_bytes: where a page is cut. memory_rows: rows of an arrangement that
-    stay in memory (and in the log) before they become a run on disk. fan: this many neighbouring
-    runs of like size are merged. fuel: rows merged for each row applied. merge_pages, scan_pages:
-    pages read in one step of a merge or a scan.
+    stay in memory (and in the log) before they become a run on disk. file_rows: from so many rows
+    on the pages of a run go to a file of their own. fan: this many neighbouring runs of like size
+    are merged. fuel: rows merged for each row applied. merge_pages, scan_pages: pages read in one
+    step of a merge or a scan.
     """
 
     page_rows: int = 256
     page_heap_bytes: int = 1 << 18
     memory_rows: int = 65_536
+    file_rows: int = 32_768
     fan: int = 4
     fuel: int = 6
     epoch_merge_rows: int = 8192
@@ -63,15 +67,29 @@ def address_of(buffer: bytes | np.ndarray) -> int:
     return view.__array_interface__["data"][0]
 
 
-def seal(layout: Layout, selection: Selection, heap_bytes: int) -> Page:
-    """One page of all rows of the selection, of which heap_bytes are byte strings."""
-    image = layout.blank(len(selection.hits), heap_bytes)
-    page_kernels.write_page(
-        image, selection.hits, selection.totals, layout.byte_words, layout.stride
-    )
-    body = image.view(np.uint8)[_CHECKED_FROM:]
-    image[1] = xxhash.xxh3_64_intdigest(body.data)
-    return open_page(image.tobytes())
+def _seal(
+    layout: Layout, selection: Selection, bounds: np.ndarray, heap_ends: np.ndarray
+) -> list[Page]:
+    """Pages of the rows from bounds[i] to bounds[i + 1]; heap_ends as of `_heap_ends`."""
+    rows, heap_bytes = np.diff(bounds), np.diff(heap_ends[bounds])
+    ends = np.zeros(len(bounds), np.int64)
+    np.cumsum(layout.image_words(rows, heap_bytes), out=ends[1:])
+    images = np.empty(int(ends[-1]), np.uint64)
+    header = np.array([MAGIC | VERSION, layout.stride << 32, layout.shape], np.uint64)
+    page_kernels.write_pages(images, ends, bounds, selection, layout.byte_words, header)
+    memory = images.data.cast("B")
+    pages = []
+    for start, stop in pairwise(ends.tolist()):
+        images[start + 1] = xxhash.xxh3_64_intdigest(memory[8 * start + _CHECKED_FROM : 8 * stop])
+        pages.append(open_page(bytes(memory[8 * start : 8 * stop])))
+    return pages
+
+
+def _heap_ends(layout: Layout, hits: np.ndarray) -> np.ndarray:
+    """int64[k + 1]: bytes of the strings of all rows before each hit, and of all."""
+    if not len(layout.byte_words):
+        return np.zeros(len(hits) + 1, np.int64)
+    return page_kernels.heap_ends(hits, layout.byte_words)
 
 
 def open_page(sealed: bytes) -> Page:
@@ -84,29 +102,25 @@ def open_page(sealed: bytes) -> Page:
 
 def seal_whole(layout: Layout, selection: Selection) -> Page:
     """One page of the whole selection, whatever its size: a run in memory."""
-    heap_bytes = 0
-    if len(layout.byte_words):
-        heap_bytes = int(page_kernels.heap_ends(selection.hits, layout.byte_words)[-1])
-    return seal(layout, selection, heap_bytes)
+    bounds = np.array([0, len(selection.hits)])
+    return _seal(layout, selection, bounds, _heap_ends(layout, selection.hits))[0]
 
 
 def cut(layout: Layout, selection: Selection, tuning: Tuning) -> Iterator[Page]:
     """The selection as pages of like size, at most tuning.page_rows, fewer with long strings."""
-    hits, totals = selection
-    count = len(hits)
-    ends = page_kernels.heap_ends(hits, layout.byte_words) if len(layout.byte_words) else None
+    count = len(selection.hits)
+    ends = _heap_ends(layout, selection.hits)
     page_rows = -(-count // max(-(-count // tuning.page_rows), 1))
-    start = 0
-    while start < count:
-        stop = min(start + page_rows, count)
-        heap_bytes = 0
-        if ends is not None:
-            limit = ends[start] + tuning.page_heap_bytes
-            if ends[stop] > limit:
-                stop = max(int(np.searchsorted(ends, limit, "right")) - 1, start + 1)
-            heap_bytes = int(ends[stop] - ends[start])
-        yield seal(layout, Selection(hits[start:stop], totals[start:stop]), heap_bytes)
-        start = stop
+    bounds = [0]
+    while bounds[-1] < count:
+        start, stop = bounds[-1], min(bounds[-1] + page_rows, count)
+        limit = ends[start] + tuning.page_heap_bytes
+        if ends[stop] > limit:
+            stop = max(int(np.searchsorted(ends, limit, "right")) - 1, start + 1)
+        bounds.append(stop)
+        if len(bounds) > _SEALED_AT_ONCE or stop == count:
+            yield from _seal(layout, selection, np.array(bounds), ends)
+            bounds = [stop]
 
 
 def verify(sealed: bytes | None, layout: Layout, where: str) -> Page:

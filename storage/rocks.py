@@ -21,6 +21,7 @@ from storage.bulk import first_rows, identity_of, page_numbers, raw_options
 from storage.layout import Layout
 from storage.merge_policy import MergeMeter
 from storage.page_cache import PageCache
+from storage.page_files import PageFiles
 from storage.pages import Tuning, verify
 from storage.run_set import RunSet, Shared
 from storage.runs import (
@@ -38,6 +39,7 @@ from storage.write_set import WriteSet, stored_keys
 
 FORMAT = b"tidemark 4"
 _FORMAT_KEY = b"f"
+_FILES = "unfinished"
 _SPEC = b"a"
 _VALUE = b"v"
 _LEVEL_BYTES = 512 << 20
@@ -116,6 +118,8 @@ class RocksStore:
         self.meter = MergeMeter(self._tuning.epoch_merge_rows, self._tuning.fuel)
         self._pending: dict[RunSet, None] = {}
         try:
+            folder = Path(self.path) / _FILES
+            self._files = PageFiles(self._db, folder, raw_options(compress=False))
             self._check_format()
             self._specs = self._read_specs()
             self._remove_left_overs()
@@ -179,7 +183,9 @@ class RocksStore:
             detail = f'"{name}" exists as {stored}, not as {shape}'
             raise StorageError("state.mismatch", detail, "rebuild the view that owns it")
         if name not in self._open:
-            shared = Shared(self._writes, self.cache, self._tuning, self.meter, self._pending)
+            shared = Shared(
+                self._writes, self.cache, self._tuning, self.meter, self._pending, self._files
+            )
             runs = RunSet(name, identity, Layout.of(spec), shared, has_weights=has_weights)
             self._open[name] = (shape, runs)
         return self._open[name][1]

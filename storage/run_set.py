@@ -21,7 +21,8 @@ from storage.delta import Column
 from storage.layout import Layout
 from storage.merge_policy import EVERYTHING, MergeMeter, choose_by_reads, choose_merge, windows
 from storage.page_cache import PageCache
-from storage.page_reader import PageReader
+from storage.page_files import PageFiles
+from storage.page_reader import PAGES_AT_ONCE, PageReader
 from storage.pages import Page, Selection, Tuning, order_rows, seal_whole, verify
 from storage.run_writer import RunBuilder, RunWriter
 from storage.runs import (
@@ -35,12 +36,12 @@ from storage.runs import (
     log_key,
     run_key,
     run_pages,
+    tracks_of,
 )
 from storage.store import NegativeWeightError
 from storage.write_set import WriteSet
 
 _OPEN_FAN = 32
-_PAGES_AT_ONCE = 64
 
 
 class Shared(NamedTuple):
@@ -51,6 +52,7 @@ class Shared(NamedTuple):
     tuning: Tuning
     meter: MergeMeter
     pending: dict[RunSet, None]
+    files: PageFiles
 
 
 class RunSet:
@@ -62,7 +64,7 @@ class RunSet:
         self.name = name
         self.identity = identity
         self.layout = layout
-        self._writes, self._cache, self._tuning, self._meter, self._pending = shared
+        self._writes, self._cache, self._tuning, self._meter, self._pending, self._files = shared
         self._reader = PageReader(name, identity, layout, self._writes, self._cache)
         self._has_weights = has_weights
         self._table = RunTable()
@@ -103,7 +105,7 @@ class RunSet:
     def distinct_rows(self) -> int:
         """About the rows there are with all runs added up, judged from the lowest hashes."""
         memory = [[page.address] for page in self._memory]
-        window = next(windows(_tracks(self._table.runs), _PAGES_AT_ONCE))
+        window = next(windows(tracks_of(self._table.runs), PAGES_AT_ONCE))
         segments, _alive, _ = self._reader.segments(self._table.runs, window)
         rows = len(self._merged([*segments, *memory], window).hits)
         return int(rows / (int(window[2]) / 2**64)) if window[4] and window[2] else rows
@@ -183,7 +185,7 @@ class RunSet:
             self._writes.remove_range(*arrangement_range(LOG, self.identity))
         if not self._table.runs:
             self._check(selection)
-        with self._new_run() as builder:
+        with self._new_run(len(selection.hits)) as builder:
             builder.write(selection, self._net(selection.totals.T), is_hot=True)
             self._enter_run(builder)
         self._set_memory([])
@@ -199,7 +201,7 @@ class RunSet:
             hashes = np.ascontiguousarray(self.layout.hashes_of(image)[::stride])
             row_hashes = self.layout.records_of(image)[::stride, 0]
             tracks.append((hashes, np.ascontiguousarray(row_hashes)))
-        with self._new_run() as builder:
+        with self._new_run(sum(page.rows for page in memory)) as builder:
             for window in windows(tracks, self._tuning.merge_pages):
                 selection = self._merged([[page.address] for page in memory], window)
                 if is_oldest:
@@ -218,10 +220,18 @@ class RunSet:
             self._meter.count(rows)
         self._flushing = None
 
-    def _new_run(self) -> RunBuilder:
+    def _new_run(self, rows: int) -> RunBuilder:
+        """The builder of a run of at most so many rows."""
+        number = self._next_run
         self._next_run += 1
-        writer = RunWriter(self._writes.put_ahead, self.identity, self._next_run - 1)
-        return RunBuilder(writer, self._cache, self.layout, self._tuning)
+        file, put = None, self._writes.put_ahead
+        # The commit removes ranges first: what it removes must not be stored before it.
+        is_removed = self._writes.removes(run_pages(self.identity, number)[0])
+        if rows >= self._tuning.file_rows and not is_removed:
+            file = self._files.open()
+            put = file.put
+        writer = RunWriter(put, self.identity, number)
+        return RunBuilder(writer, self._cache, self.layout, self._tuning, file)
 
     def _enter_run(self, builder: RunBuilder, place: tuple[int, int] | None = None) -> None:
         """Put the written run in the place of runs[start:stop], or as the newest one."""
@@ -305,8 +315,8 @@ class RunSet:
     def _merge_steps(self, start: int, stop: int) -> Generator[int]:
         """Merge runs[start:stop]; yields the rows after each step. Newer runs may come."""
         runs = self._table.runs[start:stop]
-        with self._new_run() as builder:
-            for window in windows(_tracks(runs), self._tuning.merge_pages):
+        with self._new_run(sum(run.rows for run in runs)) as builder:
+            for window in windows(tracks_of(runs), self._tuning.merge_pages):
                 segments, alive, resident = self._reader.segments(runs, window)
                 selection = self._merged(segments, window)
                 if start == 0:
@@ -344,7 +354,7 @@ class RunSet:
             if not len(missing):
                 break
             missing = np.unique(missing)
-            parts = -(-len(missing) // self._pages_at_once())
+            parts = -(-len(missing) // self._reader.pages_at_once(self._tuning.page_rows))
             if parts > 1 and len(hashes) > 1:
                 bounds = np.linspace(0, len(hashes), min(parts, len(hashes)) + 1).astype(int)
                 for start, stop in pairwise(bounds.tolist()):
@@ -361,16 +371,11 @@ class RunSet:
         yield 0, selection
         self._cache.shrink()
 
-    def _pages_at_once(self) -> int:
-        """How many pages a part of a search may bring in over the budget."""
-        page_bytes = self._cache.page_bytes() or self.layout.row_bytes * self._tuning.page_rows
-        return max(self._cache.budget_bytes // 4 // page_bytes, _PAGES_AT_ONCE)
-
     def scan(self) -> Iterator[Selection]:
         """All rows in order, each once, in parts by tuning.scan_pages; no writes meanwhile."""
         runs = list(self._table.runs)
         memory = [[page.address] for page in self._memory]
-        for window in windows(_tracks(runs), self._tuning.scan_pages):
+        for window in windows(tracks_of(runs), self._tuning.scan_pages):
             segments, alive, _ = self._reader.segments(runs, window)
             selection = self._merged([*segments, *memory], window)
             self._check(selection)
@@ -392,7 +397,3 @@ class RunSet:
         columns = self.layout.columns(selection.hits[at : at + 1])
         row = tuple(column.to_list()[0] for column in columns)
         raise NegativeWeightError(self.name, repr(row), int(selection.totals[at, 0]))
-
-
-def _tracks(runs: Sequence[Run]) -> list[tuple[np.ndarray, np.ndarray]]:
-    return [(run.first, run.first_row) for run in runs]

@@ -13,6 +13,7 @@ import numpy as np
 from storage.filters import GROUP, encode_group, filter_of
 from storage.layout import Layout
 from storage.page_cache import PageCache
+from storage.page_files import PageFile
 from storage.pages import Page, Selection, Tuning, cut
 from storage.runs import Run, filter_key, page_key
 
@@ -71,10 +72,18 @@ class RunBuilder:
     """A run that is being written, and those of its pages that are to stay in memory.
 
     A context: what they take of the cache's budget is free again at its end, when they are part
-    of a run or will never be. net: entries that add less those that take away.
+    of a run or will never be. net: entries that add less those that take away. file: what the
+    writer writes to, if not to the open epoch.
     """
 
-    def __init__(self, writer: RunWriter, cache: PageCache, layout: Layout, tuning: Tuning) -> None:
+    def __init__(
+        self,
+        writer: RunWriter,
+        cache: PageCache,
+        layout: Layout,
+        tuning: Tuning,
+        file: PageFile | None = None,
+    ) -> None:
         self.writer = writer
         self.net = 0
         self._cache = cache
@@ -82,6 +91,7 @@ class RunBuilder:
         self._tuning = tuning
         self._kept: list[Page | None] = []
         self._reserved_bytes = 0
+        self._file = file
 
     def __enter__(self) -> RunBuilder:
         return self
@@ -89,6 +99,8 @@ class RunBuilder:
     def __exit__(self, *error: object) -> None:
         self._cache.reserve(-self._reserved_bytes)
         self._reserved_bytes = 0
+        if self._file is not None:
+            self._file.discard()
 
     def write(self, selection: Selection, net: int, *, is_hot: bool) -> None:
         """Write rows as the next pages; is_hot: even if others leave the memory for them."""
@@ -105,6 +117,8 @@ class RunBuilder:
     def finish(self, age: int | None) -> Run | None:
         """The run with its pages and filters in memory, or None if it has no rows."""
         self.writer.finish()
+        if self._file is not None:
+            self._file.finish()
         if not self.writer.first:
             return None
         run = self.writer.run(self.writer.identity if age is None else age, self.net)

@@ -168,3 +168,8 @@ class RunTable:
         """The run, and the page within it, of a position in the flat arrays."""
         number = int(np.searchsorted(self.starts, page, "right")) - 1
         return self.runs[number], page - int(self.starts[number])
+
+
+def tracks_of(runs: Sequence[Run]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The first rows of the pages of each run, as `merge_policy.windows` takes them."""
+    return [(run.first, run.first_row) for run in runs]

@@ -17,6 +17,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from storage.delta import Column
 from storage.pages import Tuning
 from storage.rocks import RocksStore, StoreBudget
 from storage.store import ArrangementSpec, SumsSpec
@@ -34,7 +35,9 @@ from tests.unit.storage.oracle import (
 KINDS = "isf"
 ROWS = ArrangementSpec("view/join/left", KINDS, (0,))
 SUMS = SumsSpec("view/aggregate/groups", "i", 2)
-TUNING = Tuning(page_rows=8, memory_rows=60, fan=2, fuel=3, merge_pages=1, scan_pages=4)
+TUNING = Tuning(
+    page_rows=8, memory_rows=60, file_rows=100, fan=2, fuel=3, merge_pages=1, scan_pages=4
+)
 CACHE_BYTES = 20_000
 # The second one writes nearly every page ahead of its commit, and makes runs at every step.
 BUDGETS = (None, StoreBudget(run_bytes=1_500, ahead_bytes=500))
@@ -193,3 +196,38 @@ def test_pages_of_an_unfinished_merge_are_removed_on_open(tmp_path):
 
 def _stored_pages(store: RocksStore) -> int:
     return len(stored_keys(store._db, b"p", b"q"))
+
+
+def test_a_file_that_was_not_finished_is_removed(tmp_path):
+    spec = ArrangementSpec("a", "i", (0,))
+    tuning = Tuning(page_rows=32, memory_rows=300, file_rows=100, fan=2, merge_pages=1, fuel=1)
+    store = RocksStore(tmp_path, tuning=tuning)
+    rows = store.arrange(spec)
+    kept = 0
+    while not list((tmp_path / "unfinished").iterdir()):
+        rows.apply(delta_of("i", [((kept + n,), 1) for n in range(150)]))
+        kept += 150
+        store.commit()
+    (tmp_path / "unfinished" / "left.sst").write_bytes(b"of a crash")
+    store.close()
+    store = RocksStore(tmp_path, tuning=tuning)
+    assert not list((tmp_path / "unfinished").iterdir())
+    assert store.arrange(spec).row_count() == kept
+    assert sum(len(d) for d in store.arrange(spec).scan()) == kept
+    store.close()
+
+
+def test_an_arrangement_made_again_in_the_epoch_that_drops_it_keeps_its_long_runs(tmp_path):
+    spec = ArrangementSpec("a", "i", (0,))
+    tuning = Tuning(page_rows=32, memory_rows=50, file_rows=10)
+    store = RocksStore(tmp_path, tuning=tuning)
+    for start in (0, 1000):
+        store.drop("a")
+        store.arrange(spec).apply(delta_of("i", [((start + n,), 1) for n in range(200)]))
+        store.commit()
+    store.close()
+    store = RocksStore(tmp_path, tuning=tuning)
+    index, rows = store.arrange(spec).lookup([Column.of("i", [5, 1000, 1199])])
+    assert index.tolist() == [1, 2]
+    assert rows.columns[0].values.tolist() == [1000, 1199]
+    store.close()

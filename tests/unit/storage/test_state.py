@@ -23,7 +23,15 @@ from tests.unit.storage.oracle import (
     random_row,
 )
 
-TINY = Tuning(page_rows=4, page_heap_bytes=200, memory_rows=24, fan=2, merge_pages=1, scan_pages=2)
+TINY = Tuning(
+    page_rows=4,
+    page_heap_bytes=200,
+    memory_rows=24,
+    file_rows=64,
+    fan=2,
+    merge_pages=1,
+    scan_pages=2,
+)
 SMALL = Tuning(page_rows=16, memory_rows=40, fan=3, fuel=4, merge_pages=2, scan_pages=3)
 SHAPES = [
     ("i", (0,)),

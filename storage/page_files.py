@@ -1,0 +1,73 @@
+"""Pages of long runs as files that RocksDB takes in whole.
+
+A page put the ordinary way is written three times: to the log of writes, to memory, and from there
+to a file. A run is named only once all of its pages are stored, so they need no log: they go to a
+file of their own, which is taken in before the commit that names the run. Invariant: what a crash
+leaves behind is either a file here, which the next start removes, or pages without their run.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from rocksdict import IngestExternalFileOptions, Options, Rdict, SstFileWriter
+
+from storage.store import StorageError
+
+
+class PageFile:
+    """Keys, ascending, with their values; part of the database on `finish`."""
+
+    def __init__(self, db: Rdict, path: Path, options: Options) -> None:
+        self._db = db
+        self._path = path
+        self._writer: SstFileWriter | None = SstFileWriter(options)
+        self._writer.open(str(path))
+        self._is_empty = True
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set a key beyond all that were set before. StorageError state.io."""
+        assert self._writer is not None
+        try:
+            self._writer[key] = value
+        except Exception as error:
+            raise StorageError("state.io", f'cannot write "{self._path}": {error}') from error
+        self._is_empty = False
+
+    def finish(self) -> None:
+        """Make it durable and part of the database. StorageError state.io."""
+        writer, self._writer = self._writer, None
+        if writer is None or self._is_empty:
+            self._path.unlink(missing_ok=True)
+            return
+        take = IngestExternalFileOptions()
+        take.set_move_files(True)
+        try:
+            writer.finish()
+            self._db.ingest_external_file([str(self._path)], take)
+        except Exception as error:
+            raise StorageError("state.io", f'cannot take in "{self._path}": {error}') from error
+
+    def discard(self) -> None:
+        """Forget what was put, unless it is part of the database already."""
+        if self._writer is not None:
+            self._writer = None
+            self._path.unlink(missing_ok=True)
+
+
+class PageFiles:
+    """Makes page files in a folder beside the database's own, on the same file system."""
+
+    def __init__(self, db: Rdict, folder: Path, options: Options) -> None:
+        self._db = db
+        self._folder = folder
+        self._options = options
+        self._next = 0
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+
+    def open(self) -> PageFile:
+        """A new one."""
+        self._next += 1
+        return PageFile(self._db, self._folder / f"{self._next}.sst", self._options)
