@@ -23,6 +23,7 @@ from dataflow.expressions.ir import (
 from dataflow.expressions.keys import key_form
 from dataflow.operators.extremes import LEAST
 from dataflow.schema import Field
+from dataflow.sql.origins import is_padded
 from dataflow.sql.plan import (
     Aggregate,
     AggregateCall,
@@ -160,7 +161,7 @@ def _aggregate(plan: Aggregate, input: Plan) -> Plan:
             names.append(Field(name, expression.type, is_nullable))
         return ColumnRef(below.index(expression), expression.type, name)
 
-    forms = [_key_form(group) for group in plan.groups]
+    forms = [g if is_padded(input, g) else _key_form(g) for g in plan.groups]
     shown_fields = plan.fields[: len(plan.groups)]
     keys = [
         column(form, field.name, field.is_nullable)
