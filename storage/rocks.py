@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +40,7 @@ from storage.write_set import WriteSet, stored_keys
 FORMAT = b"tidemark 4"
 _FORMAT_KEY = b"f"
 _FILES = "unfinished"
+_UNSEARCHED_FAN = 4
 _SPEC = b"a"
 _VALUE = b"v"
 _LEVEL_BYTES = 512 << 20
@@ -183,8 +184,12 @@ class RocksStore:
             detail = f'"{name}" exists as {stored}, not as {shape}'
             raise StorageError("state.mismatch", detail, "rebuild the view that owns it")
         if name not in self._open:
+            tuning = self._tuning
+            if isinstance(spec, ArrangementSpec) and not spec.is_searched:
+                # Runs that no search goes through may be many.
+                tuning = replace(tuning, fan=_UNSEARCHED_FAN * tuning.fan)
             shared = Shared(
-                self._writes, self.cache, self._tuning, self.meter, self._pending, self._files
+                self._writes, self.cache, tuning, self.meter, self._pending, self._files
             )
             runs = RunSet(name, identity, Layout.of(spec), shared, has_weights=has_weights)
             self._open[name] = (shape, runs)

@@ -45,11 +45,13 @@ class ArrangementSpec:
 
     name is unique in the store and stable across restarts: "<scope>/<operator>/<role>".
     key () means one key for all rows; it is asked for with no columns, as one key (n = 1).
+    is_searched: whether rows are looked up, not only read all at once now and then.
     """
 
     name: str
     kinds: str
     key: tuple[int, ...]
+    is_searched: bool = True
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,10 @@ def table_spec(relation: Relation, columns: Sequence[int], scope: str) -> Arrang
     """The arrangement of a relation's rows: by primary key, or by the whole row without one."""
     kinds = "".join(relation.fields[c].type.physical for c in columns)
     key = tuple(range(len(columns)))
-    if is_keyed(relation):
+    if relation.key and set(relation.key) <= set(columns):
         key = tuple(list(columns).index(c) for c in relation.key)
     name = f"{scope}/table {relation.name.source}.{relation.name}/rows"
-    return ArrangementSpec(name, kinds, key)
+    return ArrangementSpec(name, kinds, key, is_searched=is_keyed(relation))
 
 
 def is_keyed(relation: Relation) -> bool:
