@@ -160,5 +160,6 @@ def _flink(runner: str, workload: Workload, rows: Generated, small: Generated) -
         "loaded": facts.passing,
         "load_rows": facts.loaded,
         "changes": facts.changes * copies,
+        "is_smoke": rows == small,
     }
     return environment.run(environment.FLINK, job)

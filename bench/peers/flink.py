@@ -2,8 +2,8 @@
 
 JOB is JSON: workload, paths and small_paths (of the inputs, by table), small (a folder), state
 (hashmap or rocksdb), mini_batch (0 for none), checkpoint_s (0 for none), loaded (records that the
-streamed table's source emits before the first change), events, and changes to be counted. Flink
-SQL runs on a mini-cluster with parallelism 1.
+streamed table's source emits before the first change), load_rows, changes to be counted, is_smoke
+(too short to tell the load from the changes). Flink SQL runs on a mini-cluster, parallelism 1.
 
 First a small job whose changelog is collected and compared with the oracle's answer; it warms the
 JVM up too. Then the whole into a sink that drops everything: what is loaded at first is not
@@ -98,7 +98,7 @@ class Cluster:
         """Samples until the job has ended; the last one is of its end."""
         identity = str(result.get_job_client().get_job_id())
         url = f"http://127.0.0.1:{self._port}/jobs/{identity}"
-        samples = []
+        samples: list[Sample] = [(time.perf_counter(), self.cpu_s(), {})]
         ended = threading.Event()
 
         def poll() -> None:
@@ -119,7 +119,7 @@ class Cluster:
         thread = threading.Thread(target=poll, daemon=True)
         thread.start()
         result.wait()
-        done = time.perf_counter(), self.cpu_s(), {}
+        done: Sample = (time.perf_counter(), self.cpu_s(), {})
         ended.set()
         thread.join()
         return [*samples, done]
@@ -170,7 +170,7 @@ def _measure(cluster: Cluster, workload: Workload, job: dict[str, Any]) -> dict[
     samples = cluster.watch(cluster.tables.execute_sql(f"INSERT INTO dropped {query}"))
     done, done_cpu, _ = samples[-1]
     running, running_cpu = _running_since(samples)
-    if not job["loaded"]:
+    if not job["loaded"] or job["is_smoke"]:
         counted = {"wall_s": done - running, "cpu_s": done_cpu - running_cpu}
         return {"changes": job["changes"], **counted, "load_rows": 0, "load_s": 0.0}
     mark, mark_cpu = _moment_of(samples, workload.stream[-1].name, job["loaded"])
@@ -184,11 +184,14 @@ def _measure(cluster: Cluster, workload: Workload, job: dict[str, Any]) -> dict[
 
 
 def _running_since(samples: list[Sample]) -> tuple[float, float]:
-    """When, and after how much CPU, all vertices were running."""
+    """When, and after how much CPU, all vertices were running.
+
+    A job of a few rows is over before it is seen: then since it was handed in.
+    """
     for at, cpu, vertices in samples:
         if vertices and all(status in _STARTED for status, _ in vertices.values()):
             return at, cpu
-    raise RuntimeError("the job was never seen running")
+    return samples[0][:2]
 
 
 def _moment_of(samples: list[Sample], source: str, records: int) -> tuple[float, float]:
@@ -201,7 +204,7 @@ def _moment_of(samples: list[Sample], source: str, records: int) -> tuple[float,
             return before[0] + (at - before[0]) * share, before[1] + (cpu - before[1]) * share
         if vertices:
             before = (at, cpu, emitted)
-    raise RuntimeError(f"source {source} never emitted {records} records")
+    raise RuntimeError(f"source {source} was never seen to have emitted {records} records")
 
 
 def _is_source(vertex: str, table: str) -> bool:
