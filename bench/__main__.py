@@ -1,8 +1,9 @@
 """`python -m bench [--only w2r,flink] [--quick]`: measure, keep records, write bench/RESULTS.md.
 
 Words of --only: workloads (w1, w2, w2r, q1, q2, q3), runners (ours, dictionaries, pathway, flink,
-flink-rocksdb, ...), and the parts growth, memory and path; without it everything runs, in about
-25 minutes on a quiet machine of two cores. --quick takes small sizes: a smoke test whose
+flink-rocksdb, ...), and the parts growth, memory (W1 of 10^7 orders, the engine alone), sharing,
+cap (the whole service under --memory) and path; without it everything runs, in about 25 minutes
+on a quiet machine of two cores. --quick takes small sizes: a smoke test whose
 figures mean nothing, kept apart. --show tells how old each record is and measures nothing.
 """
 
@@ -10,16 +11,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from bench import growth, path, report, streams
+from bench import growth, memory, path, report, sharing, streams
 from bench.generate import HOME, prepare
 from bench.record import RESULTS, commits_since, measuring, read_all
 from bench.workloads import FULL, QUICK, WORKLOADS, Sizes
 
-PARTS = (growth.GROWTH, growth.MEMORY, path.PATH)
+CAP, SHARING = "cap", "sharing"
+PARTS = (growth.GROWTH, growth.MEMORY, SHARING, CAP, path.PATH)
+CAP_MB = 512
+CAP_LOAD, QUICK_LOAD = memory.Load(1_000_000, 1_000, 500, 30.0), memory.Load(5_000, 50, 5, 1.0)
 # The whole path takes W1 with the changes that one run of it needs.
 QUICK_PATH = Sizes(500, 2_000, 1_500, 0, 0)
 
@@ -62,6 +68,16 @@ def measure(words: Sequence[str], folder: Path, options: argparse.Namespace) -> 
     if not words or set(words) - set(PARTS):
         streams.run(streams.chosen(words), QUICK if options.quick else FULL, folder)
     growth.run(parts, folder, is_quick=options.quick)
+    if SHARING in parts:
+        orders = 2_000 if options.quick else 100_000
+        with measuring(SHARING, "ours", {"orders": orders}, folder) as record:
+            found = sharing.run(orders)
+            record.figures = {n: sharing.text_of(n, r).splitlines() for n, r in found.items()}
+    if CAP in parts:
+        load = QUICK_LOAD if options.quick else CAP_LOAD
+        with measuring(CAP, "service", asdict(load), folder) as record, scratch() as state:
+            found = memory.run(load, CAP_MB, state)
+            record.figures = {"cap_mb": CAP_MB, "steps": [asdict(step) for step in found]}
     if path.PATH in parts:
         sizes = QUICK_PATH if options.quick else FULL
         seconds = min(options.seconds, 1) if options.quick else options.seconds
@@ -70,6 +86,13 @@ def measure(words: Sequence[str], folder: Path, options: argparse.Namespace) -> 
         with measuring(path.PATH, "service", asdict(sizes), folder) as record:
             wanted = path.PathSizes(sizes.customers, sizes.orders, seconds=seconds, roads=roads)
             record.figures = {"rows": [asdict(figure) for figure in path.run(rows, wanted)]}
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder that is gone afterwards."""
+    with TemporaryDirectory(prefix="tidemark-bench-") as folder:
+        yield Path(folder)
 
 
 def show(folder: Path) -> None:

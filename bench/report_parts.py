@@ -101,7 +101,43 @@ def _memory(records: Sequence[Record], newest: str) -> list[str]:
         )
     titles = ("orders of W1", "memory given", "peak MB of the whole engine process", "changes/s")
     titles = (*titles, "CPU µs a change", "answer", "aim", "", "measured")
-    return ["## Memory", "", *table(titles, rows)]
+    return ["## Memory of the engine", "", *table(titles, rows)]
+
+
+def _sharing(records: Sequence[Record], newest: str) -> list[str]:
+    """Views with much in common."""
+    record = records[0]
+    lines = [
+        "## Sharing",
+        "",
+        f"Ten views over {record.sizes['orders']:,} orders, together in one dataflow and each by "
+        f"itself, in turn in one run; CPU time. Measured {measured(record, newest)}.",
+    ]
+    for told in record.figures.values():
+        lines += ["", told[0], "", *told[1:]]
+    return lines
+
+
+def _cap(records: Sequence[Record], newest: str) -> list[str]:
+    """The service under --memory."""
+    record = records[0]
+    cap = record.figures["cap_mb"]
+    rows = []
+    for step in record.figures["steps"]:
+        judged = at_most(cap, step["peak_mb"], " MB")
+        right = "right" if step["is_equal"] else "**wrong**"
+        peak = number(step["peak_mb"])
+        rows.append(
+            [step["step"], f"{step['seconds']:.1f} s", peak, right, judged.aim, judged.verdict]
+        )
+    return [
+        "## Memory of the service",
+        "",
+        f"The pipeline's process under `--memory {cap}`: peak so far after each step, and every "
+        f"view compared with PostgreSQL's answer. Measured {measured(record, newest)}.",
+        "",
+        *table(("step", "until visible", "peak MB", "answer", "aim", ""), rows),
+    ]
 
 
 def _path(records: Sequence[Record], newest: str) -> list[str]:
@@ -152,5 +188,7 @@ SECTIONS: dict[str, Section] = {
     "w1": _single,
     "growth": _growth,
     "memory": _memory,
+    "cap": _cap,
+    "sharing": _sharing,
     "path": _path,
 }

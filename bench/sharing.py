@@ -280,19 +280,24 @@ def text_of(name: str, result: Result) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: list[str]) -> int:
-    """Run, print, write down."""
-    parser = argparse.ArgumentParser(prog="python -m bench.sharing", description=__doc__)
-    parser.add_argument("--orders", type=int, default=100_000, help="rows to begin with")
-    parser.add_argument("--out", type=Path, default=RESULT)
-    options = parser.parse_args(arguments)
+def run(orders: int) -> dict[str, Result]:
+    """Both sets of views, each in a child."""
     sets = {"alike": alike(), "kindred": kindred()}
     with EmbeddedPostgres() as postgres:
         with session(postgres.dsn) as cursor:
             cursor.execute(TABLES)
         with PostgresAnalyzer(postgres.dsn, SOURCE) as analyzer:
             plans = {name: [plan_view(q, analyzer) for q in found] for name, found in sets.items()}
-    results = {name: in_child(measure, options.orders, found) for name, found in plans.items()}
+    return {name: in_child(measure, orders, found) for name, found in plans.items()}
+
+
+def main(arguments: list[str]) -> int:
+    """Run, print, write down."""
+    parser = argparse.ArgumentParser(prog="python -m bench.sharing", description=__doc__)
+    parser.add_argument("--orders", type=int, default=100_000, help="rows to begin with")
+    parser.add_argument("--out", type=Path, default=RESULT)
+    options = parser.parse_args(arguments)
+    results = run(options.orders)
     for name, result in results.items():
         print("\n" + text_of(name, result))
     found = {name: asdict(result) for name, result in results.items()}

@@ -25,6 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.measure import machine, peak_rss_mb
+from bench.record import revision
 from connectors.postgres.embedded import EmbeddedPostgres
 from connectors.postgres.evaluator import PostgresEvaluator
 from connectors.source import SourceBatch
@@ -167,6 +168,7 @@ def run(database: Any, scale: float, refreshes: int, seed: int) -> dict[str, Any
     connection.close()
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "revision": revision(),
         "scale": scale,
         "rows": rows,
         "views": len(asked) - 2,
@@ -253,14 +255,11 @@ def section(path: Path = FIGURES) -> list[str]:
     if not path.exists():
         return []
     figures = json.loads(path.read_text())
+    told = f"{figures['date']}, revision {figures.get('revision', 'not noted')}"
+    if "change_s" not in figures:
+        return ["", "## TPC-H", "", f"{told}: by an earlier form of the bench, not shown."]
     lines = report(figures).splitlines()
-    return [
-        "",
-        "## TPC-H",
-        "",
-        f"{figures['date']}, by `python -m bench.tpch`. {lines[0]};",
-        *lines[1:],
-    ]
+    return ["", "## TPC-H", "", f"{told}, by `python -m bench.tpch`. {lines[0]};", *lines[1:]]
 
 
 def report(figures: dict[str, Any]) -> str:

@@ -56,11 +56,12 @@ def test_words_choose_workloads_and_runners() -> None:
 
 
 def test_quick_run_writes_records_and_the_page(tmp_path: Path) -> None:
-    words = "w1,ours,dictionaries,growth,memory,path"
+    words = "w1,ours,dictionaries,growth,memory,cap,path"
     arguments = ["--quick", "--no-spark", "--records", str(tmp_path), "--only", words]
     assert main(arguments) == 0
     text = (tmp_path / "RESULTS.md").read_text()
-    for title in ("W1", "A single change", "Growth", "Memory", "The whole path"):
+    titles = ("W1", "A single change", "Growth", "Memory of the engine", "Memory of the service")
+    for title in (*titles, "The whole path"):
         assert f"\n## {title}\n" in text
     assert "**wrong**" not in text
     assert "| commit to visible, 100 changes/s | p50 |" in text
