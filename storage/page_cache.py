@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from storage.runs import Run
 
-FILTER_SHARE = 0.25
+FILTER_SHARE = 0.4
 
 
 class PageCache:
@@ -45,7 +45,7 @@ class PageCache:
 
     def may_reserve(self) -> bool:
         """Whether pages of unfinished runs may take the place of others."""
-        return 2 * self.reserved_bytes < self.budget_bytes
+        return 2 * self.reserved_bytes < self.budget_bytes - self.filter_bytes
 
     def page_bytes(self) -> int:
         """Bytes of a page that was read, on average; 0 if none was."""
