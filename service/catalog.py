@@ -13,7 +13,7 @@ from typing import Any
 
 from connectors.postgres.control import ViewRow
 from connectors.postgres.lsn import format_lsn, parse_lsn
-from connectors.sink import SinkTable
+from connectors.sink import Progress, SinkTable
 from dataflow.errors import TidemarkError
 from dataflow.sql.explain import explain_text, explain_tree
 from dataflow.sql.plan import ViewPlan
@@ -21,6 +21,7 @@ from dataflow.sql.view_key import why_bag
 from service import fields
 from service.desk import DROPPED, children_of
 from service.engine import ViewDefinition
+from service.groups import group_of, groups_on_disk
 from service.metrics import read_metrics
 from service.models import (
     CreateView,
@@ -34,7 +35,7 @@ from service.models import (
 from service.names import parse_name
 from service.parts import SOURCE, Parts
 from service.planning import plan_definition
-from service.settings import Settings
+from service.settings import DEFAULT_GROUP, Settings
 from service.shared_parts import shared_with_others, shown
 
 STALE_S = 10.0
@@ -60,10 +61,11 @@ class Catalog:
         definition = plan_definition(
             uuid.uuid4().hex, (schema, name), body.query, self._parts, rows
         )
-        self._require_parents(definition, rows)
+        self._require_parents(definition, rows, body.options.group)
         self._sink.check(definition.table)
-        if not rows:
-            self._parts.source.check()
+        group = body.options.group
+        if not any(group_of(r) == group for r in rows):
+            Parts(self._settings.for_group(group)).source.check()
         plan = definition.plan
         self._control.insert_view(
             ViewRow(
@@ -135,7 +137,8 @@ class Catalog:
         """How a view is computed."""
         row = self._row(name)
         facts = row.plan or {}
-        shared = shared_with_others(row.title, (self.metrics() or {}).get("shared", []))
+        figures = self._figures(group_of(row)) or {}
+        shared = shared_with_others(row.title, figures.get("shared", []))
         return PlanAnswer(
             text="\n".join([facts.get("text", ""), *map(shown, shared)]),
             tree=facts.get("tree", {}),
@@ -143,25 +146,26 @@ class Catalog:
             shared=shared,
         )
 
-    def metrics(self) -> dict[str, Any] | None:
-        """The pipeline's newest figures."""
-        return read_metrics(self._settings.state)
+    def metrics(self) -> dict[str, dict[str, Any] | None]:
+        """The newest figures of each group's pipeline, the default one's first."""
+        state = self._settings.state
+        groups = [DEFAULT_GROUP, *sorted(groups_on_disk(state))]
+        return {g: self._figures(g) for g in groups}
 
     def health(self) -> Health:
         """Whether views are kept up to date."""
-        figures = self.metrics()
-        reasons = []
-        if figures is None or time.time() - figures["updated_at"] > STALE_S:
-            is_young = time.time() - self._started_at < STALE_S
-            if is_young:
-                return Health(status="starting", pipeline=figures, reasons=[])
-            reasons.append("the pipeline has not reported lately")
-        else:
-            refusal = figures.get("refused")
-            reasons += [str(figures[k]) for k in ("source_error", "sink_error") if figures.get(k)]
-            if refusal:
-                reasons.append(f"{refusal['title']} [{refusal['code']}]")
-        return Health(status="degraded" if reasons else "ok", pipeline=figures, reasons=reasons)
+        groups = self.metrics()
+        reasons = [
+            reason if group == DEFAULT_GROUP else f'group "{group}": {reason}'
+            for group, figures in groups.items()
+            for reason in _reasons(figures)
+        ]
+        default = groups.pop(DEFAULT_GROUP)
+        is_young = time.time() - self._started_at < STALE_S
+        if is_young and _is_stale(default):
+            return Health(status="starting", pipeline=default, groups=groups, reasons=[])
+        status = "degraded" if reasons else "ok"
+        return Health(status=status, pipeline=default, groups=groups, reasons=reasons)
 
     # --- waiting -------------------------------------------------------------------------------
 
@@ -177,9 +181,10 @@ class Catalog:
 
     def visible_position(self, name: str) -> int | None:
         """The position that the view's rows show; None while it is not live."""
-        if self._row(name).status != "live":
+        row = self._row(name)
+        if row.status != "live":
             return None
-        progress = self._control.read_progress(self._settings.prefix)
+        progress = self._progress(group_of(row))
         return None if progress is None else progress.positions.get(SOURCE)
 
     def nudge_source(self) -> None:
@@ -211,7 +216,13 @@ class Catalog:
             )
         return row
 
-    def _require_parents(self, definition: ViewDefinition, rows: list[ViewRow]) -> None:
+    def _figures(self, group: str) -> dict[str, Any] | None:
+        return read_metrics(self._settings.for_group(group).state)
+
+    def _progress(self, group: str) -> Progress | None:
+        return self._control.read_progress(self._settings.for_group(group).sink_key)
+
+    def _require_parents(self, definition: ViewDefinition, rows: list[ViewRow], group: str) -> None:
         for parent in definition.parents():
             found = next(
                 (r for r in rows if (r.schema, r.name) == (parent.schema, parent.name)), None
@@ -223,13 +234,21 @@ class Catalog:
                     detail="" if found is None else f"it is {found.status}",
                     hint="create the view once that one is live",
                 )
+            if group_of(found) != group:
+                raise TidemarkError(
+                    "view.other_group",
+                    f'view "{parent}", which the query reads, is in group "{group_of(found)}"',
+                    detail="groups do not move together: there is no position that both are at",
+                    hint=f'create this view in group "{group_of(found)}"',
+                )
 
     def _model(self, row: ViewRow, errors: dict[str, int]) -> ViewModel:
-        figures = self.metrics() or {}
+        group = group_of(row)
+        figures = self._figures(group) or {}
         status, error = row.status, _error_of(row)
         position = None
         if status == "live":
-            progress = self._control.read_progress(self._settings.prefix)
+            progress = self._progress(group)
             position = None if progress is None else progress.positions.get(SOURCE)
             if figures.get("refused"):
                 status, error = "failed", ProblemModel(**figures["refused"])
@@ -247,6 +266,7 @@ class Catalog:
             key=list(row.key or []),
             fields=_field_models(row.fields or []),
             options=dict(row.options),
+            group=group,
             warnings=list(row.warnings),
             rows=self._sink.row_count(table) if row.status == "live" else None,
             positions={} if position is None else {SOURCE: format_lsn(position)},
@@ -258,6 +278,19 @@ class Catalog:
             created_at=row.created_at.isoformat() if row.created_at else "",
             live_at=row.live_at.isoformat() if row.live_at else None,
         )
+
+
+def _is_stale(figures: dict[str, Any] | None) -> bool:
+    return figures is None or time.time() - figures["updated_at"] > STALE_S
+
+
+def _reasons(figures: dict[str, Any] | None) -> list[str]:
+    """What keeps a group's views from being up to date."""
+    if figures is None or _is_stale(figures):
+        return ["the pipeline has not reported lately"]
+    found = [str(figures[k]) for k in ("source_error", "sink_error") if figures.get(k)]
+    refusal = figures.get("refused")
+    return [*found, f"{refusal['title']} [{refusal['code']}]"] if refusal else found
 
 
 def _kind(plan: ViewPlan) -> str:

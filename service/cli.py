@@ -77,23 +77,26 @@ def create(
     name: str,
     query: Annotated[str, typer.Argument(help="the SELECT; - reads standard input")],
     backfill: Annotated[str, typer.Option(help="auto, spark or local")] = "auto",
+    group: Annotated[str, typer.Option(help="views of one group change together")] = "default",
     wait_s: Annotated[float, typer.Option(help="wait this long for it to be live")] = 60,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Create a view and wait until it is live."""
     with _service(url) as client:
-        _print_view(client.create(name, _text_of(query), wait_s=wait_s, backfill=backfill))
+        options = {"backfill": backfill, "group": group}
+        _print_view(client.create(name, _text_of(query), wait_s=wait_s, **options))
 
 
 @app.command("list")
 def list_views(url: Url = DEFAULT_URL) -> None:
     """All views with status, rows and lag."""
-    table = Table("view", "status", "kind", "rows", "lag bytes", "errors", box=None)
+    table = Table("view", "group", "status", "kind", "rows", "lag bytes", "errors", box=None)
     with _service(url) as client:
         views = client.views()
     for view in views:
         table.add_row(
             f"{view['schema']}.{view['name']}",
+            view["group"],
             view["status"],
             view["kind"],
             _number(view["rows"]),

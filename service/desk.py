@@ -17,6 +17,7 @@ from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.schema import VIEW_SOURCE, RelationName
 from service.build import ViewBuild
 from service.engine import Engine, ViewDefinition
+from service.groups import group_of
 from service.log import log
 from service.planning import plan_definition
 
@@ -36,6 +37,7 @@ class Desk:
         self._joined: dict[str, tuple[int, int]] = {}
         self._untold: dict[str, dict[str, Any]] = {}
         self._rows: list[ViewRow] = []
+        self._all_rows: list[ViewRow] = []
         self._failed: set[str] = set()
         self._is_called = True
 
@@ -55,7 +57,8 @@ class Desk:
     def refresh(self) -> bool:
         """Read the catalog; False when the sink cannot be reached just now."""
         try:
-            self._rows = self._control.list_views()
+            self._all_rows = self._control.list_views()
+            self._rows = self._own(self._all_rows)
             return True
         except TemporaryError as error:
             log.warning("catalog.retry", code=error.code)
@@ -82,12 +85,16 @@ class Desk:
 
     def has_views(self) -> bool:
         """Whether any view is still to be kept."""
-        return any(r.desired != DROPPED for r in self._control.list_views())
+        return any(r.desired != DROPPED for r in self._own(self._control.list_views()))
+
+    def has_rows(self) -> bool:
+        """Whether the catalog knows any view of this group, to be dropped or not."""
+        return bool(self._own(self._control.list_views()))
 
     def define(self, row: ViewRow) -> ViewDefinition:
         """Plan a view again, against the source as it is now."""
         name = (row.schema, row.name)
-        return plan_definition(row.identity, name, row.query, self._parts, self._rows)
+        return plan_definition(row.identity, name, row.query, self._parts, self._all_rows)
 
     def are_parents_live(self, definition: ViewDefinition) -> bool:
         """Whether every view that this one reads is live; refuses when one has failed."""
@@ -191,7 +198,7 @@ class Desk:
 
     def source_identity(self) -> tuple[object, ...] | None:
         """The server that the state was built from; None before the first view."""
-        row = self._control.get_source(self._parts.source.name)
+        row = self._control.get_source(self._parts.source_row)
         if row is None or row.system_identifier is None:
             return None
         return (row.system_identifier, row.timeline, row.facts["database"])
@@ -202,7 +209,7 @@ class Desk:
         identity = source.identity()
         self._control.upsert_source(
             SourceRow(
-                source.name,
+                self._parts.source_row,
                 self._parts.shown_source,
                 slot=source.slot_name,
                 publication=source.slot_name,
@@ -214,11 +221,14 @@ class Desk:
 
     def forget_source(self) -> None:
         """The last view is gone: the next one may come from another server."""
-        self._control.delete_source(self._parts.source.name)
+        self._control.delete_source(self._parts.source_row)
 
     def close(self) -> None:
         """End the sessions."""
         self._control.close()
+
+    def _own(self, rows: list[ViewRow]) -> list[ViewRow]:
+        return [r for r in rows if group_of(r) == self._parts.settings.group]
 
     def _tell_live(self, identity: str, epoch: int, rows: int | None) -> None:
         cleared = dict.fromkeys(("progress", "code", "detail", "hint"))

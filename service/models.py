@@ -8,15 +8,28 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
 class ViewOptions(BaseModel):
-    """Options of a view. backfill: "auto" takes Spark for large sources, else this machine."""
+    """Options of a view. backfill: "auto" takes Spark for large sources, else this machine.
+
+    group: views of one group change together; each group beside the default one has a pipeline
+    process, a slot and epochs of its own, and its views read no views of another.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     backfill: Literal["auto", "spark", "local"] = "auto"
+    group: str = Field("default", pattern=r"^[a-z][a-z0-9]{0,23}$")
+
+    @field_validator("group")
+    @classmethod
+    def _is_free(cls, group: str) -> str:
+        # Its slot would be that of a service whose prefix ends in _source.
+        if group == "source":
+            raise ValueError("no group can be called so")
+        return group
 
 
 class CreateView(BaseModel):
@@ -39,7 +52,7 @@ class CreateView(BaseModel):
         description="name, or schema.name; quoted as in SQL if need be",
     )
     query: str = Field(min_length=1, max_length=200_000, description="one SELECT")
-    options: ViewOptions = ViewOptions()
+    options: ViewOptions = Field(default_factory=lambda: ViewOptions.model_validate({}))
 
 
 class ValidateView(BaseModel):
@@ -81,6 +94,7 @@ class ViewModel(BaseModel):
     key: list[str]
     fields: list[FieldModel]
     options: dict[str, Any]
+    group: str = Field(description="the views that change together with this one")
     warnings: list[str]
     rows: int | None = Field(description="about how many rows it holds; null until live")
     positions: dict[str, str] = Field(description="position that its rows show, by source")
@@ -147,8 +161,12 @@ class PlanAnswer(BaseModel):
 
 
 class Health(BaseModel):
-    """Whether the service works: "ok", "starting" or "degraded", and why."""
+    """Whether the service works: "ok", "starting" or "degraded", and why.
+
+    pipeline: figures of the default group; groups: of the others.
+    """
 
     status: str
     pipeline: dict[str, Any] | None
+    groups: dict[str, dict[str, Any] | None] = {}
     reasons: list[str]

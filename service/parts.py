@@ -24,7 +24,7 @@ from service.backfill import BackfillJob, BackfillOutcome, OnProgress, run_local
 from service.build import BuildParts
 from service.engine import ViewDefinition
 from service.metrics import write_refusal
-from service.settings import Settings
+from service.settings import DEFAULT_GROUP, Settings
 from storage.rocks import RocksStore, StoreBudget
 from storage.store import StorageError, Store
 
@@ -41,7 +41,12 @@ class Parts:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.source = PostgresSource(settings.source, name=SOURCE, prefix=settings.prefix)
+        self.source = PostgresSource(
+            settings.source,
+            name=SOURCE,
+            prefix=settings.prefix,
+            suffix="" if settings.group == DEFAULT_GROUP else settings.group,
+        )
         self._spark: LazySession | None = None
         self._lock = threading.Lock()
 
@@ -54,7 +59,7 @@ class Parts:
 
     def sink(self) -> PostgresSink:
         """A new session on the sink."""
-        return PostgresSink(self.settings.sink, key=self.settings.prefix)
+        return PostgresSink(self.settings.sink, key=self.settings.sink_key)
 
     def control(self) -> Control:
         """A new session on the control tables."""
@@ -90,6 +95,12 @@ class Parts:
             parts=max(LOCAL_PARTS, -(-rows // ROWS_A_PART)),
             epoch_bytes=self.settings.budget.epoch,
         )
+
+    @property
+    def source_row(self) -> str:
+        """The name under which the catalog knows the source, as this group follows it."""
+        group = self.settings.group
+        return SOURCE if group == DEFAULT_GROUP else f"{SOURCE}/{group}"
 
     @property
     def shown_source(self) -> str:

@@ -31,7 +31,7 @@ from service.log import log
 from service.metrics import PipelineMetrics
 from service.parts import Parts
 from service.recovery import recover
-from service.settings import Settings
+from service.settings import DEFAULT_GROUP, Settings
 from service.writer import SinkWriter
 
 POLL_S = 0.02
@@ -50,6 +50,7 @@ class Pipeline:
         self._settings = settings
         self._parts = parts
         self._is_stopping = False
+        self.is_unused = False
         self._metrics = PipelineMetrics(settings.state)
         kernels.watch(self._metrics.kernel_compiled)
         self._store = parts.open_store()
@@ -82,7 +83,7 @@ class Pipeline:
                 self._refuse(error)
             self._metrics.position = self._engine.position
             self._metrics.write()
-            while not self._is_stopping:
+            while not (self._is_stopping or self.is_unused):
                 try:
                     self._tick()
                 except SourceError as error:
@@ -156,6 +157,7 @@ class Pipeline:
             self._reconciled_at = now
             if self._desk.refresh():
                 self._reconcile()
+                self._end_unused()
         batch = self._poll()
         if batch is not None:
             self._run_epoch(batch)
@@ -304,6 +306,14 @@ class Pipeline:
                     log.warning("build.retry", view=row.title, code=error.code)
                     continue
                 self._desk.fail_view(row.identity, error)
+
+    def _end_unused(self) -> None:
+        """A group beside the default one ends with its last view; nothing of it is left."""
+        is_default = self._settings.group == DEFAULT_GROUP
+        if is_default or self._engine.views or self._builds or self._desk.has_rows():
+            return
+        self._forget_source()
+        self.is_unused = True
 
     def _start_build(self, row: ViewRow) -> None:
         held = self._held.get(row.identity)

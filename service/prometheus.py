@@ -18,18 +18,28 @@ _PIPELINE = {
     "rss_peak_bytes": "peak resident memory of the pipeline process",
 }
 
+_QUANTILES = {
+    "freshness": "commit at the source to visible in the sink",
+    "step": "one step of the dataflow",
+}
 
-def render(figures: dict[str, Any] | None, views: list[ViewModel]) -> bytes:
-    """One scrape. figures: the pipeline's snapshot, None before its first."""
+
+def render(groups: dict[str, dict[str, Any] | None], views: list[ViewModel]) -> bytes:
+    """One scrape. groups: each pipeline's snapshot, None before its first."""
     registry = CollectorRegistry()
-    up = Gauge("tidemark_pipeline_up", "1 when the pipeline reported lately", registry=registry)
-    up.set(0)
-    if figures is not None:
-        up.set(1 if time.time() - figures["updated_at"] < 10 else 0)
-        for name, help_text in _PIPELINE.items():
-            Gauge(f"tidemark_{name}", help_text, registry=registry).set(figures[name])
-        _quantiles(registry, "freshness", "commit at the source to visible in the sink", figures)
-        _quantiles(registry, "step", "one step of the dataflow", figures)
+    by_group = {"labelnames": ["group"], "registry": registry}
+    up = Gauge("tidemark_pipeline_up", "1 when the pipeline reported lately", **by_group)
+    gauges = {name: Gauge(f"tidemark_{name}", text, **by_group) for name, text in _PIPELINE.items()}
+    quantiles = {name: _quantiles(registry, name, text) for name, text in _QUANTILES.items()}
+    for group, figures in groups.items():
+        up.labels(group).set(figures is not None and time.time() - figures["updated_at"] < 10)
+        if figures is None:
+            continue
+        for name, gauge in gauges.items():
+            gauge.labels(group).set(figures[name])
+        for name, gauge in quantiles.items():
+            for quantile, value in figures[f"{name}_ms"].items():
+                gauge.labels(group, f"0.{quantile[1:]}").set(value / 1000)
     live = Gauge("tidemark_view_live", "1 when the view is live", ["view"], registry=registry)
     rows = Gauge("tidemark_view_rows", "rows of the view, about", ["view"], registry=registry)
     lag = Gauge("tidemark_view_lag_bytes", "WAL not yet shown", ["view"], registry=registry)
@@ -45,9 +55,6 @@ def render(figures: dict[str, Any] | None, views: list[ViewModel]) -> bytes:
     return generate_latest(registry)
 
 
-def _quantiles(
-    registry: CollectorRegistry, name: str, help_text: str, figures: dict[str, Any]
-) -> None:
-    gauge = Gauge(f"tidemark_{name}_seconds", help_text, ["quantile"], registry=registry)
-    for quantile, value in figures[f"{name}_ms"].items():
-        gauge.labels(f"0.{quantile[1:]}").set(value / 1000)
+def _quantiles(registry: CollectorRegistry, name: str, help_text: str) -> Gauge:
+    labels = ["group", "quantile"]
+    return Gauge(f"tidemark_{name}_seconds", help_text, labels, registry=registry)

@@ -1,4 +1,4 @@
-"""The pipeline process: `python -m service.run_pipeline`, settings from the environment.
+"""A pipeline process: `python -m service.run_pipeline [GROUP]`, settings from the environment.
 
 Ends with 0 when asked to stop, 3 when refused for good (the reason stands in the catalog and the
 log), 1 when something broke; the supervisor starts it again after a pause.
@@ -6,6 +6,7 @@ log), 1 when something broke; the supervisor starts it again after a pause.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 
@@ -14,7 +15,7 @@ from service import signals
 from service.log import configure, log
 from service.parts import Parts
 from service.pipeline import Pipeline
-from service.settings import Settings
+from service.settings import DEFAULT_GROUP, Settings
 from storage.store import StorageError
 
 REFUSED = 3
@@ -25,8 +26,9 @@ def main() -> int:
     signals.die_with_parent()
     # Reader, stepping and sink hand work to each other: the default of 5 ms is felt as latency.
     sys.setswitchinterval(0.0005)
-    settings = Settings.load()
-    configure(settings.log_level, "pipeline")
+    settings = Settings.load().for_group(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_GROUP)
+    is_default = settings.group == DEFAULT_GROUP
+    configure(settings.log_level, "pipeline" if is_default else f"pipeline {settings.group}")
     settings.state.mkdir(parents=True, exist_ok=True)
     parts = Parts(settings)
     try:
@@ -41,6 +43,9 @@ def main() -> int:
         log.error("pipeline.refused", code=error.code, why=str(error), hint=error.hint)
         parts.report_failure(error)
         return REFUSED
+    if pipeline.is_unused:
+        # The last view of a group is gone: so is all that it had.
+        shutil.rmtree(settings.state)
     log.info("pipeline.stopped", at=time.time())
     return 0
 

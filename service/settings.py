@@ -15,6 +15,9 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 from service.budget import LEAST_MB, MemoryBudget
 
 PREFIX = "TIDEMARK_"
+DEFAULT_GROUP = "default"
+# Where the state of the other groups lies, below the service's own.
+GROUPS = "groups"
 _MEMORY = re.compile(r"(\d+)\s*(?:([mMgG])(?:i?[bB])?)?")
 
 
@@ -28,7 +31,8 @@ class Settings(BaseModel):
     memory: mebibytes that the pipeline process may take, also given as "2GB" or "512 MB"; cache_mb:
     how much of it for pages of the state, by default a share. epoch_rows: most source rows that
     one epoch takes, whole transactions aside. sync_interval_s: how often the state is forced to
-    disk and the source told that it may forget.
+    disk and the source told that it may forget. group: which group of views this process is for;
+    not to be set from outside.
     """
 
     model_config = {"frozen": True}
@@ -46,6 +50,7 @@ class Settings(BaseModel):
     epoch_rows: int = Field(20_000, ge=1)
     sync_interval_s: float = Field(1.0, gt=0)
     log_level: str = "info"
+    group: str = DEFAULT_GROUP
 
     @field_validator("memory", mode="before")
     @classmethod
@@ -77,7 +82,7 @@ class Settings(BaseModel):
         """Options that are not None, then the environment, then the defaults."""
         values: dict[str, object] = {
             name: os.environ[PREFIX + name.upper()]
-            for name in cls.model_fields
+            for name in cls._outside()
             if PREFIX + name.upper() in os.environ
         }
         values.update({k: v for k, v in options.items() if v is not None})
@@ -85,5 +90,20 @@ class Settings(BaseModel):
 
     def to_environment(self) -> dict[str, str]:
         """The environment from which `load` gives these settings again, for child processes."""
-        values = {name: getattr(self, name) for name in type(self).model_fields}
+        values = {name: getattr(self, name) for name in self._outside()}
         return {PREFIX + k.upper(): "" if v is None else str(v) for k, v in values.items()}
+
+    def for_group(self, group: str) -> Settings:
+        """The settings of one group's process, from those of the service."""
+        if group == DEFAULT_GROUP:
+            return self
+        return self.model_copy(update={"group": group, "state": self.state / GROUPS / group})
+
+    @property
+    def sink_key(self) -> str:
+        """The name of the group's progress in the sink."""
+        return self.prefix if self.group == DEFAULT_GROUP else f"{self.prefix}/{self.group}"
+
+    @classmethod
+    def _outside(cls) -> list[str]:
+        return [name for name in cls.model_fields if name != "group"]

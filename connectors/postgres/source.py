@@ -35,16 +35,19 @@ class SourceIdentity(NamedTuple):
 
 
 class PostgresSource:
-    """One database; `prefix` and `name` make the name of its slot and publication.
+    """One database; `prefix` and `name` make the name of its slot and publication, with
+    `suffix` where there are several.
 
     Nothing is opened before the first use. Usable from several threads.
     """
 
-    def __init__(self, dsn: str, name: str = "source", prefix: str = "tidemark") -> None:
+    def __init__(
+        self, dsn: str, name: str = "source", prefix: str = "tidemark", *, suffix: str = ""
+    ) -> None:
         self.dsn = dsn
         self.name = name
         self._session = Session(dsn)
-        self._name = object_name(prefix, name)
+        self._name = object_name(prefix, f"{name}_{suffix}" if suffix else name)
         self._slot = Slot(self._session, self._name)
         self._publication = Publication(self._session, self._name)
 
