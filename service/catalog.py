@@ -286,9 +286,12 @@ def _is_stale(figures: dict[str, Any] | None) -> bool:
 
 def _reasons(figures: dict[str, Any] | None) -> list[str]:
     """What keeps a group's views from being up to date."""
-    if figures is None or _is_stale(figures):
+    if figures is None:
         return ["the pipeline has not reported lately"]
-    found = [str(figures[k]) for k in ("source_error", "sink_error") if figures.get(k)]
+    words = ("wal_alarm", "source_error", "sink_error")
+    found = [str(figures[k]) for k in words if figures.get(k)]
+    if _is_stale(figures):
+        return ["the pipeline has not reported lately", *found]
     refusal = figures.get("refused")
     return [*found, f"{refusal['title']} [{refusal['code']}]"] if refusal else found
 

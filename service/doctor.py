@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 
 from dataflow.errors import TidemarkError
+from service import wal_budget
 from service.parts import Parts
 from service.settings import Settings
 
@@ -28,6 +29,7 @@ def check_all(settings: Settings) -> list[tuple[str, TidemarkError | None]]:
     parts = Parts(settings)
     return [
         ("source: reachable, wal_level, privileges, slots", _outcome(parts.source.check)),
+        ("source: WAL kept for us", _outcome(lambda: wal_budget.check(settings, parts.source))),
         ("sink: reachable, privileges, control tables", _outcome(parts.sink().prepare)),
         ("state: directory and free space", _outcome(lambda: _check_state(settings))),
         ("java: for backfill by Spark", _outcome(_check_java)),

@@ -21,6 +21,7 @@ from dataflow.sharing import SharedPart
 from service.log import log
 
 FILE = "pipeline.json"
+WAL_FILE = "wal.json"
 _WINDOW = 2_000
 
 
@@ -98,15 +99,13 @@ class PipelineMetrics:
 
     def write(self) -> None:
         """Replace the file."""
-        _replace(self._folder, self.snapshot())
+        replace_file(self._folder / FILE, self.snapshot())
 
 
 def read_metrics(folder: Path) -> dict[str, Any] | None:
     """The pipeline's newest figures, or None before the first."""
-    try:
-        return json.loads((folder / FILE).read_text())
-    except FileNotFoundError:
-        return None
+    figures = _read(folder / FILE)
+    return None if figures is None else {**figures, **(_read(folder / WAL_FILE) or {})}
 
 
 def write_refusal(folder: Path, error: Exception) -> None:
@@ -118,15 +117,23 @@ def write_refusal(folder: Path, error: Exception) -> None:
         "detail": getattr(error, "detail", ""),
         "hint": getattr(error, "hint", ""),
     }
-    figures = {**(read_metrics(folder) or PipelineMetrics(folder).snapshot()), "refused": refusal}
+    figures = {**(_read(folder / FILE) or PipelineMetrics(folder).snapshot()), "refused": refusal}
     figures["updated_at"] = time.time()
-    _replace(folder, figures)
+    replace_file(folder / FILE, figures)
 
 
-def _replace(folder: Path, figures: dict[str, Any]) -> None:
-    part = folder / f"{FILE}.part"
+def replace_file(path: Path, figures: dict[str, Any]) -> None:
+    """Write figures so that a reader sees the old ones or the new ones."""
+    part = path.with_name(f"{path.name}.part")
     part.write_text(json.dumps(figures))
-    part.replace(folder / FILE)
+    part.replace(path)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
 
 
 def _quantiles(values: deque[float]) -> dict[str, float]:

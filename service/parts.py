@@ -41,14 +41,19 @@ class Parts:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.source = PostgresSource(
+        self.source = self.new_source()
+        self._spark: LazySession | None = None
+        self._lock = threading.Lock()
+
+    def new_source(self) -> PostgresSource:
+        """The source with sessions of its own."""
+        settings = self.settings
+        return PostgresSource(
             settings.source,
             name=SOURCE,
             prefix=settings.prefix,
             suffix="" if settings.group == DEFAULT_GROUP else settings.group,
         )
-        self._spark: LazySession | None = None
-        self._lock = threading.Lock()
 
     def open_store(self) -> Store:
         """The state; StorageError state.locked when another process has it."""

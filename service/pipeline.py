@@ -32,6 +32,7 @@ from service.metrics import PipelineMetrics
 from service.parts import Parts
 from service.recovery import recover
 from service.settings import DEFAULT_GROUP, Settings
+from service.wal_budget import WalBudget
 from service.writer import SinkWriter
 
 POLL_S = 0.02
@@ -64,6 +65,7 @@ class Pipeline:
         self._builds: dict[str, ViewBuild] = {}
         self._held: dict[str, tuple[ViewDefinition, int]] = {}
         self._desk = Desk(parts.control(), self._engine, parts)
+        self._wal_budget = WalBudget(settings, parts.new_source())
         limits = StreamLimits(budget.queue, budget.transaction, chunk_bytes=budget.chunk)
         self._feed = Feed(parts.source, self._desk.source_identity, limits)
         self._failures = Failures(self._engine, self._desk, self._builds)
@@ -118,6 +120,7 @@ class Pipeline:
         Raises the error after a while, so that the supervisor tries again; returns when the last
         view that depends on the position is gone.
         """
+        error = self._wal_budget.explained(error)
         log.error("source.refused", code=error.code, why=error.what, hint=error.hint)
         self._feed.close()
         for build in self._builds.values():
@@ -136,6 +139,7 @@ class Pipeline:
     def _close(self) -> None:
         for build in self._builds.values():
             build.cancel()
+        self._wal_budget.close()
         self._feed.close()
         if self._writer is not None:
             self._writer.close()
@@ -463,6 +467,7 @@ class Pipeline:
         self._engine.commit(None, written=0)
         self._staging.forget_progress()
         self._desk.forget_source()
+        self._wal_budget.forget()
 
     def _open_stream(self) -> None:
         """Stream what is read; what turns out to be gone fails its views and no others."""

@@ -1,4 +1,8 @@
-"""The pipeline's figures and the views' states as Prometheus text."""
+"""The pipelines' figures and the views' states as Prometheus text.
+
+A pipeline is a group of views: its figures bear the label `group`. Names are never changed, since
+people's alerts rest on them.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,8 @@ _PIPELINE = {
     "epochs_written_total": "epochs committed in the sink since the pipeline started",
     "rows_written_total": "view changes committed in the sink since the pipeline started",
     "kernels_compiled_total": "kernels compiled while views waited, since the pipeline started",
+    "wal_kept_bytes": "WAL that the source keeps for our replication slot",
+    "wal_budget_bytes": "WAL that it may keep, 0: any",
     "rss_peak_bytes": "peak resident memory of the pipeline process",
 }
 
@@ -36,7 +42,7 @@ def render(groups: dict[str, dict[str, Any] | None], views: list[ViewModel]) -> 
         if figures is None:
             continue
         for name, gauge in gauges.items():
-            gauge.labels(group).set(figures[name])
+            gauge.labels(group).set(figures.get(name, 0))
         for name, gauge in quantiles.items():
             for quantile, value in figures[f"{name}_ms"].items():
                 gauge.labels(group, f"0.{quantile[1:]}").set(value / 1000)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Literal
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, PrivateAttr, field_validator, model_validator
 
 from service.budget import LEAST_MB, MemoryBudget
 
@@ -31,8 +32,9 @@ class Settings(BaseModel):
     memory: mebibytes that the pipeline process may take, also given as "2GB" or "512 MB"; cache_mb:
     how much of it for pages of the state, by default a share. epoch_rows: most source rows that
     one epoch takes, whole transactions aside. sync_interval_s: how often the state is forced to
-    disk and the source told that it may forget. group: which group of views this process is for;
-    not to be set from outside.
+    disk and the source told that it may forget. wal_budget_mb: how much WAL the source may keep
+    for our slot, 0: any; from wal_alarm_percent of it on that is an alarm, and at the budget the
+    slot stays ("warn") or is dropped ("release"), with which the views have to be created again.
     """
 
     model_config = {"frozen": True}
@@ -49,8 +51,11 @@ class Settings(BaseModel):
     cache_mb: int | None = Field(None, ge=16)
     epoch_rows: int = Field(20_000, ge=1)
     sync_interval_s: float = Field(1.0, gt=0)
+    wal_budget_mb: int = Field(10_240, ge=0)
+    wal_alarm_percent: int = Field(50, ge=1, le=100)
+    wal_limit: Literal["warn", "release"] = "warn"
     log_level: str = "info"
-    group: str = DEFAULT_GROUP
+    _group: str = PrivateAttr(DEFAULT_GROUP)
 
     @field_validator("memory", mode="before")
     @classmethod
@@ -82,7 +87,7 @@ class Settings(BaseModel):
         """Options that are not None, then the environment, then the defaults."""
         values: dict[str, object] = {
             name: os.environ[PREFIX + name.upper()]
-            for name in cls._outside()
+            for name in cls.model_fields
             if PREFIX + name.upper() in os.environ
         }
         values.update({k: v for k, v in options.items() if v is not None})
@@ -90,20 +95,23 @@ class Settings(BaseModel):
 
     def to_environment(self) -> dict[str, str]:
         """The environment from which `load` gives these settings again, for child processes."""
-        values = {name: getattr(self, name) for name in self._outside()}
+        values = {name: getattr(self, name) for name in type(self).model_fields}
         return {PREFIX + k.upper(): "" if v is None else str(v) for k, v in values.items()}
 
     def for_group(self, group: str) -> Settings:
         """The settings of one group's process, from those of the service."""
         if group == DEFAULT_GROUP:
             return self
-        return self.model_copy(update={"group": group, "state": self.state / GROUPS / group})
+        found = self.model_copy(update={"state": self.state / GROUPS / group})
+        found._group = group
+        return found
+
+    @property
+    def group(self) -> str:
+        """Which group of views this process is for."""
+        return self._group
 
     @property
     def sink_key(self) -> str:
         """The name of the group's progress in the sink."""
         return self.prefix if self.group == DEFAULT_GROUP else f"{self.prefix}/{self.group}"
-
-    @classmethod
-    def _outside(cls) -> list[str]:
-        return [name for name in cls.model_fields if name != "group"]

@@ -188,7 +188,11 @@ def test_settings_are_documented_as_they_are() -> None:
         if option != (flag if flag in serve else ""):
             faults.append(f"{name}: the option is not {option}")
         actual = fields[name].default
-        wanted = {"source": "(must be set)", "sink": "the source"}.get(name, str(actual))
+        wanted = {
+            "source": "(must be set)",
+            "sink": "the source",
+            "cache_mb": "a third of the memory",
+        }.get(name, str(actual))
         if default not in (wanted, wanted.removesuffix(".0")):
             faults.append(f"{name}: the default is {wanted}, not {default}")
     told_options = {f"--{name.replace('_', '-')}" for name in told}

@@ -100,6 +100,16 @@ class Slot:
             )
         return state
 
+    def kept_bytes(self) -> int:
+        """How much WAL the server keeps for the slot; 0 when there is no slot."""
+        found = self._session.rows(
+            "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint"
+            " FROM pg_replication_slots WHERE slot_name = %s AND restart_lsn IS NOT NULL",
+            (self.name,),
+            doing="cannot look at replication slots",
+        )
+        return max(0, found[0][0]) if found else 0
+
     def drop(self, wait_s: float = RELEASE_WAIT_S) -> None:
         """Drop the slot if it is there; waits a while for its reader to go."""
         deadline = time.monotonic() + wait_s

@@ -95,6 +95,20 @@ class PostgresSource:
         self._slot.drop()
         self._publication.drop()
 
+    def kept_wal_bytes(self) -> int:
+        """How much WAL the server keeps for our slot; 0 when there is none."""
+        return self._slot.kept_bytes()
+
+    def release_slot(self) -> None:
+        """Drop the slot under its reader: what it would still have sent is lost to us.
+
+        The publication stays; a stream is refused from now on (source.slot_missing).
+        """
+        state = self._slot.state()
+        if state is not None and state.active_pid is not None:
+            self._evict(state.active_pid)
+        self._slot.drop()
+
     def watch(self, relations: Sequence[Relation | RelationName]) -> None:
         """Publish these relations too; snapshots opened from now on fit to their changes."""
         self._publication.add([_name_of(r) for r in relations])

@@ -133,7 +133,7 @@ def test_plan_health_metrics(service: RunningService) -> None:
     assert service.call("GET", "/health").json()["status"] == "ok"
     text = service.call("GET", "/metrics").text
     assert 'tidemark_view_live{view="public.planned"} 1.0' in text
-    assert "tidemark_pipeline_up 1.0" in text
+    assert 'tidemark_pipeline_up{group="default"} 1.0' in text
     service.drop("planned")
 
 
