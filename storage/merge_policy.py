@@ -95,7 +95,7 @@ def choose_by_reads(sizes: Sequence[int], reads: Sequence[int]) -> tuple[int, in
 
     >>> choose_by_reads([4000, 300, 100], [9000, 2000, 2500])
     (0, 3)
-    >>> choose_by_reads([4000, 300, 100], [9000, 200, 250])
+    >>> choose_by_reads([4000, 300, 100], [9000, 200, 450])
     (1, 3)
     >>> choose_by_reads([4000, 300, 100], [9000, 90, 90]) is None
     True
