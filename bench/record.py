@@ -61,7 +61,7 @@ def measuring(part: str, runner: str, sizes: dict[str, Any], folder: Path) -> It
     started, busy, own = time.monotonic(), _busy_s(), _own_s()
     yield record
     record.seconds = round(time.monotonic() - started, 1)
-    others = _busy_s() - busy - (_own_s() - own)
+    others = _busy_s() - busy - (_own_s() - own) - record.figures.get("orphan_cpu_s", 0.0)
     record.other_cores = round(max(others, 0) / max(record.seconds, 0.1), 2)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{record.name}.json").write_text(json.dumps(asdict(record), indent=1) + "\n")

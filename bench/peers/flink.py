@@ -142,6 +142,8 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
         "p50_ms": None,
         "p99_ms": None,
         "peak_rss_mb": sum(map(peak_rss_mb, cluster.jvm)),
+        # It outlives this program, so nobody else can count it.
+        "orphan_cpu_s": cluster.cpu_s(),
         "fault": fault,
     }
 
