@@ -32,7 +32,7 @@ from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.schema import Field, Relation
 from dataflow.sql.plan import ViewPlan
 from dataflow.values import to_text
-from service.budget import MemoryBudget
+from service.budget import MemoryBudget, calm_collector
 from service.engine import Engine, View, ViewDefinition
 from storage.rocks import RocksStore, StoreBudget
 
@@ -94,6 +94,7 @@ def run(job: Job) -> Result:
     for _ in range(2):
         with TemporaryDirectory(prefix="tidemark-bench-") as folder:
             _Run(job, job.warm_up, Path(folder)).run()
+    calm_collector()
     reset_peak_rss_mb()
     with TemporaryDirectory(prefix="tidemark-bench-") as folder:
         return _Run(job, job.rows, Path(folder)).run()

@@ -14,9 +14,11 @@ from typing import Any, Protocol
 
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
+from dataflow.frozen import keeps_hash
 from dataflow.schema import VIEW_SOURCE, Field, RelationName
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class SinkTable:
     """A view's table.

@@ -12,6 +12,7 @@ import time
 
 from dataflow.errors import TidemarkError
 from service import signals
+from service.budget import calm_collector
 from service.log import configure, log
 from service.parts import Parts
 from service.pipeline import Pipeline
@@ -31,6 +32,7 @@ def main() -> int:
     configure(settings.log_level, "pipeline" if is_default else f"pipeline {settings.group}")
     settings.state.mkdir(parents=True, exist_ok=True)
     parts = Parts(settings)
+    calm_collector()
     try:
         pipeline = Pipeline(settings, parts)
         signals.stop_on_terminate(pipeline.stop)

@@ -50,6 +50,7 @@ class Layout:
         self.byte_words = self.byte_columns + self.column_at
         text = f"{kinds}|{','.join(map(str, key))}|{width}"
         self.shape = xxhash.xxh3_64_intdigest(text.encode())
+        self.header = np.array([MAGIC | VERSION, self.stride << 32, self.shape], np.uint64)
 
     @staticmethod
     def of(spec: ArrangementSpec | SumsSpec) -> Layout:

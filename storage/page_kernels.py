@@ -189,13 +189,23 @@ def heap_ends(hits, columns):
 
 
 @njit(nogil=True, cache=True)
-def _write_page(out, hits, totals, columns, stride):
+def write_page(out, hits, totals, columns, header):
+    """Write rows in the order of hits into a page image, all but its checksum.
+
+    out: uint64, just the room for the image; totals int64[k, width] replace the last `width` words
+    of a record; columns: word numbers of byte strings; header: magic, stride << 32, shape.
+    """
     k = hits.shape[0]
     width = totals.shape[1]
+    stride = np.int64(header[1] >> np.uint64(32))
     base = address_of(out)
     heap = 8 * (HEADER + (stride + 1) * k)
     # The heap need not fill its last word.
     out[out.shape[0] - 1] = 0
+    out[0] = header[0]
+    out[1] = 0
+    out[2] = header[1] | np.uint64(k)
+    out[3] = header[2]
     for i in range(k):
         address = hits[i, 1]
         source = hits[i, 3]
@@ -215,21 +225,12 @@ def _write_page(out, hits, totals, columns, stride):
 
 @njit(nogil=True, cache=True)
 def write_pages(out, ends, bounds, selection, columns, header):
-    """Write rows in the order of hits into page images, all but their checksums.
-
-    out: uint64 room for all images, image p from ends[p] to ends[p + 1], of the rows bounds[p] to
-    bounds[p + 1]. selection: hits and totals int64[k, width], which replace the last `width` words
-    of a record; columns: word numbers of byte strings; header: magic, stride << 32, shape.
-    """
+    """Write one image after the other: page p, out[ends[p] : ends[p + 1]], has the rows of hits
+    and totals from bounds[p] to bounds[p + 1]."""
     hits, totals = selection
-    stride = np.int64(header[1] >> np.uint64(32))
     for p in range(bounds.shape[0] - 1):
         start = bounds[p]
         stop = bounds[p + 1]
-        page = out[ends[p] : ends[p + 1]]
-        page[0] = header[0]
-        page[1] = 0
-        page[2] = header[1] | np.uint64(stop - start)
-        page[3] = header[2]
-        if stop > start:
-            _write_page(page, hits[start:stop], totals[start:stop], columns, stride)
+        write_page(
+            out[ends[p] : ends[p + 1]], hits[start:stop], totals[start:stop], columns, header
+        )

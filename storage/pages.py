@@ -27,14 +27,17 @@ _SEALED_AT_ONCE = 64
 class Tuning:
     """Sizes and rates of the runs. The defaults are measured; tests force the rare paths.
 
-    page_rows, page_heap_bytes: where a page is cut. memory_rows: rows of an arrangement that
-    stay in memory (and in the log) before they become a run on disk. file_rows: from so many rows
-    on the pages of a run go to a file of their own. fan: this many neighbouring runs of like size
-    are merged. fuel: rows merged for each row applied. merge_pages, scan_pages: pages read in one
-    step of a merge or a scan.
+    page_rows, page_heap_bytes: where a page is cut; as long as the pages written so far take less
+    than half of the cache's room, the next ones are page_growth times as long: what is not read
+    again from disk need not be read in small pieces. memory_rows: rows of an arrangement that stay
+    in memory (and in the log) before they become a run on disk. file_rows: from so many rows on the
+    pages of a run go to a file of their own. fan: this many neighbouring runs of like size are
+    merged. fuel: rows merged for each row applied. merge_pages, scan_pages: pages read in one step
+    of a merge or a scan.
     """
 
     page_rows: int = 256
+    page_growth: int = 1
     page_heap_bytes: int = 1 << 18
     memory_rows: int = 65_536
     file_rows: int = 32_768
@@ -75,8 +78,7 @@ def _seal(
     ends = np.zeros(len(bounds), np.int64)
     np.cumsum(layout.image_words(rows, heap_bytes), out=ends[1:])
     images = np.empty(int(ends[-1]), np.uint64)
-    header = np.array([MAGIC | VERSION, layout.stride << 32, layout.shape], np.uint64)
-    page_kernels.write_pages(images, ends, bounds, selection, layout.byte_words, header)
+    page_kernels.write_pages(images, ends, bounds, selection, layout.byte_words, layout.header)
     memory = images.data.cast("B")
     pages = []
     for start, stop in pairwise(ends.tolist()):
@@ -102,15 +104,20 @@ def open_page(sealed: bytes) -> Page:
 
 def seal_whole(layout: Layout, selection: Selection) -> Page:
     """One page of the whole selection, whatever its size: a run in memory."""
-    bounds = np.array([0, len(selection.hits)])
-    return _seal(layout, selection, bounds, _heap_ends(layout, selection.hits))[0]
+    hits, totals = selection
+    heap_bytes = int(_heap_ends(layout, hits)[-1]) if len(layout.byte_words) else 0
+    image = np.empty(layout.image_words(len(hits), heap_bytes), np.uint64)
+    page_kernels.write_page(image, hits, totals, layout.byte_words, layout.header)
+    image[1] = xxhash.xxh3_64_intdigest(image.data.cast("B")[_CHECKED_FROM:])
+    return open_page(image.tobytes())
 
 
-def cut(layout: Layout, selection: Selection, tuning: Tuning) -> Iterator[Page]:
-    """The selection as pages of like size, at most tuning.page_rows, fewer with long strings."""
+def cut(layout: Layout, selection: Selection, tuning: Tuning, growth: int = 1) -> Iterator[Page]:
+    """The selection as pages of like size, at most growth times tuning.page_rows, fewer with long
+    strings."""
     count = len(selection.hits)
     ends = _heap_ends(layout, selection.hits)
-    page_rows = -(-count // max(-(-count // tuning.page_rows), 1))
+    page_rows = -(-count // max(-(-count // (growth * tuning.page_rows)), 1))
     bounds = [0]
     while bounds[-1] < count:
         start, stop = bounds[-1], min(bounds[-1] + page_rows, count)

@@ -41,6 +41,7 @@ FORMAT = b"tidemark 4"
 _FORMAT_KEY = b"f"
 _FILES = "unfinished"
 _UNSEARCHED_FAN = 4
+_TUNING = Tuning(page_growth=4)
 _SPEC = b"a"
 _VALUE = b"v"
 _LEVEL_BYTES = 512 << 20
@@ -112,7 +113,7 @@ class RocksStore:
         self.path = str(path)
         self._budget = budget or StoreBudget()
         self._db = _open(self.path, _options(self._budget, direct_reads=direct_reads))
-        self._tuning = tuning or Tuning()
+        self._tuning = tuning or _TUNING
         self._writes = WriteSet(self._db, self._budget.ahead_bytes)
         self._open: dict[str, tuple[str, RunSet]] = {}
         self.cache = PageCache(cache_bytes)

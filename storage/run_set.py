@@ -78,6 +78,7 @@ class RunSet:
         self._flushing: Generator[int] | None = None
         self._merging: Generator[int] | None = None
         self._credit_rows = 0
+        self._settled: list[int] = []
         self._recover()
 
     def _recover(self) -> None:
@@ -292,14 +293,14 @@ class RunSet:
                 self._flushing = None
             else:
                 self._merging = None
+        self._pending.pop(self, None)
         if self._credit_rows > 0:
             self._pending[self] = None
-        else:
-            self._pending.pop(self, None)
 
     def _next_merge(self) -> Generator[int] | None:
         sizes = [run.rows for run in self._table.runs]
-        chosen = choose_merge(sizes, self._tuning.fan)
+        chosen = None if sizes == self._settled else choose_merge(sizes, self._tuning.fan)
+        self._settled = sizes
         return self._merge_steps(*chosen) if chosen else None
 
     def work_for_reads(self) -> None:

@@ -104,7 +104,8 @@ class RunBuilder:
 
     def write(self, selection: Selection, net: int, *, is_hot: bool) -> None:
         """Write rows as the next pages; is_hot: even if others leave the memory for them."""
-        for page in cut(self._layout, selection, self._tuning):
+        growth = self._tuning.page_growth if self._cache.is_roomy() else 1
+        for page in cut(self._layout, selection, self._tuning, growth):
             self.writer.add(page)
             size_bytes = len(page.sealed)
             is_kept = self._cache.has_room(size_bytes) or (is_hot and self._cache.may_reserve())

@@ -17,6 +17,7 @@ import numpy as np
 from dataflow.delta import Column
 from dataflow.errors import InvariantError
 from dataflow.expressions.numeric_form import NumericForm
+from dataflow.frozen import keeps_hash
 from dataflow.operators.base import Context
 from dataflow.operators.groups import Touched
 from dataflow.operators.limb_kernels import parse_limbs
@@ -49,6 +50,7 @@ class Measure(Enum):
     NAN_TEXTS = 13
 
 
+@keeps_hash
 @dataclass(frozen=True)
 class Part:
     """One int64 of the vector: a measure of a column of a feed.

@@ -33,6 +33,8 @@ def table_column(plan: Plan, expression: Expression) -> SqlType | None:
         return table_column(side, ColumnRef(at, expression.type))
     if isinstance(plan, SemiJoin):
         return table_column(plan.left, expression)
+    if isinstance(plan, Remember) and index >= len(plan.input.fields):
+        return None
     if isinstance(plan, Filter | Remember | TopK):
         return table_column(plan.input, expression)
     return None
