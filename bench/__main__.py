@@ -76,8 +76,9 @@ def measure(words: Sequence[str], folder: Path, options: argparse.Namespace) -> 
     if CAP in parts:
         load = QUICK_LOAD if options.quick else CAP_LOAD
         with measuring(CAP, "service", asdict(load), folder) as record, scratch() as state:
-            found = memory.run(load, CAP_MB, state)
-            record.figures = {"cap_mb": CAP_MB, "steps": [asdict(step) for step in found]}
+            found, held_by = memory.run(load, CAP_MB, state)
+            steps = [asdict(step) for step in found]
+            record.figures = {"cap_mb": CAP_MB, "held_by": held_by, "steps": steps}
     if path.PATH in parts:
         sizes = QUICK_PATH if options.quick else FULL
         seconds = min(options.seconds, 1) if options.quick else options.seconds

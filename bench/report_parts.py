@@ -133,7 +133,8 @@ def _cap(records: Sequence[Record], newest: str) -> list[str]:
     return [
         "## Memory of the service",
         "",
-        f"The pipeline's process under `--memory {cap}`: peak so far after each step, and every "
+        f"The pipeline's process under `--memory {cap}`, held to it {record.figures['held_by']}: "
+        "peak so far after each step, and every "
         f"view compared with PostgreSQL's answer. Measured {measured(record, newest)}.",
         "",
         *table(("step", "until visible", "peak MB", "answer", "aim", ""), rows),

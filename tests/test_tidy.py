@@ -31,7 +31,16 @@ EXCUSES = 8
 # What the layers above may know of the dataflow without running it.
 WORDS = tuple(
     f"dataflow.{name}"
-    for name in ("delta", "schema", "types", "changes", "values", "errors", "expressions.evaluator")
+    for name in (
+        "delta",
+        "schema",
+        "frozen",
+        "types",
+        "changes",
+        "values",
+        "errors",
+        "expressions.evaluator",
+    )
 )
 # Beyond that: PostgreSQL's analyzer answers in the words of the planner; the Spark tasks run the
 # operators themselves and write their state.
