@@ -39,8 +39,8 @@ class PageCache:
         return self.used_bytes + size_bytes <= self.budget_bytes
 
     def is_roomy(self) -> bool:
-        """Whether all that is held takes less than half of the budget."""
-        return 2 * self.used_bytes < self.budget_bytes
+        """Whether all that is held takes less than nine tenths of the budget."""
+        return 10 * self.used_bytes < 9 * self.budget_bytes
 
     def reserve(self, size_bytes: int) -> None:
         """Count so many bytes more (below 0: fewer) of pages that are part of no run yet."""

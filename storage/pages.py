@@ -27,8 +27,8 @@ _SEALED_AT_ONCE = 64
 class Tuning:
     """Sizes and rates of the runs. The defaults are measured; tests force the rare paths.
 
-    page_rows, page_heap_bytes: where a page is cut; as long as the pages written so far take less
-    than half of the cache's room, the next ones are page_growth times as long: what is not read
+    page_rows, page_heap_bytes: where a page is cut; as long as the pages held take less than
+    nine tenths of the cache's room, the next ones are page_growth times as long: what is not read
     again from disk need not be read in small pieces. memory_rows: rows of an arrangement that stay
     in memory (and in the log) before they become a run on disk. file_rows: from so many rows on the
     pages of a run go to a file of their own. fan: this many neighbouring runs of like size are
