@@ -68,4 +68,5 @@ def test_joins_of_many_relations_are_planned_with_few_questions(
     assert asked == Counter({s.relation.name.name: 1 for s in scans_of(found.root)})
     joins = [node for node in nodes_of(found.root) if isinstance(node, Join)]
     assert all(join.left_keys for join in joins)
-    assert len(nodes) <= 3 * len(scans_of(found.root)) + 3
+    # A scan, its filter, a join, and what the join reads of either side.
+    assert len(nodes) <= 5 * len(scans_of(found.root)) + 3
