@@ -45,7 +45,9 @@ from dataflow.types import (
 from tests.harness.oracle import exact
 
 FIXED = fixed(12, 2)
-BPCHAR = sql_type("character(3)", 1042, 7)
+# A table's char(3) has three characters; one without a length has what it was given.
+PADDED = sql_type("character(3)", 1042, 7)
+BPCHAR = sql_type("bpchar", 1042)
 _WORDS = [b"", b"a", b"b", b"ab", b"zz", "é".encode()]
 _SPANS = [
     b"1 mon",
@@ -69,6 +71,7 @@ _DRAWS: dict[str, Callable[[Random], Any]] = {
     FLOAT4.name: lambda r: r.choice([0.5, 1.0, -0.0, 0.0, 3.25]),
     BOOL.name: lambda r: r.random() < 0.6,
     INTERVAL.name: lambda r: r.choice(_SPANS),
+    PADDED.name: lambda r: r.choice([b"a  ", b"ab ", b"b  "]),
     BPCHAR.name: lambda r: r.choice([b"a  ", b"a", b"b  "]),
 }
 
@@ -317,7 +320,7 @@ def aggregate(random: Random, plan: Plan) -> Plan:
     return Aggregate(plan, groups, calls, fields)
 
 
-WIDE = [INT4, TEXT, INT8, FIXED, NUMERIC, FLOAT8, FLOAT4, BOOL, INTERVAL, BPCHAR, INT4]
+WIDE = [INT4, TEXT, INT8, FIXED, NUMERIC, FLOAT8, FLOAT4, BOOL, INTERVAL, BPCHAR, PADDED, INT4]
 SMALL = [INT4, INT4, INT4, TEXT]
 
 CASES: dict[str, Callable[[Random, Plan, Plan, Plan], Plan]] = {
