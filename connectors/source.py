@@ -6,13 +6,16 @@ source hands over is cut at transaction ends only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from dataflow.changes import Changes
 from dataflow.delta import Delta
 from dataflow.schema import Relation, RelationName
+
+# The database that every service follows; other sources have the names that users gave them.
+MAIN_SOURCE = "source"
 
 
 @dataclass
@@ -24,6 +27,9 @@ class SourceBatch:
     changes are in order for each relation: all of them, or the first chunk where `later` has
     more, which is decoded as it is read, once. What the chunks up to any one say is a legal
     state of each relation: keys are unique in it, and an update is never torn.
+    source: whose they are. Another one than the database has no position but `places`, those of
+    all its relations after the batch; `notes` to be kept with the state (None removes one), and
+    `rejected` records (see connectors/feed_source.py).
     commit_time_us: microseconds since 1970 at which the newest of the transactions committed at
     the source, 0 when there was none.
     """
@@ -35,6 +41,10 @@ class SourceBatch:
     commit_time_us: int = 0
     last_commit: int = 0
     later: Iterator[list[Changes]] | None = None
+    source: str = MAIN_SOURCE
+    places: Mapping[str, Mapping[str, Any]] | None = None
+    notes: Mapping[str, bytes | None] = field(default_factory=dict)
+    rejected: Delta | None = None
 
     def chunks(self) -> Iterator[list[Changes]]:
         """All changes, in chunks of bounded size; where there are later ones, only once."""

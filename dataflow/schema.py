@@ -39,6 +39,7 @@ class Relation:
 
     key: positions of the primary key's columns (never NULL), () when there is none.
     is_full: REPLICA IDENTITY FULL, old rows come whole with the stream.
+    is_append: rows are only ever inserted, so that none of them need be kept.
     row_estimate: pg_class.reltuples, -1 when never analysed.
     """
 
@@ -48,3 +49,4 @@ class Relation:
     key: tuple[int, ...] = ()
     is_full: bool = False
     row_estimate: int = -1
+    is_append: bool = False

@@ -1,0 +1,1 @@
+"""Record formats, shared by the connectors that read records: bytes to columns."""

@@ -1,0 +1,56 @@
+"""The contract of record formats: raw records in, columns of declared fields out.
+
+Invariant: every record is either a row, a removal, nothing by the format's own rules (a Debezium
+heartbeat, say), or told as bad with a reason; no value is guessed or cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from dataflow.delta import Column
+
+
+@dataclass(frozen=True)
+class BadRecord:
+    """A record that is not a row. code: stable, as in docs/ERRORS.md; reason for people."""
+
+    number: int
+    code: str
+    reason: str
+
+
+@dataclass
+class Decoded:
+    """What n records say, in their order.
+
+    columns: one value a row for each declared field, in the physical forms of dataflow/types.py.
+    records: int64[rows], the number of the record that each row comes from.
+    removes: bool[rows], True where the record removes the row of its key: then only the key's
+    columns are filled. None where the format knows no removals.
+    """
+
+    columns: list[Column]
+    records: np.ndarray
+    bad: list[BadRecord] = field(default_factory=list)
+    removes: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+class RecordFormat(Protocol):
+    """One format with the fields that were declared for a relation. Used by one thread."""
+
+    def decode(
+        self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None
+    ) -> Decoded:
+        """All records at once; None is a record without a value (a tombstone).
+
+        TemporaryError when what the format needs (a registry) is away: nothing was decoded.
+        """
+        ...
