@@ -26,7 +26,8 @@ def needed_columns(nodes: Sequence[Node]) -> dict[RelationName, tuple[int, ...]]
             relation = node.plan.relation
             columns = needed.setdefault(relation.name, set())
             columns.update(node.plan.columns)
-            if not relation.is_full and relation.name.source != VIEW_SOURCE:
+            is_searched = not (relation.is_full or relation.is_append)
+            if is_searched and relation.name.source != VIEW_SOURCE:
                 columns.update(relation.key)
     return {name: tuple(sorted(columns)) for name, columns in needed.items()}
 

@@ -66,7 +66,9 @@ class ViewRow:
 
 @dataclass(frozen=True)
 class SourceRow:
-    """A row of tidemark.sources. dsn without its password; position: the newest one confirmed."""
+    """A row of tidemark.sources. type: "postgres" for the database that the service follows, with
+    its dsn (without password), slot and server; else the connector, with options and relations
+    as they were declared."""
 
     name: str
     dsn: str
@@ -76,6 +78,13 @@ class SourceRow:
     timeline: int | None = None
     position: int | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    type: str = "postgres"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    relations: list[Any] = field(default_factory=list)
+    status: str = "running"
+    code: str | None = None
+    detail: str | None = None
+    hint: str | None = None
     created_at: datetime | None = None
     updated_at: datetime | None = None
 
@@ -94,7 +103,10 @@ class ErrorRow:
 
 
 _RETRY_S = 1.0
-_JSON = {"options", "progress", "key", "fields", "plan", "warnings", "positions", "facts"}
+_JSON = {
+    *("options", "progress", "key", "fields", "plan", "warnings", "positions", "facts"),
+    "relations",
+}
 _BY_DATABASE = {"created_by", "created_at", "updated_at"}
 _VIEW_COLUMNS = tuple(f.name for f in fields(ViewRow))
 _SOURCE_COLUMNS = tuple(f.name for f in fields(SourceRow))
@@ -195,6 +207,25 @@ class Control:
             f"ON CONFLICT (name) DO UPDATE SET {sets}, updated_at = now() RETURNING 1",
             *values,
         )
+
+    def insert_source(self, row: SourceRow) -> None:
+        """Declare a source. SinkError source.name_taken."""
+        columns = [c for c in _SOURCE_COLUMNS if c not in _BY_DATABASE]
+        values = [_adapted(c, getattr(row, c)) for c in columns]
+        try:
+            self._insert("sources", columns, values, ("name",))
+        except psycopg2.errors.UniqueViolation:
+            raise SinkError(
+                "source.name_taken",
+                f'source "{row.name}" exists already',
+                hint="choose another name, or drop it",
+            ) from None
+
+    def update_source(self, name: str, **changes: Any) -> bool:
+        """Set the given columns; False when the source is gone."""
+        sets = "".join(f", {quote_name(c)} = %s" for c in changes)
+        sql = f"UPDATE tidemark.sources SET updated_at = now(){sets} WHERE name = %s RETURNING 1"
+        return bool(self._query(sql, *(_adapted(c, v) for c, v in changes.items()), name))
 
     def get_source(self, name: str) -> SourceRow | None:
         """The source of this name, or None."""

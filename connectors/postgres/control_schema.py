@@ -13,7 +13,6 @@ from psycopg2.extensions import connection as Connection
 from connectors.postgres.session import translated
 from dataflow.errors import SinkError
 
-VERSION = 1
 CHANNEL = "tidemark"
 FENCED_STATE = "TM001"
 MISSING_STATE = "TM002"
@@ -147,6 +146,51 @@ CREATE TRIGGER announce AFTER INSERT OR DELETE OR UPDATE OF status, desired ON t
     FOR EACH STATEMENT EXECUTE FUNCTION tidemark.announce();
 """
 
+_FEED_SOURCES = """
+ALTER TABLE tidemark.sources
+    ADD COLUMN type text NOT NULL DEFAULT 'postgres',
+    ADD COLUMN options jsonb NOT NULL DEFAULT '{}',
+    ADD COLUMN relations jsonb NOT NULL DEFAULT '[]',
+    ADD COLUMN status text NOT NULL DEFAULT 'running',
+    ADD COLUMN code text,
+    ADD COLUMN detail text,
+    ADD COLUMN hint text,
+    ALTER COLUMN dsn SET DEFAULT '';
+COMMENT ON TABLE tidemark.sources IS
+    'What changes come from; secrets are kept as references, passwords not at all';
+COMMENT ON COLUMN tidemark.sources.type IS 'postgres, kafka or files';
+COMMENT ON COLUMN tidemark.sources.options IS 'as they were given';
+COMMENT ON COLUMN tidemark.sources.relations IS 'what can be read of it: names, columns, keys';
+COMMENT ON COLUMN tidemark.sources.status IS
+    'running; retrying: away just now; stopped: needs someone, see code, detail and hint';
+
+CREATE TABLE tidemark.dead_letters (
+    source text NOT NULL,
+    relation text NOT NULL,
+    place text NOT NULL,
+    code text NOT NULL,
+    reason text NOT NULL,
+    key bytea,
+    value bytea,
+    desired text CHECK (desired IN ('retry', 'drop')),
+    first_seen timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (source, relation, place)
+);
+COMMENT ON TABLE tidemark.dead_letters IS 'Records that are not rows of their relation, whole';
+COMMENT ON COLUMN tidemark.dead_letters.place IS
+    'where it lies: partition:offset of a topic, path:line of a file';
+COMMENT ON COLUMN tidemark.dead_letters.desired IS 'what the user wants: retry, drop, or to wait';
+
+CREATE TRIGGER announce AFTER INSERT OR DELETE OR UPDATE OF options, relations
+    ON tidemark.sources FOR EACH STATEMENT EXECUTE FUNCTION tidemark.announce();
+CREATE TRIGGER announce AFTER UPDATE OF desired ON tidemark.dead_letters
+    FOR EACH STATEMENT EXECUTE FUNCTION tidemark.announce();
+"""
+
+# Each leads from the version of its place in the list to the next one, the first from nothing.
+STEPS = (_TABLES, _FEED_SOURCES)
+VERSION = len(STEPS)
+
 
 def ensure(connection: Connection) -> None:
     """Create what is missing and commit. SinkError sink.privilege, sink.version."""
@@ -155,20 +199,20 @@ def ensure(connection: Connection) -> None:
         connection,
         connection.cursor() as cursor,
     ):
-        found = _version(cursor)
-        if found is None:
-            cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-            found = _version(cursor)  # another process may have been faster
-        if found is None:
-            cursor.execute(_TABLES)
-            cursor.execute("INSERT INTO tidemark.version (version) VALUES (%s)", (VERSION,))
-        elif found != VERSION:
+        if _version(cursor) == VERSION:
+            return
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        found = _version(cursor) or 0  # another process may have been faster
+        if found > VERSION:
             raise SinkError(
                 "sink.version",
                 'schema "tidemark" was made by another version',
                 detail=f"found {found}, known {VERSION}",
                 hint="use the version of Tidemark that made it, or a newer one",
             )
+        for number, step in enumerate(STEPS[found:], found + 1):
+            cursor.execute(step)
+            cursor.execute("INSERT INTO tidemark.version (version) VALUES (%s)", (number,))
 
 
 def _version(cursor: Any) -> int | None:

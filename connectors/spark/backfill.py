@@ -201,8 +201,10 @@ def table_specs(
     relations: Sequence[Relation],
     read: Iterable[RelationName],
 ) -> dict[RelationName, ArrangementSpec | None]:
-    """The arrangement of each relation that is read; None for a maintained view's rows."""
-    specs = {r.name: table_spec(r, columns[r.name], scope) for r in relations}
+    """The arrangement of each relation that is read; None for a maintained view's rows, and where
+    rows are only ever added."""
+    kept = [r for r in relations if not r.is_append]
+    specs = {r.name: table_spec(r, columns[r.name], scope) for r in kept}
     return {name: specs.get(name) if name.source != VIEW_SOURCE else None for name in read}
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from dataflow.changes import Changes
 from dataflow.delta import Column, Delta, equal_rows
-from dataflow.errors import InvariantError
+from dataflow.errors import InvariantError, SourceError
 from dataflow.operators.groups import columns_at, touch
 from dataflow.operators.narrowed_rows import NarrowedRows
 from dataflow.schema import Relation
@@ -29,6 +29,7 @@ def _is_one_of(*kinds: int) -> np.ndarray:
 _ADDS = _is_one_of(Changes.INSERT, Changes.NEW)
 _OLD_SIDES = _is_one_of(Changes.OLD, Changes.OLD_KEY)
 _KEYS_ONLY = _is_one_of(Changes.OLD_KEY, Changes.DELETE_KEY)
+_IS_BY_PRESENCE = _is_one_of(Changes.UPSERT, Changes.REMOVE)
 
 
 def table_spec(relation: Relation, columns: Sequence[int], scope: str) -> ArrangementSpec:
@@ -49,9 +50,10 @@ def is_keyed(relation: Relation) -> bool:
 class TableState:
     """The needed columns of one relation.
 
-    dead: names of columns that are no longer needed nor told; NULL in new rows.
+    dead: names of columns that are no longer needed nor told; NULL in new rows. source.no_old_value
+    (SourceError) when a value was not sent and there is no row that it could stand in.
     State: the rows by primary key; with REPLICA IDENTITY FULL by the whole row, read only when
-    the table is truncated.
+    the table is truncated. None of a relation that rows are only added to.
     Cost: O(changes), one lookup for each row that is updated or deleted.
     NULL: carried through; never in a primary key.
     """
@@ -72,6 +74,9 @@ class TableState:
         self._names = tuple(relation.fields[c].name for c in columns)
         self._dead = frozenset(dead)
         self._sent, self._places = relation, self._find_places(relation)
+        self._has_unique_rows = bool(relation.key) and set(relation.key) <= set(columns)
+        if relation.is_append:
+            return
         self._rows = store.arrange(spec)
         self._bag: Arrangement | NarrowedRows = self._rows
         if dead and not self._is_keyed:
@@ -81,7 +86,7 @@ class TableState:
 
     def load(self, delta: Delta) -> None:
         """Take snapshot rows of exactly the needed columns into the state."""
-        if len(delta):
+        if len(delta) and not self._relation.is_append:
             self._bag.apply(delta)
 
     def resolve(self, changes: Changes) -> Delta:
@@ -95,6 +100,10 @@ class TableState:
             for c, kind in zip(places, self._kinds, strict=True)
         ]
         rows = Delta(columns, np.ones(len(kinds), np.int64))
+        if self._relation.is_append:
+            if (kinds != Changes.INSERT).any():
+                raise self._refusal("rows of a relation that is only added to were changed")
+            return rows if self._has_unique_rows else rows.consolidate()
         unchanged = {
             i: changes.unchanged[c] for i, c in enumerate(places) if c in changes.unchanged
         }
@@ -109,7 +118,9 @@ class TableState:
             kinds, rows = kinds[start:], rows.slice(start, len(rows))
             unchanged = {c: mask[start:] for c, mask in unchanged.items()}
         if len(kinds):
-            if self._is_keyed:
+            if _IS_BY_PRESENCE[kinds].any():
+                delta = self._by_presence(kinds, rows, unchanged)
+            elif self._is_keyed:
                 delta = self._by_key(kinds, rows, unchanged)
             else:
                 delta = self._by_row(kinds, rows, unchanged).consolidate()
@@ -185,6 +196,44 @@ class TableState:
         added = Delta(columns, rows.weights).take(final)
         return _difference(kept, group[asked[index]], added, group[final], touched.count)
 
+    def _by_presence(
+        self, kinds: np.ndarray, rows: Delta, unchanged: dict[int, np.ndarray]
+    ) -> Delta:
+        """Of each key the last change stands, whatever was there before it."""
+        if not (_IS_BY_PRESENCE[kinds].all() and self._is_keyed):
+            raise self._refusal("rows are told by key and otherwise too, or have none")
+        n = len(kinds)
+        touched = touch(columns_at(rows, self._key), n)
+        group = touched.group
+        adds = kinds == Changes.UPSERT
+        previous, last = _neighbours(group, touched.count)
+        index, kept = self._rows.lookup(touched.keys)
+        columns = rows.columns
+        if unchanged:
+            home = np.full(touched.count, -1, np.int64)
+            home[index] = n + np.arange(len(index))
+            past = np.where(previous >= 0, previous, home[group])
+            was_there = (past >= n) | ((previous >= 0) & adds[previous])
+            if any((mask & adds & ~was_there).any() for mask in unchanged.values()):
+                raise SourceError(
+                    "source.no_old_value",
+                    f'a change of "{self._relation.name}" leaves out a value of a row not known',
+                    detail="the value was not sent since it had not changed, and no earlier row"
+                    " of its key has been seen",
+                    hint="begin to read the relation where its rows are sent whole (a snapshot)",
+                    relation=self._relation.name,
+                )
+            # Only rows that stay are looked at: what a removal lacks needs no filling.
+            columns = [
+                _filled(
+                    c, _among(unchanged.get(i), adds), Column.concat([c, kept.columns[i]]), past
+                )
+                for i, c in enumerate(columns)
+            ]
+        final = np.flatnonzero(last & adds)
+        added = Delta(columns, rows.weights).take(final)
+        return _difference(kept, index, added, group[final], touched.count)
+
     def _refusal(
         self, why: str, rows: Delta | None = None, where: np.ndarray | None = None
     ) -> InvariantError:
@@ -218,6 +267,10 @@ def _difference(
         is_new[mate[changed[same]]] = False
         old, new = old.filter(is_old), new.filter(is_new)
     return Delta.concat([old.negate(), new])
+
+
+def _among(mask: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
+    return None if mask is None else mask & rows
 
 
 def _neighbours(group: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

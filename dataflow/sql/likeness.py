@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from dataflow.expressions.ir import ColumnRef
-from dataflow.schema import VIEW_SOURCE, Field, Relation
+from dataflow.schema import VIEW_SOURCE, Field
 from dataflow.sql.plan import Loop, Plan, Remember, Scan, fold, inputs_of
 from dataflow.sql.walk import with_inputs
 from dataflow.types import SqlType
@@ -60,7 +60,7 @@ def _scan(plan: Scan) -> Scan:
         Field(relation.fields[c].name, f.type, f.is_nullable)
         for c, f in zip(plan.columns, plan.fields, strict=True)
     )
-    table = Relation(relation.name, relation.oid, (), (), relation.is_full)
+    table = replace(relation, fields=(), key=(), row_estimate=-1)
     return Scan(table, (), columns)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from connectors.postgres import control_schema
 from connectors.postgres.control import Control, SourceRow, ViewRow
 from connectors.postgres.sink import PostgresSink
 from connectors.sink import Progress, SinkEpoch
@@ -155,18 +156,35 @@ def test_tables_are_made_once_and_by_one(every_database: Database) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert every_database.rows("SELECT version FROM tidemark.version") == [(1,)]
+    assert every_database.rows("SELECT version FROM tidemark.version ORDER BY 1") == [
+        (number,) for number in range(1, control_schema.VERSION + 1)
+    ]
     described = every_database.rows(
         "SELECT relname FROM pg_class WHERE relnamespace = 'tidemark'::regnamespace "
         "AND relkind = 'r' AND obj_description(oid) IS NULL"
     )
     assert described == []
-    every_database.execute("UPDATE tidemark.version SET version = 99")
+    every_database.execute("INSERT INTO tidemark.version (version) VALUES (99)")
     with pytest.raises(SinkError) as raised:
         controls[0].ensure()
     assert raised.value.code == "sink.version"
     for control in controls:
         control.close()
+
+
+def test_tables_of_an_earlier_version_go_on(every_database: Database) -> None:
+    """What stood in them stands there still."""
+    every_database.execute(control_schema.STEPS[0])
+    every_database.execute("INSERT INTO tidemark.version (version) VALUES (1)")
+    every_database.execute("INSERT INTO tidemark.sources (name, dsn) VALUES ('source', 'x')")
+    control = Control(every_database.dsn)
+    control.ensure()
+    control.ensure()
+    row = control.get_source("source")
+    assert row is not None and (row.dsn, row.type, row.status) == ("x", "postgres", "running")
+    found = every_database.rows("SELECT max(version) FROM tidemark.version")
+    assert found == [(control_schema.VERSION,)]
+    control.close()
 
 
 def test_refusals_have_codes(database: Database) -> None:

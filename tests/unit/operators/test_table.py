@@ -11,7 +11,7 @@ import pytest
 
 from dataflow.changes import Changes
 from dataflow.delta import Column
-from dataflow.errors import InvariantError
+from dataflow.errors import InvariantError, SourceError
 from dataflow.operators.table import TableState
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import INT4, TEXT
@@ -21,6 +21,7 @@ FIELDS = (Field("payload", TEXT), Field("id", INT4), Field("unread", INT4), Fiel
 NAME = RelationName("s", "public", "t")
 KEYED = Relation(NAME, 1, FIELDS, key=(1,))
 FULL = Relation(NAME, 1, FIELDS, key=(1,), is_full=True)
+APPENDED = Relation(NAME, 1, FIELDS, is_append=True)
 COLUMNS = (0, 1, 3)
 Row = tuple[Any, ...]
 
@@ -150,3 +151,79 @@ def test_loaded_rows_are_old_rows() -> None:
     first = TableState(KEYED, COLUMNS, MemoryStore(), "v").resolve(_changes("II", [1, 2]))
     table.load(first)
     assert table.resolve(_changes("E", [2])).rows() == [((None, 2, None), -1)]
+
+
+class Topic:
+    """Draws rows that replace those of their key, and removals, and applies them to a model."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.rows: dict[int, Row] = {}
+
+    def take(self, count: int) -> Changes:
+        """So many changes, of few keys; values that have not changed may be left out."""
+        random, kinds, cells, unsent = self.random, [], [], []
+        for _ in range(count):
+            key = random.randint(0, 12)
+            old = self.rows.pop(key, None)
+            choice = random.random()
+            if choice < 0.03:
+                self.rows.clear()
+                cells.append((None,) * 4)
+                kinds.append(Changes.TRUNCATE)
+            elif choice < 0.3:
+                cells.append((None, key, None, None))
+                kinds.append(Changes.REMOVE)
+            else:
+                row = (random.choice([None, b"x", b"long" * 5]), key, 0, random.choice([None, 1]))
+                if old is not None and random.random() < 0.4:
+                    row = (old[0], *row[1:])
+                    unsent.append(len(cells))
+                self.rows[key] = row
+                cells.append((None, *row[1:]) if len(cells) in unsent[-1:] else row)
+                kinds.append(Changes.UPSERT)
+        columns = tuple(
+            Column.of(f.type.physical, [row[i] for row in cells]) for i, f in enumerate(FIELDS)
+        )
+        mask = np.zeros(count, np.bool_)
+        mask[unsent] = True
+        return Changes(KEYED, np.array(kinds, np.uint8), columns, {0: mask} if unsent else {})
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_rows_that_replace_those_of_their_key(seed: int) -> None:
+    """Whether there was a row or not; of a key that comes several times the last one stands."""
+    topic = Topic(seed)
+    table = TableState(KEYED, COLUMNS, MemoryStore(), "v")
+    total: Counter[Row] = Counter()
+    for _ in range(30):
+        delta = table.resolve(topic.take(topic.random.choice([0, 1, 2, 10, 40])))
+        rows = delta.rows()
+        assert len({row for row, _ in rows}) == len(rows)
+        for row, weight in rows:
+            total[row] += weight
+        expected = Counter(tuple(row[c] for c in COLUMNS) for row in topic.rows.values())
+        assert +total == expected
+        assert not any(weight < 0 for weight in total.values())
+
+
+def test_a_value_that_was_left_out_of_an_unknown_row_is_refused() -> None:
+    """It can be found nowhere; nothing is made up."""
+    table = TableState(KEYED, COLUMNS, MemoryStore(), "v")
+    change = _changes("U", [1])
+    change.unchanged[0] = np.ones(1, np.bool_)
+    with pytest.raises(SourceError) as refusal:
+        table.resolve(change)
+    assert refusal.value.code == "source.no_old_value"
+
+
+def test_rows_that_are_only_added_are_not_kept() -> None:
+    """Equal ones add up; there is no state, and a change of another kind is refused."""
+    store = MemoryStore()
+    table = TableState(APPENDED, COLUMNS, store, "v")
+    changes = _changes("III", [1, 2, 1])
+    changes.relation = APPENDED
+    assert sorted(table.resolve(changes).rows()) == [((None, 1, None), 2), ((None, 2, None), 1)]
+    table.load(table.resolve(changes))
+    with pytest.raises(InvariantError, match="do not fit"):
+        table.resolve(_changes("E", [1]))
