@@ -3,15 +3,17 @@
 An epoch's small deltas stand in its own entry; parts that were too much for memory stand beside
 it and are written ahead of the commit. Invariant: parts count only with the entry of their epoch,
 which the epoch's commit writes; parts without one are left-overs of a crash and are removed.
+Epochs that some sink lacks may be many: what is kept in memory of each is its size.
 """
 
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from connectors.sink import SinkEpoch, SinkPart, SinkTable
+from connectors.sink import LaterParts, SinkEpoch, SinkPart, SinkTable
 from dataflow.errors import InvariantError
 from storage.store import Store
 
@@ -27,6 +29,7 @@ class StoredParts:
     epoch: int
     count: int
     rows: Mapping[SinkTable, int]
+    nbytes: int = 0
 
     def __iter__(self) -> Iterator[SinkPart]:
         assert self.store is not None
@@ -41,23 +44,31 @@ class StoredParts:
         """Nothing to do: they are kept until `Outbox.forget`."""
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """An epoch in the store: its number, its parts, and all that it takes in bytes."""
+
+    number: int
+    parts: int
+    nbytes: int
+
+
 class Outbox:
     """Epochs by number, in one store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._kept: list[tuple[int, int]] = []
+        self._kept: deque[_Kept] = deque()
         for key, stored in store.items(_EPOCH):
-            parts = pickle.loads(stored).later
-            self._kept.append((int(key[len(_EPOCH) :]), parts.count if parts else 0))
-        known = {number for number, _ in self._kept}
+            self._keep(int(key[len(_EPOCH) :]), pickle.loads(stored).later, len(stored))
+        known = {kept.number for kept in self._kept}
         for key, _ in store.items(_PART):
             if int(key[len(_PART) :].split("/")[0]) not in known:
                 store.put(key, None)
 
     def put(self, epoch: SinkEpoch) -> None:
         """Keep an epoch; part of the open epoch. Its later parts are the stored ones from now."""
-        number, count, parts = epoch.progress.epoch, 0, None
+        number, count, size, parts = epoch.progress.epoch, 0, 0, None
         if epoch.later is not None:
             rows: dict[SinkTable, int] = {}
             for part in epoch.later:
@@ -65,36 +76,51 @@ class Outbox:
                     rows[table] = rows.get(table, 0) + len(delta)
                 stored = pickle.dumps(part, protocol=pickle.HIGHEST_PROTOCOL)
                 self._store.put_ahead(_part_key(number, count), stored)
-                count += 1
+                count, size = count + 1, size + len(stored)
             # A store is where the entry is found, not what it holds.
-            parts = StoredParts(None, number, count, rows)
+            parts = StoredParts(None, number, count, rows, size)
         entry = replace(epoch, later=parts)
-        self._store.put(_epoch_key(number), pickle.dumps(entry, protocol=pickle.HIGHEST_PROTOCOL))
-        self._kept.append((number, count))
+        stored = pickle.dumps(entry, protocol=pickle.HIGHEST_PROTOCOL)
+        self._store.put(_epoch_key(number), stored)
+        self._keep(number, parts, len(stored))
         self._attach(entry)
         epoch.later = entry.later
 
     def forget(self, written: int) -> None:
         """Remove all up to epoch `written`; part of the open epoch."""
-        while self._kept and self._kept[0][0] <= written:
-            number, count = self._kept.pop(0)
-            self._store.put(_epoch_key(number), None)
-            for part in range(count):
-                self._store.put(_part_key(number, part), None)
+        while self._kept and self._kept[0].number <= written:
+            kept = self._kept.popleft()
+            self._store.put(_epoch_key(kept.number), None)
+            for part in range(kept.parts):
+                self._store.put(_part_key(kept.number, part), None)
 
     def read(self, after: int, newest: int) -> list[SinkEpoch]:
         """The epochs after number `after` up to `newest`, in order, none missing."""
-        numbers = [number for number, _ in self._kept if number > after]
+        numbers = [kept.number for kept in self._kept if kept.number > after]
         if numbers != list(range(after + 1, newest + 1)):
             raise InvariantError(
                 "state.outbox_gap",
                 f"the sink is at epoch {after} and the outbox holds {numbers}",
                 hint="the sink was restored to an older state: drop and create its views again",
             )
-        return [self._epoch(number) for number in numbers]
+        return [self._attach(pickle.loads(self._stored(number))) for number in numbers]
 
-    def _epoch(self, number: int) -> SinkEpoch:
-        return self._attach(pickle.loads(self._store.get(_epoch_key(number)) or b""))
+    def find(self, number: int) -> SinkEpoch | None:
+        """A committed epoch, None when it is not kept; from any thread."""
+        stored = self._store.get(_epoch_key(number))
+        return None if stored is None else self._attach(pickle.loads(stored))
+
+    def nbytes(self, after: int) -> int:
+        """What the epochs after number `after` take on disk."""
+        return sum(kept.nbytes for kept in self._kept if kept.number > after)
+
+    def _stored(self, number: int) -> bytes:
+        return self._store.get(_epoch_key(number)) or b""
+
+    def _keep(self, number: int, parts: LaterParts | None, size: int) -> None:
+        stored = parts if isinstance(parts, StoredParts) else None
+        count, later = (stored.count, stored.nbytes) if stored else (0, 0)
+        self._kept.append(_Kept(number, count, size + later))
 
     def _attach(self, epoch: SinkEpoch) -> SinkEpoch:
         if isinstance(epoch.later, StoredParts):

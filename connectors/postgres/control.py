@@ -247,6 +247,10 @@ class Control:
         found = self._query(sql, key)
         return Progress(*found[0]) if found else None
 
+    def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """What one statement answers; it has committed. For tables with a module of their own."""
+        return self._query(sql, *parameters)
+
     # --- being told ------------------------------------------------------------------------
 
     def notify(self) -> None:
