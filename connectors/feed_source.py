@@ -38,6 +38,20 @@ def rejected_row(
 
 
 @dataclass(frozen=True)
+class DeclaredRelation:
+    """A relation as its source's options declare it, before PostgreSQL has understood the types.
+
+    columns: (name, type as in CREATE TABLE) in order. key: names of the columns by which a row
+    replaces an earlier one. The service makes Relations of these, with the resolved types.
+    """
+
+    name: str
+    columns: tuple[tuple[str, str], ...]
+    key: tuple[str, ...] = ()
+    is_append: bool = False
+
+
+@dataclass(frozen=True)
 class Pin:
     """Where a relation is first read: its snapshot holds everything up to `place`.
 
@@ -146,4 +160,23 @@ class FeedSource(Protocol):
     def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
         """Rejected rows of one relation tried again, as a batch without places: the changes of
         those that are rows now, and `rejected` with their rows at weight -1."""
+        ...
+
+
+class Connector(Protocol):
+    """What the module `connectors/<type>/source.py` offers; options are JSON as users gave it."""
+
+    def declare(self, options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
+        """The relations that the options declare; reaches nothing. SourceError source.bad_option
+        for what is unknown, missing or contradicts itself, with the option's name."""
+        ...
+
+    def make(
+        self, name: str, options: Mapping[str, Any], relations: Sequence[Relation]
+    ) -> FeedSource:
+        """The source, with its declared relations in the order of `declare`."""
+        ...
+
+    def discover(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The options with columns proposed for each relation that lacks them, from samples."""
         ...
