@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes .venv with everything the project needs; done again only when pyproject.toml, Python or the
 # place of the repository has changed. As root on Debian it installs what is missing (Python, Java,
-# PostgreSQL binaries); as anyone else it says what to install. It starts no service, makes no
-# database cluster and changes none that is there.
+# PostgreSQL binaries, Maven); as anyone else it says what to install. It starts no service, makes
+# no database cluster and changes none that is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -90,11 +90,37 @@ install_postgres() {
     has_postgres || fail "PostgreSQL's binaries are needed: apt-get install postgresql"
 }
 
+has_kafka() { [ "$(cat .venv/kafka/pom 2>/dev/null)" = "$(sha256sum <deploy/kafka/pom.xml)" ]; }
+
+no_kafka() {
+    say "no Kafka broker: $*; demo and tests go without. Later: rm $stamp && deploy/setup.sh"
+}
+
+# The broker of demo and tests, for which the rest does not wait: where it cannot be had, it is said.
+install_kafka() {
+    has_kafka && return
+    if ! command -v mvn >/dev/null && has_apt; then
+        apt_install maven || true
+    fi
+    command -v mvn >/dev/null || { no_kafka "Maven is missing (apt-get install maven)"; return; }
+    say "fetching the jars of Apache Kafka (about 45 MB)"
+    rm -rf .venv/kafka-new
+    if ! mvn --quiet --batch-mode --file deploy/kafka/pom.xml dependency:copy-dependencies \
+        -DincludeScope=runtime -DoutputDirectory="$PWD/.venv/kafka-new" >&2; then
+        no_kafka "Maven could not fetch its jars"
+        return
+    fi
+    sha256sum <deploy/kafka/pom.xml >.venv/kafka-new/pom
+    rm -rf .venv/kafka
+    mv .venv/kafka-new .venv/kafka
+    .venv/bin/python -m connectors.kafka.embedded >&2 || no_kafka "it does not start"
+}
+
 stamp=.venv/tidemark-setup
 wanted() {
     pwd
     .venv/bin/python --version
-    sha256sum pyproject.toml deploy/setup.sh
+    sha256sum pyproject.toml deploy/setup.sh deploy/kafka/pom.xml
 }
 
 is_done() {
@@ -109,6 +135,7 @@ is_done && exit 0
 install_java
 make_venv
 install_postgres
+install_kafka
 .venv/bin/python -m service.kernels --show
 wanted >"$stamp"
 say "done: .venv/bin/tidemark"

@@ -26,7 +26,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from connectors.postgres.embedded import EmbeddedPostgres, free_port
+from connectors.loopback import free_port
+from connectors.postgres.embedded import EmbeddedPostgres
 from connectors.postgres.session import connect
 from service import kernels
 from service.demo_shop import VIEWS, Shop

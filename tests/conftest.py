@@ -1,9 +1,11 @@
-"""Fixtures of the whole suite. PostgreSQL is always a real one.
+"""Fixtures of the whole suite. PostgreSQL and Kafka are always real ones.
 
 `postgres`: a shared server (TIDEMARK_TEST_PG=15 or 18 chooses the version, else the first there
 is). `database`: an empty database of its own for the test. `every_postgres`, `every_database`:
 the same, once for each version on this machine. `own_postgres`: a server that the test may
-stop, crash and restart.
+stop, crash and restart. `broker`: a shared Kafka broker, topics of which each test makes for
+itself; `own_broker`: one that the test may stop, kill and restart. Both are skipped, with the
+reason, where the broker's jars are not there.
 """
 
 from __future__ import annotations
@@ -13,12 +15,19 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import settings
 
+from connectors.kafka.embedded import EmbeddedKafka, missing
 from connectors.postgres.embedded import EmbeddedPostgres
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, versions_to_test
 
 # A deadline would measure the machine; print_blob prints what repeats a failure.
 settings.register_profile("tidemark", deadline=None, print_blob=True)
 settings.load_profile("tidemark")
+
+# What waits for minutes in production is looked at often, so that no test has to wait for it.
+BROKER_SETTINGS = {
+    "log.cleaner.backoff.ms": 200,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
+}
 
 
 @pytest.fixture(scope="session")
@@ -69,3 +78,25 @@ def own_postgres() -> Iterator[EmbeddedPostgres]:
     """A server for this test alone."""
     with EmbeddedPostgres(versions_to_test()[0], SERVER_SETTINGS) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[EmbeddedKafka]:
+    """The shared broker, with its secured listener; leave it running."""
+    _skip_without_jars()
+    with EmbeddedKafka(BROKER_SETTINGS, is_secured=True) as server:
+        yield server
+
+
+@pytest.fixture
+def own_broker() -> Iterator[EmbeddedKafka]:
+    """A broker for this test alone."""
+    _skip_without_jars()
+    with EmbeddedKafka(BROKER_SETTINGS) as server:
+        yield server
+
+
+def _skip_without_jars() -> None:
+    reason = missing()
+    if reason is not None:
+        pytest.skip(reason)

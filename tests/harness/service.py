@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import psutil
 
-from connectors.postgres.embedded import free_port
+from connectors.loopback import free_port
 
 READY_S = 300.0  # a machine that has just been set up compiles first
 

@@ -1,0 +1,1 @@
+"""Kafka: the client, topics as sources, and the embedded broker of the demo and the tests."""

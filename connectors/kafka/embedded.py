@@ -1,0 +1,345 @@
+"""A private Apache Kafka broker for the demo, the tests and the benchmarks.
+
+`EmbeddedKafka` runs one node in KRaft mode (broker and controller) from the jars that
+deploy/setup.sh fetched, on free loopback ports and in a new directory of its own. Invariant:
+nothing outlives us, not even after kill -9: a watching shell that holds the other end of a pipe
+kills the broker and removes the directory when we are gone. It never touches a broker that it
+did not start.
+
+`python -m connectors.kafka.embedded` starts one once and keeps an archive of its loaded classes
+beside the jars, which saves half of every later start.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from connectors.kafka.broker_settings import (
+    STORE_PASSWORD,
+    Ports,
+    scram_records,
+    settings_of,
+    text_of,
+)
+from connectors.loopback import free_ports
+from dataflow.errors import SourceError
+
+JARS_VARIABLE = "TIDEMARK_KAFKA_JARS"
+ARCHIVE = "classes.jsa"
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+PORT_ATTEMPTS = 3
+# Small and quick to start: one broker of a test has no use for the second compiler.
+JVM: tuple[str, ...] = (
+    "-Xmx384m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Djava.awt.headless=true",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info",
+)
+STARTED = b"Kafka Server started"
+PORT_TAKEN = ("Address already in use", "Socket server failed to bind")
+
+# Waits until our end of the pipe is closed. /proc/*/comm guards against a pid that was given to
+# someone else.
+_WATCH = """
+read -r _
+pid=$(cat "$1/pid" 2>/dev/null)
+is_running() { [ -n "$pid" ] && [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = java ]; }
+is_running && kill -KILL "$pid"
+for _ in 1 2 3 4 5 6 7 8 9 10; do is_running || break; sleep 0.1; done
+rm -rf "$1" || { sleep 1; rm -rf "$1"; }
+"""
+
+
+def jars_directory() -> Path:
+    """Where the jars lie: TIDEMARK_KAFKA_JARS, or `kafka` in the Python environment."""
+    named = os.environ.get(JARS_VARIABLE)
+    return Path(named) if named else Path(sys.prefix) / "kafka"
+
+
+def missing() -> str | None:
+    """Why no broker can be started here, None when one can."""
+    if not any(jars_directory().glob("kafka_2.13-*.jar")):
+        return "the jars of Apache Kafka are not there (deploy/setup.sh fetches them by Maven)"
+    if _java("java") is None:
+        return "there is no Java on this machine"
+    return None
+
+
+class EmbeddedKafka:
+    """One broker: settings over those of broker_settings.
+
+    is_secured: a second listener with TLS and SASL (PLAIN, SCRAM) for the users of
+    broker_settings.USERS. jvm: options for Java beyond JVM. start() makes the directory on its
+    first call; stop() keeps it, close() removes it. The ports stay the same over restarts. Topics
+    are not made by use.
+    SourceError kafka.no_broker, kafka.start_failed.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, object] | None = None,
+        *,
+        is_secured: bool = False,
+        jvm: Sequence[str] = (),
+    ) -> None:
+        reason = missing()
+        if reason is not None:
+            raise SourceError(
+                "kafka.no_broker",
+                'no "kafka" on this machine',
+                detail=reason,
+                hint="run deploy/setup.sh where Maven's registry can be reached",
+            )
+        self.is_secured = is_secured
+        self._ports = Ports(0, 0, 0)
+        self._jars = sorted(jars_directory().glob("*.jar"))
+        self._settings = dict(settings or {})
+        self._jvm = tuple(jvm)
+        self._directory: Path | None = None
+        self._server: subprocess.Popen[Any] | None = None
+        self._watch: subprocess.Popen[Any] | None = None
+        self._watch_end: IO[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """Host and port of the listener that asks for nothing."""
+        return f"127.0.0.1:{self._ports.plain}"
+
+    @property
+    def secured_bootstrap(self) -> str:
+        """Host and port of the listener with TLS and SASL, where there is one."""
+        return f"127.0.0.1:{self._ports.secured}"
+
+    @property
+    def ca_file(self) -> Path:
+        """The certificate (PEM) by which clients know the secured listener."""
+        return self.directory / "ca.pem"
+
+    @property
+    def directory(self) -> Path:
+        """Where settings, records and log lie."""
+        if self._directory is None:
+            raise SourceError("kafka.start_failed", 'embedded broker "kafka" is not started')
+        return self._directory
+
+    @property
+    def pid(self) -> int:
+        """Of the broker; 0 when it does not run."""
+        return self._server.pid if self._server is not None and self.is_running else 0
+
+    @property
+    def is_running(self) -> bool:
+        """True between start and stop, False also after a crash."""
+        return self._server is not None and self._server.poll() is None
+
+    def log_text(self) -> str:
+        """The broker's log so far."""
+        path = self.directory / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def __enter__(self) -> EmbeddedKafka:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> EmbeddedKafka:
+        """Start and wait until it serves; nothing when it runs already."""
+        if self.is_running:
+            return self
+        if self._directory is not None:
+            self._launch()
+            return self
+        try:
+            self._directory = Path(tempfile.mkdtemp(prefix="tidemark-kafka-"))
+            self._watch_pipe()
+            if self.is_secured:
+                self._make_certificate()
+            for attempt in range(PORT_ATTEMPTS):
+                self._ports = Ports(*free_ports(3))
+                self._format()
+                try:
+                    self._launch()
+                    return self
+                except SourceError:
+                    # Someone may have taken a port between our look and the broker's bind.
+                    is_taken = any(words in self.log_text() for words in PORT_TAKEN)
+                    if not is_taken or attempt + 1 == PORT_ATTEMPTS:
+                        raise
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop in good order; everything is kept."""
+        server = self._server
+        if server is None:
+            return
+        if server.poll() is None:
+            server.send_signal(signal.SIGCONT)  # one that a test has halted cannot end
+            server.terminate()
+            try:
+                server.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self._server = None
+
+    def restart(self) -> None:
+        """Stop and start on the same ports."""
+        self.stop()
+        self.start()
+
+    def kill(self) -> None:
+        """kill -9; what was acknowledged is in the files."""
+        server = self._server
+        if server is not None and server.poll() is None:
+            server.kill()
+            server.wait()
+
+    def close(self) -> None:
+        """End it and remove everything; the object can be started anew."""
+        self.kill()
+        self._server = None
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+        if self._watch_end is not None and self._watch is not None:
+            self._watch_end.close()
+            self._watch.wait()
+            self._watch_end = self._watch = None
+
+    def _format(self) -> None:
+        shutil.rmtree(self.directory / "records", ignore_errors=True)
+        settings = {**settings_of(self.directory, self._ports, self.is_secured), **self._settings}
+        path = self.directory / "server.properties"
+        path.write_text(text_of(settings))
+        path.chmod(0o600)
+        cluster = base64.urlsafe_b64encode(b"tidemark" + os.urandom(8)).decode().rstrip("=")
+        command = [*self._command("kafka.tools.StorageTool"), "format", "-t", cluster]
+        command += ["-c", str(path), "--standalone"]
+        if self.is_secured:
+            command += [word for record in scram_records() for word in ("--add-scram", record)]
+        self._run(command, "the storage could not be formatted")
+
+    def _make_certificate(self) -> None:
+        """A key for the secured listener, and its self-signed certificate for the clients."""
+        store = ["-keystore", str(self.directory / "keys.p12"), "-storepass", STORE_PASSWORD]
+        keytool = [_java("keytool") or "keytool", "-J-XX:TieredStopAtLevel=1"]
+        command = [*keytool, "-genkeypair", *store, "-storetype", "PKCS12", "-alias", "broker"]
+        command += ["-keyalg", "EC", "-groupname", "secp256r1", "-dname", "CN=tidemark"]
+        command += ["-validity", "3650", "-ext", "san=ip:127.0.0.1,dns:localhost"]
+        self._run(command, "no key could be made")
+        command = [*keytool, "-exportcert", "-rfc", *store, "-alias", "broker"]
+        self._run([*command, "-file", str(self.ca_file)], "no certificate could be made")
+
+    def _run(self, command: list[str], failure: str) -> None:
+        made = subprocess.run(
+            command, capture_output=True, text=True, check=False, start_new_session=True
+        )
+        if made.returncode:
+            raise _failed(failure, made.stdout + made.stderr)
+
+    def _watch_pipe(self) -> None:
+        read_end, write_end = os.pipe()
+        try:
+            self._watch_end = os.fdopen(write_end, "wb", buffering=0)
+            self._watch = subprocess.Popen(
+                ["/bin/sh", "-c", _WATCH, "tidemark-kafka-watch", str(self.directory)],
+                stdin=read_end,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C at the terminal must not end the watch first
+                cwd="/",
+            )
+        finally:
+            os.close(read_end)
+
+    def _command(self, program: str, jvm: Sequence[str] = ()) -> list[str]:
+        # The archive holds for this very order of the jars.
+        options, archive = list(JVM), jars_directory() / ARCHIVE
+        if archive.exists():
+            options.append(f"-XX:SharedArchiveFile={archive}")
+        paths = os.pathsep.join(str(jar) for jar in self._jars)
+        return [_java("java") or "java", *options, *jvm, "-cp", paths, program]
+
+    def _launch(self) -> None:
+        log_path = self.directory / "log"
+        command = self._command("kafka.Kafka", self._jvm)
+        with log_path.open("ab") as log:
+            begin = log.tell()
+            server: subprocess.Popen[Any] = subprocess.Popen(
+                [*command, str(self.directory / "server.properties")],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=self.directory,
+            )
+        self._server = server
+        (self.directory / "pid").write_text(str(server.pid))
+        deadline = time.monotonic() + START_TIMEOUT_S
+        with log_path.open("rb") as log:
+            while True:
+                log.seek(begin)
+                if STARTED in log.read():
+                    return
+                if server.poll() is not None or time.monotonic() > deadline:
+                    self.kill()
+                    raise _failed("it did not start", self.log_text())
+                time.sleep(0.01)
+
+
+def make_archive() -> float:
+    """Start a broker once and keep its loaded classes for later starts; seconds of such a start.
+
+    Nothing is made where there is an archive already.
+    """
+    kept = jars_directory() / ARCHIVE
+    if not kept.exists() and missing() is None:
+        # Beside it first: another broker that starts now sees all of it or nothing.
+        new = kept.with_suffix(".new")
+        with EmbeddedKafka(jvm=[f"-XX:ArchiveClassesAtExit={new}"]) as broker:
+            broker.stop()
+        if new.exists():
+            new.replace(kept)
+    begin = time.monotonic()
+    with EmbeddedKafka():
+        return time.monotonic() - begin
+
+
+def _java(program: str) -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which(program, path=f"{home}/bin") if home else shutil.which(program)
+
+
+def _failed(what: str, output: str) -> SourceError:
+    return SourceError(
+        "kafka.start_failed",
+        f'embedded broker "kafka": {what}',
+        detail=output.strip()[-2000:],
+        hint="see the detail, the end of its output",
+    )
+
+
+if __name__ == "__main__":
+    print(f"kafka: started in {make_archive():.1f} s")
