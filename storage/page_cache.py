@@ -38,9 +38,11 @@ class PageCache:
         """Whether so many bytes more would still be within the budget."""
         return self.used_bytes + size_bytes <= self.budget_bytes
 
-    def is_roomy(self) -> bool:
-        """Whether all that is held takes less than nine tenths of the budget."""
-        return 10 * self.used_bytes < 9 * self.budget_bytes
+    def growth(self, most: int) -> int:
+        """`most` as long as what is held, pages of unfinished runs aside (most of them will take
+        the place of others), takes less than nine tenths of the budget; else 1."""
+        held_bytes = self.used_bytes - self.reserved_bytes
+        return most if 10 * held_bytes < 9 * self.budget_bytes else 1
 
     def reserve(self, size_bytes: int) -> None:
         """Count so many bytes more (below 0: fewer) of pages that are part of no run yet."""

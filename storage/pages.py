@@ -6,7 +6,7 @@ Invariant: the bytes of a page never change after `seal`; `verify` refuses any o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -27,13 +27,13 @@ _SEALED_AT_ONCE = 64
 class Tuning:
     """Sizes and rates of the runs. The defaults are measured; tests force the rare paths.
 
-    page_rows, page_heap_bytes: where a page is cut; as long as the pages held take less than
-    nine tenths of the cache's room, the next ones are page_growth times as long: what is not read
-    again from disk need not be read in small pieces. memory_rows: rows of an arrangement that stay
+    page_rows, page_heap_bytes: where a page is cut. memory_rows: rows of an arrangement that stay
     in memory (and in the log) before they become a run on disk. file_rows: from so many rows on the
     pages of a run go to a file of their own. fan: this many neighbouring runs of like size are
-    merged. fuel: rows merged for each row applied. merge_pages, scan_pages: pages read in one step
-    of a merge or a scan.
+    merged. page_growth, fan_growth: by how much pages may be longer, and runs on disk more, as long
+    as the pages held take less than nine tenths of the cache's room: what is not read again from
+    disk need not be read in small pieces, nor in few. fuel: rows merged for each row applied.
+    merge_pages, scan_pages: pages of a run read in one step of a merge of `fan` runs, or of a scan.
     """
 
     page_rows: int = 256
@@ -42,10 +42,16 @@ class Tuning:
     memory_rows: int = 65_536
     file_rows: int = 32_768
     fan: int = 4
+    fan_growth: int = 1
     fuel: int = 6
     epoch_merge_rows: int = 8192
     merge_pages: int = 8
     scan_pages: int = 64
+
+    def step_pages(self, pages: Sequence[int]) -> int:
+        """Pages of the longest of runs with so many pages that one step of their merge reads: as
+        many in all as of `fan` runs of one length."""
+        return max(self.merge_pages * self.fan * max(pages) // sum(pages), 1)
 
 
 class Selection(NamedTuple):

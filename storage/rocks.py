@@ -41,7 +41,7 @@ FORMAT = b"tidemark 4"
 _FORMAT_KEY = b"f"
 _FILES = "unfinished"
 _UNSEARCHED_FAN = 4
-_TUNING = Tuning(page_growth=4)
+_TUNING = Tuning(page_growth=4, fan_growth=4)
 _SPEC = b"a"
 _VALUE = b"v"
 _LEVEL_BYTES = 512 << 20
@@ -188,7 +188,7 @@ class RocksStore:
             tuning = self._tuning
             if isinstance(spec, ArrangementSpec) and not spec.is_searched:
                 # Runs that no search goes through may be many.
-                tuning = replace(tuning, fan=_UNSEARCHED_FAN * tuning.fan)
+                tuning = replace(tuning, fan=_UNSEARCHED_FAN * tuning.fan, fan_growth=1)
             shared = Shared(
                 self._writes, self.cache, tuning, self.meter, self._pending, self._files
             )

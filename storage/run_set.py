@@ -71,14 +71,12 @@ class RunSet:
         self._memory: list[Page] = []
         self.memory_bytes = 0
         self._memory_addresses = np.empty(0, np.int64)
-        self._frozen = 0
-        self._frozen_log = 0
+        self._frozen = self._frozen_log = self._next_log = 0
         self._next_run = BULK_RUN + 1
-        self._next_log = 0
         self._flushing: Generator[int] | None = None
         self._merging: Generator[int] | None = None
         self._credit_rows = 0
-        self._settled: list[int] = []
+        self._settled: tuple[list[int], int] = [], 0
         self._recover()
 
     def _recover(self) -> None:
@@ -298,9 +296,10 @@ class RunSet:
             self._pending[self] = None
 
     def _next_merge(self) -> Generator[int] | None:
-        sizes = [run.rows for run in self._table.runs]
-        chosen = None if sizes == self._settled else choose_merge(sizes, self._tuning.fan)
-        self._settled = sizes
+        fan = self._tuning.fan * self._cache.growth(self._tuning.fan_growth)
+        standing = [run.rows for run in self._table.runs], fan
+        chosen = None if standing == self._settled else choose_merge(*standing)
+        self._settled = standing
         return self._merge_steps(*chosen) if chosen else None
 
     def work_for_reads(self) -> None:
@@ -317,7 +316,8 @@ class RunSet:
         """Merge runs[start:stop]; yields the rows after each step. Newer runs may come."""
         runs = self._table.runs[start:stop]
         with self._new_run(sum(run.rows for run in runs)) as builder:
-            for window in windows(tracks_of(runs), self._tuning.merge_pages):
+            step = self._tuning.step_pages([len(run.first) for run in runs])
+            for window in windows(tracks_of(runs), step):
                 segments, alive, resident = self._reader.segments(runs, window)
                 selection = self._merged(segments, window)
                 if start == 0:

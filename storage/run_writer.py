@@ -104,7 +104,7 @@ class RunBuilder:
 
     def write(self, selection: Selection, net: int, *, is_hot: bool) -> None:
         """Write rows as the next pages; is_hot: even if others leave the memory for them."""
-        growth = self._tuning.page_growth if self._cache.is_roomy() else 1
+        growth = self._cache.growth(self._tuning.page_growth)
         for page in cut(self._layout, selection, self._tuning, growth):
             self.writer.add(page)
             size_bytes = len(page.sealed)

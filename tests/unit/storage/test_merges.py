@@ -70,6 +70,27 @@ def test_one_row_epochs_never_wait_for_a_flush(tmp_path):
     store.close()
 
 
+def test_runs_are_merged_late_while_there_is_room(tmp_path):
+    """More of them then; where pages do not fit into memory, as few as ever."""
+    tuning = Tuning(page_rows=16, memory_rows=128, fan=2, fan_growth=4, fuel=20, merge_pages=1)
+    found = {}
+    for budget_bytes in (1 << 20, 20_000):
+        store = RocksStore(tmp_path / str(budget_bytes), budget_bytes, tuning)
+        arrangement = store.arrange(SPEC)
+        most = 0
+        for at in range(0, 12_000, 200):
+            arrangement.apply(rows(range(at, at + 200)))
+            store.commit()
+            most = max(most, len(arrangement.runs.run_rows()))
+        found[budget_bytes] = most, store.meter.merged_rows
+        assert store.meter.worst_excess_rows <= 2 * tuning.page_rows * tuning.fan
+        check_scan(arrangement, Counter({(key, -key): 1 for key in range(12_000)}))
+        store.close()
+    (roomy_runs, roomy_rows), (tight_runs, tight_rows) = found.values()
+    assert roomy_runs > tight_runs
+    assert 3 * roomy_rows < 2 * tight_rows
+
+
 def cold(path, budget_bytes: int = 40_000) -> RocksStore:
     """A store of 24,000 rows in several runs, of which few pages fit into memory."""
     tuning = Tuning(page_rows=32, memory_rows=1000, fan=4, epoch_merge_rows=512, merge_pages=2)
