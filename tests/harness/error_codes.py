@@ -25,7 +25,7 @@ ERRORS = {
     "StorageError",
 }
 # Calls whose first argument is a code, beside the errors themselves.
-MAKERS = {"_fail", "kind", "_ERRORS[side]", "super().__init__"}
+MAKERS = {"_fail", "kind", "_ERRORS[side]", "ERRORS[self.side]", "super().__init__"}
 SIDES = ("source", "sink")
 COMPUTED = {
     "{side}.unreachable": [f"{side}.unreachable" for side in SIDES],
@@ -33,6 +33,12 @@ COMPUTED = {
     "{side}.login": [f"{side}.login" for side in SIDES],
     "{side}.database": [f"{side}.database" for side in SIDES],
     "{side}.dsn": [f"{side}.dsn" for side in SIDES],
+    "{self.side}.bad_option": [f"{side}.bad_option" for side in SIDES],
+    "{self.side}.unreachable": [f"{side}.unreachable" for side in SIDES],
+    "{self.side}.privilege": [f"{side}.privilege" for side in SIDES],
+    "{self.side}.login": [f"{side}.login" for side in SIDES],
+    "{self.side}.tls": [f"{side}.tls" for side in SIDES],
+    "{self.side}.failed": [f"{side}.failed" for side in SIDES],
     "{side}.failed": [f"{side}.failed" for side in SIDES],
     "{side}.{name}": [f"{side}.{name}" for side in SIDES for name in ("unreachable", "busy")],
     "sql.{name}": ["sql.<condition>", "sql.failed"],

@@ -1,0 +1,194 @@
+"""Clients of a Kafka cluster, by confluent-kafka (librdkafka), and what their errors mean to us.
+
+The one file that knows the transport. Invariant: nothing is committed to the cluster and no group
+is joined: places are kept with our own state. What must never happen: a secret in an error or a
+log; records of transactions that were aborted or are still open.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from connectors.kafka.connection import Connection
+from connectors.kafka.given import ERRORS
+from dataflow.errors import TemporaryError, TidemarkError
+
+REQUEST_TIMEOUT_S = 30.0
+# How long a refusal that the client told on the side explains a time-out.
+REMEMBERED_S = 60.0
+_LOGIN = {
+    KafkaError._AUTHENTICATION,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM,
+    KafkaError.ILLEGAL_SASL_STATE,
+}
+_PRIVILEGE = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+_AWAY = {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+    KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._WAIT_COORD,
+    KafkaError._WAIT_CACHE,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.NOT_CONTROLLER,
+    KafkaError.NOT_ENOUGH_REPLICAS,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    KafkaError.KAFKA_STORAGE_ERROR,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    KafkaError.REBOOTSTRAP_REQUIRED,
+}
+
+
+class Client:
+    """Makes consumers, producers and admin clients of one cluster.
+
+    side: "source" or "sink", the first word of the codes; name: of the source or sink. Threads
+    may share it.
+    """
+
+    def __init__(self, connection: Connection, side: str, name: str) -> None:
+        self.side = side
+        self.name = name
+        self._connection = connection
+        self._refusals: deque[tuple[float, KafkaError]] = deque(maxlen=4)
+
+    def consumer(self, **settings: Any) -> Consumer:
+        """A consumer that is assigned partitions by hand, read_committed; settings are
+        librdkafka's with `_` for `.`. Places out of range are errors, never resets."""
+        fixed = {
+            # librdkafka wants one; it is neither joined nor committed to.
+            "group.id": f"tidemark-{self.name}",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "allow.auto.create.topics": False,
+        }
+        return self._make(Consumer, {**fixed, **_dotted(settings)})
+
+    def producer(self, **settings: Any) -> Producer:
+        """A producer that is idempotent; settings are librdkafka's with `_` for `.`."""
+        return self._make(Producer, {"enable.idempotence": True, **_dotted(settings)})
+
+    def admin(self) -> AdminClient:
+        """For topics and offsets."""
+        return self._make(AdminClient, {})
+
+    def refused(
+        self, error: KafkaException | KafkaError, doing: str, asked: Any = None
+    ) -> TidemarkError:
+        """Our error for one of theirs; doing: what was tried, as in "reading its topics". asked:
+        the consumer, producer or admin that was asked, whose callbacks may hold the reason; a
+        consumer must not be read on after it.
+
+        TemporaryError `<side>.unreachable`; refusals `<side>.login`, `<side>.tls`,
+        `<side>.privilege`, `<side>.failed`.
+        """
+        told = error_of(error)
+        code = told.code()
+        if code in _AWAY:
+            if asked is not None:
+                asked.poll(0)
+            told = self._explained(told)
+            code = told.code()
+        detail = f"{doing}: {told.str()}"
+        kind, named = ERRORS[self.side], f'kafka {self.side} "{self.name}"'
+        if code in _LOGIN:
+            return kind(
+                f"{self.side}.login",
+                f"{named} refuses the user",
+                detail=detail,
+                hint="check sasl: mechanism, username and password",
+            )
+        if _is_certificate(told):
+            return kind(
+                f"{self.side}.tls",
+                f"{named} and we do not trust each other",
+                detail=detail,
+                hint="check tls: ca_file, certificate_file, key_file, verify_host",
+            )
+        if code in _PRIVILEGE:
+            return kind(
+                f"{self.side}.privilege",
+                f"{named} does not allow it",
+                detail=detail,
+                hint="grant the user READ and DESCRIBE on its topics"
+                if self.side == "source"
+                else "grant the user WRITE, CREATE and DESCRIBE on its topics, and its "
+                "transactional ids",
+            )
+        if code in _AWAY or code == KafkaError._SSL or told.retriable():
+            return TemporaryError(
+                f"{self.side}.unreachable",
+                f"{named} does not answer",
+                detail=detail,
+                hint="check bootstrap_servers, and that the brokers are up",
+            )
+        return kind(f"{self.side}.failed", f"{named} failed", detail=detail)
+
+    def _make(self, kind: Any, settings: dict[str, Any]) -> Any:
+        fixed = {
+            "error_cb": self._note,
+            # What goes wrong reaches us as errors; the client's own log knows no fields.
+            "log_level": 0,
+            "log.connection.close": False,
+            "client.id": f"tidemark-{self.name}",
+        }
+        config = {**fixed, **self._connection.config(), **settings}
+        try:
+            return kind(config)
+        except KafkaException as error:
+            raise ERRORS[self.side](
+                f"{self.side}.bad_option",
+                f'kafka {self.side} "{self.name}" cannot be reached as its options say',
+                detail=error_of(error).str(),
+                hint="see the detail, the client's own words",
+            ) from None
+
+    def _note(self, error: KafkaError) -> None:
+        """The client's own threads call this. Operations only time out where a login fails."""
+        if error.code() in _LOGIN or error.code() == KafkaError._SSL:
+            self._refusals.append((time.monotonic(), error))
+
+    def _explained(self, error: KafkaError) -> KafkaError:
+        """The refusal behind a time-out, which is told once, or the error itself."""
+        recent = [e for at, e in list(self._refusals) if time.monotonic() - at < REMEMBERED_S]
+        self._refusals.clear()
+        return recent[-1] if recent else error
+
+
+def error_of(error: KafkaException | KafkaError) -> KafkaError:
+    """The error that an exception holds."""
+    return error.args[0] if isinstance(error, KafkaException) else error
+
+
+def _is_certificate(error: KafkaError) -> bool:
+    return error.code() == KafkaError._SSL and "certificate" in error.str()
+
+
+def _dotted(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name.replace("_", "."): value for name, value in settings.items()}

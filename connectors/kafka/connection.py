@@ -1,0 +1,181 @@
+"""How a Kafka cluster is reached: servers, TLS, SASL, and options of the client.
+
+Invariant: what is kept and shown holds references to secrets only; they are looked up when a
+client is made, and nowhere else. Options by which a client would read files of its own choice,
+start programs or lose records cannot be given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from connectors.kafka.given import Given
+from connectors.secrets import refuse_plain, resolve
+
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_SERVER = re.compile(r"[^\s:,/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
+# Beginnings of the names, in librdkafka's words, that users may set under `client`: networks,
+# sizes and times. What must be as it is (isolation, commits, resets), what names a file or a
+# program, and what prints secrets is not among them.
+ALLOWED = (
+    "socket.",
+    "reconnect.",
+    "retry.backoff.",
+    "connections.max.idle.ms",
+    "broker.address.",
+    "client.id",
+    "client.rack",
+    "client.dns.lookup",
+    "metadata.max.age.ms",
+    "topic.metadata.refresh.",
+    "metadata.recovery.",
+    "receive.message.max.bytes",
+    "message.max.bytes",
+    "message.copy.max.bytes",
+    "max.in.flight",
+    "fetch.",
+    "max.partition.fetch.bytes",
+    "queued.",
+    "check.crcs",
+    "compression.",
+    "linger.ms",
+    "batch.",
+    "queue.buffering.",
+    "sticky.partitioning.linger.ms",
+    "request.timeout.ms",
+    "message.timeout.ms",
+    "delivery.timeout.ms",
+    "transaction.timeout.ms",
+    "ssl.cipher.suites",
+    "ssl.curves.list",
+    "ssl.sigalgs.list",
+)
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Files are paths on the service's machine; key_password is a reference."""
+
+    ca_file: str = ""
+    certificate_file: str = ""
+    key_file: str = ""
+    key_password: str = ""
+    verifies_host: bool = True
+
+    def config(self) -> dict[str, Any]:
+        """In librdkafka's words."""
+        files = {
+            "ssl.ca.location": self.ca_file,
+            "ssl.certificate.location": self.certificate_file,
+            "ssl.key.location": self.key_file,
+            "ssl.key.password": resolve(self.key_password),
+        }
+        config: dict[str, Any] = {name: value for name, value in files.items() if value}
+        config["ssl.endpoint.identification.algorithm"] = "https" if self.verifies_host else "none"
+        return config
+
+
+@dataclass(frozen=True)
+class Sasl:
+    """mechanism: one of MECHANISMS; password is a reference, username may be one."""
+
+    mechanism: str
+    username: str
+    password: str
+
+    def config(self) -> dict[str, Any]:
+        """In librdkafka's words, with the secrets themselves."""
+        return {
+            "sasl.mechanism": self.mechanism,
+            "sasl.username": resolve(self.username),
+            "sasl.password": resolve(self.password),
+        }
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How a cluster is reached; servers are "host:port"."""
+
+    servers: tuple[str, ...]
+    tls: Tls | None = None
+    sasl: Sasl | None = None
+    client: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(given: Given) -> Connection:
+        """Take `bootstrap_servers`, `tls`, `sasl` and `client` out of the options given.
+
+        `<side>.bad_option`, `secret.plain`.
+        """
+        return Connection(_servers(given), _tls(given), _sasl(given), _client(given))
+
+    def config(self) -> dict[str, Any]:
+        """In librdkafka's words, secrets resolved: for a client that is made now. SourceError
+        secret.missing."""
+        protocol = ("SASL_" if self.sasl else "") + ("SSL" if self.tls else "PLAINTEXT")
+        config: dict[str, Any] = {
+            **self.client,
+            "bootstrap.servers": ",".join(self.servers),
+            "security.protocol": protocol,
+        }
+        for part in (self.tls, self.sasl):
+            config.update(part.config() if part else {})
+        return config
+
+
+def _servers(given: Given) -> tuple[str, ...]:
+    name = "bootstrap_servers"
+    found = given.raw(name)
+    listed = found.split(",") if isinstance(found, str) else found
+    if not isinstance(listed, list) or not listed:
+        raise given.refused(name, "must be a list of servers", hint='"host:port,host:port"')
+    servers = tuple(one.strip() if isinstance(one, str) else "" for one in listed)
+    for one in servers:
+        if not _SERVER.fullmatch(one):
+            raise given.refused(name, "has an entry that is not host:port", detail=one)
+    return servers
+
+
+def _tls(given: Given) -> Tls | None:
+    found = given.raw("tls")
+    if found is None or found is False:
+        return None
+    inner = Given({} if found is True else found, given.side, "tls")
+    password = inner.take("key_password", str, "")
+    if password:
+        refuse_plain("tls.key_password", password)
+    texts = [inner.take(n, str, "") for n in ("ca_file", "certificate_file", "key_file")]
+    verifies = inner.optional("verify_host", bool)
+    inner.end()
+    return Tls(*texts, key_password=password, verifies_host=verifies is not False)
+
+
+def _sasl(given: Given) -> Sasl | None:
+    inner = given.under("sasl")
+    if inner is None:
+        return None
+    mechanism = inner.choice("mechanism", MECHANISMS, "SCRAM-SHA-512")
+    password = refuse_plain("sasl.password", inner.take("password", str))
+    username = inner.take("username", str)
+    inner.end()
+    return Sasl(mechanism, username, password)
+
+
+def _client(given: Given) -> dict[str, str]:
+    inner = given.under("client")
+    options = {} if inner is None else inner.rest()
+    for name, value in options.items():
+        if inner is not None and not name.startswith(ALLOWED):
+            raise inner.refused(
+                name, "cannot be set", hint=f"what can begins with: {', '.join(ALLOWED)}"
+            )
+        if inner is not None and not isinstance(value, str | int | float | bool):
+            raise inner.refused(name, "must be a text or a number")
+    return {name: _text(value) for name, value in options.items()}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,87 @@
+"""Options as users gave them, taken out one by one.
+
+Invariant: nothing is guessed: what has the wrong type is refused, and so is what nobody took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from dataflow.errors import SinkError, SourceError, TidemarkError
+
+T = TypeVar("T")
+ERRORS: Mapping[str, type[TidemarkError]] = {"source": SourceError, "sink": SinkError}
+_WORDS = {str: "a text", int: "a whole number", bool: "true or false", dict: "an object"}
+_WORDS[list] = "a list"
+
+
+class Given:
+    """One object of options. where: its place among all, as in "topics.clicks", "" at the top.
+
+    side: "source" or "sink", whose error is raised. Errors are `<side>.bad_option`.
+    """
+
+    def __init__(self, options: Any, side: str, where: str = "") -> None:
+        self.side = side
+        self._where = where
+        if not isinstance(options, Mapping):
+            raise self.refused("", "must be an object")
+        self._left = dict(options)
+        self._known: list[str] = []
+
+    def take(self, name: str, kind: type[T], default: T | None = None) -> T:
+        """The option's value, or the default; without a default it is needed."""
+        found = self.optional(name, kind)
+        if found is not None:
+            return found
+        if default is None:
+            raise self.refused(name, "is missing")
+        return default
+
+    def optional(self, name: str, kind: type[T]) -> T | None:
+        """The option's value, None when it is not there (or null)."""
+        found = self.raw(name)
+        is_wrong = not isinstance(found, kind) or (kind is int and isinstance(found, bool))
+        if found is not None and is_wrong:
+            raise self.refused(name, f"must be {_WORDS[kind]}")
+        return found
+
+    def raw(self, name: str) -> Any:
+        """The option's value of whatever type, None when it is not there."""
+        self._known.append(name)
+        return self._left.pop(name, None)
+
+    def choice(self, name: str, choices: Sequence[str], default: str) -> str:
+        """One of a few words."""
+        found = self.take(name, str, default)
+        if found not in choices:
+            raise self.refused(name, f"must be one of {', '.join(choices)}", detail=found)
+        return found
+
+    def under(self, name: str) -> Given | None:
+        """An object of further options, None when it is not there."""
+        found = self.raw(name)
+        return None if found is None else Given(found, self.side, self._path(name))
+
+    def rest(self) -> dict[str, Any]:
+        """All that was not taken yet, by name; taken with that."""
+        left, self._left = self._left, {}
+        return left
+
+    def end(self) -> None:
+        """Refuse what nobody took."""
+        for name in self._left:
+            raise self.refused(name, "is unknown", hint=f"known here: {', '.join(self._known)}")
+
+    def refused(self, name: str, why: str, *, detail: str = "", hint: str = "") -> TidemarkError:
+        """The error for one option."""
+        return ERRORS[self.side](
+            f"{self.side}.bad_option",
+            f'option "{self._path(name)}" {why}',
+            detail=detail,
+            hint=hint or "docs/KAFKA.md lists the options",
+        )
+
+    def _path(self, name: str) -> str:
+        return f"{self._where}.{name}" if self._where and name else self._where or name
