@@ -45,7 +45,7 @@ def from_text(type: SqlType, texts: Column) -> Column:
     elif kind is TypeKind.BOOL:
         values, bad = value_kernels.parse_bools(offsets, data, mask)
     elif kind in (TypeKind.FLOAT4, TypeKind.FLOAT8):
-        return _floats_from_text(type, texts, mask)
+        return _floats_from_text(type, texts)
     elif kind is TypeKind.DATE:
         values, bad = time_kernels.parse_dates(offsets, data, mask)
     elif kind is TypeKind.TIME:
@@ -100,10 +100,11 @@ def one_nan(values: np.ndarray) -> np.ndarray:
     return np.where(nan, np.nan, values) if nan.any() else values
 
 
-def _floats_from_text(type: SqlType, texts: Column, mask: np.ndarray) -> Column:
+def read_floats(type: SqlType, texts: Column) -> tuple[np.ndarray, np.ndarray]:
+    """(float64[n], bool[n] marks) of texts as FLOAT4 or FLOAT8: a marked row is not exact yet."""
+    mask = _NO_MASK if texts.valid is None else texts.valid
     values, marks = value_kernels.parse_floats(texts.values, texts.data, mask)
-    is_single = type.kind is TypeKind.FLOAT4
-    if is_single:
+    if type.kind is TypeKind.FLOAT4:
         # Rounding to float8 and then to float4 is wrong only where the first one lands half way
         # between two float4, or among the few bits of the smallest ones.
         size = np.abs(values)
@@ -111,6 +112,12 @@ def _floats_from_text(type: SqlType, texts: Column, mask: np.ndarray) -> Column:
         marks |= ((size > 0) & (size < _SINGLE_LEAST)) | (size > float_text.SINGLE_MAX)
         with np.errstate(over="ignore"):
             values = values.astype(np.float32).astype(np.float64)
+    return values, marks
+
+
+def _floats_from_text(type: SqlType, texts: Column) -> Column:
+    values, marks = read_floats(type, texts)
+    is_single = type.kind is TypeKind.FLOAT4
     for row in np.flatnonzero(marks).tolist():
         try:
             values[row] = float_text.parse_float(_text(texts, row), is_single)

@@ -42,6 +42,8 @@ WORDS = tuple(
         "expressions.evaluator",
     )
 )
+# What every connector may use.
+SHARED = ("connectors.formats",)
 # Beyond that: PostgreSQL's analyzer answers in the words of the planner; the Spark tasks run the
 # operators themselves and write their state.
 MORE = {
@@ -51,6 +53,8 @@ MORE = {
         "dataflow.expressions.ir",
     ),
     "connectors.spark": ("dataflow", "storage"),
+    # Records are read by the same loops as PostgreSQL's texts.
+    "connectors.formats": ("dataflow.float_text", "dataflow.time_kernels"),
 }
 HOMES = {
     "rocksdict": ("storage",),
@@ -61,6 +65,10 @@ HOMES = {
     "py4j": ("connectors/spark",),
     "confluent_kafka": ("connectors/kafka",),
     "kafka": ("connectors/kafka",),
+    "msgspec": ("connectors/formats",),
+    "fastavro": ("connectors/formats",),
+    "google": ("connectors/formats",),
+    "grpc_tools": ("connectors/formats",),
     "fastapi": ("service",),
     "starlette": ("service",),
     "uvicorn": ("service",),
@@ -168,7 +176,7 @@ def may_import(path: Path, imported: str) -> bool:
     else:
         contracts = tuple(f"connectors.{p.stem}" for p in (ROOT / "connectors").glob("*.py"))
         own = f"connectors.{parts[1]}"
-        allowed = (*WORDS, *contracts, own, *MORE.get(own, ()))
+        allowed = (*WORDS, *contracts, *SHARED, own, *MORE.get(own, ()))
     return any(is_within(imported, package) for package in allowed)
 
 

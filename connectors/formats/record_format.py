@@ -32,12 +32,16 @@ class Decoded:
     records: int64[rows], the number of the record that each row comes from.
     removes: bool[rows], True where the record removes the row of its key: then only the key's
     columns are filled. None where the format knows no removals.
+    unchanged: column -> bool[rows], True where the record says that the value is as it was (a
+    large value that Debezium leaves out); there the column is NULL, and the row before the
+    record, by its key, has the value. None where nothing was left out.
     """
 
     columns: list[Column]
     records: np.ndarray
     bad: list[BadRecord] = field(default_factory=list)
     removes: np.ndarray | None = None
+    unchanged: dict[int, np.ndarray] | None = None
 
     def __len__(self) -> int:
         return len(self.records)

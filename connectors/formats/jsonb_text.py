@@ -1,0 +1,95 @@
+"""JSON texts: checked as PostgreSQL's json does, and printed as its jsonb prints them.
+
+jsonb keeps of each object the last value of a key, orders keys by length and then by bytes, keeps
+numbers as numeric with their scale, and holds no NUL characters. (src/backend/utils/adt/jsonb.c)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from connectors.formats.numerals import join_numeral, split_numeral
+
+_SHORT = {
+    '"': '\\"',
+    "\\": "\\\\",
+    "\b": "\\b",
+    "\f": "\\f",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
+}
+_SPECIAL = re.compile('["\\\\\x00-\x1f]')
+
+
+class Numeral(str):
+    """The text of a JSON number."""
+
+
+def check_json(text: str) -> None:
+    """ValueError if the text is not JSON (RFC 8259)."""
+    load_json(text)
+
+
+def jsonb_text(text: str) -> bytes:
+    """What PostgreSQL prints for the text as jsonb; ValueError if it is none.
+
+    >>> jsonb_text('{"bb":1.50,"a":[1e2,null],"bb":2}')
+    b'{"a": [100, null], "bb": 2}'
+    """
+    loaded = load_json(text)
+    try:
+        return _printed(loaded).encode()
+    except UnicodeEncodeError:
+        raise ValueError("not JSON text: half of a surrogate pair") from None
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+
+
+def load_json(text: str) -> Any:
+    """The value of a JSON text, numbers as Numeral; ValueError."""
+    try:
+        return json.loads(
+            text,
+            parse_int=Numeral,
+            parse_float=Numeral,
+            parse_constant=_refuse,
+        )
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} at character {error.pos}") from None
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"not JSON: {name}")
+
+
+def _printed(value: Any) -> str:
+    if isinstance(value, Numeral):
+        return join_numeral(*split_numeral(value))
+    if isinstance(value, str):
+        return _string(value)
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_printed, value))}]"
+    pairs = sorted(
+        ((key.encode(), key, inner) for key, inner in value.items()),
+        key=lambda pair: (len(pair[0]), pair[0]),
+    )
+    return "{" + ", ".join(f"{_string(key)}: {_printed(inner)}" for _, key, inner in pairs) + "}"
+
+
+def _string(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("jsonb cannot hold a NUL character")
+    return '"' + _SPECIAL.sub(_escape, text) + '"'
+
+
+def _escape(found: re.Match[str]) -> str:
+    return _SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}"
