@@ -21,8 +21,10 @@ from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation
 from dataflow.sql.lower import lower
 from service.backfill import BackfillJob, BackfillOutcome, OnProgress, run_local
+from service.budget import MEBIBYTE
 from service.build import BuildParts
 from service.engine import ViewDefinition
+from service.memory_watch import MemoryWatch
 from service.metrics import write_refusal
 from service.settings import DEFAULT_GROUP, Settings
 from storage.rocks import RocksStore, StoreBudget
@@ -60,7 +62,8 @@ class Parts:
         path = self.settings.state / "store"
         budget = self.settings.budget
         rest = StoreBudget(budget.runs, budget.ahead, budget.write_buffer)
-        return RocksStore(path, cache_bytes=budget.cache, budget=rest)
+        watch = MemoryWatch(self.settings.memory * MEBIBYTE)
+        return RocksStore(path, cache_bytes=budget.cache, budget=rest, watch=watch.look)
 
     def sink(self) -> PostgresSink:
         """A new session on the sink."""

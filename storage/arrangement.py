@@ -15,12 +15,13 @@ import numpy as np
 from storage.delta import Column, Delta, equal_rows, hash_columns
 from storage.layout import IMAGE_LIMIT_BYTES
 from storage.pages import Selection
+from storage.run_search import EVERY_ROW
 from storage.run_set import RunSet
 from storage.store import ArrangementSpec, SumsSpec
 
 
 def _find(
-    runs: RunSet, keys: Sequence[Column], key: Sequence[int]
+    runs: RunSet, keys: Sequence[Column], key: Sequence[int], most_rows: int = EVERY_ROW
 ) -> Iterator[tuple[np.ndarray, list[Column], np.ndarray]]:
     """Rows of all keys asked for, in parts: (index into keys, columns, totals int64[k, width])."""
     n = len(keys[0]) if keys else 1
@@ -28,7 +29,7 @@ def _find(
         return
     hashes = hash_columns(keys, n)
     order = np.argsort(hashes) if n > 1 else np.zeros(1, np.int64)
-    for shift, selection in runs.find(hashes[order]):
+    for shift, selection in runs.find(hashes[order], most_rows):
         count = len(selection.hits)
         if count == 0:
             continue
@@ -70,6 +71,13 @@ class RocksArrangement:
             return index, Delta(columns, totals[:, 0])
         index = np.concatenate([part[0] for part in parts])
         return index, Delta.concat([Delta(columns, t[:, 0]) for _, columns, t in parts])
+
+    def lookup_parts(
+        self, keys: Sequence[Column], most_rows: int
+    ) -> Iterator[tuple[np.ndarray, Delta]]:
+        """As `lookup`, about so many rows at a time; see the contract."""
+        for index, columns, totals in _find(self.runs, keys, self.spec.key, most_rows):
+            yield index, Delta(columns, totals[:, 0])
 
     def scan(self) -> Iterator[Delta]:
         """All rows, each once, in chunks of some 30,000. Write nothing meanwhile."""

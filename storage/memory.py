@@ -146,6 +146,15 @@ class MemoryArrangement:
             return np.empty(0, np.int64), Delta.empty(self.spec.kinds)
         return found.columns[0].values, Delta(found.columns[1:], found.totals[0])
 
+    def lookup_parts(
+        self, keys: Sequence[Column], most_rows: int
+    ) -> Iterator[tuple[np.ndarray, Delta]]:
+        """As `lookup`, so many rows at a time."""
+        index, rows = self.lookup(keys)
+        for start in range(0, len(rows), most_rows):
+            stop = min(start + most_rows, len(rows))
+            yield index[start:stop], rows.slice(start, stop)
+
     def scan(self) -> Iterator[Delta]:
         """All rows, each once, in chunks of bounded size."""
         whole = self._parts.whole()

@@ -3,6 +3,7 @@
 CLOCK: a page that a search touched since the hand last came by stays. Invariant: after `shrink`
 the pages and filters held come to at most the budget; between two shrinks any page may be relied
 upon. Filters are not given up again: they are held while they fit into FILTER_SHARE of it.
+The budget may be pressed for a while, when the process as a whole takes too much.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from storage.runs import Run
 
 FILTER_SHARE = 0.4
+# Of the budget so much stays whatever the pressure: without any pages nothing goes on.
+_LEAST_SHARE = 0.25
 
 
 class PageCache:
@@ -26,6 +29,7 @@ class PageCache:
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
+        self._whole_bytes = budget_bytes
         self.used_bytes = 0
         self.filter_bytes = 0
         self.pages_read = self.bytes_read = 0
@@ -93,6 +97,21 @@ class PageCache:
             self._entries = [(r, p) for r, p in self._entries if r.buffers[p] is not None]
             self._hand = 0
             self._stale = 0
+
+    def press(self, excess_bytes: int) -> int:
+        """Hold so many bytes less from now on; the bytes of pages that were given up.
+
+        Below 0 there is room: the budget grows by a part of it, up to what it was at first.
+        """
+        before = self.used_bytes
+        if excess_bytes > 0:
+            least = max(_LEAST_SHARE * self._whole_bytes, self.filter_bytes)
+            wanted = min(self.budget_bytes, before) - excess_bytes
+            self.budget_bytes = min(self.budget_bytes, max(wanted, int(least)))
+            self.shrink()
+        elif self.budget_bytes < self._whole_bytes:
+            self.budget_bytes = min(self.budget_bytes - excess_bytes // 8, self._whole_bytes)
+        return before - self.used_bytes
 
     def shrink(self) -> None:
         """Give up pages until the budget is kept."""

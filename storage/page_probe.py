@@ -205,14 +205,15 @@ def _probe_on(hashes, starts, pages, memory, value_at, scratch, out, at) -> tupl
 
 
 @njit(nogil=True, cache=True)
-def probe(hashes, starts, pages, memory, value_at, width):
+def probe(hashes, starts, pages, memory, value_at, width, most):
     """Every row of all runs whose key hash is among n sorted hashes, equal rows added up.
 
     pages: (first uint64, addresses int64, touched uint8, filters int64) of all pages, run r having
     those from starts[r] to starts[r + 1]; touched is set to 1 where a search came by, filters are
-    addresses or 0. memory: addresses of the runs that are one image. Returns (hits int64[k, 4]:
-    index into hashes, address, row, record; totals int64[k, width]; missing int64[m]: pages to
-    bring in, then ask again).
+    addresses or 0. memory: addresses of the runs that are one image. most: hits from which on no
+    more room is made. Returns (hits int64[k, 4]: index into hashes, address, row, record; totals
+    int64[k, width]; missing int64[m]: pages to bring in, then ask again; done: the hashes that all
+    this is about, 0 when the first one alone has more rows than that).
     """
     runs = starts.shape[0] - 1 + memory.shape[0]
     block = min(hashes.shape[0], BLOCK)
@@ -231,9 +232,11 @@ def probe(hashes, starts, pages, memory, value_at, width):
         out = hits, totals, missing
         at = _probe_on(hashes, starts, pages, memory, value_at, scratch, out, at)
         if at[0] == hashes.shape[0]:
-            return hits[: at[1]], totals[: at[1]], missing[: at[3], 0]
+            return hits[: at[1]], totals[: at[1]], missing[: at[3], 0], at[0]
         if at[3] + runs + 1 > missing.shape[0]:
             missing = _grown(missing, 2 * missing.shape[0] + runs)
+        elif capacity >= most:
+            return hits[: at[1]], totals[: at[1]], missing[: at[3], 0], at[0]
         else:
             capacity = 2 * capacity + at[1] - at[2]
             hits = _grown(hits, capacity)

@@ -13,7 +13,7 @@ import numpy as np
 from storage import page_merge
 from storage.layout import Layout
 from storage.page_cache import PageCache
-from storage.pages import Page, verify
+from storage.pages import Page, Selection, verify
 from storage.runs import Run, RunTable, page_key
 from storage.write_set import WriteSet
 
@@ -88,3 +88,11 @@ class PageReader:
         """How many pages of about so many rows a part of a search may bring in over the budget."""
         page_bytes = self._cache.page_bytes() or self._layout.row_bytes * page_rows
         return max(self._cache.budget_bytes // 4 // page_bytes, PAGES_AT_ONCE)
+
+
+def merged(layout: Layout, segments: Sequence[Sequence[int]], window: np.ndarray) -> Selection:
+    """Rows of runs given as page addresses, within the window, equal ones added up."""
+    starts = np.zeros(len(segments) + 1, np.int64)
+    np.cumsum([len(s) for s in segments], out=starts[1:])
+    flat = np.array([address for s in segments for address in s], np.int64)
+    return Selection(*page_merge.merge(flat, starts, window, layout.value_at, layout.width))

@@ -9,7 +9,7 @@ so the open epoch is kept aside (`storage.write_set`) and every read goes throug
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -98,6 +98,7 @@ class RocksStore:
 
     cache_bytes: budget for pages in memory, over all arrangements; budget: for the rest.
     direct_reads: read past the cache of the operating system, to measure a cold disk.
+    watch: asked between steps whether the page cache must give way to the rest of the process.
     StorageError state.locked, state.format, state.corrupt, state.io on opening.
     """
 
@@ -109,8 +110,10 @@ class RocksStore:
         budget: StoreBudget | None = None,
         *,
         direct_reads: bool = False,
+        watch: Callable[[PageCache], None] | None = None,
     ) -> None:
         self.path = str(path)
+        self._watch = watch
         self._budget = budget or StoreBudget()
         self._db = _open(self.path, _options(self._budget, direct_reads=direct_reads))
         self._tuning = tuning or _TUNING
@@ -240,7 +243,15 @@ class RocksStore:
                 yield key[1:].decode(), value
 
     def relieve(self) -> None:
-        """Make runs on disk of the largest memory runs while all of them are over their budget."""
+        """Make runs on disk of the largest memory runs while all of them are over their budget.
+
+        Then let the page cache give way as far as the process as a whole asks for it.
+        """
+        self._flush_largest()
+        if self._watch is not None:
+            self._watch(self.cache)
+
+    def _flush_largest(self) -> None:
         runs = [runs for _, runs in self._open.values()]
         held_bytes = sum(r.memory_bytes for r in runs)
         if held_bytes <= self._budget.run_bytes:

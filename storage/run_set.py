@@ -11,19 +11,18 @@ run must not leave a row with a negative weight.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from storage import page_merge, page_probe
 from storage.delta import Column
 from storage.layout import Layout
 from storage.merge_policy import EVERYTHING, MergeMeter, choose_by_reads, choose_merge, windows
 from storage.page_cache import PageCache
 from storage.page_files import PageFiles
-from storage.page_reader import PAGES_AT_ONCE, PageReader
+from storage.page_reader import PAGES_AT_ONCE, PageReader, merged
 from storage.pages import Page, Selection, Tuning, order_rows, seal_whole, verify
+from storage.run_search import EVERY_ROW, RunSearch
 from storage.run_writer import RunBuilder, RunWriter
 from storage.runs import (
     BULK_RUN,
@@ -70,13 +69,14 @@ class RunSet:
         self._table = RunTable()
         self._memory: list[Page] = []
         self.memory_bytes = 0
-        self._memory_addresses = np.empty(0, np.int64)
         self._frozen = self._frozen_log = self._next_log = 0
         self._next_run = BULK_RUN + 1
         self._flushing: Generator[int] | None = None
         self._merging: Generator[int] | None = None
         self._credit_rows = 0
         self._settled: tuple[list[int], int] = [], 0
+        page_rows = self._tuning.page_rows
+        self._search = RunSearch(self._table, self._reader, layout, page_rows, self._pay_for_read)
         self._recover()
 
     def _recover(self) -> None:
@@ -162,7 +162,7 @@ class RunSet:
     def _set_memory(self, pages: list[Page]) -> None:
         self._memory = pages
         self.memory_bytes = sum(len(page.sealed) for page in pages)
-        self._memory_addresses = np.array([page.address for page in pages], np.int64)
+        self._search.set_memory(pages)
 
     def _merge_memory(self, start: int, stop: int, fan: int) -> None:
         """Merge each `fan` neighbours of the memory runs in [start, stop) into one."""
@@ -329,48 +329,26 @@ class RunSet:
             self._enter_run(builder, (start, stop))
 
     def _merged(self, segments: Sequence[Sequence[int]], window: np.ndarray) -> Selection:
-        """Rows of runs given as page addresses, within the window, equal ones added up."""
-        starts = np.zeros(len(segments) + 1, np.int64)
-        np.cumsum([len(s) for s in segments], out=starts[1:])
-        flat = np.array([address for s in segments for address in s], np.int64)
-        layout = self.layout
-        return Selection(*page_merge.merge(flat, starts, window, layout.value_at, layout.width))
+        return merged(self.layout, segments, window)
 
-    def find(self, hashes: np.ndarray) -> Iterator[tuple[int, Selection]]:
-        """Rows whose key hash is among n sorted hashes, as parts (shift, selection).
+    def find(
+        self, hashes: np.ndarray, most_rows: int = EVERY_ROW
+    ) -> Iterator[tuple[int, Selection]]:
+        """Rows whose key hash is among n sorted hashes; see `RunSearch.find`.
 
-        The index in a hit, plus the shift, counts into hashes. A part is good until the next.
+        Between two parts runs may be flushed; nothing may be added.
         """
-        layout = self.layout
-        table = self._table
-        while True:
-            hits, totals, missing = page_probe.probe(
-                hashes,
-                table.starts,
-                table.pages,
-                self._memory_addresses,
-                layout.value_at,
-                layout.width,
-            )
-            if not len(missing):
-                break
-            missing = np.unique(missing)
-            parts = -(-len(missing) // self._reader.pages_at_once(self._tuning.page_rows))
-            if parts > 1 and len(hashes) > 1:
-                bounds = np.linspace(0, len(hashes), min(parts, len(hashes)) + 1).astype(int)
-                for start, stop in pairwise(bounds.tolist()):
-                    for shift, selection in self.find(hashes[start:stop]):
-                        yield start + shift, selection
-                return
-            rows = self._reader.bring_in(table, missing)
-            self._meter.read(rows)
-            if self._flushing is not None or self._merging is not None:
-                self._credit_rows += rows // 2
-            self._pending[self] = None
-        selection = Selection(hits, totals)
-        self._check(selection)
-        yield 0, selection
-        self._cache.shrink()
+        for shift, selection in self._search.find(hashes, most_rows):
+            self._check(selection)
+            yield shift, selection
+            self._cache.shrink()
+
+    def _pay_for_read(self, rows: int) -> None:
+        """A search had to read pages of so many rows."""
+        self._meter.read(rows)
+        if self._flushing is not None or self._merging is not None:
+            self._credit_rows += rows // 2
+        self._pending[self] = None
 
     def scan(self) -> Iterator[Selection]:
         """All rows in order, each once, in parts by tuning.scan_pages; no writes meanwhile."""

@@ -96,6 +96,17 @@ class Arrangement(Protocol):
         """
         ...
 
+    def lookup_parts(
+        self, keys: Sequence[Column], most_rows: int
+    ) -> Iterator[tuple[np.ndarray, Delta]]:
+        """As `lookup`, in parts: each row once for every key that asks for it, in one part only.
+
+        A part has about most_rows rows at most (1 at least), or twice as many as keys. Nothing may
+        be applied to this arrangement before the last part; to others it may, and the store may
+        be relieved.
+        """
+        ...
+
     def scan(self) -> Iterator[Delta]:
         """All rows, each once, in chunks of bounded size."""
         ...

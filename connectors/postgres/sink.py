@@ -23,10 +23,12 @@ from connectors.postgres.session import connect, is_temporary, to_error, transla
 from connectors.postgres.sink_apply import (
     Preparer,
     apply_by_copy,
+    copy_rows,
     is_large,
     key_violation,
     rows_missing,
     split_delta,
+    take_copied,
 )
 from connectors.postgres.sink_target import ERRORS, Target, target_of
 from connectors.sink import Progress, SinkEpoch, SinkTable
@@ -146,13 +148,16 @@ class PostgresSink:
                 sink_tables.tell_refusal(cursor, table, error)
         for target, delta in _targets(epoch):
             changes = split_delta(target, delta)
+            copied = take_copied(target, changes)
             if is_large(changes):
                 _flush(cursor, waiting)
                 apply_by_copy(cursor, target, changes)
             else:
                 waiting += self._preparer.statements(cursor, target, changes)
-                if sum(map(len, waiting)) > _GATHERED_BYTES:
+                if copied or sum(map(len, waiting)) > _GATHERED_BYTES:
                     _flush(cursor, waiting)
+            for _, columns, n in copied:
+                copy_rows(cursor, target, columns, n)
         _flush(cursor, [*waiting, b"COMMIT"])
 
     def _failure(

@@ -7,7 +7,8 @@ else changed is never covered up. Callers own the transaction.
 Measured on tables of 200,000 and 2M rows: arrays in one statement take 0.2 to 0.8 of COPY's time
 below 5,000 rows, and 0.6 to 1.1 of it from there to 50,000; beyond, their text is the limit. COPY
 with hash and merge joins off while the batch is small against the table, or the planner reads
-all of it.
+all of it. New rows of a keyed table need no join: COPY into the table itself, from some hundreds of
+rows on, takes the server 0.4 of what arrays take.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from typing import Any
 import numpy as np
 
 from connectors.postgres import copy_text, sink_target
+from connectors.postgres.copy_text import quote_name
 from connectors.postgres.sink_target import Change, Target
 from dataflow.delta import Column, Delta, group_rows, row_hashes
 from dataflow.errors import InvariantError
 
 COPY_ROWS = 50_000
 COPY_BYTES = 4 << 20
+COPIED_ROWS = 2_000
 INDEX_SHARE = 0.05
 
 Changes = list[tuple[str, list[Column], int]]
@@ -149,6 +152,26 @@ def apply_by_copy(cursor: Any, target: Target, changes: Changes) -> None:
         cursor.execute("DROP TABLE pg_temp.tidemark_batch")
         if met != n:
             raise rows_missing(f"{met} of {n} rows found in {target.schema}.{target.name}")
+
+
+def take_copied(target: Target, changes: Changes) -> Changes:
+    """The inserts, taken out of the changes, if they are many and can be copied into the table.
+
+    They are to be made after the others. A bag's rows may be there: theirs cannot.
+    """
+    if target.is_bag or not changes:
+        return []
+    letter, _, n = changes[-1]
+    return [changes.pop()] if letter == "i" and n >= COPIED_ROWS else []
+
+
+def copy_rows(cursor: Any, target: Target, columns: Sequence[Column], n: int) -> None:
+    """Insert n rows, given as texts, inside the caller's transaction."""
+    names = ", ".join(quote_name(c.name) for c in target.columns)
+    reader = copy_text.ChunkReader(lines_of(columns, n))
+    cursor.copy_expert(f"COPY {target.sql} ({names}) FROM STDIN", reader)
+    if cursor.rowcount != n:
+        raise rows_missing(f"{cursor.rowcount} of {n} rows went into {target.schema}.{target.name}")
 
 
 def rows_missing(shown: str) -> InvariantError:

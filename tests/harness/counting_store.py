@@ -57,6 +57,14 @@ class _Arrangement:
         self._store.touched += len(rows) + (len(keys[0]) if keys else 1)
         return index, rows
 
+    def lookup_parts(
+        self, keys: Sequence[Column], most_rows: int
+    ) -> Iterator[tuple[np.ndarray, Delta]]:
+        self._store.touched += len(keys[0]) if keys else 1
+        for index, rows in self._inner.lookup_parts(keys, most_rows):
+            self._store.touched += len(rows)
+            yield index, rows
+
     def scan(self) -> Iterator[Delta]:
         for rows in self._inner.scan():
             self._store.touched += len(rows)

@@ -78,6 +78,7 @@ def test_random_deltas_of_every_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sink_apply, "COPY_ROWS", copy_rows)
+    monkeypatch.setattr(sink_apply, "COPIED_ROWS", copy_rows)
     oracles = [Oracle(keyed_table(), 1), Oracle(bag_table(), 2)]
     for oracle in oracles:
         first = oracle.change(60)
@@ -181,6 +182,7 @@ def test_a_wrong_delta_stops_and_writes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sink_apply, "COPY_ROWS", copy_rows)
+    monkeypatch.setattr(sink_apply, "COPIED_ROWS", copy_rows)
     sink = PostgresSink(database.dsn)
     _load(sink, SMALL, SMALL_BAG)
     sink.write(_epoch(1, _small([(1, "a")], [1])))

@@ -54,6 +54,7 @@ def test_an_epoch_in_parts_is_one_transaction(
     every_database.execute(SETUP)
     sink = PostgresSink(every_database.dsn)
     monkeypatch.setattr(sink_apply, "COPY_ROWS", copy_rows)
+    monkeypatch.setattr(sink_apply, "COPIED_ROWS", copy_rows)
     oracles = [Oracle(keyed_table(), 1), Oracle(bag_table(), 2)]
     for oracle in oracles:
         sink.load(oracle.table, [oracle.change(100)], None)

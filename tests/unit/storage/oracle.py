@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,22 +69,40 @@ def columns_of(kinds: str, rows: Sequence[Row]) -> list[Column]:
     return [Column.of(kind, [row[at] for row in rows]) for at, kind in enumerate(kinds)]
 
 
-def check_lookup(arrangement: Any, kept: Counter[Row], keys: Sequence[Row]) -> None:
-    """The lookup of keys (repeats allowed) answers as the dictionary does."""
+def check_lookup(
+    arrangement: Any,
+    kept: Counter[Row],
+    keys: Sequence[Row],
+    between: Callable[[], object] = lambda: None,
+) -> None:
+    """The lookup of keys (repeats allowed) answers as the dictionary does, whole and in parts.
+
+    between: what happens to the store between two parts.
+    """
     key = arrangement.spec.key
-    kinds = "".join(arrangement.spec.kinds[at] for at in key)
-    index, rows = arrangement.lookup(columns_of(kinds, keys))
-    found: Counter[tuple[int, Row]] = Counter()
-    for at, (row, weight) in zip(index.tolist(), rows.rows(), strict=True):
-        assert (at, row) not in found, "a row came twice for one key"
-        found[at, row] = weight
+    asked = columns_of("".join(arrangement.spec.kinds[at] for at in key), keys)
     wanted = {
         (at, row): weight
         for at, asked in enumerate(keys)
         for row, weight in kept.items()
         if key_of(row, key) == asked
     }
-    assert found == wanted
+    assert _found([arrangement.lookup(asked)]) == wanted
+    for most_rows in (1, 7, 50):
+        parts = []
+        for part in arrangement.lookup_parts(asked, most_rows):
+            parts.append(part)
+            between()
+        assert _found(parts) == wanted
+
+
+def _found(parts: Iterable[tuple[np.ndarray, Delta]]) -> Counter[tuple[int, Row]]:
+    found: Counter[tuple[int, Row]] = Counter()
+    for index, rows in parts:
+        for at, (row, weight) in zip(index.tolist(), rows.rows(), strict=True):
+            assert (at, row) not in found, "a row came twice for one key"
+            found[at, row] = weight
+    return found
 
 
 def check_scan(arrangement: Any, kept: Counter[Row]) -> None:

@@ -94,7 +94,7 @@ def test_arrangement_equals_dictionary(stores, kinds, key, seed):
             keys = [key_of(row, key) for row in rng.sample(list(kept), min(5, len(kept)))]
             keys += [key_of(random_row(rng, kinds, 12), key) for _ in range(3)]
             keys += keys[:2]
-            check_lookup(arrangement, kept, keys[:1] if not key else keys)
+            check_lookup(arrangement, kept, keys[:1] if not key else keys, store.relieve)
         if epoch % 9 == 0:
             check_scan(arrangement, kept)
         if stores.is_durable() and epoch % 13 == 12:
@@ -202,3 +202,37 @@ def test_any_small_history(tmp_path_factory, batches, data):
             check_lookup(arrangement, kept, asked if key else [()])
             check_scan(arrangement, kept)
     rocks.close()
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_one_key_of_many_rows_comes_in_parts(stores, is_last):
+    """Whatever part of them is on disk, in memory, or taken back; rows of keys around it stay."""
+    store = stores.open()
+    arrangement = store.arrange(ArrangementSpec("scope/join/right", "ii", (0,)))
+    kept = Counter()
+    asked = 10**6 if is_last else 5
+    for start in range(0, 6000, 1500):
+        rows = {(asked, n): 1 for n in range(start, start + 1500)}
+        rows |= {(n, n): 1 for n in range(start, start + 50) if n != asked}
+        rows |= {(asked, n): -1 for n in range(max(start - 200, 0), start)}
+        arrangement.apply(delta_of("ii", list(rows.items())))
+        kept.update(rows)
+        store.commit()
+    kept = +kept
+    hot = sum(key == asked for key, _ in kept)
+    for count in (1, 3):
+        keys = columns_of("i", [(asked,)] * count + [(1,), (2,), (9**9,)])
+        parts = []
+        for index, rows in arrangement.lookup_parts(keys, 1000):
+            parts += zip(index.tolist(), rows.rows(), strict=True)
+            assert len(rows) <= 1000
+            store.relieve()
+        assert len(parts) == hot * count + 2
+        wanted = {
+            (n, row): weight
+            for n in range(count)
+            for row, weight in kept.items()
+            if row[0] == asked
+        }
+        wanted |= {(count, (1, 1)): 1, (count + 1, (2, 2)): 1}
+        assert {(n, row): weight for n, (row, weight) in parts} == wanted

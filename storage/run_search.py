@@ -1,0 +1,137 @@
+"""Rows by key in all runs of one arrangement, a bounded number of them at a time.
+
+Most keys have few rows: a compiled lookup answers thousands of them at once and stops where there
+is no more room. A key that alone has more is read like a scan of just its rows. Invariant: of what
+was found nothing is remembered between two parts but how far the keys, or the row identities of
+the key in hand, are done; so runs may be flushed and pages given up in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from storage import page_probe
+from storage.layout import Layout
+from storage.merge_policy import windows
+from storage.page_reader import PageReader, merged
+from storage.pages import Page, Selection
+from storage.runs import RunTable
+
+EVERY_ROW = 1 << 62
+# Rows of a run in memory that count as a page when one key is read alone.
+_MEMORY_STRIDE = 256
+_LAST_HASH = (1 << 64) - 1
+
+
+class RunSearch:
+    """Searches the runs of `table`, and those in memory as of `set_memory`.
+
+    page_rows: about how many a page has; pay: told how many rows the pages had that were read.
+    """
+
+    def __init__(
+        self,
+        table: RunTable,
+        reader: PageReader,
+        layout: Layout,
+        page_rows: int,
+        pay: Callable[[int], None],
+    ) -> None:
+        self._table = table
+        self._reader = reader
+        self._layout = layout
+        self._page_rows = page_rows
+        self._pay = pay
+        self.set_memory([])
+
+    def set_memory(self, pages: Sequence[Page]) -> None:
+        """From now on these are the runs in memory."""
+        self._memory = pages
+        self._addresses = np.array([page.address for page in pages], np.int64)
+
+    def find(self, hashes: np.ndarray, most_rows: int) -> Iterator[tuple[int, Selection]]:
+        """Rows whose key hash is among n sorted hashes, as parts (shift, selection).
+
+        The index in a hit, plus the shift, counts into hashes. A part is good until the next. It
+        has about most_rows rows at most, or twice as many as hashes.
+        """
+        at = 0
+        while at < len(hashes):
+            rest = hashes[at:]
+            hits, totals, missing, done = self._probe(rest, most_rows)
+            if len(missing):
+                missing = np.unique(missing)
+                parts = -(-len(missing) // self._reader.pages_at_once(self._page_rows))
+                if parts > 1 and len(rest) > 1:
+                    bounds = np.linspace(0, len(rest), min(parts, len(rest)) + 1).astype(int)
+                    for start, stop in pairwise(bounds.tolist()):
+                        for shift, selection in self.find(rest[start:stop], most_rows):
+                            yield at + start + shift, selection
+                    return
+                self._pay(self._reader.bring_in(self._table, missing))
+                continue
+            if done:
+                yield at, Selection(hits, totals)
+            else:
+                done = int(np.searchsorted(rest, rest[0], "right"))
+                yield from self._find_one(rest[0], (at, at + done), most_rows)
+            at += done
+
+    def _probe(self, hashes: np.ndarray, most_rows: int) -> tuple:
+        table, layout = self._table, self._layout
+        width, value_at = layout.width, layout.value_at
+        memory = self._addresses
+        return page_probe.probe(
+            hashes, table.starts, table.pages, memory, value_at, width, most_rows
+        )
+
+    def _find_one(
+        self, key_hash: np.uint64, places: tuple[int, int], most_rows: int
+    ) -> Iterator[tuple[int, Selection]]:
+        """The rows of one key hash, for each of the places that ask for it."""
+        start, stop = places
+        for window in self._windows(key_hash, most_rows):
+            at = start
+            while at < stop:
+                # Once more for each part: pages may have been given up since the last.
+                segments, alive, _ = self._reader.segments(self._table.runs, window)
+                memory = [[page.address] for page in self._memory]
+                hits, totals = merged(self._layout, [*segments, *memory], window)
+                if not len(hits):
+                    break
+                count = min(max(most_rows // len(hits), 1), stop - at)
+                of_all = np.tile(hits, (count, 1))
+                of_all[:, 0] = np.repeat(np.arange(count), len(hits))
+                yield at, Selection(of_all, np.tile(totals, (count, 1)))
+                del alive
+                at += count
+
+    def _windows(self, key_hash: np.uint64, most_rows: int) -> Iterator[np.ndarray]:
+        """Windows of row identities that hold the rows of the key hash, cut by pages of runs."""
+        tracks, page_rows = [], 1
+        for run in self._table.runs:
+            here = slice(*np.searchsorted(run.first, key_hash + np.arange(2, dtype=np.uint64)))
+            if key_hash == _LAST_HASH:
+                here = slice(int(np.searchsorted(run.first, key_hash)), len(run.first))
+            tracks.append((run.first[here], run.first_row[here]))
+            page_rows += -(-run.rows // len(run.numbers))
+        for page in self._memory:
+            tracks.append(self._memory_track(page, key_hash))
+            page_rows += _MEMORY_STRIDE
+        for window in windows(tracks, max(most_rows // page_rows, 1)):
+            if window[0] != key_hash:
+                window[:2] = key_hash, 0
+            if not window[4] and key_hash != _LAST_HASH:
+                window[2:] = key_hash + np.uint64(1), 0, 1
+            yield window
+
+    def _memory_track(self, page: Page, key_hash: np.uint64) -> tuple[np.ndarray, np.ndarray]:
+        image = np.frombuffer(page.sealed, np.uint64)
+        hashes = self._layout.hashes_of(image)
+        start, stop = (int(np.searchsorted(hashes, key_hash, side)) for side in ("left", "right"))
+        rows = slice(start, stop, _MEMORY_STRIDE)
+        row_hashes = self._layout.records_of(image)[rows, 0]
+        return np.ascontiguousarray(hashes[rows]), np.ascontiguousarray(row_hashes)
