@@ -142,7 +142,7 @@ class _Run:
             for low in range(0, count, LOAD_ROWS):
                 high = min(low + LOAD_ROWS, count)
                 read = self._rows.read(table, "load", table.names, low, high)
-                columns = _columns(self._rows, table, read)
+                columns = columns_of(self._rows, table, read)
                 delta = Delta([columns[c] for c in needed], np.ones(high - low, np.int64))
                 with timer:
                     view.tables[relation.name].load(delta)
@@ -254,7 +254,7 @@ class _Stream:
             read = self._rows.read(self._table, "changes", names, self._read_to, high)
             self._read_to = high
             sent = read if self._is_full else _without_old_rows(read)
-            columns = _columns(self._rows, self._table, sent)
+            columns = columns_of(self._rows, self._table, sent)
             if not self._is_full:
                 columns = _without_gone_values(columns, sent["kind"], self._table.key)
             is_first = not len(self._seq)
@@ -298,7 +298,7 @@ def _nulled(column: Column, is_there: np.ndarray) -> Column:
 _words: dict[tuple[Path, str, str], Column] = {}
 
 
-def _columns(rows: Generated, table: Table, read: Columns) -> tuple[Column, ...]:
+def columns_of(rows: Generated, table: Table, read: Columns) -> tuple[Column, ...]:
     """The table's columns out of what is kept on disk."""
     columns = []
     for name, kind in table.columns:
