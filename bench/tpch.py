@@ -89,7 +89,7 @@ class Timed(Maintained):
         evaluator = partial(PostgresEvaluator, self._dsn)
         root, scope = definition.plan.root, definition.scope
         job = BackfillJob(root, scope, relations, needed, parts, evaluator, work)
-        outcome = run_local(job, lambda done, total: None)
+        outcome = run_local(job, lambda progress: None)
         self._store.ingest(outcome.files)
         self.load_s[name] = time.perf_counter() - started
         answer = empty_answer(definition.table.fields)

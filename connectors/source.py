@@ -61,7 +61,16 @@ class SourceBatch:
 
 
 class SnapshotPart(Protocol):
-    """A share of a relation's snapshot; picklable, readable wherever the source is reached."""
+    """A share of a relation's snapshot; picklable, readable wherever the source is reached.
+
+    name: the same for the same share, so that a backfill that was interrupted knows which ones
+    it has. A part may have `rejected()` besides, as in connectors/feed_source.py.
+    """
+
+    @property
+    def name(self) -> str:
+        """See above."""
+        ...
 
     def read(self) -> Iterator[Delta]:
         """Rows of weight 1 with the asked columns, in chunks of bounded size."""
@@ -74,9 +83,21 @@ class Snapshot(Protocol):
     position: int
 
     def parts(
-        self, relation: Relation, columns: Sequence[int], count: int
+        self,
+        relation: Relation,
+        columns: Sequence[int],
+        count: int,
+        known: Sequence[str] = (),
     ) -> Sequence[SnapshotPart]:
-        """About `count` disjoint parts that together hold the relation."""
+        """About `count` disjoint parts that together hold the relation.
+
+        known: the names of an earlier snapshot's parts, to be cut alike. A part of the same name
+        holds the same rows as then, but for those under keys that have changed in between.
+        """
+        ...
+
+    def part_of_keys(self, relation: Relation, columns: Sequence[int], keys: Delta) -> SnapshotPart:
+        """The rows under these keys alone, columns of the relation's key."""
         ...
 
     def close(self) -> None:

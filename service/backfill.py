@@ -3,23 +3,22 @@
 A snapshot is only the first delta: the same operators as in the stream take it, over a
 MemoryStore, and what they then hold is written as files that the store ingests whole. The child
 is spawned (never forked), so live views keep their core and a crash costs the build alone.
-Spark's road (connectors.spark.backfill) hands over the same `BackfillOutcome`.
+Spark's road (connectors.spark.backfill) takes the same parts and hands over the same result.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import pickle
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Protocol
 
-import numpy as np
-
+from connectors.kept_parts import OnProgress, Progress, is_kept, rejected_of
+from connectors.pages import encode_delta
 from connectors.source import SnapshotPart
+from connectors.spark.result import BackfillResult, added_up
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
@@ -30,9 +29,6 @@ from dataflow.schema import Relation, RelationName
 from dataflow.sql.lower import lower
 from dataflow.sql.plan import Plan
 from storage.memory import MemoryStore
-from storage.store import BulkFile
-
-OnProgress = Callable[[int, int], None]
 
 
 @dataclass
@@ -53,34 +49,7 @@ class BackfillJob:
     work_dir: Path
 
 
-class BackfillOutcome(Protocol):
-    """What either road leaves: state files, error rows, rows read, and the view's first rows."""
-
-    files: list[BulkFile]
-    errors: Delta | None
-    rows: int
-
-    def read_output(self) -> Iterator[Delta]:
-        """The view's first rows, in chunks."""
-        ...
-
-
-@dataclass
-class Backfilled:
-    """What this road leaves; output: files of pickled deltas."""
-
-    files: list[BulkFile]
-    output: list[Path]
-    errors: Delta | None
-    rows: int
-
-    def read_output(self) -> Iterator[Delta]:
-        """The view's first rows, in chunks."""
-        for path in self.output:
-            yield pickle.loads(path.read_bytes())
-
-
-def run_local(job: BackfillJob, on_progress: OnProgress) -> Backfilled:
+def run_local(job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
     """Run the job in a child process. TidemarkError as raised there, with its code."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -96,7 +65,7 @@ def run_local(job: BackfillJob, on_progress: OnProgress) -> Backfilled:
                     "backfill.died", "the backfill's process ended without a result"
                 ) from None
             if kind == "progress":
-                on_progress(*value)
+                on_progress(value)
             elif kind == "error":
                 raise value
             else:
@@ -108,9 +77,7 @@ def run_local(job: BackfillJob, on_progress: OnProgress) -> Backfilled:
 
 def _child(job: BackfillJob, pipe: Connection) -> None:
     try:
-        pipe.send(
-            ("result", backfill(job, lambda done, total: pipe.send(("progress", (done, total)))))
-        )
+        pipe.send(("result", backfill(job, lambda progress: pipe.send(("progress", progress)))))
     except TidemarkError as error:
         pipe.send(("error", error))
     except Exception:
@@ -118,26 +85,21 @@ def _child(job: BackfillJob, pipe: Connection) -> None:
         pipe.send(("error", TidemarkError("backfill.failed", "the backfill failed", detail=detail)))
 
 
-def backfill(job: BackfillJob, on_progress: OnProgress) -> Backfilled:
+def backfill(job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
     """Run the job right here, relation by relation; progress counts snapshot parts."""
     store, errors = MemoryStore(), ErrorRows()
     dataflow = ViewDataflow(lower(job.root), job.scope, store, job.evaluator(), errors)
     needed = dataflow.needed_columns()
-    total, done, rows = sum(map(len, job.parts.values())), 0, 0
+    reader = _Reader(sum(map(len, job.parts.values())), on_progress)
     outputs: list[Delta] = [dataflow.seed()]
     for relation in job.relations:
         kept = job.columns[relation.name]
         places = [kept.index(c) for c in needed[relation.name]]
         table = TableState(relation, kept, store, job.scope)
-        chunks = []
-        for part in job.parts[relation.name]:
-            chunks.extend(part.read())
-            done += 1
-            on_progress(done, total)
+        chunks = [rows for part in job.parts[relation.name] for rows in reader.read(part)]
         if not chunks:
             continue
         delta = Delta.concat(chunks)
-        rows += len(delta)
         table.load(delta)
         if len(places) < len(kept):
             delta = delta.project(places).consolidate()
@@ -145,15 +107,42 @@ def backfill(job: BackfillJob, on_progress: OnProgress) -> Backfilled:
     output = Delta.concat(outputs).consolidate()
     paths = _write_chunks(output, job.work_dir)
     files = store.write_files(job.work_dir)
-    return Backfilled(files, paths, errors.take(), rows)
+    rejected = added_up(reader.rejected)
+    return BackfillResult(files, paths, errors.take(), rejected, reader.progress.rows)
+
+
+class _Reader:
+    """Reads parts and counts."""
+
+    def __init__(self, total: int, on_progress: OnProgress) -> None:
+        self.progress = Progress(0, total)
+        self.rejected: list[Delta] = []
+        self._on_progress = on_progress
+
+    def read(self, part: SnapshotPart) -> Iterator[Delta]:
+        rows, size_bytes = self.progress.rows, self.progress.bytes
+        for chunk in part.read():
+            rows += len(chunk)
+            size_bytes += chunk.nbytes()
+            yield chunk
+        rejected = rejected_of(part)
+        if rejected is not None:
+            self.rejected.append(rejected)
+        self.progress = replace(
+            self.progress,
+            parts_done=self.progress.parts_done + 1,
+            parts_kept=self.progress.parts_kept + is_kept(part),
+            rows=rows,
+            bytes=size_bytes,
+        )
+        self._on_progress(self.progress)
 
 
 def _write_chunks(output: Delta, folder: Path, rows: int = 100_000) -> list[Path]:
     paths = []
     for number, start in enumerate(range(0, len(output), rows)):
-        path = folder / f"output-{number:05d}.delta"
-        # Taken, not sliced: a slice would carry its whole buffers into every file.
-        chunk = output.take(np.arange(start, min(start + rows, len(output))))
-        path.write_bytes(pickle.dumps(chunk))
+        path = folder / f"output-{number:05d}.page"
+        chunk = output.slice(start, min(start + rows, len(output)))
+        path.write_bytes(encode_delta(chunk))
         paths.append(path)
     return paths

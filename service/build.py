@@ -15,13 +15,15 @@ from dataclasses import dataclass, field
 from operator import sub
 from pathlib import Path
 
+from connectors.kept_parts import OnProgress, Progress
 from connectors.sink import Sink
 from connectors.source import Snapshot, SourceBatch
+from connectors.spark.result import BackfillResult
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError, ViewError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation, RelationName
-from service.backfill import BackfillJob, BackfillOutcome, OnProgress
+from service.backfill import BackfillJob
 from service.engine import BYTES_A_ROW, View, ViewDefinition, named
 from service.gathered import Gathered
 from service.log import log
@@ -39,7 +41,7 @@ class BuildParts:
     the view's changes since its snapshot may take in memory."""
 
     open_snapshot: Callable[[list[Relation]], Snapshot]
-    run: Callable[[BackfillJob, OnProgress], BackfillOutcome]
+    run: Callable[[BackfillJob, OnProgress], BackfillResult]
     evaluator: Callable[[], Evaluator]
     sink: Sink
     road: str
@@ -49,28 +51,39 @@ class BuildParts:
 
 @dataclass
 class BuildStatus:
-    """Where a build stands, for the catalog. rows: read from the snapshot so far."""
+    """Where a build stands, for the catalog. read_since: when its parts began to be read."""
 
     phase: str = "snapshot"
-    done: int = 0
-    total: int = 0
-    rows: int = 0
     road: str = ""
+    progress: Progress = field(default_factory=lambda: Progress(0, 0))
     started_at: float = field(default_factory=time.time)
+    read_since: float = 0.0
 
     def facts(self) -> dict[str, object]:
         """As the catalog and REST show it, with an estimate of the seconds left."""
-        elapsed = time.time() - self.started_at
-        left = elapsed * (self.total - self.done) / self.done if self.done else None
-        return {
+        found, now = self.progress, time.time()
+        facts: dict[str, object] = {
             "phase": self.phase,
             "road": self.road,
-            "parts_done": self.done,
-            "parts_total": self.total,
-            "rows": self.rows,
-            "elapsed_s": round(elapsed, 1),
-            "remaining_s": None if left is None else round(left, 1),
+            "parts_done": found.parts_done,
+            "parts_total": found.parts_total,
+            "rows": found.rows,
+            "bytes": found.bytes,
+            "elapsed_s": round(now - self.started_at, 1),
+            "remaining_s": self._remaining_s(now),
         }
+        if found.tasks_total:
+            facts |= {"tasks_done": found.tasks_done, "tasks_total": found.tasks_total}
+        return facts
+
+    def _remaining_s(self, now: float) -> float | None:
+        """By the steps that were made in this run; what an earlier one had read costs nothing."""
+        found = self.progress
+        done = max(found.parts_done - found.parts_kept, 0) + found.tasks_done
+        total = found.parts_total - found.parts_kept + found.tasks_total
+        if not done or not self.read_since:
+            return None
+        return round((now - self.read_since) * (total - done) / done, 1)
 
 
 class ViewBuild:
@@ -104,7 +117,7 @@ class ViewBuild:
         self._folder.mkdir(parents=True)
         names = [r.name for r in definition.relations()]
         self._spool = Spool(self._folder / "changes.spool", names)
-        self._result: BackfillOutcome | None = None
+        self._result: BackfillResult | None = None
         self._view: View | None = None
         self._pace = Pace(parts.epoch_bytes // BYTES_A_ROW)
         self._gathered = Gathered(parts.epoch_bytes)
@@ -209,7 +222,7 @@ class ViewBuild:
                 "backfill.failed", "the backfill failed", detail=str(error)
             )
 
-    def _backfill(self) -> BackfillOutcome:
+    def _backfill(self) -> BackfillResult:
         definition, status = self.definition, self.status
         relations = list(definition.relations())
         snapshot = self._parts.open_snapshot(relations)
@@ -219,7 +232,8 @@ class ViewBuild:
                 r.name: snapshot.parts(r, self.columns[r.name], self._parts.parts)
                 for r in relations
             }
-            status.phase, status.total = "backfill", sum(map(len, parts.values()))
+            status.progress = Progress(0, sum(map(len, parts.values())))
+            status.phase, status.read_since = "backfill", time.time()
             job = BackfillJob(
                 definition.plan.root,
                 definition.scope,
@@ -229,13 +243,11 @@ class ViewBuild:
                 self._parts.evaluator,
                 self._folder,
             )
-            result = self._parts.run(job, self._on_progress)
-            status.rows = result.rows
-            return result
+            return self._parts.run(job, self._on_progress)
         finally:
             snapshot.close()
 
-    def _on_progress(self, done: int, total: int) -> None:
-        self.status.done, self.status.total = done, total
+    def _on_progress(self, progress: Progress) -> None:
+        self.status.progress = progress
         if self.is_cancelled:
             raise TidemarkError("view.dropped", "the view was dropped while it was built")

@@ -10,17 +10,19 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from connectors.kept_parts import OnProgress
 from connectors.postgres.analyzer import PostgresAnalyzer
 from connectors.postgres.control import Control
 from connectors.postgres.evaluator import PostgresEvaluator
 from connectors.postgres.session import redact
 from connectors.postgres.sink import PostgresSink
 from connectors.postgres.source import PostgresSource
+from connectors.spark.result import BackfillResult
 from dataflow.errors import TidemarkError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation
 from dataflow.sql.lower import lower
-from service.backfill import BackfillJob, BackfillOutcome, OnProgress, run_local
+from service.backfill import BackfillJob, run_local
 from service.budget import MEBIBYTE
 from service.build import BuildParts
 from service.engine import ViewDefinition
@@ -119,7 +121,7 @@ class Parts:
         """Leave word for the API why the pipeline refuses to run."""
         write_refusal(self.settings.state, error)
 
-    def _run_spark(self, job: BackfillJob, on_progress: OnProgress) -> BackfillOutcome:
+    def _run_spark(self, job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
         from connectors.spark.backfill import SparkBackfill
 
         return SparkBackfill(self._spark_session()).run(
@@ -139,7 +141,7 @@ class Parts:
 
         with self._lock:
             if self._spark is None:
-                self._spark = LazySession(self.settings.spark_master)
+                self._spark = LazySession(self.settings.spark_master, self.settings.spark_settings)
             return self._spark
 
     def close(self) -> None:

@@ -28,7 +28,10 @@ class Settings(BaseModel):
     source, sink: libpq connection strings; without a sink the source database is the sink too.
     prefix: names of publication and slot begin with it; two services on one database need two.
     spark_rows: `backfill: auto` takes Spark from this many estimated source rows on.
-    spark_master: "local[N]" or a cluster's master URL.
+    spark_master: "local[N]", a cluster's master URL, or a Spark Connect server's (sc://host:port).
+    spark_exchange: where executors leave their files that share no disk with the service, an
+    s3:// URL; "" is the state's own disk. spark_conf: Spark's settings over ours, as name=value
+    with spaces between.
     memory: mebibytes that the pipeline process may take, also given as "2GB" or "512 MB"; cache_mb:
     how much of it for pages of the state, by default a share. epoch_rows: most source rows that
     one epoch takes, whole transactions aside. sync_interval_s: how often the state is forced to
@@ -47,6 +50,8 @@ class Settings(BaseModel):
     prefix: str = Field("tidemark", pattern=r"^[a-z][a-z0-9_]{0,30}$")
     spark_rows: int = Field(1_000_000, ge=0)
     spark_master: str = "local[2]"
+    spark_exchange: str = Field("", pattern=r"^(s3://.+)?$")
+    spark_conf: str = Field("", pattern=r"^\s*(spark\.\S+=\S*\s*)*$")
     memory: int = Field(1024, ge=LEAST_MB)
     cache_mb: int | None = Field(None, ge=16)
     epoch_rows: int = Field(20_000, ge=1)
@@ -69,6 +74,11 @@ class Settings(BaseModel):
     @classmethod
     def _empty_is_the_default(cls, value: object) -> object:
         return None if value in ("", "None") else value
+
+    @property
+    def spark_settings(self) -> dict[str, str]:
+        """Spark's settings by name."""
+        return dict(pair.split("=", 1) for pair in self.spark_conf.split())
 
     @property
     def budget(self) -> MemoryBudget:

@@ -289,20 +289,23 @@ class MemoryStore:
             else:
                 raise StorageError("state.mismatch", f'bulk file for unknown "{file.name}"')
 
+    def kept(self) -> list[MemoryArrangement | MemorySums]:
+        """All arrangements, then all sums, each in the order in which they were made."""
+        return [*self._arrangements.values(), *self._sums.values()]
+
     def write_files(self, folder: Path) -> list[BulkFile]:
         """All that is kept, one file an arrangement or sums, for another store's `ingest`."""
         from storage.bulk import BulkWriter
 
         files = []
-        for number, rows in enumerate(self._arrangements.values()):
-            writer = BulkWriter(rows.spec, 0, 1, str(folder / f"rows-{number:04d}.sst"))
-            for chunk in rows.scan():
-                writer.add(chunk)
-            files.append(writer.finish())
-        for number, sums in enumerate(self._sums.values()):
-            writer = BulkWriter(sums.spec, 0, 1, str(folder / f"sums-{number:04d}.sst"))
-            for keys, values in sums.scan():
-                writer.add_sums(keys, values)
+        for number, kept in enumerate(self.kept()):
+            writer = BulkWriter(kept.spec, 0, 1, str(folder / f"rows-{number:04d}.sst"))
+            if isinstance(kept, MemoryArrangement):
+                for rows in kept.scan():
+                    writer.add(rows)
+            else:
+                for keys, sums in kept.scan():
+                    writer.add_sums(keys, sums)
             files.append(writer.finish())
         return files
 

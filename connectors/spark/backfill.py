@@ -1,8 +1,9 @@
 """The distributed initial backfill: a view's own operators over buckets of its snapshot.
 
-Spark moves pages and runs tasks; it computes nothing itself. Invariant: state files, output and
-error rows are those of the in-process road, cut by hash. For this version the executors share a
-disk with the service, and the rows of one bucket fit into a task's memory.
+Spark moves pages and runs tasks; it computes nothing itself. Invariant: state files, output,
+error rows and rejected records are those of the in-process road, cut by hash. The rows of one
+bucket fit into a task's memory. A session that is lost is started again, and parts that were read
+to their end are not read again.
 """
 
 from __future__ import annotations
@@ -10,56 +11,41 @@ from __future__ import annotations
 import pickle
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
+from connectors.exchange import Exchange, FolderExchange
+from connectors.kept_parts import OnProgress, Progress, is_kept
+from connectors.pages import decode_delta, encode_delta
 from connectors.source import SnapshotPart
 from connectors.spark.frame import FRAME, Row, to_table
-from connectors.spark.pages import decode_delta, encode_delta
+from connectors.spark.result import BackfillResult, added_up
 from connectors.spark.segment import Job
-from connectors.spark.session import LazySession
-from connectors.spark.source import JOB_OPTION, PARTS_OPTION, SnapshotSource
+from connectors.spark.session import GONE, LazySession
 from connectors.spark.stages import NO_INPUT, NODE, Cut, Spec, cut
-from connectors.spark.tasks import DONE, FAILED, RecordingStore, TaskRecord, run_slots, write_job
+from connectors.spark.tasks import DONE, FAILED, PART, TaskRecord, read_parts, run_slots
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
-from dataflow.errors import TidemarkError
+from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.operators.table import table_spec
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.lower import Node, make_operator
 from dataflow.sql.plan import Scan
-from storage.store import ArrangementSpec, BulkFile
+from storage.memory import MemoryStore
+from storage.store import ArrangementSpec
 
 ROWS_PER_BUCKET = 500_000
 MOST_BUCKETS = 512
 POLL_S = 0.2
-_REGISTERING = threading.Lock()
-
-OnProgress = Callable[[int, int], None]
-
-
-@dataclass
-class BackfillResult:
-    """What a backfill leaves: state files, the view's first rows and error rows.
-
-    rows: how many were read from the snapshot. The files live in the work directory.
-    """
-
-    files: list[BulkFile]
-    output: list[Path]
-    errors: Delta | None
-    rows: int
-
-    def read_output(self) -> Iterator[Delta]:
-        """The view's first rows, each once, in chunks."""
-        for path in self.output:
-            yield decode_delta(path.read_bytes())
+ATTEMPTS = 3
+RUNS = "run"
 
 
 class SparkBackfill:
@@ -83,77 +69,133 @@ class SparkBackfill:
         evaluator: Callable[[], Evaluator],
         work_dir: Path,
         on_progress: OnProgress,
+        exchange: Exchange | None = None,
     ) -> BackfillResult:
         """Run the backfill of a view whose lowered nodes read these relations.
 
         columns: what is kept of each relation, all of `needed_columns` at least. parts: of each
-        relation, reading exactly these. evaluator:
-        picklable, called once in each task. work_dir: an empty directory on the state's file
-        system. on_progress(tasks done, tasks in all) is called in this thread; what it raises
-        cancels the backfill. TidemarkError as raised in a task, else spark.failed.
+        relation, reading exactly these. evaluator: picklable, called once in each task. work_dir:
+        on the state's file system. exchange: what the executors reach too, work_dir if not given.
+        on_progress is called in this thread; what it raises cancels the backfill. TidemarkError
+        as raised in a task; spark.lost when the session was, time and again; else spark.failed.
         """
-        spark = self._session.get()
-        cores = spark.sparkContext.defaultParallelism
-        buckets = self._buckets or _bucket_count(relations, cores)
-        tables = table_specs(columns, scope, relations, parts)
-        stages = cut(nodes, tables, node_specs(nodes, scope, evaluator()), buckets)
+        nodes = tuple(nodes)
+        exchange = exchange or FolderExchange(work_dir)
         flat = tuple((name, part) for name, shares in parts.items() for part in shares)
-        job = Job(work_dir, tuple(nodes), scope, stages, flat, evaluator, columns)
-        path = write_job(job)
-        action = _Action(spark, path, job)
-        total = len(flat) + stages.level_slots[-1]
+        tables = table_specs(columns, scope, relations, parts)
+        specs = node_specs(nodes, scope, evaluator())
+        for attempt in range(ATTEMPTS):
+            spark = self._session.get()
+            buckets = self._buckets or _bucket_count(relations, self._session.cores)
+            stages = cut(nodes, tables, specs, buckets)
+            run = exchange.below(f"{RUNS}/{uuid.uuid4().hex}")
+            job = Job(run, nodes, scope, stages, flat, evaluator, columns)
+            failure = self._attempt(spark, job, on_progress)
+            if failure is None:
+                return gather(run, work_dir)
+            found = _told(run)
+            run.remove()
+            if found is not None:
+                raise found
+            if self._session.is_alive():
+                raise _spark_failed(failure)
+            if attempt + 1 == ATTEMPTS:
+                raise _session_lost(failure)
+        raise AssertionError("an attempt either ends or is followed by another")
+
+    def _attempt(self, spark: SparkSession, job: Job, on_progress: OnProgress) -> Exception | None:
+        """Run one Spark job to its end, and watch it; what Spark says if it fails."""
+        watch = _Watch(job)
+        action = _Action(spark, job)
         action.start()
         try:
             while action.is_alive():
-                on_progress(min(len(list((work_dir / DONE).glob("[!.]*"))), total), total)
+                on_progress(watch.look())
+                if watch.has_failed():
+                    action.cancel()
+                    return action.failure or RuntimeError("cancelled")
                 action.join(POLL_S)
         except BaseException:
             action.cancel()
+            job.exchange.remove()
             raise
-        finally:
-            path.unlink()
-        if action.failure is not None:
-            raise _failure_of(work_dir, action.failure)
-        on_progress(total, total)
-        return gather(work_dir)
+        if action.failure is None:
+            on_progress(replace(watch.look(), tasks_done=watch.tasks))
+        return action.failure
+
+
+class _Watch:
+    """Counts what tasks have left in the exchange; each record is read once."""
+
+    def __init__(self, job: Job) -> None:
+        self.tasks = job.cut.level_slots[-1]
+        self._exchange = job.exchange
+        self._seen: set[str] = set()
+        kept = sum(is_kept(part) for _, part in job.parts)
+        self._progress = Progress(0, len(job.parts), tasks_total=self.tasks, parts_kept=kept)
+
+    def look(self) -> Progress:
+        """How far the job is."""
+        found = self._progress
+        parts, tasks = found.parts_done, found.tasks_done
+        rows, size_bytes = found.rows, found.bytes
+        for name in sorted(self._exchange.sizes(DONE).keys() - self._seen):
+            self._seen.add(name)
+            if name.startswith(PART):
+                record: TaskRecord = pickle.loads(self._exchange.get(f"{DONE}/{name}"))
+                parts, rows = parts + 1, rows + record.rows
+                size_bytes += record.size_bytes
+            else:
+                tasks += 1
+        self._progress = replace(
+            found, parts_done=parts, tasks_done=tasks, rows=rows, bytes=size_bytes
+        )
+        return self._progress
+
+    def has_failed(self) -> bool:
+        """Whether a task refused for good: to run it again would bring the same."""
+        error = _told(self._exchange)
+        return error is not None and not error.is_temporary
 
 
 class _Action(threading.Thread):
     """Spark's part, in a thread of its own so that the caller can watch and cancel it."""
 
-    def __init__(self, spark: SparkSession, path: Path, job: Job) -> None:
+    def __init__(self, spark: SparkSession, job: Job) -> None:
         super().__init__(name="spark-backfill", daemon=True)
         self.failure: Exception | None = None
         self._spark = spark
-        self._path = path
         self._job = job
-        self._group = uuid.uuid4().hex
+        self._tag = f"tidemark-{uuid.uuid4().hex}"
 
     def run(self) -> None:
         """Run all levels as one Spark job."""
         kept: list[DataFrame] = []
         try:
-            self._spark.sparkContext.setJobGroup(self._group, "tidemark backfill", True)
-            _last_frame(self._spark, self._path, self._job, kept).count()
+            self._spark.addTag(self._tag)
+            _last_frame(self._spark, self._job, kept).count()
         except Exception as error:
             self.failure = error
         finally:
-            for frame in kept:
-                frame.unpersist()
+            with suppress(*GONE):  # with the session that kept them
+                for frame in kept:
+                    frame.unpersist()
 
     def cancel(self) -> None:
         """Stop the tasks and wait for the end."""
-        self._spark.sparkContext.cancelJobGroup(self._group)
-        self.join()
+        while self.is_alive():
+            with suppress(*GONE):  # a session that is gone runs no tasks
+                self._spark.interruptTag(self._tag)
+            self.join(1.0)
 
 
-def _last_frame(spark: SparkSession, path: Path, job: Job, kept: list[DataFrame]) -> DataFrame:
+def _last_frame(spark: SparkSession, job: Job, kept: list[DataFrame]) -> DataFrame:
     """The frame of the highest level, by which all others run; frames that are kept are noted."""
-    stages = job.cut
+    stages, content = job.cut, pickle.dumps(job)
     levels = range(1, len(stages.level_slots))
     feeds = {level: sorted(stages.feeding_levels(level)) for level in levels}
     calls = _call_frame(spark, stages)
-    frames = {0: _snapshot_frame(spark, path, job)}
+    frames = {0: _snapshot_frame(spark, content, len(job.parts))}
     for level in levels:
         if sum(level - 1 in feeding for feeding in feeds.values()) > 1:
             # Read by several levels: not to be computed for each of them.
@@ -162,20 +204,15 @@ def _last_frame(spark: SparkSession, path: Path, job: Job, kept: list[DataFrame]
         given = [calls, *(frames[feeding] for feeding in feeds[level])]
         wanted = [frame.where(f"slot >= {first} AND slot < {end}") for frame in given]
         inputs = _by_slot(reduce(DataFrame.union, wanted), first, end - first)
-        frames[level] = inputs.mapInArrow(run_slots(path), FRAME)
+        frames[level] = inputs.mapInArrow(run_slots(content), FRAME)
     return frames[levels[-1]]
 
 
-def _snapshot_frame(spark: SparkSession, path: Path, job: Job) -> DataFrame:
-    """The pages that the snapshot's parts give."""
-    if not job.parts:
+def _snapshot_frame(spark: SparkSession, content: bytes, parts: int) -> DataFrame:
+    """The pages that the snapshot's parts give, one Spark partition for each part."""
+    if not parts:
         return spark.createDataFrame(to_table([]))
-    with _REGISTERING:
-        # Two at once are refused, one after the other replace each other.
-        spark.dataSource.register(SnapshotSource)
-    reader = spark.read.format(SnapshotSource.name()).schema(FRAME)
-    reader = reader.option(JOB_OPTION, str(path)).option(PARTS_OPTION, str(len(job.parts)))
-    return reader.load()
+    return spark.range(0, parts, 1, parts).mapInArrow(read_parts(content), FRAME)
 
 
 def _call_frame(spark: SparkSession, stages: Cut) -> DataFrame:
@@ -213,9 +250,9 @@ def node_specs(nodes: Sequence[Node], scope: str, evaluator: Evaluator) -> dict[
     specs = {}
     for number, node in enumerate(nodes):
         if not isinstance(node.plan, Scan):
-            store = RecordingStore()
+            store = MemoryStore()
             make_operator(node, store, scope, evaluator, ErrorRows())
-            specs[number] = [kept.spec for kept in store.kept.values()]
+            specs[number] = [kept.spec for kept in store.kept()]
     return specs
 
 
@@ -224,9 +261,14 @@ def _bucket_count(relations: Sequence[Relation], cores: int) -> int:
     return max(cores, min(-(-rows // ROWS_PER_BUCKET), MOST_BUCKETS))
 
 
-def _failure_of(work_dir: Path, failure: Exception) -> TidemarkError:
-    for path in (work_dir / FAILED).glob("[!.]*"):
-        return pickle.loads(path.read_bytes())
+def _told(exchange: Exchange) -> TidemarkError | None:
+    """What a task has said before it failed; a refusal rather than what another try may heal."""
+    names = exchange.sizes(FAILED)
+    errors: list[TidemarkError] = [pickle.loads(exchange.get(f"{FAILED}/{n}")) for n in names]
+    return min(errors, key=lambda error: error.is_temporary, default=None)
+
+
+def _spark_failed(failure: Exception) -> TidemarkError:
     return TidemarkError(
         "spark.failed",
         "the spark backfill failed",
@@ -235,15 +277,24 @@ def _failure_of(work_dir: Path, failure: Exception) -> TidemarkError:
     )
 
 
-def gather(work_dir: Path) -> BackfillResult:
-    """The result that all tasks of a work directory have left."""
-    records: list[TaskRecord] = [
-        pickle.loads(path.read_bytes()) for path in sorted((work_dir / DONE).glob("[!.]*"))
-    ]
-    errors = [decode_delta(r.errors) for r in records if r.errors is not None]
+def _session_lost(failure: Exception) -> TidemarkError:
+    return TemporaryError(
+        "spark.lost",
+        f"spark was lost {ATTEMPTS} times in one backfill",
+        detail=str(failure)[-4000:],
+        hint="is there memory enough for it? options.backfill=local runs it without Spark",
+    )
+
+
+def gather(exchange: Exchange, folder: Path) -> BackfillResult:
+    """The result that all tasks of a run have left; what lies elsewhere is brought to `folder`."""
+    names = sorted(exchange.sizes(DONE))
+    records: list[TaskRecord] = [pickle.loads(exchange.get(f"{DONE}/{n}")) for n in names]
+    files = [file for record in records for file in record.files]
     return BackfillResult(
-        [file for record in records for file in record.files],
-        [path for record in records for path in record.output],
-        Delta.concat(errors).consolidate() if errors else None,
+        [replace(file, path=str(exchange.bring(file.path, folder))) for file in files],
+        [exchange.bring(name, folder) for record in records for name in record.output],
+        added_up([decode_delta(r.errors) for r in records if r.errors is not None]),
+        added_up([decode_delta(r.rejected) for r in records if r.rejected is not None]),
         sum(record.rows for record in records),
     )

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from connectors.exchange import Exchange
+from connectors.pages import encode_delta
 from connectors.source import SnapshotPart
 from connectors.spark.frame import Row
-from connectors.spark.pages import encode_delta
 from connectors.spark.stages import SNAPSHOT, Cut, Stage
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import Evaluator
@@ -32,9 +32,12 @@ PAGE_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class Job:
-    """All that a task needs to know; picklable. columns: what the parts read of each relation."""
+    """All that a task needs to know; picklable. columns: what the parts read of each relation.
 
-    folder: Path
+    exchange: where the tasks of one run leave what they made.
+    """
+
+    exchange: Exchange
     nodes: tuple[Node, ...]
     scope: str
     cut: Cut

@@ -1,8 +1,10 @@
 """The one Spark session of a process, started at its first use.
 
-A session costs seconds to start and about a gigabyte, so it is lazy, warm and shared. Invariants:
-with a local master every listener is on loopback, and after `stop` (or our death) no JVM and no
-worker is left. Spark's own words go to a file in the session's directory, never to the terminal.
+A session costs seconds to start and about a gigabyte, so it is lazy, warm and shared: a driver of
+our own on this machine or on a cluster, or a Spark Connect server's. Invariants: with a local
+master every listener is on loopback, and after `stop` (or our death) no JVM and no worker of ours
+is left. Spark's own words go to a file in the session's directory, never to the terminal.
+Executors elsewhere get our packages from us.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +25,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
@@ -32,9 +36,20 @@ STOP_TIMEOUT_S = 20.0
 _LOOPBACK = "127.0.0.1"
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
 _DIRECTORY = "tidemark-spark-"
+_PACKAGES = ("connectors", "dataflow", "storage")
+CONNECT = "sc://"
+# What calls on a session raise that is no more, beside the error of the job that ran on it.
+GONE = (Py4JError, PySparkException, OSError)
+# A worker that was killed is one try of its task.
+_TRIES = 4
 _NO_JAVA_HINT = (
     "apt-get install openjdk-17-jre-headless, or set JAVA_HOME; or options.backfill=local"
 )
+_OURS = {
+    "spark.sql.adaptive.enabled": "false",  # our buckets are the partitions, as they are
+    # A row is a whole page: few of them fill an Arrow batch.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
+}
 _LOG4J = """
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
@@ -49,7 +64,8 @@ appender.file.layout.pattern = %d{{HH:mm:ss.SSS}} %p %c: %m%n%ex
 class LazySession:
     """A session that starts when it is asked for.
 
-    master: "local[n]" or a cluster's URL. settings: Spark's own, over ours. Thread-safe.
+    master: "local[n]", a cluster's URL, or that of a Spark Connect server (sc://host:port).
+    settings: Spark's own, over ours. Thread-safe.
     """
 
     def __init__(self, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> None:
@@ -58,6 +74,7 @@ class LazySession:
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
         self._directory: Path | None = None
+        self._cores = 0
 
     @property
     def is_started(self) -> bool:
@@ -69,28 +86,58 @@ class LazySession:
         """True when the tasks run on this machine, inside our JVM's workers."""
         return self.master.startswith("local")
 
+    @property
+    def is_connect(self) -> bool:
+        """True when the driver is a Spark Connect server's."""
+        return self.master.startswith(CONNECT)
+
+    @property
+    def cores(self) -> int:
+        """How many tasks run at once, as far as Spark knew at the start; 0 before it."""
+        return self._cores
+
     def get(self) -> SparkSession:
         """The session. TidemarkError spark.no_java, spark.start_failed."""
         with self._lock:
-            if self._session is not None and not _is_alive():
+            if self._session is not None and not self._answers():
                 self._discard()
             if self._session is None:
-                check_java()
+                if not self.is_connect:
+                    check_java()
                 self._session = self._start()
             return self._session
+
+    def is_alive(self) -> bool:
+        """False once the session's JVM is gone, or the server that has it cannot be reached."""
+        with self._lock:
+            return self._session is not None and self._answers()
 
     def stop(self) -> None:
         """End session, JVM and workers; get() may start a new one."""
         with self._lock:
-            if self._session is not None and _is_alive():
+            if self._session is not None and self._answers():
                 self._session.stop()
             self._discard()
 
+    def _answers(self) -> bool:
+        if not self.is_connect:
+            return _is_alive()
+        assert self._session is not None
+        try:
+            return bool(self._session.version)
+        except GONE:
+            return False
+
     def _discard(self) -> None:
-        self._session = None
-        SparkContext._active_spark_context = None
-        SparkSession._instantiatedSession = None
-        _end_gateway()
+        session, self._session = self._session, None
+        if self.is_connect:
+            if session is not None:
+                with suppress(*GONE):
+                    session.client.close()  # type: ignore[attr-defined]
+        else:
+            SparkContext._active_spark_context = None
+            SparkSession._instantiatedSession = None
+            _end_gateway()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
@@ -107,14 +154,10 @@ class LazySession:
         prefix = f"{_DIRECTORY}{os.getpid()}-"
         directory = self._directory = Path(tempfile.mkdtemp(prefix=prefix))
         (directory / "log4j2.properties").write_text(_LOG4J.format(path=directory / "spark.log"))
-        conf = SparkConf(loadDefaults=False)
-        for name, value in {**self._defaults(directory), **self._settings}.items():
-            conf.set(name, value)
         try:
-            with _surroundings(self.is_local), (directory / "jvm.log").open("ab") as log:
-                streams: dict[str, Any] = {"stdout": log, "stderr": log}
-                SparkContext._ensure_initialized(gateway=launch_gateway(conf, streams))
-                return SparkSession(SparkContext.getOrCreate(conf))
+            if self.is_connect:
+                return self._connect(directory)
+            return self._launch(directory)
         except Exception as error:
             detail = f"{error}\n{self.log_text()[-2000:]}".strip()
             self._discard()
@@ -125,27 +168,69 @@ class LazySession:
                 hint="see the detail; options.backfill=local needs no Spark",
             ) from error
 
+    def _launch(self, directory: Path) -> SparkSession:
+        conf = SparkConf(loadDefaults=False)
+        for name, value in {**self._defaults(directory), **self._settings}.items():
+            conf.set(name, value)
+        with _surroundings(self.is_local), (directory / "jvm.log").open("ab") as log:
+            streams: dict[str, Any] = {"stdout": log, "stderr": log}
+            SparkContext._ensure_initialized(gateway=launch_gateway(conf, streams))
+            context = SparkContext.getOrCreate(conf)
+        if not self.is_local:
+            context.addPyFile(str(pack(directory)))
+        self._cores = context.defaultParallelism
+        return SparkSession(context)
+
+    def _connect(self, directory: Path) -> SparkSession:
+        from pyspark.sql.connect.session import SparkSession as RemoteSession
+
+        session = RemoteSession.builder.remote(self.master).create()
+        for name, value in {**_OURS, **self._settings}.items():
+            session.conf.set(name, value)
+        session.addArtifacts(str(pack(directory)), pyfile=True)
+        found = session.range(0, 1 << 16).selectExpr("spark_partition_id() AS p").distinct()
+        self._cores = found.count()
+        return session  # type: ignore[return-value]
+
     def _defaults(self, directory: Path) -> dict[str, str]:
         log4j = f"-Dlog4j2.configurationFile=file:{directory / 'log4j2.properties'}"
         settings = {
             "spark.app.name": "tidemark",
-            "spark.master": self.master,
+            "spark.master": _with_tries(self.master),
             "spark.driver.extraJavaOptions": log4j,
-            "spark.executorEnv.PYTHONPATH": str(_REPOSITORY),
             "spark.pyspark.python": sys.executable,
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
-            "spark.sql.adaptive.enabled": "false",  # our buckets are the partitions, as they are
             "spark.sql.catalogImplementation": "in-memory",
             "spark.sql.warehouse.dir": str(directory / "warehouse"),
-            # A row is a whole page: few of them fill an Arrow batch.
-            "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
+            **_OURS,
             "spark.local.dir": str(directory),
         }
         if self.is_local:
+            settings["spark.executorEnv.PYTHONPATH"] = str(_REPOSITORY)
             settings["spark.driver.host"] = _LOOPBACK
             settings["spark.driver.bindAddress"] = _LOOPBACK
         return settings
+
+
+def pack(folder: Path) -> Path:
+    """An archive with the packages that tasks run, for executors elsewhere."""
+    path = folder / "tidemark_packages.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in _PACKAGES:
+            for module in sorted((_REPOSITORY / package).rglob("*.py")):
+                archive.write(module, module.relative_to(_REPOSITORY))
+    return path
+
+
+def _with_tries(master: str) -> str:
+    """A local master gives a task one try only unless it is told otherwise.
+
+    >>> _with_tries("local[2]"), _with_tries("local"), _with_tries("spark://host:7077")
+    ('local[2,4]', 'local[1,4]', 'spark://host:7077')
+    """
+    found = re.fullmatch(r"local(?:\[([^,\]]+)\])?", master)
+    return f"local[{found[1] or 1},{_TRIES}]" if found else master
 
 
 @contextmanager

@@ -3,24 +3,25 @@
 A task gets all pages of its slot, steps its stage over a memory store, writes what the store then
 holds as files for the product store, and hands on pages. Invariant: a task is a function of the
 snapshot, so it may run twice; it counts once, by the record that it puts in place at its end.
+The job, with its connection strings, travels inside the functions that Spark is given: it stands
+in no file, plan, log or UI of Spark's.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from connectors.kept_parts import is_kept, rejected_of
+from connectors.pages import decode_delta, encode_delta
 from connectors.spark.frame import Row, from_batches, to_batches
-from connectors.spark.pages import decode_delta, encode_delta
 from connectors.spark.segment import PAGE_ROWS, Job, Segment, split
 from connectors.spark.stages import NODE, STATE, Spec, Stage
 from dataflow.collect import ErrorRows
@@ -28,75 +29,72 @@ from dataflow.delta import Column, Delta
 from dataflow.errors import TidemarkError
 from storage.bulk import BulkWriter
 from storage.memory import MemoryArrangement, MemoryStore, MemorySums
-from storage.store import ArrangementSpec, BulkFile, SumsSpec
+from storage.store import ArrangementSpec, BulkFile
 
-JOB_FILE = "job"
 DONE, FAILED, FILES = "done", "failed", "files"
+PART = "part-"
+
+Batches = Iterable[pa.RecordBatch]
 
 
 @dataclass
 class TaskRecord:
-    """What a finished task leaves. output: files of one page; errors: a page; rows: read by it."""
+    """What a finished task leaves in the job's exchange.
+
+    files: their paths are names there, as are those of `output`, files of one page. errors,
+    rejected: a page each. rows, size_bytes: read by it, from the source or from what was kept.
+    """
 
     files: list[BulkFile] = field(default_factory=list)
-    output: list[Path] = field(default_factory=list)
+    output: list[str] = field(default_factory=list)
     errors: bytes | None = None
+    rejected: bytes | None = None
     rows: int = 0
-
-
-class RecordingStore(MemoryStore):
-    """A memory store that knows what was arranged in it, in order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept: dict[str, MemoryArrangement | MemorySums] = {}
-
-    def arrange(self, spec: ArrangementSpec) -> MemoryArrangement:
-        """Open or create."""
-        found = self.kept[spec.name] = super().arrange(spec)
-        return found
-
-    def arrange_sums(self, spec: SumsSpec) -> MemorySums:
-        """Open or create."""
-        found = self.kept[spec.name] = super().arrange_sums(spec)
-        return found
-
-
-def write_job(job: Job) -> Path:
-    """Put the job where its tasks find it; only we may read it, for it holds connections."""
-    for name in (DONE, FAILED, FILES):
-        (job.folder / name).mkdir(parents=True)
-    path = job.folder / JOB_FILE
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-        pickle.dump(job, file)
-    return path
+    size_bytes: int = 0
+    is_kept: bool = False
 
 
 @lru_cache(maxsize=1)
-def _load_job(path: Path) -> Job:
-    return pickle.loads(path.read_bytes())
+def _load_job(content: bytes) -> Job:
+    return pickle.loads(content)
 
 
-def read_part(path: Path, number: int) -> Iterator[Row]:
+def read_parts(content: bytes) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """The function for mapInArrow: reads each part of the pickled job whose number comes in."""
+
+    def run(batches: Batches) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from to_batches(read_part(_load_job(content), number))
+
+    return run
+
+
+def read_part(job: Job, number: int) -> Iterator[Row]:
     """Read one part of the snapshot and run what needs no exchange; pages by slot."""
-    job, errors, record = _load_job(path), ErrorRows(), TaskRecord()
+    errors, record = ErrorRows(), TaskRecord()
     relation, part = job.parts[number]
     with _failures_kept(job):
+        record.is_kept = is_kept(part)
         segment = Segment(job, job.cut.source_of(relation), MemoryStore(), errors)
         for rows in part.read():
             record.rows += len(rows)
+            record.size_bytes += rows.nbytes()
             yield from segment.pages(segment.read(rows))
-        _finish(job, f"part-{number}", record, errors)
+        rejected = rejected_of(part)
+        if rejected is not None:
+            record.rejected = encode_delta(rejected)
+        _finish(job, f"{PART}{number}", record, errors)
 
 
-def run_slots(path: Path) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow: runs each slot whose pages come in."""
+def run_slots(content: bytes) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """The function for mapInArrow: runs each slot of the pickled job whose pages come in."""
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         slots: dict[int, dict[int, list[Delta]]] = {}
         for slot, tag, page in from_batches(batches):
             slots.setdefault(slot, {}).setdefault(tag, []).append(decode_delta(page))
-        job = _load_job(path)
+        job = _load_job(content)
         for slot in sorted(slots):
             with _failures_kept(job):
                 yield from to_batches(run_slot(job, slot, slots.pop(slot)))
@@ -107,24 +105,22 @@ def run_slots(path: Path) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Re
 def run_slot(job: Job, slot: int, inputs: dict[int, list[Delta]]) -> Iterator[Row]:
     """Run the stage of a slot over its rows, by input; pages for later slots."""
     stage, errors, record = job.cut.stage_of(slot), ErrorRows(), TaskRecord()
-    folder = job.folder / FILES / f"{slot}-{uuid.uuid4().hex}"
-    folder.mkdir()
     if stage.kind == NODE:
-        store = RecordingStore()
+        store = MemoryStore()
         segment = Segment(job, stage, store, errors)
         yield from segment.pages(segment.step(inputs))
-        for name, kept in store.kept.items():
-            if name in stage.moved:
-                to = job.cut.stages[stage.moved[name]]
+        for kept in store.kept():
+            if kept.spec.name in stage.moved:
+                to = job.cut.stages[stage.moved[kept.spec.name]]
                 for rows in _state_rows(kept):
                     yield from split(rows, _state_key(kept.spec), to, 0)
             else:
-                record.files += _write_state(kept.spec, _state_rows(kept), (stage, slot), folder)
+                record.files += _write_state(job, kept.spec, _state_rows(kept), slot)
     elif stage.kind == STATE:
         assert stage.spec is not None
-        record.files += _write_state(stage.spec, inputs[0], (stage, slot), folder)
+        record.files += _write_state(job, stage.spec, inputs[0], slot)
     else:
-        record.output = _write_output(Delta.concat(inputs[0]).consolidate(), folder)
+        record.output = _write_output(job, Delta.concat(inputs[0]).consolidate(), slot)
     _finish(job, str(slot), record, errors)
 
 
@@ -142,38 +138,46 @@ def _state_key(spec: Spec) -> Sequence[int]:
     return spec.key if isinstance(spec, ArrangementSpec) else range(len(spec.key_kinds))
 
 
-def _write_state(
-    spec: Spec, state: Iterable[Delta], place: tuple[Stage, int], folder: Path
-) -> list[BulkFile]:
+def _write_state(job: Job, spec: Spec, state: Iterable[Delta], slot: int) -> list[BulkFile]:
     """The rows of _state_rows as the file of one bucket; none when there are none."""
-    stage, slot = place
-    path = str(folder / f"{uuid.uuid4().hex}.sst")
-    writer = BulkWriter(spec, slot - stage.slot, stage.buckets, path)
-    for rows in state:
-        if isinstance(spec, ArrangementSpec):
-            writer.add(rows)
-        else:
-            width = len(spec.key_kinds)
-            sums = np.array([c.values for c in rows.columns[width:]], np.int64)
-            writer.add_sums(rows.columns[:width], sums)
-    file = writer.finish()
-    return [file] if file.pages else []
+    found = [rows for rows in state if len(rows)]
+    if not found:
+        return []
+    stage: Stage = job.cut.stage_of(slot)
+    name = _new_name(slot, "sst")
+    with job.exchange.draft(name) as draft:
+        writer = BulkWriter(spec, slot - stage.slot, stage.buckets, str(draft))
+        for rows in found:
+            if isinstance(spec, ArrangementSpec):
+                writer.add(rows)
+            else:
+                width = len(spec.key_kinds)
+                sums = np.array([c.values for c in rows.columns[width:]], np.int64)
+                writer.add_sums(rows.columns[:width], sums)
+        file = writer.finish()
+        if not file.pages:
+            draft.touch()  # the rows have cancelled each other out
+    return [replace(file, path=name)] if file.pages else []
 
 
-def _write_output(rows: Delta, folder: Path) -> list[Path]:
-    paths = []
+def _write_output(job: Job, rows: Delta, slot: int) -> list[str]:
+    names = []
     for start in range(0, len(rows), PAGE_ROWS):
-        path = folder / f"{start}.page"
-        path.write_bytes(encode_delta(rows.slice(start, min(start + PAGE_ROWS, len(rows)))))
-        paths.append(path)
-    return paths
+        name = _new_name(slot, "page")
+        job.exchange.put(name, encode_delta(rows.slice(start, min(start + PAGE_ROWS, len(rows)))))
+        names.append(name)
+    return names
+
+
+def _new_name(slot: int, ending: str) -> str:
+    return f"{FILES}/{slot}-{uuid.uuid4().hex}.{ending}"
 
 
 def _finish(job: Job, name: str, record: TaskRecord, errors: ErrorRows) -> None:
     found = errors.take()
     if len(found):
         record.errors = encode_delta(found)
-    _put(job.folder / DONE / name, pickle.dumps(record))
+    job.exchange.put(f"{DONE}/{name}", pickle.dumps(record))
 
 
 @contextmanager
@@ -182,11 +186,5 @@ def _failures_kept(job: Job) -> Iterator[None]:
     try:
         yield
     except TidemarkError as error:
-        _put(job.folder / FAILED / uuid.uuid4().hex, pickle.dumps(error))
+        job.exchange.put(f"{FAILED}/{uuid.uuid4().hex}", pickle.dumps(error))
         raise
-
-
-def _put(path: Path, content: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    draft.write_bytes(content)
-    os.replace(draft, path)

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from connectors.postgres import snapshot as snapshots
+from connectors.postgres import snapshot_parts
 from connectors.postgres.snapshot import PostgresSnapshot
 from dataflow.errors import SourceError, TemporaryError
 from tests.connectors.postgres.reading import (
@@ -27,7 +27,7 @@ from tests.harness.postgres import Database
 
 
 def test_parts_are_disjoint_and_whole(every_database: Database, monkeypatch) -> None:
-    monkeypatch.setattr(snapshots, "CHUNK_ROWS", 700)
+    monkeypatch.setattr(snapshot_parts, "CHUNK_ROWS", 700)
     every_database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text);"
         "INSERT INTO t SELECT g, repeat('x', g % 200) FROM generate_series(1, 20000) g;"
@@ -170,7 +170,7 @@ def test_ddl_and_truncate_wait_for_the_snapshot(database: Database) -> None:
 
 def test_a_reader_does_not_wait_for_ever(database: Database, monkeypatch) -> None:
     """A TRUNCATE waits for the snapshot, a reader waits behind it: the reader gives up."""
-    monkeypatch.setitem(snapshots._SETTINGS, "lock_timeout", "300ms")
+    monkeypatch.setitem(snapshot_parts._SETTINGS, "lock_timeout", "300ms")
     database.execute("CREATE TABLE t (id int); INSERT INTO t VALUES (1)")
     relation = relation_of(database, "t")
     snapshot = PostgresSnapshot(database.dsn, [relation])

@@ -12,20 +12,22 @@ from random import Random
 import numpy as np
 import pytest
 
+from connectors.exchange import FolderExchange
+from connectors.kept_parts import Progress
+from connectors.pages import decode_delta
 from connectors.spark import segment
 from connectors.spark.backfill import (
-    BackfillResult,
     SparkBackfill,
     calling_pages,
     gather,
     node_specs,
     table_specs,
 )
-from connectors.spark.pages import decode_delta
+from connectors.spark.result import BackfillResult
 from connectors.spark.segment import Job
 from connectors.spark.session import LazySession
 from connectors.spark.stages import cut
-from connectors.spark.tasks import read_part, run_slot, write_job
+from connectors.spark.tasks import read_part, run_slot
 from dataflow.changes import Changes
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
@@ -94,7 +96,7 @@ def run_spark(
         "parts": parts_of(plan),
         "evaluator": no_evaluator,
         "work_dir": work_dir / "work",
-        "on_progress": lambda done, total: None,
+        "on_progress": lambda progress: None,
     }
     return SparkBackfill(session, buckets).run(**{**given, **changed})
 
@@ -178,11 +180,11 @@ def run_here(plan: Plan, work_dir: Path, buckets: int, *, is_wide: bool = False)
     tables = table_specs(columns, "v1", relations, parts)
     stages = cut(nodes, tables, node_specs(nodes, "v1", no_evaluator()), buckets)
     flat = tuple((name, part) for name, shares in parts.items() for part in shares)
-    job = Job(work_dir, nodes, "v1", stages, flat, no_evaluator, columns)
-    path = write_job(job)
+    exchange = FolderExchange(work_dir)
+    job = Job(exchange, nodes, "v1", stages, flat, no_evaluator, columns)
     pages = calling_pages(stages)
     for number in range(len(flat)):
-        pages += read_part(path, number)
+        pages += read_part(job, number)
     for slot in range(stages.level_slots[-1]):
         inputs: dict[int, list[Delta]] = {}
         for _, tag, page in [row for row in pages if row[0] == slot]:
@@ -191,7 +193,7 @@ def run_here(plan: Plan, work_dir: Path, buckets: int, *, is_wide: bool = False)
             later = list(run_slot(job, slot, inputs))
             assert all(to > slot for to, _, _ in later)
             pages += later
-    return gather(work_dir)
+    return gather(exchange, work_dir)
 
 
 def check(plan: Plan, result: BackfillResult, state: Path, *, is_wide: bool = False) -> None:
@@ -260,8 +262,8 @@ def refuse() -> None:
 def test_the_caller_can_cancel(session: LazySession, tmp_path: Path) -> None:
     calls = []
 
-    def stop(done: int, total: int) -> None:
-        calls.append((done, total))
+    def stop(progress: Progress) -> None:
+        calls.append(progress)
         raise TidemarkError("view.dropped", "the view was dropped")
 
     with pytest.raises(TidemarkError, match="dropped"):
@@ -271,16 +273,15 @@ def test_the_caller_can_cancel(session: LazySession, tmp_path: Path) -> None:
 
 
 def test_progress_ends_at_the_total(session: LazySession, tmp_path: Path) -> None:
-    calls = []
-    run_spark(
-        session,
-        PLANS["grouped join"],
-        tmp_path,
-        4,
-        on_progress=lambda done, total: calls.append((done, total)),
-    )
-    dones, totals = zip(*calls, strict=True)
-    assert len(set(totals)) == 1
-    assert list(dones) == sorted(dones)
-    assert dones[-1] == totals[-1]
-    assert any(0 < done < totals[0] for done in dones)
+    calls: list[Progress] = []
+    result = run_spark(session, PLANS["grouped join"], tmp_path, 4, on_progress=calls.append)
+    last = calls[-1]
+    assert (last.parts_done, last.tasks_done) == (last.parts_total, last.tasks_total)
+    assert last.rows == result.rows
+    assert last.bytes > 8 * last.rows
+    steps = [call.parts_done + call.tasks_done for call in calls]
+    assert steps == sorted(steps)
+    assert {(call.parts_total, call.tasks_total) for call in calls} == {
+        (last.parts_total, last.tasks_total)
+    }
+    assert any(0 < step < steps[-1] for step in steps)

@@ -95,6 +95,11 @@ class DrawnPart:
     keys: range
     chunk: int = 100
 
+    @property
+    def name(self) -> str:
+        """Which rows."""
+        return f"{self.relation.name}:{self.keys.start}-{self.keys.stop}"
+
     def read(self) -> Iterator[Delta]:
         """Chunks of the needed columns."""
         rows = draw_rows(self.relation, Random(self.keys.start), self.keys)

@@ -1,4 +1,4 @@
-"""Pages: deltas as bytes, the only thing that travels between Spark tasks.
+"""Pages: deltas as bytes, for files and for what travels between the tasks of a backfill.
 
 A page describes itself: magic, version, rows, kinds, then the buffers of each column and the
 weights, little-endian and 8-byte aligned. No pickle, and decoding copies nothing. Invariant:
@@ -44,10 +44,10 @@ def encode_delta(delta: Delta) -> bytes:
 
 
 def decode_delta(page: bytes) -> Delta:
-    """The rows of a page; the columns point into its bytes. InvariantError spark.page."""
+    """The rows of a page; the columns point into its bytes. InvariantError backfill.page."""
     magic, version, count, rows = _HEAD.unpack_from(page)
     if magic != _MAGIC or version != _VERSION:
-        raise InvariantError("spark.page", f"a page begins with {page[:8]!r}")
+        raise InvariantError("backfill.page", f"a page begins with {page[:8]!r}")
     at = _HEAD.size
     kinds = page[at : at + count].decode()
     masked = page[at + count : at + 2 * count]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.spark.pages import decode_delta, encode_delta
+from connectors.pages import decode_delta, encode_delta
 from dataflow.delta import Delta
 from dataflow.errors import InvariantError
 

@@ -1,0 +1,222 @@
+"""Where a backfill's tasks and the service meet: a folder that all reach, or object storage.
+
+Invariant: a file is whole or not there. What is put twice under a name is there once, as it was
+put last; two who put the same thing at once do no harm.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO, Protocol, cast
+
+from pyarrow import fs
+
+from dataflow.errors import TemporaryError, TidemarkError
+
+S3 = "s3://"
+
+
+class Exchange(Protocol):
+    """A place for files, by relative names with slashes; picklable, used from many machines."""
+
+    def draft(self, name: str) -> AbstractContextManager[Path]:
+        """A path to write to; after the block it is put in place under `name`, unless it raised."""
+        ...
+
+    def put(self, name: str, content: bytes) -> None:
+        """A small file at once."""
+        ...
+
+    def get(self, name: str) -> bytes:
+        """The whole content. FileNotFoundError."""
+        ...
+
+    def open(self, name: str) -> BinaryIO:
+        """To read from the beginning, whole or not. FileNotFoundError."""
+        ...
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """The files directly in a folder with their bytes; empty when there is no such folder."""
+        ...
+
+    def bring(self, name: str, folder: Path) -> Path:
+        """The file as one of this machine: itself if it is on one of our disks, else a copy in
+        `folder`."""
+        ...
+
+    def below(self, name: str) -> Exchange:
+        """A folder of it, as an exchange."""
+        ...
+
+    def remove(self) -> None:
+        """Remove it with all that lies in it."""
+        ...
+
+
+def open_exchange(url: str) -> Exchange:
+    """The exchange at a path or an s3:// URL, with pyarrow's options in its query: region, scheme,
+    endpoint_override. Credentials are found where AWS's own programs find them.
+    """
+    return ObjectExchange(url.rstrip("/")) if url.startswith(S3) else FolderExchange(Path(url))
+
+
+@dataclass(frozen=True)
+class FolderExchange:
+    """A folder on a disk that all share."""
+
+    path: Path
+
+    @contextmanager
+    def draft(self, name: str) -> Iterator[Path]:
+        """See Exchange."""
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            yield draft
+            os.replace(draft, path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+
+    def put(self, name: str, content: bytes) -> None:
+        """See Exchange."""
+        with self.draft(name) as draft:
+            draft.write_bytes(content)
+
+    def get(self, name: str) -> bytes:
+        """See Exchange."""
+        return (self.path / name).read_bytes()
+
+    def open(self, name: str) -> BinaryIO:
+        """See Exchange."""
+        return (self.path / name).open("rb")
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """See Exchange."""
+        found = {}
+        with suppress(FileNotFoundError):
+            for path in (self.path / folder).iterdir():
+                if path.is_file() and not path.name.startswith("."):
+                    found[path.name] = path.stat().st_size
+        return found
+
+    def bring(self, name: str, folder: Path) -> Path:
+        """See Exchange."""
+        return self.path / name
+
+    def below(self, name: str) -> Exchange:
+        """See Exchange."""
+        return FolderExchange(self.path / name)
+
+    def remove(self) -> None:
+        """See Exchange."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class ObjectExchange:
+    """A prefix in a bucket of an object storage that speaks S3; an object is whole by nature."""
+
+    url: str
+
+    @contextmanager
+    def draft(self, name: str) -> Iterator[Path]:
+        """See Exchange."""
+        with tempfile.TemporaryDirectory(prefix="tidemark-draft-") as folder:
+            draft = Path(folder) / "draft"
+            yield draft
+            with (
+                self._reached() as (files, base),
+                draft.open("rb") as source,
+                files.open_output_stream(f"{base}/{name}") as target,
+            ):
+                shutil.copyfileobj(source, target, 8 << 20)
+
+    def put(self, name: str, content: bytes) -> None:
+        """See Exchange."""
+        with self._reached() as (files, base), files.open_output_stream(f"{base}/{name}") as target:
+            target.write(content)
+
+    def get(self, name: str) -> bytes:
+        """See Exchange."""
+        with self.open(name) as file:
+            return file.read()
+
+    def open(self, name: str) -> BinaryIO:
+        """See Exchange."""
+        with self._reached() as (files, base):
+            return cast(BinaryIO, files.open_input_file(f"{base}/{name}"))
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """See Exchange."""
+        with self._reached() as (files, base):
+            selector = fs.FileSelector(f"{base}/{folder}", allow_not_found=True)
+            found = files.get_file_info(selector)
+        return {f.base_name: f.size or 0 for f in found if f.type == fs.FileType.File}
+
+    def bring(self, name: str, folder: Path) -> Path:
+        """See Exchange."""
+        path = folder / f"{uuid.uuid4().hex}-{name.rsplit('/', 1)[-1]}"
+        with self.open(name) as source, path.open("wb") as target:
+            shutil.copyfileobj(source, target, 8 << 20)
+        return path
+
+    def below(self, name: str) -> Exchange:
+        """See Exchange."""
+        place, query = _split(self.url)
+        return ObjectExchange(f"{place}/{name}{query}")
+
+    def remove(self) -> None:
+        """See Exchange."""
+        with self._reached() as (files, base), suppress(FileNotFoundError):
+            files.delete_dir(base)
+
+    @contextmanager
+    def _reached(self) -> Iterator[tuple[fs.FileSystem, str]]:
+        try:
+            yield _reach(self.url)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            place = _shown(self.url)
+            raise TemporaryError(
+                "backfill.exchange", f'cannot reach "{place}"', detail=str(error)[:1000]
+            ) from error
+
+
+@lru_cache(maxsize=8)
+def _reach(url: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a URL, one for all its users in this process, and the path in it."""
+    try:
+        return fs.FileSystem.from_uri(url)
+    except (ValueError, TypeError) as error:
+        raise TidemarkError(
+            "backfill.exchange_url",
+            f'"{_shown(url)}" is no object storage that can be used',
+            detail=str(error)[:1000],
+            hint="s3://bucket/prefix?region=...&scheme=https&endpoint_override=host:port",
+        ) from error
+
+
+def _split(url: str) -> tuple[str, str]:
+    place, mark, query = url.partition("?")
+    return place.rstrip("/"), mark + query
+
+
+def _shown(url: str) -> str:
+    """The URL without a secret that someone may have put into it.
+
+    >>> _shown("s3://key:secret@bucket/folder?region=x")
+    's3://bucket/folder'
+    """
+    place, _ = _split(url)
+    return S3 + place.removeprefix(S3).rpartition("@")[2]

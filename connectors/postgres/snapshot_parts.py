@@ -1,0 +1,325 @@
+"""Shares of a PostgreSQL snapshot: pages of a table, or the rows under some keys.
+
+Each is read by COPY BINARY in a session of its own that joins the exported snapshot, and decoded
+by columns. Invariant: the ranges of a table lie side by side, the last one open to its end, so that
+each row of the snapshot is in exactly one of them.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from urllib.parse import quote
+
+import numpy as np
+import psycopg2
+from psycopg2 import sql
+from psycopg2.extensions import ISOLATION_LEVEL_REPEATABLE_READ
+from psycopg2.extensions import connection as Connection
+
+from connectors.postgres import decode_kernels as kernels
+from connectors.postgres.decode import parse_column
+from connectors.postgres.session import connect, to_error
+from dataflow.delta import Column, Delta
+from dataflow.errors import TemporaryError
+from dataflow.schema import Relation
+from dataflow.types import FIXED_NAN, SqlType, TypeKind
+from dataflow.values import to_text
+
+CHUNK_ROWS = 65_536
+_CHUNK_BYTES = 8 << 20
+_FIRST_PAGES = 128
+_COPY_HEADER = 19
+_KEYS_AT_ONCE = 10_000
+_SNAPSHOT_APPLICATION = "tidemark snapshot"
+# Under row security a reader would silently get fewer rows than the stream sends.
+# A TRUNCATE or ALTER TABLE that came in between waits for the snapshot's own lock, and readers
+# queue behind it: without a limit all would wait for each other for ever. The backfill gives way.
+_SETTINGS = {"row_security": "off", "jit": "off", "lock_timeout": "5s"}
+
+_INTS = {
+    TypeKind.INT2,
+    TypeKind.INT4,
+    TypeKind.INT8,
+    TypeKind.DATE,
+    TypeKind.TIME,
+    TypeKind.TIMESTAMP,
+    TypeKind.TIMESTAMPTZ,
+}
+# Their binary form is their text.
+_PLAIN_TEXT = {TypeKind.TEXT, TypeKind.BPCHAR, TypeKind.JSON}
+# Their cast to text is their output function; for other types (inet, citext) it may not be.
+_CAST_TO_TEXT = {
+    TypeKind.DECIMAL,
+    TypeKind.INTERVAL,
+    TypeKind.UUID,
+    TypeKind.BYTEA,
+    TypeKind.JSONB,
+}
+
+
+@dataclass(frozen=True)
+class PageRange:
+    """Pages [first, end) of one physical table; end None means to its last one.
+
+    file: on disk, another one when the table was rewritten and its rows lie elsewhere.
+    """
+
+    schema: str
+    name: str
+    file: int
+    first: int
+    end: int | None
+
+    @property
+    def table(self) -> str:
+        """Which table, as it lies on disk, in a form that can be part of a name."""
+        return f"{quote(self.schema, safe='')}.{quote(self.name, safe='')}/{self.file}"
+
+    @property
+    def title(self) -> str:
+        """All of it as a name.
+
+        >>> PageRange("public", "a b", 16384, 0, 128).title
+        'public.a%20b/16384:0-128'
+        """
+        return f"{self.table}:{self.first}-{'' if self.end is None else self.end}"
+
+
+def cut(whole: PageRange, pages: int, step: int) -> list[PageRange]:
+    """A table of so many pages in ranges of `step`; the last one has no end."""
+    firsts = range(0, max(pages, 1), step)
+    return [
+        replace(whole, first=first, end=first + step if first + step < pages else None)
+        for first in firsts
+    ]
+
+
+def cut_alike(whole: PageRange, known: Sequence[str]) -> list[PageRange]:
+    """A table in the ranges of parts of these names; none when they are of another file.
+
+    >>> whole = PageRange("public", "t", 7, 0, None)
+    >>> known = ["public.t/7:0-64", "public.t/7:64-", "public.t/6:0-"]
+    >>> [where.title for where in cut_alike(whole, known)]
+    ['public.t/7:0-64', 'public.t/7:64-']
+    """
+    found = []
+    for title in known:
+        table, _, pages = title.rpartition(":")
+        if table == whole.table:
+            first, _, end = pages.partition("-")
+            found.append(replace(whole, first=int(first), end=int(end) if end else None))
+    return found
+
+
+@dataclass(frozen=True)
+class PostgresSnapshotPart:
+    """Some pages of one physical table of a relation, in the exported snapshot."""
+
+    dsn: str
+    snapshot_id: str
+    relation: Relation
+    columns: tuple[int, ...]
+    where: PageRange
+
+    def read(self) -> Iterator[Delta]:
+        """Rows of weight 1 with the asked columns, about CHUNK_ROWS a delta."""
+        connection = open_session(self.dsn, self.snapshot_id)
+        try:
+            yield from self._read_pages(connection)
+        except psycopg2.Error as error:
+            raise to_error(error, "source", f'cannot read table "{self.relation.name}"') from error
+        finally:
+            connection.close()
+
+    @property
+    def name(self) -> str:
+        """Table, file and pages."""
+        return self.where.title
+
+    def __repr__(self) -> str:
+        return f"PostgresSnapshotPart({self.relation.name}, {self.where})"
+
+    def _read_pages(self, connection: Connection) -> Iterator[Delta]:
+        """One COPY after the other over some pages each, sized by what the last one brought."""
+        end = self.where.end
+        if end is None:
+            pages = (
+                "SELECT pg_relation_size(format('%%I.%%I', %s::text, %s::text)::regclass)"
+                " / current_setting('block_size')::int"
+            )
+            found = rows_of(connection, pages, (self.where.schema, self.where.name))
+            end = int(found[0][0])
+        at, step = self.where.first, _FIRST_PAGES
+        while at < end:
+            stop = min(at + step, end)
+            delta, size_bytes = _copy(connection, self._query(at, stop), self)
+            if len(delta):
+                yield delta
+            growth = min(CHUNK_ROWS / max(len(delta), 1), _CHUNK_BYTES / max(size_bytes, 1))
+            step = max(1, int((stop - at) * min(growth, 16.0)))
+            at = stop
+
+    def _query(self, first: int, end: int) -> sql.Composable:
+        return sql.SQL("SELECT {} FROM ONLY {} WHERE ctid >= {} AND ctid < {}").format(
+            _all_selected(self.relation, self.columns),
+            sql.Identifier(self.where.schema, self.where.name),
+            sql.Literal(f"({first},0)"),
+            sql.Literal(f"({end},0)"),
+        )
+
+
+@dataclass(frozen=True)
+class PostgresKeysPart:
+    """The rows of a relation under some keys, in the exported snapshot.
+
+    keys: columns of relation.key, not NULL, each key once.
+    """
+
+    dsn: str
+    snapshot_id: str
+    relation: Relation
+    columns: tuple[int, ...]
+    keys: Delta
+
+    @property
+    def name(self) -> str:
+        """Never kept, so never looked up."""
+        return f"keys of {self.relation.name}"
+
+    def read(self) -> Iterator[Delta]:
+        """Rows of weight 1 with the asked columns, found by the index of the key."""
+        connection = open_session(self.dsn, self.snapshot_id)
+        try:
+            is_root, names = self._types(connection)
+            for start in range(0, len(self.keys), _KEYS_AT_ONCE):
+                keys = self.keys.slice(start, min(start + _KEYS_AT_ONCE, len(self.keys)))
+                delta, _ = _copy(connection, self._query(keys, names, is_root=is_root), self)
+                if len(delta):
+                    yield delta
+        except psycopg2.Error as error:
+            raise to_error(error, "source", f'cannot read table "{self.relation.name}"') from error
+        finally:
+            connection.close()
+
+    def _types(self, connection: Connection) -> tuple[bool, list[str]]:
+        """Whether the table is the root of partitions, and the key's types as SQL names them."""
+        found = rows_of(
+            connection,
+            "SELECT c.relkind = 'p', a.attname, format_type(a.atttypid, a.atttypmod)"
+            " FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"
+            " WHERE c.oid = %s::bigint::oid AND a.attnum > 0 AND NOT a.attisdropped",
+            (self.relation.oid,),
+        )
+        types = {name: type for _, name, type in found}
+        wanted = [self.relation.fields[i].name for i in self.relation.key]
+        return bool(found and found[0][0]), [types[name] for name in wanted]
+
+    def _query(self, keys: Delta, types: Sequence[str], *, is_root: bool) -> sql.Composable:
+        fields = [self.relation.fields[i] for i in self.relation.key]
+        given = [
+            sql.SQL("{}::text[]").format(sql.Literal(to_text(field.type, column).texts()))
+            for field, column in zip(fields, keys.columns, strict=True)
+        ]
+        aliases = [sql.Identifier(f"k{i}") for i in range(len(fields))]
+        casts = [
+            sql.SQL("given.{}::{}").format(alias, sql.SQL(type))
+            for alias, type in zip(aliases, types, strict=True)
+        ]
+        name = self.relation.name
+        return sql.SQL(
+            "SELECT {} FROM {}{} AS found WHERE ({}) IN (SELECT {} FROM unnest({}) AS given({}))"
+        ).format(
+            _all_selected(self.relation, self.columns),
+            sql.SQL("" if is_root else "ONLY "),
+            sql.Identifier(name.schema, name.name),
+            sql.SQL(", ").join(sql.Identifier("found", f.name) for f in fields),
+            sql.SQL(", ").join(casts),
+            sql.SQL(", ").join(given),
+            sql.SQL(", ").join(aliases),
+        )
+
+
+def _copy(
+    connection: Connection, query: sql.Composable, part: PostgresSnapshotPart | PostgresKeysPart
+) -> tuple[Delta, int]:
+    """The rows of a query for the part's columns, and how many bytes they came in."""
+    out = io.BytesIO()
+    with connection.cursor() as cursor:
+        cursor.copy_expert(
+            sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(query), out, size=1 << 20
+        )
+        rows = cursor.rowcount
+    joined = np.frombuffer(out.getbuffer(), np.uint8)
+    starts, lengths = kernels.walk_copy(joined, _COPY_HEADER, rows, len(part.columns))
+    columns = [
+        _column(part.relation, joined, position, starts[c], lengths[c])
+        for c, position in enumerate(part.columns)
+    ]
+    return Delta(columns, np.ones(rows, np.int64)), len(joined)
+
+
+def _column(
+    relation: Relation, joined: np.ndarray, position: int, starts: np.ndarray, lengths: np.ndarray
+) -> Column:
+    type = relation.fields[position].type
+    kind = type.kind
+    if kind in _INTS:
+        values, valid, nulls = kernels.read_ints(joined, starts, lengths)
+    elif kind is TypeKind.FIXED:
+        values, valid, nulls = kernels.read_numerics(joined, starts, lengths, type.scale, FIXED_NAN)
+    elif kind is TypeKind.BOOL:
+        values, valid, nulls = kernels.read_bools(joined, starts, lengths)
+    elif kind in (TypeKind.FLOAT4, TypeKind.FLOAT8):
+        size = 4 if kind is TypeKind.FLOAT4 else 8
+        values, valid, nulls = kernels.read_floats(joined, starts, lengths, size)
+    else:
+        offsets, texts, valid, nulls = kernels.gather_bytes(joined, starts, lengths)
+        column = Column(offsets, valid if nulls else None, texts)
+        return parse_column(relation, position, column)
+    return Column(values, valid if nulls else None)
+
+
+def _all_selected(relation: Relation, columns: Sequence[int]) -> sql.Composable:
+    fields = [relation.fields[i] for i in columns]
+    return sql.SQL(", ").join(_selected(f.name, f.type) for f in fields)
+
+
+def _selected(name: str, type: SqlType) -> sql.Composable:
+    """The column as COPY BINARY has to send it: a fixed-width value, or its text output."""
+    column = sql.Identifier(name)
+    kind = type.kind
+    fixed = (TypeKind.BOOL, TypeKind.FLOAT4, TypeKind.FLOAT8, TypeKind.FIXED)
+    if kind in _INTS or kind in _PLAIN_TEXT or kind in fixed:
+        return column
+    if kind in _CAST_TO_TEXT:
+        return sql.SQL("{}::text").format(column)
+    return sql.SQL("CASE WHEN num_nonnulls({0}) > 0 THEN format('%s', {0}) END").format(column)
+
+
+def open_session(dsn: str, snapshot_id: str | None) -> Connection:
+    """A read-only REPEATABLE READ transaction, in an exported snapshot if one is given."""
+    connection = connect(dsn, application_name=_SNAPSHOT_APPLICATION, settings=_SETTINGS)
+    connection.set_session(isolation_level=ISOLATION_LEVEL_REPEATABLE_READ, readonly=True)
+    if snapshot_id is None:
+        return connection
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION SNAPSHOT %s", (snapshot_id,))
+    except psycopg2.Error as error:
+        connection.close()
+        text = str(error).strip()
+        if "snapshot" in text:
+            raise TemporaryError(
+                "source.snapshot_gone", "the snapshot has ended before it was read", detail=text
+            ) from error
+        raise to_error(error, "source", "cannot use an exported snapshot") from error
+    return connection
+
+
+def rows_of(connection: Connection, text: str, parameters: object = None) -> list[tuple]:
+    """All rows of a query."""
+    with connection.cursor() as cursor:
+        cursor.execute(text, parameters)  # type: ignore[arg-type]
+        return cursor.fetchall()
