@@ -26,7 +26,7 @@ _INT_RANGES = {
 
 
 def column_of_texts(type: SqlType, texts: Column) -> tuple[Column, Faults]:
-    """A bytes column as a column of `type`; NULL stays NULL.
+    """A bytes column of UTF-8 as a column of `type`; NULL stays NULL.
 
     >>> from dataflow.types import INT4
     >>> column, faults = column_of_texts(INT4, Column.of("s", ["7", "x", None]))

@@ -34,6 +34,11 @@ def bad_value(column: str, reason: str) -> Fault:
     return Fault(code="record.value", reason=f'column "{column}": {reason}')
 
 
+def no_schema(reason: str) -> Fault:
+    """The record names a schema that is not to be had, or none of its format."""
+    return Fault(code="record.schema", reason=reason)
+
+
 def null_value(column: DeclaredColumn) -> Fault:
     """NULL in a column that is declared without."""
     reason = f'column "{column.field.name}" has no value, and is declared without NULLs'
@@ -81,3 +86,25 @@ def shown(text: bytes) -> str:
     """A value for a reason: the start of it, on one line."""
     cut = text[:SHOWN_CHARACTERS].decode(errors="replace")
     return repr(cut) if len(text) <= SHOWN_CHARACTERS else f"{cut!r}..."
+
+
+def utf8_records(records: Sequence[bytes], fields: Fields) -> tuple[Sequence[bytes], bytes]:
+    """(records, the same with a line end after each); one that is no UTF-8 is empty, and bad."""
+    joined = b"\n".join(records) + b"\n"
+    if joined.isascii() or not _utf8_fault(joined):
+        return records, joined
+    kept = []
+    for row, record in enumerate(records):
+        fault = _utf8_fault(record)
+        if fault:
+            fields.refuse(row, malformed(fault))
+        kept.append(b"" if fault else record)
+    return kept, b"\n".join(kept) + b"\n"
+
+
+def _utf8_fault(raw: bytes) -> str:
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        return f"not UTF-8 at byte {error.start}"
+    return ""

@@ -16,7 +16,7 @@ from connectors.formats.arrays import column_of_arrays
 from connectors.formats.columns import Faults, column_of_texts, without
 from connectors.formats.declared import DeclaredColumn
 from connectors.formats.encoded import column_of_base64
-from connectors.formats.fields import Fields, malformed, shown
+from connectors.formats.fields import Fields, malformed, shown, utf8_records
 from connectors.formats.json_kernels import (
     ARRAY,
     ESCAPED,
@@ -83,10 +83,7 @@ class JsonReader:
         return fields
 
     def _scan(self, records: Sequence[bytes], fields: Fields) -> _Found:
-        joined = b"\n".join(records) + b"\n"
-        if not joined.isascii() and not _is_utf8(joined):
-            records = [_checked(row, record, fields) for row, record in enumerate(records)]
-            joined = b"\n".join(records) + b"\n"
+        records, joined = utf8_records(records, fields)
         offsets = np.zeros(len(records) + 1, np.int64)
         np.cumsum(np.fromiter(map(len, records), np.int64, len(records)) + 1, out=offsets[1:])
         raw = np.frombuffer(joined, np.uint8)
@@ -210,24 +207,6 @@ def _allowed(column: DeclaredColumn) -> np.ndarray:
         allowed[NUMBER] = kind in _NUMBERS or bool(column.unit)
         allowed[[TRUE, FALSE]] = kind is TypeKind.BOOL
     return allowed
-
-
-def _is_utf8(raw: bytes) -> bool:
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _checked(row: int, record: bytes, fields: Fields) -> bytes:
-    """The record, or nothing in its place if it is no UTF-8."""
-    try:
-        record.decode()
-    except UnicodeDecodeError as error:
-        fields.refuse(row, malformed(f"not UTF-8 at byte {error.start}"))
-        return b""
-    return record
 
 
 def _kind(text: str) -> int:

@@ -1,6 +1,7 @@
 """Formats by name: what users write in a source's options becomes a RecordFormat.
 
-Whatever is wrong with the options is told here, before any record is read.
+Whatever is wrong with the options is told here, before any record is read. A registry is reached
+only when records are.
 """
 
 from __future__ import annotations
@@ -8,33 +9,43 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from connectors.formats import avro_reader, csv_reader
+from connectors.formats.avro_reader import AvroReader
+from connectors.formats.csv_reader import CsvReader
 from connectors.formats.declared import KEY, VALUE, DeclaredColumn
 from connectors.formats.fields import Reader
 from connectors.formats.json_reader import JsonReader
 from connectors.formats.record_format import RecordFormat
+from connectors.formats.registry import SchemaRegistry
 from connectors.formats.row_format import RowFormat
 from connectors.formats.text_reader import TextReader
 from dataflow.errors import SourceError
 
 Options = Mapping[str, Any]
-MakeReader = Callable[[Sequence[DeclaredColumn], Options], Reader]
+MakeReader = Callable[[Sequence[DeclaredColumn], Options, SchemaRegistry | None], Reader]
 
-_READERS: dict[str, MakeReader] = {
-    "json": lambda columns, options: JsonReader(columns),
-    "text": lambda columns, options: TextReader(columns),
+_READERS: dict[str, tuple[MakeReader, set[str]]] = {
+    "json": (lambda columns, options, registry: JsonReader(columns), set()),
+    "text": (lambda columns, options, registry: TextReader(columns), set()),
+    "csv": (lambda columns, options, registry: CsvReader(columns, options), csv_reader.OPTIONS),
+    "avro": (AvroReader, avro_reader.OPTIONS),
 }
-_OPTIONS: dict[str, set[str]] = {"json": set(), "text": set()}
 
 
-def open_format(options: Options, columns: Sequence[DeclaredColumn]) -> RecordFormat:
-    """The format of {"format": name, "key": {"format": name}, and its own options}.
+def open_format(
+    options: Options, columns: Sequence[DeclaredColumn], registry: SchemaRegistry | None = None
+) -> RecordFormat:
+    """The format of {"format": name, "key": {"format": name}, "registry": {...}, its own options}.
 
-    SourceError format.unknown, format.option, format.column and what the format itself refuses.
+    registry: one that is open already, instead of that of the options. SourceError
+    format.unknown, format.option, format.column and what the format itself refuses.
     """
     in_value = [column for column in columns if column.origin == VALUE]
     in_key = [column for column in columns if column.origin == KEY]
-    rest = {name: value for name, value in options.items() if name != "key"}
-    value_reader = open_reader(rest, in_value)
+    if registry is None and options.get("registry") is not None:
+        registry = SchemaRegistry(options["registry"])
+    rest = {name: value for name, value in options.items() if name not in ("key", "registry")}
+    value_reader = open_reader(rest, in_value, registry)
     key_options = options.get("key")
     if key_options is None and in_key:
         raise SourceError(
@@ -42,11 +53,13 @@ def open_format(options: Options, columns: Sequence[DeclaredColumn]) -> RecordFo
             f'column "{in_key[0].field.name}" stands in the key, whose format is not given',
             hint='"key": {"format": "text"} for a key that is one bare value, or "json"',
         )
-    key_reader = open_reader(key_options, in_key) if in_key and key_options else None
+    key_reader = open_reader(key_options, in_key, registry) if in_key and key_options else None
     return RowFormat(columns, value_reader, key_reader)
 
 
-def open_reader(options: Options, columns: Sequence[DeclaredColumn]) -> Reader:
+def open_reader(
+    options: Options, columns: Sequence[DeclaredColumn], registry: SchemaRegistry | None
+) -> Reader:
     """The reader of one part of the records."""
     name = str(options.get("format", ""))
     if name not in _READERS:
@@ -55,11 +68,12 @@ def open_reader(options: Options, columns: Sequence[DeclaredColumn]) -> Reader:
             f'there is no record format "{name}"',
             hint=f"one of {', '.join(sorted(_READERS))}",
         )
-    unknown = sorted(set(options) - _OPTIONS[name] - {"format"})
+    make, known = _READERS[name]
+    unknown = sorted(set(options) - known - {"format"})
     if unknown:
         raise SourceError(
             "format.option",
             f'format "{name}" has no option "{unknown[0]}"',
-            hint=f"known: {', '.join(sorted(_OPTIONS[name])) or 'none'}",
+            hint=f"known: {', '.join(sorted(known)) or 'none'}",
         )
-    return _READERS[name](columns, options)
+    return make(columns, options, registry)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from connectors.formats.columns import column_of_texts
 from connectors.formats.declared import DeclaredColumn
 from connectors.formats.encoded import column_of_base64
-from connectors.formats.fields import Fields, bad_value, shown
+from connectors.formats.fields import Fields, bad_value, shown, utf8_records
 from connectors.formats.times import column_of_counts
 from dataflow.delta import KIND_BYTES, Column
 from dataflow.errors import SourceError
@@ -29,6 +29,7 @@ class TextReader:
     def read(self, records: Sequence[bytes]) -> Fields:
         """One value a record in each column; an empty record is an empty text."""
         fields = Fields([])
+        records, _ = utf8_records(records, fields)
         read_columns(self._columns, [Column.of(KIND_BYTES, records)] * len(self._columns), fields)
         return fields
 

@@ -1,0 +1,186 @@
+"""Avro records to columns: in the registry's wire format, or bare with a given schema.
+
+The writer's schema is the one that the record names; what was declared (a schema of the options,
+or a pinned version of a subject) is the reader's, by Avro's rules of resolution. Without one,
+each record is read by its own schema, and what it lacks is NULL.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from fastavro import schemaless_reader
+from fastavro.read import SchemaResolutionError
+
+from connectors.formats.avro_schema import AvroSchema
+from connectors.formats.declared import DeclaredColumn
+from connectors.formats.fields import Fields, malformed, no_schema, shown
+from connectors.formats.leaves import Leaf, column_of_values
+from connectors.formats.registry import AVRO, SchemaRegistry, split_header
+from dataflow.delta import Column
+from dataflow.errors import SourceError
+
+OPTIONS = {"schema", "subject", "version"}
+_UNREADABLE = (
+    *(EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, StopIteration),
+    *(struct.error, MemoryError, SchemaResolutionError),
+)
+
+
+class AvroDecoder:
+    """Records to Python values by their schemas. TemporaryError while the registry is away."""
+
+    def __init__(self, options: Mapping[str, Any], registry: SchemaRegistry | None) -> None:
+        self._registry = registry
+        self._options = options
+        self._by_id: dict[int, AvroSchema] = {}
+        text = options.get("schema")
+        if registry is None and text is None:
+            raise SourceError(
+                "format.option",
+                "format avro has neither a registry nor a schema",
+                hint='"registry": {"url": ...} or "schema": "..."',
+            )
+        self._reader = None if text is None else AvroSchema(str(text))
+
+    def decode(
+        self, records: Sequence[bytes], fields: Fields
+    ) -> list[tuple[AvroSchema, list[int], list[Any]]]:
+        """(schema of the values, numbers of the records, values) for each schema that was met."""
+        if self._registry is None:
+            assert self._reader is not None
+            numbers = list(range(len(records)))
+            return [self._read(self._reader, None, numbers, records, fields)]
+        if self._reader is None and "subject" in self._options:
+            subject, version = self._options["subject"], self._options.get("version", "latest")
+            found = self._registry.by_subject(str(subject), version)
+            self._reader = AvroSchema(found.text, found.references)
+        by_id: dict[int, tuple[list[int], list[bytes]]] = {}
+        for number, record in enumerate(records):
+            split = split_header(record)
+            if split is None:
+                fields.refuse(number, malformed("no header of a schema registry"))
+                continue
+            numbers, bodies = by_id.setdefault(split[0], ([], []))
+            numbers.append(number)
+            bodies.append(split[1])
+        parts = []
+        for id, (numbers, bodies) in by_id.items():
+            writer = self._writer(id)
+            if writer is None:
+                for number in numbers:
+                    fields.refuse(number, no_schema(f"the registry has no Avro schema {id}"))
+                continue
+            parts.append(self._read(writer, self._reader, numbers, bodies, fields))
+        return parts
+
+    def _writer(self, id: int) -> AvroSchema | None:
+        if id not in self._by_id:
+            assert self._registry is not None
+            found = self._registry.by_id(id)
+            if found is None or found.type != AVRO:
+                return None
+            self._by_id[id] = AvroSchema(found.text, found.references)
+        return self._by_id[id]
+
+    def _read(
+        self,
+        writer: AvroSchema,
+        reader: AvroSchema | None,
+        numbers: Sequence[int],
+        bodies: Sequence[bytes],
+        fields: Fields,
+    ) -> tuple[AvroSchema, list[int], list[Any]]:
+        wanted = None if reader is None or reader is writer else reader.decoder
+        rows, values = [], []
+        for number, body in zip(numbers, bodies, strict=True):
+            stream = BytesIO(body)
+            try:
+                value = schemaless_reader(stream, writer.decoder, wanted)
+            except _UNREADABLE as error:
+                fields.refuse(number, malformed(f"not of its Avro schema: {_told(error)}"))
+                continue
+            if stream.tell() != len(body):
+                fields.refuse(number, malformed("bytes after the Avro record"))
+                continue
+            rows.append(number)
+            values.append(value)
+        return (reader or writer), rows, values
+
+
+class AvroReader:
+    """Reads the declared paths of Avro records."""
+
+    def __init__(
+        self,
+        columns: Sequence[DeclaredColumn],
+        options: Mapping[str, Any],
+        registry: SchemaRegistry | None,
+    ) -> None:
+        self._columns = columns
+        self._decoder = AvroDecoder(options, registry)
+
+    def read(self, records: Sequence[bytes]) -> Fields:
+        """One value a record in each column."""
+        fields = Fields([])
+        parts = self._decoder.decode(records, fields)
+        for column in self._columns:
+            pieces, places = [], []
+            for schema, rows, values in parts:
+                node = schema.find(column.path)
+                leaf = None if node is None else schema.leaf(node)
+                pieces.append(read_part(column, leaf, rows, values, fields))
+                places.append(np.array(rows, np.int64))
+            fields.columns.append(scattered(column, pieces, places, len(records)))
+        return fields
+
+
+def read_part(
+    column: DeclaredColumn,
+    leaf: Leaf | None,
+    rows: Sequence[int],
+    values: Sequence[Any],
+    fields: Fields,
+) -> Column:
+    """The values at the column's path; NULL where the schema has nothing of the name."""
+    if leaf is None:
+        return Column.nulls(column.field.type.physical, len(values))
+    found = values_at(values, column.path)
+    answer, faults = column_of_values(column, leaf, found)
+    fields.refuse_values(
+        column.field.name,
+        {rows[row]: f"{reason}: {shown(str(found[row]).encode())}"
+         for row, reason in faults.items()},
+    )  # fmt: skip
+    return answer
+
+
+def values_at(values: Sequence[Any], path: Sequence[str]) -> list[Any]:
+    """What stands below the keys of the path in each value, None where one is missing."""
+    found = list(values)
+    for key in path:
+        found = [one.get(key) if isinstance(one, dict) else None for one in found]
+    return found
+
+
+def scattered(
+    column: DeclaredColumn, pieces: Sequence[Column], places: Sequence[np.ndarray], n: int
+) -> Column:
+    """A column of n rows from pieces that lie at some of them; NULL elsewhere."""
+    if len(pieces) == 1 and len(places[0]) == n:
+        return pieces[0]
+    gap = Column.nulls(column.field.type.physical, 1)
+    index = np.zeros(n, np.int64)
+    at = 1
+    for place in places:
+        index[place] = np.arange(at, at + len(place))
+        at += len(place)
+    return Column.concat([gap, *pieces]).take(index)
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__} {error}".strip()[:120]

@@ -1,0 +1,208 @@
+"""Avro schemas as we read them: paths into them, and what each leaf means.
+
+Logical types are kept away from the decoder, which would make Python objects of them that hold
+fewer values (no year 300000); the integers and bytes themselves are converted by columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastavro.schema import SchemaParseException, UnknownType, parse_schema
+
+from connectors.formats import connect_types
+from connectors.formats.jsonb_text import Numeral
+from connectors.formats.leaves import Leaf, decimal_text, plain_scalar
+from dataflow.errors import SourceError
+from dataflow.types import (
+    BOOL,
+    DATE,
+    FLOAT4,
+    FLOAT8,
+    INT4,
+    INT8,
+    JSONB,
+    TEXT,
+    TIME,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    sql_type,
+)
+
+BYTEA = sql_type("bytea", 17)
+_PRIMITIVE = {
+    "boolean": Leaf(BOOL),
+    "int": Leaf(INT4),
+    "long": Leaf(INT8),
+    "float": Leaf(FLOAT4),
+    "double": Leaf(FLOAT8),
+    "bytes": Leaf(BYTEA),
+    "string": Leaf(TEXT),
+    "null": Leaf(TEXT),
+    "enum": Leaf(TEXT),
+    "fixed": Leaf(BYTEA),
+}
+_LOGICAL = {
+    "date": Leaf(DATE, "d"),
+    "time-millis": Leaf(TIME, "ms"),
+    "time-micros": Leaf(TIME, "us"),
+    "timestamp-millis": Leaf(TIMESTAMPTZ, "ms"),
+    "timestamp-micros": Leaf(TIMESTAMPTZ, "us"),
+    "timestamp-nanos": Leaf(TIMESTAMPTZ, "ns"),
+    "local-timestamp-millis": Leaf(TIMESTAMP, "ms"),
+    "local-timestamp-micros": Leaf(TIMESTAMP, "us"),
+    "local-timestamp-nanos": Leaf(TIMESTAMP, "ns"),
+}
+_ON = {"date": "int", "time-millis": "int", "uuid": "string"}
+# What the decoder gives for each type, by which the branch of a union is known.
+_PYTHON: dict[str, type] = {
+    "boolean": bool,
+    "int": int,
+    "long": int,
+    "float": float,
+    "double": float,
+    "bytes": bytes,
+    "fixed": bytes,
+    "string": str,
+    "enum": str,
+    "record": dict,
+    "map": dict,
+    "array": list,
+}
+
+
+class AvroSchema:
+    """One schema, with the types that it names."""
+
+    def __init__(self, text: str, references: Mapping[str, str] | None = None) -> None:
+        """SourceError format.schema where it is no Avro schema."""
+        self._named: dict[str, Any] = {}
+        try:
+            for one in (references or {}).values():
+                parse_schema(json.loads(one), named_schemas=self._named)
+            self.root: Any = parse_schema(json.loads(text), named_schemas=self._named, _force=True)
+            known = {name: _bare(schema) for name, schema in self._named.items()}
+            self.decoder: Any = parse_schema(
+                _bare(json.loads(text)), named_schemas=known, _force=True
+            )
+        except (ValueError, SchemaParseException, UnknownType, KeyError, TypeError) as error:
+            raise SourceError(
+                "format.schema",
+                "this is not an Avro schema",
+                detail=f"{type(error).__name__}: {error}"[:300],
+                hint="give the schema's JSON text, with all types that it names",
+            ) from None
+
+    def find(self, path: Sequence[str]) -> Any | None:
+        """The schema at a path, None where there is nothing of this name."""
+        node: Any = self.root
+        for key in path:
+            inner = [one for one in self.branches(node) if self.name(one) in ("record", "map")]
+            if len(inner) != 1:
+                return None
+            if self.name(inner[0]) == "map":
+                node = inner[0]["values"]
+                continue
+            types = [one["type"] for one in inner[0]["fields"] if one["name"] == key]
+            if not types:
+                return None
+            node = types[0]
+        return node
+
+    def branches(self, node: Any) -> list[Any]:
+        """The types that a value may have beside null, names resolved."""
+        nodes = node if isinstance(node, list) else [node]
+        found = [self._resolved(one) for one in nodes]
+        return [one for one in found if self.name(one) != "null"]
+
+    def name(self, node: Any) -> str:
+        """record, map, long ... of a type that is no union."""
+        return node["type"] if isinstance(node, dict) else node
+
+    def leaf(self, node: Any) -> Leaf:
+        """What values of this type are."""
+        branches = self.branches(node)
+        if len(branches) == 1 and self.name(branches[0]) not in ("record", "map", "array"):
+            return _scalar(branches[0])
+        return Leaf(JSONB, plain=lambda value: self.plain(branches, value))
+
+    def plain(self, branches: Sequence[Any], value: Any) -> Any:
+        """A decoded value as JSON has it; ValueError where its branch is not to be known."""
+        if value is None:
+            return None
+        fitting = [one for one in branches if _fits(_PYTHON[self.name(one)], value)]
+        if not fitting:
+            raise ValueError("a union without the branch of this value")
+        branch = self._record_branch(fitting, value) if isinstance(value, dict) else fitting[0]
+        leaves = {_scalar(one) for one in fitting} if not isinstance(value, dict | list) else set()
+        if len({(leaf.unit, leaf.scale) for leaf in leaves}) > 1:
+            raise ValueError("a union of types that cannot be told apart")
+        if isinstance(value, list):
+            inner = self.branches(branch["items"])
+            return [self.plain(inner, one) for one in value]
+        if not isinstance(value, dict):
+            return plain_scalar(_scalar(branch), value)
+        if self.name(branch) == "map":
+            inner = self.branches(branch["values"])
+            return {key: self.plain(inner, one) for key, one in value.items()}
+        if branch.get("connect.name") == connect_types.VARIABLE_DECIMAL:
+            number = int.from_bytes(value["value"], "big", signed=True)
+            return Numeral(decimal_text(number, value["scale"]))
+        return {
+            one["name"]: self.plain(self.branches(one["type"]), value[one["name"]])
+            for one in branch["fields"]
+        }
+
+    def _record_branch(self, fitting: Sequence[Any], value: dict[str, Any]) -> Any:
+        for one in fitting:
+            if self.name(one) == "map" or {f["name"] for f in one["fields"]} == set(value):
+                return one
+        raise ValueError("a union without the branch of this value")
+
+    def _resolved(self, node: Any) -> Any:
+        """The definition of a name, and of {"type": {...}} what stands inside."""
+        while True:
+            if isinstance(node, str) and node in self._named:
+                node = self._named[node]
+            elif isinstance(node, dict) and isinstance(node["type"], dict | list):
+                node = node["type"]
+            elif isinstance(node, dict) and node["type"] in self._named:
+                node = self._named[node["type"]]
+            else:
+                return node
+
+
+def _fits(kind: type, value: Any) -> bool:
+    """Whether a decoded value is of the kind; a bool is no integer here."""
+    return isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+
+
+def _scalar(node: Any) -> Leaf:
+    if isinstance(node, str):
+        return _PRIMITIVE[node]
+    base, logical = node["type"], node.get("logicalType", "")
+    named = connect_types.NAMED_LEAVES.get(node.get("connect.name", ""))
+    if named is not None and (base in ("int", "long")) == bool(named.unit):
+        return named
+    if logical == "decimal" and base in ("bytes", "fixed"):
+        return connect_types.decimal_leaf(int(node.get("scale", 0)))
+    if logical == "uuid" and base == "string":
+        return Leaf(connect_types.UUID)
+    if logical in _LOGICAL and base == _ON.get(logical, "long"):
+        return _LOGICAL[logical]
+    return _PRIMITIVE[base]
+
+
+def _bare(node: Any) -> Any:
+    """The schema without logical types."""
+    if isinstance(node, list):
+        return [_bare(one) for one in node]
+    if isinstance(node, dict):
+        return {
+            key: value if key == "default" else _bare(value)
+            for key, value in node.items()
+            if key != "logicalType" and not key.startswith("__")
+        }
+    return node

@@ -1,0 +1,141 @@
+"""CSV records to columns: one record is one row, cells by their place or by a header's names.
+
+Every record has as many cells as the header, or as columns are declared. An unquoted cell that
+is the null text is NULL; a quoted one never is, as in PostgreSQL's COPY.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from connectors.formats import csv_kernels as kernels
+from connectors.formats.declared import DeclaredColumn
+from connectors.formats.fields import Fields, malformed, utf8_records
+from connectors.formats.text_reader import read_columns, refuse_array
+from dataflow.delta import Column
+from dataflow.errors import SourceError
+
+CSV = "csv"
+OPTIONS = {"delimiter", "quote", "escape", "null", "header"}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How CSV is written. Single bytes; quote: "" for none, escape: "" for a doubled quote."""
+
+    delimiter: str = ","
+    quote: str = '"'
+    escape: str = ""
+    null: str = ""
+
+    def bytes(self) -> tuple[int, int, int]:
+        """delimiter, quote, escape for the kernels, -1 for none."""
+        quote = ord(self.quote) if self.quote else -1
+        return ord(self.delimiter), quote, ord(self.escape) if self.escape else quote
+
+
+def read_dialect(options: Mapping[str, Any]) -> Dialect:
+    """SourceError format.option."""
+    given = {name: options[name] for name in ("delimiter", "quote", "escape", "null")
+             if name in options}  # fmt: skip
+    for name, value in given.items():
+        is_fit = isinstance(value, str) and value not in ("\r", "\n")
+        if is_fit and name != "null":
+            is_fit = value.isascii() and len(value) == 1
+            is_fit |= value == "" and name != "delimiter"
+        if not is_fit:
+            raise SourceError(
+                "format.option",
+                f'option "{name}" of csv is not one ASCII character',
+                detail=repr(value),
+                hint='"delimiter": ";" for instance; "" is no quote',
+            )
+    dialect = Dialect(**given)
+    if dialect.delimiter in (dialect.quote, dialect.escape):
+        raise SourceError("format.option", "the delimiter of csv is its quote or escape as well",
+                          hint="choose different characters")  # fmt: skip
+    return dialect
+
+
+class CsvReader:
+    """Reads the declared columns of CSV records."""
+
+    def __init__(self, columns: Sequence[DeclaredColumn], options: Mapping[str, Any]) -> None:
+        self._columns = columns
+        self._dialect = read_dialect(options)
+        header = options.get("header")
+        for column in columns:
+            refuse_array(column, CSV)
+            if len(column.path) != 1:
+                raise SourceError(
+                    "format.path",
+                    f'the path of column "{column.field.name}" is no cell of a CSV record',
+                    hint="$.name, a name of the header",
+                )
+        if header is None:
+            self._places, self._count = list(range(len(columns))), len(columns)
+        else:
+            self._places = [_place(column, header) for column in columns]
+            self._count = len(header)
+        self._null = np.frombuffer(self._dialect.null.encode(), np.uint8)
+
+    def read(self, records: Sequence[bytes]) -> Fields:
+        """One value a record in each column."""
+        fields = Fields([])
+        records, _ = utf8_records(records, fields)
+        whole = Column.of("s", records)
+        delimiter, quote, escape = self._dialect.bytes()
+        starts, ends, kinds, found = kernels.split_cells(
+            whole.values, whole.data, self._count, delimiter, quote, escape
+        )
+        for row in np.flatnonzero(found != self._count).tolist():
+            reason = f"{found[row]} cells, not {self._count}"
+            fields.refuse(row, malformed(reason if found[row] > 0 else "a quote is not closed"))
+            kinds[:, row], ends[:, row], starts[:, row] = kernels.ABSENT, 0, 0
+        texts = []
+        for place in self._places:
+            offsets, raw, valid = kernels.copy_cells(
+                whole.data, starts[place], ends[place], kinds[place], quote, escape, self._null
+            )
+            texts.append(Column(offsets, None if valid.all() else valid, raw))
+        read_columns(self._columns, texts, fields)
+        return fields
+
+
+def split_record(record: bytes, dialect: Dialect) -> list[str] | None:
+    """The cells of one record, of a header for instance; None if its quotes do not match.
+
+    >>> split_record(b'a,"b c",', Dialect())
+    ['a', 'b c', '']
+    """
+    whole = Column.of("s", [record])
+    delimiter, quote, escape = dialect.bytes()
+    most = record.count(dialect.delimiter.encode()) + 1
+    starts, ends, kinds, found = kernels.split_cells(
+        whole.values, whole.data, most, delimiter, quote, escape
+    )
+    count = int(found[0])
+    if count < 0:
+        return None
+    never = np.frombuffer(b"\0\0", np.uint8)
+    offsets, raw, _ = kernels.copy_cells(
+        whole.data, starts[:count, 0].copy(), ends[:count, 0].copy(), kinds[:count, 0].copy(),
+        quote, escape, never,
+    )  # fmt: skip
+    return [cell or "" for cell in Column(offsets, None, raw).texts()]
+
+
+def _place(column: DeclaredColumn, header: Sequence[str]) -> int:
+    name = column.path[0]
+    if list(header).count(name) != 1:
+        raise SourceError(
+            "format.option",
+            f'"{name}" is not a name that the header of the CSV has once',
+            detail=f"header: {', '.join(header)}",
+            hint="give the column a path $.name of the header",
+        )
+    return list(header).index(name)

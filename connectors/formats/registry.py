@@ -1,0 +1,181 @@
+"""A client of schema registries that speak Confluent's REST interface.
+
+A schema's id never changes its meaning, so what was found by id is kept for ever. Invariant: a
+registry that is away is a TemporaryError, never a bad record; secrets are given as references
+and stand in no error.
+"""
+
+from __future__ import annotations
+
+import ssl
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from connectors import secrets
+from dataflow.errors import SourceError, TemporaryError
+
+AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
+OPTIONS = {"url", "user", "password", "token", "ca", "certificate", "key", "timeout_s"}
+HEADER_BYTES = 5
+_HEADERS = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+
+
+@dataclass(frozen=True)
+class RegisteredSchema:
+    """A schema of the registry. references: name -> text of all that it imports, at any depth,
+    what is imported first first. version: in its subject, 0 where it was found by its id."""
+
+    id: int
+    type: str
+    text: str
+    references: Mapping[str, str] = field(default_factory=dict)
+    version: int = 0
+
+
+class SchemaRegistry:
+    """One registry. Used by one thread; nothing is reached before the first call."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        unknown = sorted(set(options) - OPTIONS)
+        url = str(options.get("url", ""))
+        if unknown or not url.startswith(("http://", "https://")):
+            what = f'the registry has no option "{unknown[0]}"' if unknown else "no registry URL"
+            hint = f"known: {', '.join(sorted(OPTIONS))}; url is http:// or https://"
+            raise SourceError("format.option", what, hint=hint)
+        for name in ("password", "token"):
+            if name in options:
+                secrets.refuse_plain(f"registry.{name}", str(options[name]))
+        self._options = options
+        self._url = url.rstrip("/")
+        self._client: httpx.Client | None = None
+        self._by_id: dict[int, RegisteredSchema] = {}
+
+    def by_id(self, id: int) -> RegisteredSchema | None:
+        """The schema of an id, asked for once; None if the registry has none.
+
+        TemporaryError registry.unreachable, SourceError registry.login, registry.refused.
+        """
+        if id not in self._by_id:
+            found = self._ask("GET", f"/schemas/ids/{id}", missing=None)
+            if found is None:
+                return None
+            self._by_id[id] = self._schema(id, found, 0)
+        return self._by_id[id]
+
+    def by_subject(self, subject: str, version: int | str = "latest") -> RegisteredSchema:
+        """A version of a subject. SourceError registry.not_found."""
+        path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
+        found = self._ask("GET", path, missing=None)
+        if found is None:
+            raise SourceError(
+                "registry.not_found",
+                f'the registry has no version {version} of subject "{subject}"',
+                hint="check subject and version; subjects of topics are <topic>-value, <topic>-key",
+            )
+        return self._schema(int(found["id"]), found, int(found["version"]))
+
+    def register(self, subject: str, text: str, type: str = AVRO) -> int:
+        """The id of the schema in the subject, where it is made unless it is there.
+
+        SourceError registry.refused where it is invalid or not compatible.
+        """
+        body = {"schema": text} if type == AVRO else {"schema": text, "schemaType": type}
+        answer = self._ask("POST", f"/subjects/{quote(subject, safe='')}/versions", body)
+        return int(answer["id"])
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._client is not None:
+            self._client.close()
+
+    def _schema(self, id: int, found: Mapping[str, Any], version: int) -> RegisteredSchema:
+        references: dict[str, str] = {}
+        for one in found.get("references") or ():
+            inner = self.by_subject(one["subject"], one["version"])
+            references |= {**inner.references, one["name"]: inner.text}
+        return RegisteredSchema(
+            id, found.get("schemaType", AVRO), found["schema"], references, version
+        )
+
+    def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, missing: Any = ...
+    ) -> Any:
+        if self._client is None:
+            self._client = self._connect()
+        try:
+            answer = self._client.request(method, self._url + path, json=body)
+        except httpx.TransportError as error:
+            detail = f"{type(error).__name__}: {error}"
+            raise self._away(detail) from None
+        if answer.status_code >= 500 or answer.status_code in (408, 429):
+            raise self._away(f"HTTP {answer.status_code}")
+        if answer.status_code in (401, 403):
+            raise SourceError(
+                "registry.login",
+                f"the schema registry {self._url} refuses the login",
+                detail=f"HTTP {answer.status_code}",
+                hint="check user and password, or the token",
+            )
+        if answer.status_code == 404 and missing is None:
+            return None
+        try:
+            found = answer.json()
+        except ValueError:
+            found = None
+        if answer.status_code != 200 or not isinstance(found, dict):
+            told = found.get("message", "") if isinstance(found, dict) else answer.text[:200]
+            raise SourceError(
+                "registry.refused",
+                f"the schema registry {self._url} refuses {method} {path}",
+                detail=f"HTTP {answer.status_code}: {told}",
+                hint="is the URL that of a schema registry, and the schema compatible?",
+            )
+        return found
+
+    def _away(self, detail: str) -> TemporaryError:
+        what = f"the schema registry {self._url} does not answer"
+        return TemporaryError("registry.unreachable", what, detail=detail)
+
+    def _connect(self) -> httpx.Client:
+        given = self._options
+        headers, auth = dict(_HEADERS), None
+        if "token" in given:
+            headers["Authorization"] = f"Bearer {secrets.resolve(str(given['token']))}"
+        elif "user" in given:
+            password = secrets.resolve(str(given.get("password", "")))
+            auth = httpx.BasicAuth(secrets.resolve(str(given["user"])), password)
+        try:
+            verify = ssl.create_default_context(cafile=given.get("ca"))
+            if "certificate" in given:
+                verify.load_cert_chain(given["certificate"], given.get("key"))
+        except OSError as error:
+            raise SourceError(
+                "format.option",
+                "the registry's certificates cannot be read",
+                detail=str(error),
+                hint="ca, certificate and key are paths of PEM files",
+            ) from None
+        return httpx.Client(
+            headers=headers, auth=auth, verify=verify, timeout=float(given.get("timeout_s", 10))
+        )
+
+
+def split_header(record: bytes) -> tuple[int, bytes] | None:
+    """(schema id, what follows) of a record in the registry's wire format, else None.
+
+    >>> split_header(bytes([0, 0, 0, 0, 7, 42]))
+    (7, b'*')
+    """
+    if len(record) < HEADER_BYTES or record[0] != 0:
+        return None
+    return struct.unpack(">I", record[1:HEADER_BYTES])[0], record[HEADER_BYTES:]
+
+
+def wire_header(id: int) -> bytes:
+    """What stands before a record in the registry's wire format."""
+    return b"\0" + struct.pack(">I", id)
