@@ -18,10 +18,9 @@ from fastavro.read import SchemaResolutionError
 
 from connectors.formats.avro_schema import AvroSchema
 from connectors.formats.declared import DeclaredColumn
-from connectors.formats.fields import Fields, malformed, no_schema, shown
-from connectors.formats.leaves import Leaf, column_of_values
+from connectors.formats.decoded_parts import read_part, scattered, values_at
+from connectors.formats.fields import Fields, malformed, no_schema
 from connectors.formats.registry import AVRO, SchemaRegistry, split_header
-from dataflow.delta import Column
 from dataflow.errors import SourceError
 
 OPTIONS = {"schema", "subject", "version"}
@@ -133,53 +132,11 @@ class AvroReader:
             for schema, rows, values in parts:
                 node = schema.find(column.path)
                 leaf = None if node is None else schema.leaf(node)
-                pieces.append(read_part(column, leaf, rows, values, fields))
+                found = values_at(values, column.path)
+                pieces.append(read_part(column, leaf, rows, found, fields))
                 places.append(np.array(rows, np.int64))
             fields.columns.append(scattered(column, pieces, places, len(records)))
         return fields
-
-
-def read_part(
-    column: DeclaredColumn,
-    leaf: Leaf | None,
-    rows: Sequence[int],
-    values: Sequence[Any],
-    fields: Fields,
-) -> Column:
-    """The values at the column's path; NULL where the schema has nothing of the name."""
-    if leaf is None:
-        return Column.nulls(column.field.type.physical, len(values))
-    found = values_at(values, column.path)
-    answer, faults = column_of_values(column, leaf, found)
-    fields.refuse_values(
-        column.field.name,
-        {rows[row]: f"{reason}: {shown(str(found[row]).encode())}"
-         for row, reason in faults.items()},
-    )  # fmt: skip
-    return answer
-
-
-def values_at(values: Sequence[Any], path: Sequence[str]) -> list[Any]:
-    """What stands below the keys of the path in each value, None where one is missing."""
-    found = list(values)
-    for key in path:
-        found = [one.get(key) if isinstance(one, dict) else None for one in found]
-    return found
-
-
-def scattered(
-    column: DeclaredColumn, pieces: Sequence[Column], places: Sequence[np.ndarray], n: int
-) -> Column:
-    """A column of n rows from pieces that lie at some of them; NULL elsewhere."""
-    if len(pieces) == 1 and len(places[0]) == n:
-        return pieces[0]
-    gap = Column.nulls(column.field.type.physical, 1)
-    index = np.zeros(n, np.int64)
-    at = 1
-    for place in places:
-        index[place] = np.arange(at, at + len(place))
-        at += len(place)
-    return Column.concat([gap, *pieces]).take(index)
 
 
 def _told(error: BaseException) -> str:

@@ -168,7 +168,10 @@ class _Values:
 def _convert(column: DeclaredColumn, values: _Values, allowed: np.ndarray) -> tuple[Column, Faults]:
     """The values in the column's physical form; faults name the value."""
     type = column.field.type
-    if type.kind in _JSONS:
+    if type.kind is TypeKind.JSON:
+        # The scan has checked it.
+        answer, faults = values.raw_texts(), Faults()
+    elif type.kind is TypeKind.JSONB:
         answer, faults = column_of_texts(type, values.raw_texts())
     elif column.element is not None:
         answer, faults = column_of_arrays(column, values.raw_texts())
@@ -204,7 +207,7 @@ def _allowed(column: DeclaredColumn) -> np.ndarray:
         allowed[ARRAY] = True
     else:
         allowed[list(_TEXTS)] = True
-        allowed[NUMBER] = kind in _NUMBERS or bool(column.unit)
+        allowed[NUMBER] = kind in (*_NUMBERS, TypeKind.BOOL) or bool(column.unit)
         allowed[[TRUE, FALSE]] = kind is TypeKind.BOOL
     return allowed
 

@@ -9,12 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from connectors.formats import avro_reader, csv_reader
+from connectors.formats import (
+    avro_reader,
+    csv_reader,
+    debezium_avro,
+    debezium_json,
+    protobuf_reader,
+)
 from connectors.formats.avro_reader import AvroReader
 from connectors.formats.csv_reader import CsvReader
+from connectors.formats.debezium import DebeziumFormat, EnvelopeReader
+from connectors.formats.debezium_avro import DebeziumAvro
+from connectors.formats.debezium_json import DebeziumJson
 from connectors.formats.declared import KEY, VALUE, DeclaredColumn
 from connectors.formats.fields import Reader
 from connectors.formats.json_reader import JsonReader
+from connectors.formats.protobuf_reader import ProtobufReader
 from connectors.formats.record_format import RecordFormat
 from connectors.formats.registry import SchemaRegistry
 from connectors.formats.row_format import RowFormat
@@ -24,11 +34,21 @@ from dataflow.errors import SourceError
 Options = Mapping[str, Any]
 MakeReader = Callable[[Sequence[DeclaredColumn], Options, SchemaRegistry | None], Reader]
 
+MakeEnvelopes = Callable[[Sequence[DeclaredColumn], Options, SchemaRegistry | None], EnvelopeReader]
+
 _READERS: dict[str, tuple[MakeReader, set[str]]] = {
     "json": (lambda columns, options, registry: JsonReader(columns), set()),
     "text": (lambda columns, options, registry: TextReader(columns), set()),
     "csv": (lambda columns, options, registry: CsvReader(columns, options), csv_reader.OPTIONS),
     "avro": (AvroReader, avro_reader.OPTIONS),
+    "protobuf": (ProtobufReader, protobuf_reader.OPTIONS),
+}
+_ENVELOPES: dict[str, tuple[MakeEnvelopes, set[str]]] = {
+    "debezium-json": (
+        lambda columns, options, registry: DebeziumJson(columns, options),
+        debezium_json.OPTIONS,
+    ),
+    "debezium-avro": (DebeziumAvro, debezium_avro.OPTIONS),
 }
 
 
@@ -40,10 +60,15 @@ def open_format(
     registry: one that is open already, instead of that of the options. SourceError
     format.unknown, format.option, format.column and what the format itself refuses.
     """
-    in_value = [column for column in columns if column.origin == VALUE]
-    in_key = [column for column in columns if column.origin == KEY]
     if registry is None and options.get("registry") is not None:
         registry = SchemaRegistry(options["registry"])
+    name = str(options.get("format", ""))
+    if name in _ENVELOPES:
+        make, known = _ENVELOPES[name]
+        _refuse_unknown(name, options, known | {"registry", "key"})
+        return DebeziumFormat(columns, make(columns, options, registry))
+    in_value = [column for column in columns if column.origin == VALUE]
+    in_key = [column for column in columns if column.origin == KEY]
     rest = {name: value for name, value in options.items() if name not in ("key", "registry")}
     value_reader = open_reader(rest, in_value, registry)
     key_options = options.get("key")
@@ -66,9 +91,14 @@ def open_reader(
         raise SourceError(
             "format.unknown",
             f'there is no record format "{name}"',
-            hint=f"one of {', '.join(sorted(_READERS))}",
+            hint=f"one of {', '.join(sorted({**_READERS, **_ENVELOPES}))}",
         )
     make, known = _READERS[name]
+    _refuse_unknown(name, options, known)
+    return make(columns, options, registry)
+
+
+def _refuse_unknown(name: str, options: Options, known: set[str]) -> None:
     unknown = sorted(set(options) - known - {"format"})
     if unknown:
         raise SourceError(
@@ -76,4 +106,3 @@ def open_reader(
             f'format "{name}" has no option "{unknown[0]}"',
             hint=f"known: {', '.join(sorted(known)) or 'none'}",
         )
-    return make(columns, options, registry)

@@ -35,6 +35,7 @@ class Decoded:
     unchanged: column -> bool[rows], True where the record says that the value is as it was (a
     large value that Debezium leaves out); there the column is NULL, and the row before the
     record, by its key, has the value. None where nothing was left out.
+    truncations: numbers of the records that remove all rows that come before them.
     """
 
     columns: list[Column]
@@ -42,6 +43,7 @@ class Decoded:
     bad: list[BadRecord] = field(default_factory=list)
     removes: np.ndarray | None = None
     unchanged: dict[int, np.ndarray] | None = None
+    truncations: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.records)

@@ -1,0 +1,167 @@
+"""Debezium's envelopes of PostgreSQL and MySQL, in JSON or Avro, to rows and removals.
+
+c, r and u are the row after, d removes the row before, t removes all; tombstones, messages and
+heartbeats say nothing. A value that the database did not send again (unchanged, large) is told as
+unchanged, never taken for a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from connectors.formats.declared import KEY, DeclaredColumn
+from connectors.formats.fields import Fault, Fields, malformed, null_value
+from connectors.formats.record_format import BadRecord, Decoded
+from dataflow.delta import Column
+from dataflow.errors import SourceError
+
+PLACEHOLDER = "__debezium_unavailable_value"
+_ROWS, _REMOVES, _TRUNCATES, _SAYS_NOTHING = ("c", "r", "u"), "d", "t", ("m", "")
+
+
+@dataclass
+class DebeziumDecoded(Decoded):
+    """With what a source needs to drop repeated events and to keep transactions whole.
+
+    orders: int64[rows, 4], as debezium_order.LastSeen takes them. transactions: the id of each
+    row's transaction and its place in it, None where the connector adds no metadata.
+    """
+
+    orders: np.ndarray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
+    transactions: list[tuple[str, int] | None] = field(default_factory=list)
+
+
+@dataclass
+class Envelopes:
+    """Of n records: op ("" says nothing), order, transaction, and the bad ones among them."""
+
+    ops: list[str]
+    orders: np.ndarray
+    transactions: list[tuple[str, int] | None]
+    fields: Fields
+
+
+class EnvelopeReader(Protocol):
+    """Takes the envelopes of one encoding apart."""
+
+    def read_envelopes(self, records: Sequence[bytes]) -> Envelopes:
+        """What the records are; their rows are kept for read_rows."""
+        ...
+
+    def read_rows(self, numbers: Sequence[int], removes: np.ndarray, fields: Fields) -> Rows:
+        """The row after, or before where it is removed, of the records with these numbers;
+        faults go to `fields` by the record's number."""
+        ...
+
+
+@dataclass
+class Rows:
+    """columns, one row each; unchanged: column -> bool[rows]."""
+
+    columns: list[Column]
+    unchanged: dict[int, np.ndarray]
+
+
+class DebeziumFormat:
+    """A RecordFormat over the envelopes that a reader takes apart."""
+
+    def __init__(self, columns: Sequence[DeclaredColumn], reader: EnvelopeReader) -> None:
+        for column in columns:
+            if column.origin == KEY:
+                raise SourceError(
+                    "format.column",
+                    f'column "{column.field.name}" stands in the key of an envelope',
+                    hint="declare it in the value: envelopes hold the whole row, keys included",
+                )
+        self._columns = columns
+        self._reader = reader
+
+    def decode(
+        self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None
+    ) -> DebeziumDecoded:
+        """As RecordFormat says; keys are not needed."""
+        places = [number for number, value in enumerate(values) if value is not None]
+        found = self._reader.read_envelopes([value for value in values if value is not None])
+        fields = found.fields
+        wanted: list[int] = []
+        truncations: list[int] = []
+        for number, op in enumerate(found.ops):
+            if number in fields.bad or op in _SAYS_NOTHING:
+                continue
+            if op in _ROWS or op == _REMOVES:
+                wanted.append(number)
+            elif op == _TRUNCATES:
+                truncations.append(places[number])
+            else:
+                fields.refuse(number, malformed(f"an envelope with the unknown op {op!r}"))
+        removes = np.array([found.ops[number] == _REMOVES for number in wanted], np.bool_)
+        rows = self._reader.read_rows(wanted, removes, fields)
+        self._refuse_nulls(rows, wanted, removes, fields)
+        good = [row for row, number in enumerate(wanted) if number not in fields.bad]
+        index = np.array(good, np.int64)
+        numbers = [wanted[row] for row in good]
+        bad = [_told(places[number], fields.bad[number]) for number in sorted(fields.bad)]
+        return DebeziumDecoded(
+            [column.take(index) for column in rows.columns],
+            np.array([places[number] for number in numbers], np.int64),
+            bad,
+            removes[index],
+            {at: mask[index] for at, mask in rows.unchanged.items()} or None,
+            truncations,
+            orders=found.orders[numbers],
+            transactions=[found.transactions[number] for number in numbers],
+        )
+
+    def _refuse_nulls(
+        self, rows: Rows, wanted: Sequence[int], removes: np.ndarray, fields: Fields
+    ) -> None:
+        for at, (declared, column) in enumerate(zip(self._columns, rows.columns, strict=True)):
+            if declared.field.is_nullable or column.valid is None:
+                continue
+            nulls = ~column.valid & ~removes & ~rows.unchanged.get(at, np.zeros_like(removes))
+            for row in np.flatnonzero(nulls).tolist():
+                fields.refuse(wanted[row], null_value(declared))
+
+
+def _told(number: int, fault: Fault) -> BadRecord:
+    return BadRecord(number, *fault)
+
+
+def order_of(source: Mapping[str, Any], place: int) -> tuple[int, int, int, int]:
+    """The order of an event by its `source` block; UNKNOWN in front where it has none.
+
+    place: its place in its transaction, -1 where that is not told.
+
+    >>> order_of({"sequence": '["100","120"]', "lsn": 120}, 2)
+    (100, 120, 2, 0)
+    >>> order_of({"file": "mysql-bin.000012", "pos": 154, "row": 1}, -1)
+    (12, 154, 1, 0)
+    """
+    try:
+        if source.get("lsn") is not None:
+            parts = [
+                part for part in str(source.get("sequence") or "").split('"') if part.isdigit()
+            ]
+            commit = int(parts[0]) if len(parts) == 2 else 0
+            return commit, int(source["lsn"]), place, 0
+        if source.get("file"):
+            number = str(source["file"]).rpartition(".")[2]
+            return int(number), int(source["pos"]), int(source.get("row") or 0), 0
+    except (ValueError, KeyError, TypeError):
+        return -1, 0, 0, 0
+    return -1, 0, 0, 0
+
+
+def transaction_of(told: Any) -> tuple[str, int] | None:
+    """(id, place) of an envelope's `transaction` block; None where there is none.
+
+    >>> transaction_of({"id": "571:53195832", "total_order": 1, "data_collection_order": 1})
+    ('571:53195832', 1)
+    """
+    if not isinstance(told, dict) or not isinstance(told.get("total_order"), int):
+        return None
+    return str(told.get("id")), told["total_order"]

@@ -1,0 +1,58 @@
+"""Records of one batch that were written by different schemas, put together into columns.
+
+Each schema's records are converted for themselves; a column that a schema does not have is NULL
+in its records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from connectors.formats.declared import DeclaredColumn
+from connectors.formats.fields import Fields, shown
+from connectors.formats.leaves import Leaf, column_of_values
+from dataflow.delta import Column
+
+
+def read_part(
+    column: DeclaredColumn,
+    leaf: Leaf | None,
+    rows: Sequence[int],
+    found: Sequence[Any],
+    fields: Fields,
+) -> Column:
+    """The values found at the column's path, of the records `rows`; no leaf, no such path."""
+    if leaf is None:
+        return Column.nulls(column.field.type.physical, len(found))
+    answer, faults = column_of_values(column, leaf, found)
+    told = {
+        rows[row]: f"{reason}: {shown(str(found[row]).encode())}" for row, reason in faults.items()
+    }
+    fields.refuse_values(column.field.name, told)
+    return answer
+
+
+def values_at(values: Sequence[Any], path: Sequence[str]) -> list[Any]:
+    """What stands below the keys of the path in each value, None where one is missing."""
+    found = list(values)
+    for key in path:
+        found = [one.get(key) if isinstance(one, dict) else None for one in found]
+    return found
+
+
+def scattered(
+    column: DeclaredColumn, pieces: Sequence[Column], places: Sequence[np.ndarray], n: int
+) -> Column:
+    """A column of n rows from pieces that lie at some of them; NULL elsewhere."""
+    if len(pieces) == 1 and len(places[0]) == n:
+        return pieces[0]
+    gap = Column.nulls(column.field.type.physical, 1)
+    index = np.zeros(n, np.int64)
+    at = 1
+    for place in places:
+        index[place] = np.arange(at, at + len(place))
+        at += len(place)
+    return Column.concat([gap, *pieces]).take(index)
