@@ -16,6 +16,7 @@ from dataflow.types import SqlType
 from dataflow.values import to_text
 
 ERROR_KINDS = KIND_BYTES * 4
+_NONE = Delta.empty(ERROR_KINDS)
 _QUOTED = frozenset('(),"\\ \t\n\r\v\f')
 
 
@@ -43,6 +44,8 @@ class ErrorRows:
 
     def take(self) -> Delta:
         """What changed since the last call, consolidated; it is forgotten here."""
+        if not self._rows:
+            return _NONE
         out = Delta.of(ERROR_KINDS, self._rows, self._weights).consolidate()
         self._rows, self._weights = [], []
         return out

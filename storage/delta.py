@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from pickle import PickleBuffer
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ KIND_BYTES = "s"
 _NO_MASK = np.empty(0, np.bool_)
 _DTYPES = {KIND_INT: np.int64, KIND_FLOAT: np.float64, KIND_BOOL: np.bool_}
 _KINDS = {"i": KIND_INT, "f": KIND_FLOAT, "b": KIND_BOOL}
+_BUFFER_PROTOCOL = 5
 _SEED_FIRST = 0x7469_6465
 _SEED_SECOND = 0x6D61_726B
 SEEDS = (_SEED_FIRST, _SEED_SECOND)
@@ -215,6 +217,13 @@ class Delta:
     def __len__(self) -> int:
         return len(self.weights)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As its bare buffers: epochs are stored with their deltas, and arrays take much longer."""
+        if protocol < _BUFFER_PROTOCOL:
+            return super().__reduce_ex__(protocol)
+        columns = [(c.kind, _bare(c.values), _bare(c.valid), _bare(c.data)) for c in self.columns]
+        return _restored, (columns, _bare(self.weights))
+
     @property
     def kinds(self) -> str:
         """The physical kinds of the columns, one letter each."""
@@ -300,3 +309,17 @@ def _encode(item: Any) -> bytes:
     if item is None:
         return b""
     return item.encode() if isinstance(item, str) else bytes(item)
+
+
+def _bare(array: np.ndarray | None) -> PickleBuffer | None:
+    return None if array is None else PickleBuffer(np.ascontiguousarray(array))
+
+
+def _restored(columns: Sequence[tuple[str, Any, Any, Any]], weights: Any) -> Delta:
+    """The delta of pickled buffers, which it keeps."""
+    out = []
+    for kind, values, valid, data in columns:
+        mask = None if valid is None else np.frombuffer(valid, np.bool_)
+        heap = None if data is None else np.frombuffer(data, np.uint8)
+        out.append(Column(np.frombuffer(values, _DTYPES.get(kind, np.int64)), mask, heap))
+    return Delta(out, np.frombuffer(weights, np.int64))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
+import pytest
 
 from storage.delta import Column, Delta, row_hashes
 
@@ -24,3 +27,23 @@ def test_a_null_keeps_its_place_among_the_columns() -> None:
     ]
     for hashes in row_hashes(columns, 3):
         assert len(set(hashes.tolist())) == 3
+
+
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_deltas_are_pickled_whole(protocol: int) -> None:
+    """Their buffers too: writable ones stay so, or loops would be compiled for others."""
+    rows = [
+        (1, 2.5, True, "x"),
+        (None, None, None, None),
+        (-3, -0.0, False, ""),
+        (4, 1e9, True, "é"),
+    ]
+    whole = Delta.of("ifbs", rows, [1, -1, 2, 3])
+    strided = Delta(whole.columns, np.arange(8)[::2])
+    for delta in (whole, whole.slice(1, 3), strided, Delta.empty("ifbs"), Delta.of("", [()])):
+        found = pickle.loads(pickle.dumps(delta, protocol=protocol))
+        assert found.rows() == delta.rows()
+        assert found.kinds == delta.kinds
+        for column, original in zip(found.columns, delta.columns, strict=True):
+            assert column.values.dtype == original.values.dtype
+            assert column.values.flags.writeable == original.values.flags.writeable
