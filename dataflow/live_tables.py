@@ -72,10 +72,10 @@ class TableScan:
         fields = (plan.relation.fields[c] for c in plan.columns)
         return TableScan([names.index(f.name) for f in fields], len(names))
 
-    def read(self, delta: Delta) -> Delta:
-        """The rows of a consolidated delta as the scan sees them."""
+    def read(self, delta: Delta, *, is_loose: bool) -> Delta:
+        """The rows of a consolidated delta as the scan sees them; is_loose: not added up."""
         rows = delta.project(self._positions)
-        return rows.consolidate() if self._is_narrower else rows
+        return rows.consolidate() if self._is_narrower and not is_loose else rows
 
 
 class LiveTables:

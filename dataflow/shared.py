@@ -19,7 +19,9 @@ from dataflow.delta import Delta
 from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator, RowErrors
 from dataflow.live_tables import LiveTables, TableScan
+from dataflow.loose import is_loose
 from dataflow.operators.base import Operator, kinds_of
+from dataflow.operators.project import ProjectOperator
 from dataflow.schema import VIEW_SOURCE, RelationName
 from dataflow.sql.likeness import likenesses, repeatable
 from dataflow.sql.lower import Node, make_operator
@@ -44,8 +46,8 @@ class Home:
 class LiveNode:
     """One node of the live dataflow, and the error rows' way to all views that read it.
 
-    home: None for a scan. names: for each view what the node is called there. rows_in and
-    rows_out count the rows of its deltas.
+    home: None for a scan. names: for each view what the node is called there. is_loose: see
+    `dataflow.loose`. rows_in and rows_out count the rows of its deltas.
     """
 
     def __init__(self, number: int, plan: Plan, home: Home | None) -> None:
@@ -58,6 +60,7 @@ class LiveNode:
         self.empty = Delta.empty(kinds_of(plan.fields))
         self.operator: Operator | None = None
         self.scan: TableScan | None = None
+        self.is_loose = False
         self.names: dict[RelationName, list[str]] = {}
         self.errors: dict[RelationName, ErrorRows] = {}
         self.rows_in = self.rows_out = 0
@@ -152,7 +155,17 @@ class SharedDataflow:
             live.errors[view] = errors
             own.append(live)
         self.views[view] = LiveView(own, errors)
+        self._loosen()
         return twice
+
+    def _loosen(self) -> None:
+        """Find the nodes whose rows need not be added up, those that read others first."""
+        outputs = {view.root.number for view in self.views.values()}
+        for number, node in sorted(self._nodes.items(), reverse=True):
+            readers = [(reader.operator, reader.is_loose) for reader in node.readers]
+            node.is_loose = number not in outputs and is_loose(node.operator, readers)
+            if isinstance(node.operator, ProjectOperator):
+                node.operator.is_loose = node.is_loose
 
     def _make(self, node: Node, home: Home | None, inputs: Sequence[LiveNode]) -> LiveNode:
         live = LiveNode(self._next, node.plan, home)
@@ -187,6 +200,7 @@ class SharedDataflow:
             if not node.names:
                 self._forget(node)
                 unread += [node.home.prefix] if node.home else []
+        self._loosen()
         return unread + self.tables.settle()
 
     def _forget(self, node: LiveNode) -> None:
@@ -219,7 +233,7 @@ class SharedDataflow:
             for number, scan in table.scans.items():
                 node = self._nodes[number]
                 node.rows_in += len(delta)
-                self._pass_on(node, scan.read(delta), deltas, queue)
+                self._pass_on(node, scan.read(delta, is_loose=node.is_loose), deltas, queue)
         while queue:
             node = self._nodes[queue.pop()]
             out = self._step(node, deltas)
@@ -239,7 +253,7 @@ class SharedDataflow:
         node.rows_in += sum(map(len, inputs))
         if node.operator is None:
             assert node.scan is not None
-            return node.scan.read(inputs[0])
+            return node.scan.read(inputs[0], is_loose=node.is_loose)
         try:
             return node.operator.step(*inputs)
         except ViewError as error:

@@ -90,6 +90,12 @@ class AggregateOperator:
         if calls:
             self._recomputed = Recomputed(context, self._types, calls, self._input_types)
 
+    @property
+    def is_additive(self) -> bool:
+        """Whether all that is kept are sums over rows, so that rows may come several times."""
+        kept = (self._distinct, self._sparse, self._extremes, self._percentiles, self._recomputed)
+        return not any(kept)
+
     def step(self, delta: Delta) -> Delta:
         """The change of the groups' rows: key columns, then one column for each call."""
         n = len(delta)

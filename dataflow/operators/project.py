@@ -1,6 +1,6 @@
 """Project: one expression for each output column.
 
-Invariant: what comes out is consolidated even where two rows become one.
+Invariant: what comes out is consolidated even where two rows become one, unless it may be loose.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataflow.expressions.evaluator import RowErrors
 from dataflow.expressions.ir import ColumnRef
 from dataflow.operators.base import Context, kinds_of, types_of
 from dataflow.sql.plan import Project
+from dataflow.sql.rules.trees import in_postgres
 
 
 class ProjectOperator:
@@ -21,6 +22,9 @@ class ProjectOperator:
     State: none.
     Cost: O(rows of the delta); columns that are only passed on are not touched.
     NULL: as each expression says.
+
+    is_loose: rows that become one may be given out as they are. adds_up: rows may come several
+    times, it adds them up unless it is loose.
     """
 
     def __init__(self, plan: Project, context: Context) -> None:
@@ -33,6 +37,8 @@ class ProjectOperator:
         ]
         kept = {e.index for e in plan.expressions if isinstance(e, ColumnRef)}
         self._is_injective = len(kept) == len(plan.input.fields)
+        self.is_loose = False
+        self.adds_up = not self._is_injective and not any(map(in_postgres, plan.expressions))
 
     def step(self, delta: Delta) -> Delta:
         """The delta's rows, mapped; rows of which any expression fails are left out."""
@@ -53,4 +59,4 @@ class ProjectOperator:
         if failed:
             self._context.collect(self._types, delta, failed)
             out = out.take(np.flatnonzero(~failed.mask(n)))
-        return out if self._is_injective else out.consolidate()
+        return out if self._is_injective or self.is_loose else out.consolidate()
