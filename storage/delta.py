@@ -312,7 +312,7 @@ def _encode(item: Any) -> bytes:
 
 
 def _bare(array: np.ndarray | None) -> PickleBuffer | None:
-    return None if array is None else PickleBuffer(np.ascontiguousarray(array))
+    return None if array is None else PickleBuffer(np.ascontiguousarray(array).data)
 
 
 def _restored(columns: Sequence[tuple[str, Any, Any, Any]], weights: Any) -> Delta:
