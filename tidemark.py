@@ -10,6 +10,7 @@ answers what the service said or raises TidemarkError; nothing is tried again be
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -22,6 +23,8 @@ __all__ = ["DEFAULT_URL", "Client", "TemporaryError", "TidemarkError", "connect"
 DEFAULT_URL = "http://127.0.0.1:8000"
 # What a call may take beyond the wait that it asks the service for.
 _MARGIN_S = 30.0
+# Declaring a source reaches it, which may take its time-outs.
+_SOURCE_S = 60.0
 
 
 def connect(url: str = DEFAULT_URL) -> Client:
@@ -92,6 +95,49 @@ class Client:
     def validate(self, query: str) -> dict:
         """What a query would become, with its warnings; nothing is created."""
         return self._call("POST", "/views/validate", {"query": query})
+
+    # --- sources beside the database -----------------------------------------------------------
+
+    def create_source(self, name: str, type: str, options: dict[str, Any]) -> dict:
+        """Declare a source ("kafka" or "files"); its relations are `name.relation` in queries."""
+        body = {"name": name, "type": type, "options": options}
+        return self._call("POST", "/sources", body, wait_s=_SOURCE_S)
+
+    def discover_source(self, type: str, options: dict[str, Any]) -> dict:
+        """The options with columns proposed from samples, to be looked at; nothing is created."""
+        body = {"type": type, "options": options}
+        return self._call("POST", "/sources/discover", body, wait_s=_SOURCE_S)["options"]
+
+    def sources(self) -> list[dict]:
+        """All sources beside the database, by name."""
+        return self._call("GET", "/sources")["sources"]
+
+    def source(self, name: str) -> dict:
+        """One source as it stands: relations, status, positions, lag, dead letters."""
+        return self._call("GET", f"/sources/{quote(name, safe='')}")
+
+    def change_source(self, name: str, options: dict[str, Any]) -> dict:
+        """Give a source other options; relations that views read must stay what they are."""
+        path = f"/sources/{quote(name, safe='')}"
+        return self._call("PUT", path, {"options": options}, wait_s=_SOURCE_S)
+
+    def drop_source(self, name: str) -> None:
+        """Forget a source that no view reads."""
+        self._send("DELETE", f"/sources/{quote(name, safe='')}", None, None, 0)
+
+    def dead_letters(
+        self, source: str = "", relation: str = "", *, limit: int = 100, after: str = ""
+    ) -> list[dict]:
+        """Records that are not rows of their relation, by place; `after`: the last one before."""
+        asked = {"source": source, "relation": relation, "limit": limit, "after": after}
+        return self._call("GET", "/dead-letters", None, asked)["dead_letters"]
+
+    def choose_dead_letters(
+        self, desired: str, source: str, relation: str = "", places: Sequence[str] = ()
+    ) -> int:
+        """Ask for records to be tried again ("retry") or given up ("drop"); how many there are."""
+        body = {"source": source, "relation": relation, "places": list(places)}
+        return self._call("POST", f"/dead-letters/{desired}", body)["count"]
 
     def _call(
         self,

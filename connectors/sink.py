@@ -57,10 +57,13 @@ def _unpacked(packed: bytes) -> SinkTable:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a sink is: the newest epoch and each source's position in it."""
+    """How far a sink is: the newest epoch and each source's position in it.
+
+    The database's is a number, that of another source the places of its relations.
+    """
 
     epoch: int
-    positions: Mapping[str, int]
+    positions: Mapping[str, Any]
 
 
 @dataclass
@@ -97,8 +100,10 @@ class SinkEpoch:
     Every delta is consolidated. errors: rows of (view, operator, sqlstate, message, source row).
     swaps: staged tables that become visible first, in the same transaction; deltas may then
     change them (what happened since their snapshot). refusals: views that the sink cannot take,
-    told in its catalog in the same transaction. later: more deltas and errors, on disk, without
-    those of the views `left_out`; rows and keys in them are not among the others.
+    told in its catalog in the same transaction. rejected: records of sources that are not rows
+    (connectors/feed_source.py), new ones and, at weight -1, settled ones. later: more deltas and
+    errors, on disk, without those of the views `left_out`; rows and keys in them are not among the
+    others.
     """
 
     progress: Progress
@@ -109,6 +114,7 @@ class SinkEpoch:
     refusals: tuple[tuple[SinkTable, TidemarkError], ...] = ()
     later: LaterParts | None = None
     left_out: frozenset[RelationName] = frozenset()
+    rejected: Delta | None = None
 
     def parts(self) -> Iterator[SinkPart]:
         """All deltas and error rows, a bounded part at a time."""
@@ -128,7 +134,7 @@ class SinkEpoch:
     def nbytes(self) -> int:
         """About what the deltas in memory take."""
         held = sum(delta.nbytes() for _, delta in self.deltas)
-        return held + (0 if self.errors is None else self.errors.nbytes())
+        return held + sum(d.nbytes() for d in (self.errors, self.rejected) if d is not None)
 
     def without(self, views: Collection[RelationName]) -> SinkEpoch:
         """The same epoch with nothing of these views in it."""

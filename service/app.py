@@ -16,8 +16,9 @@ from service.catalog import Catalog
 from service.log import log
 from service.models import ProblemModel
 from service.parts import Parts
-from service.routes import system, views
+from service.routes import sources, system, views
 from service.settings import Settings
+from service.source_catalog import SourceCatalog
 
 _STATUS = {
     "view.not_found": 404,
@@ -26,6 +27,9 @@ _STATUS = {
     "view.bad_name": 400,
     "view.wait_timeout": 504,
     "sink.name_taken": 409,
+    "source.not_found": 404,
+    "source.name_taken": 409,
+    "source.in_use": 409,
     "position.bad": 400,
 }
 
@@ -39,7 +43,9 @@ def create_app(settings: Settings) -> FastAPI:
         responses={"default": {"model": ProblemModel, "description": "a problem"}},
     )
     app.state.catalog = Catalog(settings, Parts(settings))
+    app.state.sources = SourceCatalog(settings, Parts(settings))
     app.include_router(views.router)
+    app.include_router(sources.router)
     app.include_router(system.router)
     app.add_exception_handler(TidemarkError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)

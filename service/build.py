@@ -10,14 +10,16 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from operator import sub
 from pathlib import Path
 
+from connectors.feed_source import FeedSource, Places
 from connectors.kept_parts import OnProgress, Progress
 from connectors.sink import Sink
-from connectors.source import Snapshot, SourceBatch
+from connectors.source import MAIN_SOURCE, Snapshot, SnapshotPart, SourceBatch
 from connectors.spark.result import BackfillResult
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError, ViewError
@@ -36,9 +38,19 @@ CATCH_UP_S = 0.05
 
 
 @dataclass(frozen=True)
+class SideRead:
+    """A source beside the database, and where the snapshot of its relations lies."""
+
+    source: FeedSource
+    places: Places
+    notes: Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
 class BuildParts:
     """What a build works with. run takes the chosen road, "local" or "spark"; epoch_bytes: what
-    the view's changes since its snapshot may take in memory."""
+    the view's changes since its snapshot may take in memory. feeds: the other sources that it
+    reads; reads_database: whether it reads the database, or stands where that does."""
 
     open_snapshot: Callable[[list[Relation]], Snapshot]
     run: Callable[[BackfillJob, OnProgress], BackfillResult]
@@ -47,6 +59,8 @@ class BuildParts:
     road: str
     parts: int
     epoch_bytes: int
+    feeds: Mapping[str, SideRead] = field(default_factory=dict)
+    reads_database: bool = True
 
 
 @dataclass
@@ -143,6 +157,8 @@ class ViewBuild:
 
         Until then they must come one in a batch: the spool leaves out whole batches.
         """
+        if not self._parts.reads_database:
+            return False
         return self.position == 0 or self.position > position
 
     def feed(self, batch: SourceBatch) -> None:
@@ -164,7 +180,7 @@ class ViewBuild:
             batch = self._spool.pop()
             if batch is None:
                 return True
-            if batch.last_commit > self.position:
+            if batch.source != MAIN_SOURCE or batch.last_commit > self.position:
                 try:
                     self._replay(self._view, batch)
                 except ViewError as error:
@@ -225,13 +241,8 @@ class ViewBuild:
     def _backfill(self) -> BackfillResult:
         definition, status = self.definition, self.status
         relations = list(definition.relations())
-        snapshot = self._parts.open_snapshot(relations)
-        try:
-            self.position = snapshot.position
-            parts = {
-                r.name: snapshot.parts(r, self.columns[r.name], self._parts.parts)
-                for r in relations
-            }
+        with ExitStack() as open_snapshots:
+            parts = self._snapshot_parts(open_snapshots)
             status.progress = Progress(0, sum(map(len, parts.values())))
             status.phase, status.read_since = "backfill", time.time()
             job = BackfillJob(
@@ -244,8 +255,27 @@ class ViewBuild:
                 self._folder,
             )
             return self._parts.run(job, self._on_progress)
-        finally:
-            snapshot.close()
+
+    def _snapshot_parts(self, held: ExitStack) -> dict[RelationName, Sequence[SnapshotPart]]:
+        """Of each relation; the snapshots that they are of are closed with `held`."""
+        by_source: dict[str, list[Relation]] = {}
+        for relation in self.definition.relations():
+            by_source.setdefault(relation.name.source, []).append(relation)
+        parts: dict[RelationName, Sequence[SnapshotPart]] = {}
+        if self._parts.reads_database:
+            relations = by_source.pop(MAIN_SOURCE, [])
+            snapshot = self._parts.open_snapshot(relations)
+            held.callback(snapshot.close)
+            self.position = snapshot.position
+            for r in relations:
+                parts[r.name] = snapshot.parts(r, self.columns[r.name], self._parts.parts)
+        for source, relations in by_source.items():
+            read = self._parts.feeds[source]
+            snapshot = read.source.open_snapshot(relations, read.places, read.notes)
+            held.callback(snapshot.close)
+            for r in relations:
+                parts[r.name] = snapshot.parts(r, self.columns[r.name], self._parts.parts)
+        return parts
 
     def _on_progress(self, progress: Progress) -> None:
         self.status.progress = progress

@@ -7,6 +7,7 @@ what is refused leaves nothing behind.
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from typing import Any
@@ -39,6 +40,7 @@ from service.settings import DEFAULT_GROUP, Settings
 from service.shared_parts import shared_with_others, shown
 
 STALE_S = 10.0
+MAX_POSITION = 2**64 - 1
 
 
 class Catalog:
@@ -59,12 +61,19 @@ class Catalog:
         self._control.ensure()
         rows = self._control.list_views()
         definition = plan_definition(
-            uuid.uuid4().hex, (schema, name), body.query, self._parts, rows
+            uuid.uuid4().hex,
+            (schema, name),
+            body.query,
+            self._parts,
+            rows,
+            sources=self._control.list_sources(),
         )
         self._require_parents(definition, rows, body.options.group)
         self._sink.check(definition.table)
         group = body.options.group
-        if not any(group_of(r) == group for r in rows):
+        relations = definition.relations()
+        needs_slot = not relations or any(r.name.source == SOURCE for r in relations)
+        if needs_slot and not any(group_of(r) == group for r in rows):
             Parts(self._settings.for_group(group)).source.check()
         plan = definition.plan
         self._control.insert_view(
@@ -87,7 +96,8 @@ class Catalog:
         """What would be created."""
         self._control.ensure()
         rows = self._control.list_views()
-        definition = plan_definition("", ("", ""), query, self._parts, rows)
+        sources = self._control.list_sources()
+        definition = plan_definition("", ("", ""), query, self._parts, rows, sources=sources)
         plan = definition.plan
         return Validation(
             kind=_kind(plan),
@@ -185,7 +195,10 @@ class Catalog:
         if row.status != "live":
             return None
         progress = self._progress(group_of(row))
-        return None if progress is None else progress.positions.get(SOURCE)
+        if progress is None:
+            return None
+        # Nothing of the database is read: all of it is visible.
+        return progress.positions.get(SOURCE, MAX_POSITION)
 
     def nudge_source(self) -> None:
         """Commit a WAL message, so that an idle source's position moves on at once."""
@@ -246,10 +259,13 @@ class Catalog:
         group = group_of(row)
         figures = self._figures(group) or {}
         status, error = row.status, _error_of(row)
-        position = None
+        position, positions = None, {}
         if status == "live":
             progress = self._progress(group)
-            position = None if progress is None else progress.positions.get(SOURCE)
+            read = {source for source, _ in (row.plan or {}).get("reads", [])} | {SOURCE}
+            if progress is not None:
+                positions = {s: p for s, p in progress.positions.items() if s in read}
+            position = positions.get(SOURCE)
             if figures.get("refused"):
                 status, error = "failed", ProblemModel(**figures["refused"])
         lag = None
@@ -269,7 +285,7 @@ class Catalog:
             group=group,
             warnings=list(row.warnings),
             rows=self._sink.row_count(table) if row.status == "live" else None,
-            positions={} if position is None else {SOURCE: format_lsn(position)},
+            positions={s: _shown(p) for s, p in positions.items()},
             lag_bytes=lag,
             backfill=None if row.progress is None else dict(row.progress),
             plan=(row.plan or {}).get("text", ""),
@@ -314,6 +330,7 @@ def _plan_facts(definition: ViewDefinition) -> dict[str, Any]:
         "text": explain_text(plan),
         "tree": explain_tree(plan),
         "in_postgres": list(plan.evaluates),
+        "reads": [[r.name.source, r.name.name] for r in definition.relations()],
         "parents": [[p.schema, p.name] for p in definition.parents()],
     }
 
@@ -324,6 +341,10 @@ def _error_of(row: ViewRow) -> ProblemModel | None:
     return ProblemModel(
         title=row.detail or row.code, status=422, code=row.code, hint=row.hint or ""
     )
+
+
+def _shown(position: Any) -> str:
+    return format_lsn(position) if isinstance(position, int) else json.dumps(position)
 
 
 def _path_name(schema: str, name: str) -> str:

@@ -9,24 +9,21 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 import tidemark
 from dataflow.errors import TidemarkError
+from service.cli_output import Url, client_of, console, print_problem
+from service.cli_sources import dead_letters, sources
 from service.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
-console = Console()
-complain = Console(stderr=True)
-
-Url = Annotated[str, typer.Option(envvar="TIDEMARK_URL", help="where the service listens")]
+app.add_typer(sources, name="sources")
+app.add_typer(dead_letters, name="dead-letters")
 DEFAULT_URL = tidemark.DEFAULT_URL
 
 
@@ -62,7 +59,7 @@ def serve(
     configure(settings.log_level, "supervisor")
     problems = check_service(settings)
     for problem in problems:
-        _print_problem(problem.code, str(problem.what), problem.detail, problem.hint)
+        print_problem(problem.code, str(problem.what), problem.detail, problem.hint)
     if problems:
         raise typer.Exit(1)
     try:
@@ -82,7 +79,7 @@ def create(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Create a view and wait until it is live."""
-    with _service(url) as client:
+    with client_of(url) as client:
         options = {"backfill": backfill, "group": group}
         _print_view(client.create(name, _text_of(query), wait_s=wait_s, **options))
 
@@ -91,7 +88,7 @@ def create(
 def list_views(url: Url = DEFAULT_URL) -> None:
     """All views with status, rows and lag."""
     table = Table("view", "group", "status", "kind", "rows", "lag bytes", "errors", box=None)
-    with _service(url) as client:
+    with client_of(url) as client:
         views = client.views()
     for view in views:
         table.add_row(
@@ -109,14 +106,14 @@ def list_views(url: Url = DEFAULT_URL) -> None:
 @app.command()
 def show(name: str, url: Url = DEFAULT_URL) -> None:
     """One view: status, columns, position, plan."""
-    with _service(url) as client:
+    with client_of(url) as client:
         _print_view(client.view(name))
 
 
 @app.command()
 def drop(name: str, url: Url = DEFAULT_URL) -> None:
     """Drop a view with its table and its state."""
-    with _service(url) as client:
+    with client_of(url) as client:
         is_gone = client.drop(name)
     console.print(f"dropped {name}" if is_gone else f"{name} is being dropped")
 
@@ -124,7 +121,7 @@ def drop(name: str, url: Url = DEFAULT_URL) -> None:
 @app.command()
 def validate(query: str, url: Url = DEFAULT_URL) -> None:
     """Analyze a query; create nothing."""
-    with _service(url) as client:
+    with client_of(url) as client:
         console.print_json(json.dumps(client.validate(_text_of(query))))
 
 
@@ -136,7 +133,7 @@ def wait(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Wait until every commit up to a WAL position is visible in the sink."""
-    with _service(url) as client:
+    with client_of(url) as client:
         console.print_json(json.dumps(client.wait(name, position, timeout_s)))
 
 
@@ -173,26 +170,13 @@ def doctor(
         else:
             failed += 1
             console.print(f"[red]problem[/] {name}")
-            _print_problem(problem.code, problem.what, problem.detail, problem.hint)
+            print_problem(problem.code, problem.what, problem.detail, problem.hint)
     raise typer.Exit(1 if failed else 0)
 
 
 def main() -> None:
     """The console script."""
     app()
-
-
-@contextmanager
-def _service(url: str) -> Iterator[tidemark.Client]:
-    """A client; an error of its calls is printed and ends the command with exit code 1."""
-    try:
-        with tidemark.connect(url) as client:
-            yield client
-    except TidemarkError as error:
-        place = error.position
-        where = f" (line {place.line}, column {place.column})" if place else ""
-        _print_problem(error.code, error.what + where, error.detail, error.hint)
-        raise typer.Exit(1) from None
 
 
 def _text_of(query: str) -> str:
@@ -210,19 +194,12 @@ def _print_view(view: dict[str, Any]) -> None:
             console.print(f"{fact}: {view[fact]}", highlight=False)
     if view.get("error"):
         problem = view["error"]
-        _print_problem(problem["code"], problem["title"], problem["detail"], problem["hint"])
+        print_problem(problem["code"], problem["title"], problem["detail"], problem["hint"])
     console.print(view["plan"], highlight=False, markup=False)
 
 
-def _print_problem(code: str, what: str, detail: str, hint: str) -> None:
-    complain.print(f"error: {what}  [{code}]", markup=False, highlight=False, soft_wrap=True)
-    for word, text in (("detail", detail), ("hint", hint)):
-        if text:
-            complain.print(f"  {word}: {text}", markup=False, highlight=False, soft_wrap=True)
-
-
 def _fail(code: str, what: str, hint: str) -> Any:
-    _print_problem(code, what, "", hint)
+    print_problem(code, what, "", hint)
     raise typer.Exit(1)
 
 

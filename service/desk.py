@@ -20,6 +20,7 @@ from service.engine import Engine, ViewDefinition
 from service.groups import group_of
 from service.log import log
 from service.planning import plan_definition
+from service.source_desk import SourceDesk
 
 if TYPE_CHECKING:
     from service.parts import Parts
@@ -36,6 +37,7 @@ class Desk:
         self._parts = parts
         self._joined: dict[str, tuple[int, int]] = {}
         self._untold: dict[str, dict[str, Any]] = {}
+        self.sources = SourceDesk(control, parts.settings.sink_key)
         self._rows: list[ViewRow] = []
         self._all_rows: list[ViewRow] = []
         self._failed: set[str] = set()
@@ -59,6 +61,7 @@ class Desk:
         try:
             self._all_rows = self._control.list_views()
             self._rows = self._own(self._all_rows)
+            self.sources.refresh()
             return True
         except TemporaryError as error:
             log.warning("catalog.retry", code=error.code)
@@ -94,7 +97,8 @@ class Desk:
     def define(self, row: ViewRow) -> ViewDefinition:
         """Plan a view again, against the source as it is now."""
         name = (row.schema, row.name)
-        return plan_definition(row.identity, name, row.query, self._parts, self._all_rows)
+        rows, sources = self._all_rows, self.sources.rows
+        return plan_definition(row.identity, name, row.query, self._parts, rows, sources=sources)
 
     def are_parents_live(self, definition: ViewDefinition) -> bool:
         """Whether every view that this one reads is live; refuses when one has failed."""

@@ -8,14 +8,13 @@ clock, no socket, no thread in here: pipeline, tests and benches drive it alike.
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from connectors.sink import Progress, SinkEpoch, SinkTable
+from connectors.sink import SinkEpoch, SinkTable
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.collect import ErrorRows
@@ -33,10 +32,10 @@ from dataflow.sql.plan import ViewPlan, scans_of
 from service.gathered import Gathered, added_up
 from service.outbox import Outbox
 from service.pace import Pace
+from service.positions import Positions
 from service.reads import Read, widened
 from storage.store import Store
 
-_PROGRESS = "progress"
 _VIEWS = "view/"
 EPOCH_BYTES = 64 << 20
 # What a row takes while it is made: hits, columns, and both once more when it is consolidated.
@@ -172,6 +171,7 @@ class _Layout:
 class Engine:
     """Live views in creation order (a view stands after those that it reads).
 
+    source: the name under which the database's position is kept.
     epoch_bytes: what an epoch's output may take in memory, and about what one slice's deltas may.
     """
 
@@ -185,11 +185,7 @@ class Engine:
         self.views: dict[RelationName, ViewDefinition] = {}
         self.dataflow = SharedDataflow(store, evaluator)
         self._refused: list[ViewError] = []
-        stored = store.get(_PROGRESS)
-        self.progress: Progress | None = None
-        if stored is not None:
-            facts = json.loads(stored)
-            self.progress = Progress(facts["epoch"], facts["positions"])
+        self.positions = Positions(store, source)
         self._outbox = Outbox(store)
         self._open_views()
 
@@ -231,13 +227,13 @@ class Engine:
 
     @property
     def position(self) -> int:
-        """The source position that the state stands at; 0 before the first epoch."""
-        return 0 if self.progress is None else self.progress.positions.get(self.source, 0)
+        """The database's position that the state stands at; 0 before the first epoch."""
+        return self.positions.database
 
     @property
     def epoch(self) -> int:
         """The number of the newest epoch; 0 before the first."""
-        return 0 if self.progress is None else self.progress.epoch
+        return self.positions.epoch
 
     def add(self, view: View) -> None:
         """Make a built view live from the next epoch on; part of the open epoch.
@@ -293,8 +289,10 @@ class Engine:
                 self._refused.append(error)
         # What a view gave out before it failed is not shown: its table stays as it was.
         gathered.leave_out(failures)
-        self.progress = Progress(self.epoch + 1, {self.source: batch.position})
-        return self._gathered_epoch(gathered, batch.commit_time_us)
+        self.positions.pass_over(batch, self.epoch + 1)
+        epoch = self._gathered_epoch(gathered, batch.commit_time_us)
+        epoch.rejected = batch.rejected
+        return epoch
 
     def gather(self) -> Gathered:
         """Room to add up what views give out."""
@@ -321,11 +319,11 @@ class Engine:
     def _gathered_epoch(
         self, gathered: Gathered, commit_time_us: int = 0, swaps: tuple[SinkTable, ...] = ()
     ) -> SinkEpoch:
-        assert self.progress is not None
+        assert self.positions.progress is not None
         part = gathered.take()
         later = gathered if gathered.is_spilled else None
         return SinkEpoch(
-            self.progress, part.deltas, part.errors, commit_time_us, swaps, later=later
+            self.positions.progress, part.deltas, part.errors, commit_time_us, swaps, later=later
         )
 
     def shared_parts(self) -> list[SharedPart]:
@@ -337,21 +335,26 @@ class Engine:
         found, self._refused = self._refused, []
         return found
 
-    def advance(self, position: int) -> None:
-        """Move the source position over what has no changes; part of the open epoch."""
-        self.progress = Progress(self.epoch, {self.source: position})
+    def advance(self, batch: SourceBatch) -> None:
+        """Move a source's position over what has no changes; part of the open epoch."""
+        self.positions.pass_over(batch, self.epoch)
 
-    def announce(self, view: View, gathered: Gathered, errors: Delta | None) -> SinkEpoch:
+    def announce(
+        self, view: View, gathered: Gathered, errors: Delta | None, rejected: Delta | None = None
+    ) -> SinkEpoch:
         """The epoch in which a staged view becomes visible, at the position that stands now.
 
-        gathered: what changed in the view since its snapshot; errors: its snapshot's error rows.
+        gathered: what changed in the view since its snapshot; errors, rejected: its snapshot's
+        error rows and records that are not rows.
         """
         table = view.definition.table
         for found in (errors, view.errors.take()):
             if found is not None and len(found):
                 gathered.add(table, named(table, found), is_errors=True)
-        self.progress = Progress(self.epoch + 1, {self.source: self.position})
-        return self._gathered_epoch(gathered, swaps=(table,))
+        self.positions.stand(self.epoch + 1)
+        epoch = self._gathered_epoch(gathered, swaps=(table,))
+        epoch.rejected = rejected
+        return epoch
 
     def commit(self, epoch: SinkEpoch | None, *, written: int, sync: bool = False) -> None:
         """One atomic write: state, progress and outbox; forget the outbox up to epoch `written`."""
@@ -360,20 +363,13 @@ class Engine:
             self._outbox.put(epoch)
             if gathered is not None:
                 gathered.close()
-        if self.progress is not None:
-            facts = {"epoch": self.progress.epoch, "positions": dict(self.progress.positions)}
-            self.store.put(_PROGRESS, json.dumps(facts).encode())
+        self.positions.save()
         self._outbox.forget(written)
         self.store.commit(sync=sync)
 
     def outbox(self, after: int) -> list[SinkEpoch]:
         """The epochs after number `after` that the sink may not have, in order, none missing."""
         return self._outbox.read(after, self.epoch)
-
-    def forget_progress(self) -> None:
-        """Start anew: no position, no epoch; when the last view is gone."""
-        self.progress = None
-        self.store.put(_PROGRESS, None)
 
 
 def named(table: SinkTable, found: Delta) -> Delta:

@@ -6,6 +6,7 @@ from time to time. Errors are passed on; one that names a relation leaves the st
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 
@@ -34,6 +35,7 @@ class Feed:
         self._stream: ReplicationStream | None = None
         self._relations: list[Relation] = []
         self._watched_at = 0.0
+        self._woken = threading.Event()
 
     @property
     def is_open(self) -> bool:
@@ -72,6 +74,18 @@ class Feed:
             if error.relation is not None:
                 self.close()
             raise
+
+    def wake(self) -> None:
+        """End a `poll` or `await_wake` early; from any thread."""
+        self._woken.set()
+        stream = self._stream
+        if stream is not None:
+            stream.wake()
+
+    def await_wake(self, timeout_s: float) -> None:
+        """Sleep where no stream is open."""
+        self._woken.wait(timeout_s)
+        self._woken.clear()
 
     def confirm(self, position: int) -> None:
         """The source may forget what lies before."""

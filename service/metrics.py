@@ -43,6 +43,7 @@ class PipelineMetrics:
         self.source_error = ""
         self.sink_error = ""
         self.sink_stalled_s = 0.0
+        self.sources: dict[str, dict[str, object]] = {}
         self.views: dict[str, dict[str, int]] = {}
         self.shared: list[dict[str, Any]] = []
         self.started_at = time.time()
@@ -93,6 +94,7 @@ class PipelineMetrics:
             "freshness_ms": _quantiles(self._freshness_ms),
             "step_ms": _quantiles(self._step_ms),
             "rss_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "sources": self.sources,
             "views": self.views,
             "shared": self.shared,
         }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from connectors.kept_parts import OnProgress
@@ -17,6 +17,7 @@ from connectors.postgres.evaluator import PostgresEvaluator
 from connectors.postgres.session import redact
 from connectors.postgres.sink import PostgresSink
 from connectors.postgres.source import PostgresSource
+from connectors.source import MAIN_SOURCE
 from connectors.spark.result import BackfillResult
 from dataflow.errors import TidemarkError
 from dataflow.expressions.evaluator import Evaluator
@@ -24,7 +25,7 @@ from dataflow.schema import Relation
 from dataflow.sql.lower import lower
 from service.backfill import BackfillJob, run_local
 from service.budget import MEBIBYTE
-from service.build import BuildParts
+from service.build import BuildParts, SideRead
 from service.engine import ViewDefinition
 from service.memory_watch import MemoryWatch
 from service.metrics import write_refusal
@@ -35,7 +36,7 @@ from storage.store import StorageError, Store
 if TYPE_CHECKING:
     from connectors.spark.session import LazySession
 
-SOURCE = "source"
+SOURCE = MAIN_SOURCE
 LOCAL_PARTS = 8
 ROWS_A_PART = 250_000
 
@@ -79,10 +80,15 @@ class Parts:
         """A new session for expressions without a native kernel."""
         return PostgresEvaluator(self.settings.source)
 
-    def analyzer(self, views: Sequence[Relation]) -> PostgresAnalyzer:
-        """A new analysis at the source, knowing the maintained views."""
+    def analyzer(
+        self, views: Sequence[Relation], feeds: Sequence[Relation] = ()
+    ) -> PostgresAnalyzer:
+        """A new analysis at the source, knowing the maintained views and other sources' relations
+        (feeds)."""
         has_shadows = self.settings.source != self.settings.sink
-        return PostgresAnalyzer(self.settings.source, SOURCE, views, has_shadows=has_shadows)
+        return PostgresAnalyzer(
+            self.settings.source, SOURCE, views, has_shadows=has_shadows, feeds=feeds
+        )
 
     def choose_road(self, definition: ViewDefinition, wanted: str) -> str:
         """ "local" or "spark": what `backfill` asks for, by size when it says auto."""
@@ -92,7 +98,9 @@ class Parts:
         rows = sum(max(0, r.row_estimate) for r in definition.relations())
         return "spark" if is_cluster or rows >= self.settings.spark_rows else "local"
 
-    def build(self, definition: ViewDefinition, wanted: str) -> BuildParts:
+    def build(
+        self, definition: ViewDefinition, wanted: str, feeds: Mapping[str, SideRead]
+    ) -> BuildParts:
         """What building this view works with."""
         road = self.choose_road(definition, wanted)
         rows = sum(max(0, r.row_estimate) for r in definition.relations())
@@ -104,6 +112,7 @@ class Parts:
             road=road,
             parts=max(LOCAL_PARTS, -(-rows // ROWS_A_PART)),
             epoch_bytes=self.settings.budget.epoch,
+            feeds=feeds,
         )
 
     @property

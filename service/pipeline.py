@@ -2,7 +2,8 @@
 
 One thread owns the store and everything of an epoch up to its commit; the sink writer, the
 stream's reader and each build have threads of their own. Invariants: an epoch is committed to
-the state before the sink sees it; the source may forget only what synced state covers; what the
+the state before the sink sees it, and synced first where its source could not tell it again; the
+source may forget only what synced state covers; what the
 state lacks against the sink is stepped again with the sink muted; while the sink is too far behind
 nothing is read, and all else goes on. The file is long because the
 one thread's whole order, epochs, joins, drops and failures, is to be read in one place.
@@ -13,16 +14,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from connectors.postgres.control import ViewRow
 from connectors.postgres.replication import StreamLimits
-from connectors.sink import Progress, SinkEpoch
-from connectors.source import SourceBatch
+from connectors.sink import SinkEpoch
+from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.changes import Changes
 from dataflow.errors import SourceError, TemporaryError, TidemarkError, ViewError
 from dataflow.schema import Relation
 from service import kernels
-from service.build import ViewBuild
+from service.build import SideRead, ViewBuild
 from service.desk import Desk
 from service.engine import Engine, ViewDefinition
 from service.failures import Failures
@@ -32,6 +34,7 @@ from service.metrics import PipelineMetrics
 from service.parts import Parts
 from service.recovery import recover
 from service.settings import DEFAULT_GROUP, Settings
+from service.side_feeds import SideFeeds, is_main, side_relations
 from service.wal_budget import WalBudget
 from service.writer import SinkWriter
 
@@ -60,7 +63,7 @@ class Pipeline:
         self._sink = parts.sink()
         self._staging = parts.sink()
         self._writer: SinkWriter | None = None
-        self._mute_until = 0
+        self._mute: dict[str, Any] = {}
         self._awaits_sink = self._is_stall_told = False
         self._builds: dict[str, ViewBuild] = {}
         self._held: dict[str, tuple[ViewDefinition, int]] = {}
@@ -68,6 +71,9 @@ class Pipeline:
         self._wal_budget = WalBudget(settings, parts.new_source())
         limits = StreamLimits(budget.queue, budget.transaction, chunk_bytes=budget.chunk)
         self._feed = Feed(parts.source, self._desk.source_identity, limits)
+        positions = self._engine.positions
+        self._sides = SideFeeds(self._desk.sources.source, positions, self._feed.wake)
+        self._is_sides_turn = self._have_sides_more = False
         self._failures = Failures(self._engine, self._desk, self._builds)
         self._reconciled_at = self._reported_at = self._progressed_at = 0.0
         self._synced_at = time.monotonic()
@@ -101,7 +107,7 @@ class Pipeline:
         if not self._desk.refresh():
             raise TemporaryError("sink.unreachable", "the catalog cannot be read")
         self._desk.recall_lost()
-        self._writer, self._mute_until = recover(
+        self._writer, self._mute = recover(
             self._engine,
             self._sink,
             self._metrics,
@@ -140,6 +146,7 @@ class Pipeline:
         for build in self._builds.values():
             build.cancel()
         self._wal_budget.close()
+        self._sides.close()
         self._feed.close()
         if self._writer is not None:
             self._writer.close()
@@ -162,6 +169,7 @@ class Pipeline:
             if self._desk.refresh():
                 self._reconcile()
                 self._end_unused()
+        self._forget_mutes()
         batch = self._poll()
         if batch is not None:
             self._run_epoch(batch)
@@ -183,21 +191,40 @@ class Pipeline:
             # The source keeps what we do not read; drops, builds and status go on.
             self._writer.await_progress(POLL_S)
             return None
+        self._is_sides_turn = not self._is_sides_turn
+        batch = self._poll_sides() if self._is_sides_turn else None
+        batch = batch or self._poll_stream()
+        return batch or (None if self._is_sides_turn else self._poll_sides())
+
+    def _poll_stream(self) -> SourceBatch | None:
+        # No waiting while another source may have more.
+        timeout_s = 0 if self._have_sides_more else POLL_S
         if not self._feed.is_open:
             if not self._engine.position:
-                self._desk.wait(POLL_S)
+                self._feed.await_wake(timeout_s)
                 return None
             self._reconnect(None)
             return None
-        until = self._mute_until if self._mute_until > self._engine.position else None
         try:
-            return self._feed.poll(self._epoch_rows(), POLL_S, until)
+            until = self._mute.get(MAIN_SOURCE)
+            return self._feed.poll(self._epoch_rows(), timeout_s, until)
         except TidemarkError as error:
             if error.is_temporary:
                 self._reconnect(error)
             elif not self._fail_readers(error):
                 raise
             return None
+
+    def _poll_sides(self) -> SourceBatch | None:
+        self._have_sides_more = False
+        try:
+            batch = self._sides.poll(self._settings.epoch_rows, self._mute)
+        except TidemarkError as error:
+            if not self._fail_readers(error):
+                raise
+            return None
+        self._have_sides_more = batch is not None
+        return batch
 
     def _epoch_rows(self) -> int:
         """Most rows of an epoch; 1, a transaction alone, while a snapshot may lie ahead."""
@@ -207,36 +234,55 @@ class Pipeline:
     def _run_epoch(self, batch: SourceBatch) -> None:
         started = time.perf_counter()
         engine = self._engine
-        if batch.position <= engine.position and not batch.changes and batch.later is None:
+        is_bare = not batch.changes and batch.later is None and batch.rejected is None
+        if is_bare and batch.source == MAIN_SOURCE and batch.position <= engine.position:
             return
-        if not batch.transactions and not self._is_progress_due():
+        is_silent = is_bare if batch.source != MAIN_SOURCE else not batch.transactions
+        if is_silent and not self._is_progress_due():
             # Nothing to show, but the source may forget it at the next checkpoint.
-            engine.advance(batch.position)
+            engine.advance(batch)
             return
         before = engine.epoch
         epoch = engine.step(replace(batch, changes=[], later=self._chunks_for_builds(batch)))
         failed = [d for e in engine.refused() for d in self._failures.fail_readers(e)]
         self._metrics.epoch_stepped(batch.rows, batch.transactions, time.perf_counter() - started)
-        if engine.position <= self._mute_until:
+        if self._mute:
             # The sink has all of this already; keep its epoch number.
-            engine.progress = Progress(before, dict(epoch.progress.positions))
+            engine.positions.stand(before)
             engine.commit(None, written=self._written())
             if epoch.later is not None:
                 epoch.later.close()
         else:
-            self._finish_epoch(epoch)
+            self._finish_epoch(epoch, sync=not self._sides.is_replayable(batch.source))
         self._settle_failed(failed)
+
+    def _forget_mutes(self) -> None:
+        """What a source has told again, or nothing reads any more, mutes the sink no longer."""
+        if not self._mute:
+            return
+        reached = self._engine.positions.by_source
+        read = side_relations(relation for relation, _ in self._failures.reads())
+        for source, target in list(self._mute.items()):
+            if source == MAIN_SOURCE:
+                is_unread = self._sides.is_any and not self._engine.position
+                is_reached = is_unread or self._engine.position >= target
+            else:
+                names = [name.name for name in read.get(source, ())]
+                places = reached.get(source, {})
+                is_reached = all(places.get(n) == target.get(n) for n in names)
+            if is_reached:
+                del self._mute[source]
 
     def _chunks_for_builds(self, batch: SourceBatch) -> Iterator[list[Changes]]:
         """The batch's chunks, each kept for the views that are being built as well."""
         for chunk in batch.chunks():
             yield chunk
             for build in self._builds.values():
-                build.feed(replace(batch, changes=chunk, later=None))
+                build.feed(replace(batch, changes=chunk, later=None, notes={}, rejected=None))
 
-    def _finish_epoch(self, epoch: SinkEpoch) -> None:
+    def _finish_epoch(self, epoch: SinkEpoch, *, sync: bool = False) -> None:
         assert self._writer is not None
-        self._engine.commit(epoch, written=self._written())
+        self._engine.commit(epoch, written=self._written(), sync=sync)
         self._writer.submit(epoch)
         self._progressed_at = time.monotonic()
         self._metrics.position = self._engine.position
@@ -256,6 +302,8 @@ class Pipeline:
         self._metrics.sink_stalled_s = self._writer.stalled_s
         self._tell_stall(is_stalled=self._writer.stalled_s > STALLED_S)
         self._metrics.parts_shared(self._engine.shared_parts())
+        self._metrics.sources = {n: s.facts() for n, s in self._sides.statuses().items()}
+        self._desk.sources.tell(self._sides.statuses())
         self._desk.report(self._builds)
         self._metrics.write()
 
@@ -300,6 +348,9 @@ class Pipeline:
 
     def _reconcile(self) -> None:
         """Do what the catalog asks for: drop, then build what is neither live nor being built."""
+        if self._desk.sources.are_new():
+            self._sides.declared_anew()
+        self._settle_dead_letters()
         for row in self._desk.unwanted():
             self._drop(row)
         for row in self._desk.wanted(self._builds):
@@ -335,22 +386,25 @@ class Pipeline:
         self._held.pop(row.identity, None)
         definition = self._engine.in_free_scope(definition)
         self._store.drop(definition.scope + "/")
-        self._engine.commit(None, written=self._written())
-        if not self._feed.is_open and not self._builds:
+        reads_database = self._reads_database(definition)
+        if reads_database and not self._feed.is_open and not self._engine.position:
             position = source.ensure_slot()
             self._desk.remember_source()
-            if not self._engine.position:
-                self._engine.progress = Progress(
-                    self._engine.epoch, {self._engine.source: position}
-                )
-        source.watch(list(definition.relations()))
-        parts = self._parts.build(definition, row.options.get("backfill", "auto"))
+            self._engine.positions.begin(MAIN_SOURCE, position)
+        feeds = self._begin_sides(definition)
+        self._engine.commit(None, written=self._written())
+        source.watch([r for r in definition.relations() if is_main(r)])
+        parts = self._parts.build(definition, row.options.get("backfill", "auto"), feeds)
+        parts = replace(parts, reads_database=reads_database)
         columns = self._engine.columns_to_keep(definition, self._failures.reads())
         folder = self._settings.state / "builds"
         build = ViewBuild(definition, self._store, folder, parts, columns)
         self._builds[definition.identity] = build
         try:
-            self._open_stream()
+            if reads_database:
+                self._open_stream()
+            else:
+                self._sides.open(self._failures.reads())
         except TidemarkError:
             del self._builds[definition.identity]
             build.close()
@@ -359,6 +413,48 @@ class Pipeline:
             build.start()
             log.info("build.started", view=definition.table.title, road=build.status.road)
 
+    def _reads_database(self, definition: ViewDefinition) -> bool:
+        """A view of nothing but constants or views stands where the database does, if anywhere."""
+        relations = definition.relations()
+        return any(map(is_main, relations)) or not (relations or self._sides.is_any)
+
+    def _begin_sides(self, definition: ViewDefinition) -> dict[str, SideRead]:
+        """Where the snapshots of other sources' relations lie; part of the open epoch.
+
+        What is read already stands where the state does. The others begin where they are now.
+        """
+        positions = self._engine.positions
+        read = {relation.name for relation, _ in self._failures.reads()}
+        found = {}
+        for name, relations in side_relations(definition.relations()).items():
+            source = self._sides.source(name)
+            new = [r for r in relations.values() if r.name not in read]
+            positions.begin(name, {r.name.name: source.pin(r) for r in new})
+            found[name] = SideRead(source, positions.places(name), positions.notes(name))
+        return found
+
+    def _settle_dead_letters(self) -> None:
+        """Records that were asked to be tried again, or to be dropped, in an epoch of their own.
+
+        While a view is built of their relation they wait: its snapshot may read them too.
+        """
+        built = {r.name for b in self._builds.values() for r in b.definition.relations()}
+        read = {r.name: r for d in self._engine.views.values() for r in d.relations()}
+        for name, rows, is_retried in self._desk.sources.marked_dead_letters():
+            if self._mute or name in built:
+                continue
+            self._desk.sources.unmark_dead_letters(name, rows)
+            try:
+                if is_retried and name in read:
+                    batch = self._sides.source(name.source).decode_again(read[name], rows)
+                else:
+                    batch = SourceBatch(0, [], 0, 0, source=name.source, rejected=rows.negate())
+            except TidemarkError as error:
+                log.warning("dead_letters.retry", source=name.source, code=error.code)
+                continue
+            if batch.changes or batch.rejected is not None:
+                self._run_epoch(batch)
+
     def _advance_builds(self) -> None:
         for identity, build in list(self._builds.items()):
             if build.is_working:
@@ -366,7 +462,7 @@ class Pipeline:
             if build.is_cancelled or build.failure is not None:
                 self._end_build(identity)
             elif build.catch_up():
-                if self._engine.position >= max(self._mute_until, build.position):
+                if not self._mute and self._engine.position >= build.position:
                     self._join(identity)
                 elif not build.is_nudged:
                     # The snapshot is ahead of the stream, which has nothing to move it.
@@ -452,8 +548,13 @@ class Pipeline:
             return
         self._feed.narrow(reads)
         used = {relation.name for relation, _ in reads}
+        unused = [r for r in relations if r.name not in used]
+        for name, gone in side_relations(unused).items():
+            self._engine.positions.forget(name, [n.name for n in gone])
+        self._sides.open(reads)
+        self._engine.commit(None, written=self._written())
         try:
-            self._parts.source.unwatch([r for r in relations if r.name not in used])
+            self._parts.source.unwatch([r for r in unused if is_main(r)])
         except TemporaryError as error:
             log.warning("source.unwatch_failed", code=error.code)
 
@@ -461,9 +562,10 @@ class Pipeline:
         """Nothing depends on the source's position any more: leave no slot, no progress."""
         assert self._writer is not None
         self._feed.close()
+        self._sides.open([])
         self._parts.source.drop_slot()
         self._writer.restart()
-        self._engine.forget_progress()
+        self._engine.positions.clear()
         self._engine.commit(None, written=0)
         self._staging.forget_progress()
         self._desk.forget_source()
@@ -471,9 +573,13 @@ class Pipeline:
 
     def _open_stream(self) -> None:
         """Stream what is read; what turns out to be gone fails its views and no others."""
-        while True:
+        self._sides.open(self._failures.reads())
+        is_open = False
+        while self._engine.position and not is_open:
+            reads = [read for read in self._failures.reads() if is_main(read[0])]
             try:
-                return self._feed.open(self._engine.position, self._failures.reads())
+                self._feed.open(self._engine.position, reads)
+                is_open = True
             except TidemarkError as error:
                 if not self._fail_readers(error):
                     raise

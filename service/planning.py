@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from connectors.postgres.control import ViewRow
+from connectors.postgres.control import SourceRow, ViewRow
 from connectors.sink import SinkTable
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.planner import plan_view
 from service import fields
+from service.declared import relations_of
 from service.engine import ViewDefinition
 
 if TYPE_CHECKING:
@@ -17,11 +18,21 @@ if TYPE_CHECKING:
 
 
 def plan_definition(
-    identity: str, name: tuple[str, str], query: str, parts: Parts, rows: Iterable[ViewRow]
+    identity: str,
+    name: tuple[str, str],
+    query: str,
+    parts: Parts,
+    rows: Iterable[ViewRow],
+    *,
+    sources: Iterable[SourceRow] = (),
 ) -> ViewDefinition:
-    """Plan a query. rows: the catalog, whose views the query may read. SqlError, SourceError."""
+    """Plan a query. rows, sources: the catalog, whose views and relations the query may read.
+
+    SqlError, SourceError.
+    """
     views = [relation_of(r) for r in rows if r.fields and (r.schema, r.name) != name]
-    with parts.analyzer(views) as analyzer:
+    feeds = [relation for row in sources for relation in relations_of(row)]
+    with parts.analyzer(views, feeds) as analyzer:
         plan = plan_view(query, analyzer)
     return ViewDefinition(identity, SinkTable(*name, plan.root.fields, plan.key), query, plan)
 

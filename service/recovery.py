@@ -1,14 +1,15 @@
 """Sink and state brought to one position when the pipeline starts (DESIGN 4).
 
 Where the sink is behind, the outbox is replayed; where the state is (a crash of the machine lost
-its newest writes), the source is stepped up to the sink's position with the sink muted.
+its newest writes), the sources are stepped up to the sink's positions with the sink muted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
-from connectors.sink import Progress, Sink
+from connectors.sink import Sink
 from dataflow.schema import RelationName
 from service.engine import Engine
 from service.log import log
@@ -22,8 +23,8 @@ def recover(
     metrics: PipelineMetrics,
     left_out: Collection[RelationName],
     waiting_bytes: int,
-) -> tuple[SinkWriter, int]:
-    """The sink's writer, and the position up to which the sink has everything already.
+) -> tuple[SinkWriter, dict[str, Any]]:
+    """The sink's writer, and for each source the position up to which the sink has all already.
 
     left_out: views that have failed, of which nothing more is written. waiting_bytes: what epochs
     on their way to the sink may take.
@@ -40,6 +41,7 @@ def recover(
         writer.forgive()
     elif found is not None and in_sink > engine.epoch:
         log.warning("recover.muted", state_epoch=engine.epoch, sink_epoch=in_sink)
-        engine.progress = Progress(in_sink, {engine.source: engine.position})
-        return writer, found.positions.get(engine.source, 0)
-    return writer, 0
+        engine.positions.stand(in_sink)
+        own = engine.positions.by_source
+        return writer, {s: p for s, p in found.positions.items() if p != own.get(s)}
+    return writer, {}

@@ -20,12 +20,13 @@ from psycopg2.extensions import new_type, string_types
 
 from connectors.postgres.column_types import ColumnTypes
 from connectors.postgres.session import connect, is_temporary, to_error
+from connectors.postgres.shadows import Shadows, quoted
 from connectors.postgres.table_lookup import find_relation, look_up
 from dataflow.errors import SqlError, TidemarkError
 from dataflow.expressions.ir import Literal
 from dataflow.schema import Field, Relation
 from dataflow.sql.analysis import Analysis, Routine, Table
-from dataflow.sql.text import Token, one_query, position_of, tokens
+from dataflow.sql.text import one_query, position_of
 from dataflow.types import SqlType, TypeKind
 
 _VIEW = "tidemark_analysis"
@@ -38,6 +39,7 @@ _SETTINGS = {
     "quote_all_identifiers": "off",
 }
 _MOST_COLUMNS = 1500
+_TYPE = re.compile(r"""[^\W\d][\w ."]*(\(\d+( ?, ?-?\d+)?\))?[\w ]*(\[\])*( COLLATE [\w."]+)?""")
 _CALLS = re.compile(r":(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)")
 _SESSION_VALUES = re.compile(r"\{(?:SQLVALUEFUNCTION) :op (\d+)")
 _SESSION_VALUE_NAMES = (
@@ -71,9 +73,9 @@ class PostgresAnalyzer:
     """An `Analyzer` on one database; open from its first question until `close`.
 
     views: the maintained views, which have tables of their own in this database, or, with
-    has_shadows, in another: then those that a query names appear here as empty temporary tables.
-    A name is the source's first, a view's next. SourceError or TemporaryError when the database
-    cannot be asked.
+    has_shadows, in another: then those that a query names appear here as empty temporary tables,
+    as do the relations of other sources (feeds). A name is the database's first. SourceError or
+    TemporaryError when the database cannot be asked.
     """
 
     def __init__(
@@ -83,12 +85,13 @@ class PostgresAnalyzer:
         views: Sequence[Relation] = (),
         *,
         has_shadows: bool = False,
+        feeds: Sequence[Relation] = (),
     ) -> None:
         self._dsn = dsn
         self._source_name = source_name
-        self._views = {(v.name.schema, v.name.name): v for v in views}
-        self._has_shadows = has_shadows
-        self._shadows: dict[str, Relation] = {}
+        here = () if has_shadows else views
+        self._views = {(v.name.schema, v.name.name): v for v in here}
+        self._shadows = Shadows([*(views if has_shadows else ()), *feeds])
         self._connection: Connection | None = None
 
     def __enter__(self) -> PostgresAnalyzer:
@@ -102,13 +105,13 @@ class PostgresAnalyzer:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-            self._shadows = {}
+            self._shadows.forget()
 
     def analyze(self, query: str) -> Analysis:
         """What a query means; see `Analyzer`."""
         query = one_query(query)
-        self._make_shadows(query)
-        body, moved = self._with_shadow_names(query)
+        self._shadows.make(query, self._make_shadow)
+        body, moved = self._shadows.rename(query, self._exists)
         with self._step("the query cannot be analyzed", query, moved):
             cursor = self._cursor()
             if self._shadows:
@@ -121,11 +124,10 @@ class PostgresAnalyzer:
 
     def relation(self, schema: str, name: str) -> Table | Analysis:
         """A relation of the canonical text; see `Analyzer`."""
-        view = self._shadows.get(name) if not schema or schema.startswith("pg_temp") else None
-        if not self._has_shadows:
-            view = self._views.get((schema, name))
-        if view is not None:
-            return Table(view, tuple((f.name, i) for i, f in enumerate(view.fields)))
+        known = self._views.get((schema, name)) or self._shadows.find(schema, name)
+        if known is not None:
+            columns = tuple((f.name, i) for i, f in enumerate(known.fields))
+            return Table(known, columns, has_row_type=False)
         with self._step(f'the relation "{schema}.{name}" cannot be looked up'):
             cursor = self._cursor()
             cursor.execute("SET LOCAL search_path = ''")
@@ -163,6 +165,26 @@ class PostgresAnalyzer:
         """The columns of a function in FROM over c1, c2 ...; see `Analyzer`."""
         before = f"{_nulls(columns)}, " if columns else ""
         return self._fields(f"SELECT u.* FROM {before}LATERAL {function} AS u")
+
+    def has_schema(self, name: str) -> bool:
+        """Whether the database has a schema of this name."""
+        with self._step("the catalog cannot be read"):
+            cursor = self._cursor()
+            cursor.execute("SELECT FROM pg_namespace WHERE nspname = %s", (name,))
+            return cursor.fetchone() is not None
+        raise AssertionError("a step neither answers nor fails")
+
+    def declare(self, columns: Sequence[tuple[str, str]]) -> tuple[Field, ...]:
+        """Columns declared as (name, type), as PostgreSQL understands them. SqlError."""
+        for name, type_name in columns:
+            if not _TYPE.fullmatch(type_name):
+                raise SqlError(
+                    "sql.bad_type",
+                    f'"{type_name}" is not a type for column "{name}"',
+                    hint="as in CREATE TABLE: integer, numeric(12,2), timestamptz, text[]",
+                )
+        text = ", ".join(f"NULL::{type_name} AS {quoted(name)}" for name, type_name in columns)
+        return self._fields(f"SELECT {text}")
 
     def _fields(self, text: str) -> tuple[Field, ...]:
         """The output of a query of ours.
@@ -228,41 +250,13 @@ class PostgresAnalyzer:
         values = {_SESSION_VALUE_NAMES[int(i)] for i in _SESSION_VALUES.findall(tree)}
         return Analysis(text.strip().removesuffix(";"), fields, routines, tuple(sorted(values)))
 
-    def _make_shadows(self, query: str) -> None:
-        """Empty temporary tables for the maintained views whose names the query holds."""
-        if not self._has_shadows:
-            return
-        words = {_name(t) for t in tokens(query)}
-        for (_, name), view in sorted(self._views.items(), key=lambda v: v[0][0] != "public"):
-            if name not in words or name in self._shadows:
-                continue
-            columns = ", ".join(f"{_quoted(f.name)} {_column_type(f.type)}" for f in view.fields)
-            with self._kept_step(f'the view "{view.name}" cannot be shown to the source'):
-                self._cursor().execute(f"CREATE TEMP TABLE {_quoted(name)} ({columns})")
-            self._shadows[name] = view
-
-    def _with_shadow_names(self, query: str) -> tuple[str, list[tuple[int, int]]]:
-        """The query with schema.view as pg_temp.view where the source has no such relation.
-
-        Also (offset in the new text, how far it stands from the old text) for positions.
-        """
-        found = tokens(query) if self._shadows else ()
-        parts, at, moved, shift = [], 0, [], 0
-        for first, dot, second in zip(found, found[1:], found[2:], strict=False):
-            view = self._shadows.get(_name(second))
-            if dot.text != "." or view is None or _name(first) != view.name.schema:
-                continue
-            if self._exists(view):
-                continue
-            parts += [query[at : first.offset], "pg_temp"]
-            at = first.offset + len(first.text)
-            shift += len("pg_temp") - len(first.text)
-            moved.append((at + shift, shift))
-        return "".join(parts) + query[at:], moved
+    def _make_shadow(self, relation: Relation, statement: str) -> None:
+        with self._kept_step(f'the relation "{relation.name}" cannot be shown to the source'):
+            self._cursor().execute(statement)
 
     def _exists(self, view: Relation) -> bool:
         with self._step("the catalog cannot be read"):
-            qualified = f"{_quoted(view.name.schema)}.{_quoted(view.name.name)}"
+            qualified = f"{quoted(view.name.schema)}.{quoted(view.name.name)}"
             cursor = self._cursor()
             cursor.execute("SELECT to_regclass(%s) IS NOT NULL", (qualified,))
             return bool((cursor.fetchone() or (False,))[0])
@@ -345,21 +339,6 @@ def _probe(columns: Sequence[SqlType], expressions: Sequence[str]) -> str:
     """A query whose outputs are expressions over c1, c2 ... of the given types."""
     text = "SELECT " + ", ".join(f"{e} AS t{i}" for i, e in enumerate(expressions))
     return text + (f" FROM {_nulls(columns)}" if columns else "")
-
-
-def _name(token: Token) -> str:
-    if token.kind == "quoted":
-        return token.text[1:-1].replace('""', '"')
-    return token.text
-
-
-def _quoted(name: str) -> str:
-    doubled = name.replace('"', '""')
-    return f'"{doubled}"'
-
-
-def _column_type(type: SqlType) -> str:
-    return f"{type.name} COLLATE {type.collation}" if type.collation else type.name
 
 
 def _nulls(columns: Sequence[SqlType]) -> str:

@@ -279,6 +279,10 @@ class Control:
         sql = f"INSERT INTO tidemark.{table} ({names}) VALUES ({marks}) RETURNING {', '.join(back)}"
         return self._query(sql, *values)[0]
 
+    def ask(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """The rows of one statement, which commits at once."""
+        return self._query(sql, *parameters)
+
     def _query(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         def run(session: Connection) -> list[tuple[Any, ...]]:
             with session, session.cursor() as cursor:

@@ -165,6 +165,7 @@ COMMENT ON COLUMN tidemark.sources.status IS
     'running; retrying: away just now; stopped: needs someone, see code, detail and hint';
 
 CREATE TABLE tidemark.dead_letters (
+    sink_key text NOT NULL,
     source text NOT NULL,
     relation text NOT NULL,
     place text NOT NULL,
@@ -174,9 +175,11 @@ CREATE TABLE tidemark.dead_letters (
     value bytea,
     desired text CHECK (desired IN ('retry', 'drop')),
     first_seen timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (source, relation, place)
+    PRIMARY KEY (sink_key, source, relation, place)
 );
 COMMENT ON TABLE tidemark.dead_letters IS 'Records that are not rows of their relation, whole';
+COMMENT ON COLUMN tidemark.dead_letters.sink_key IS
+    'who reads the source, as in tidemark.progress: each group of views has records of its own';
 COMMENT ON COLUMN tidemark.dead_letters.place IS
     'where it lies: partition:offset of a topic, path:line of a file';
 COMMENT ON COLUMN tidemark.dead_letters.desired IS 'what the user wants: retry, drop, or to wait';

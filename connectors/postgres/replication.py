@@ -68,7 +68,7 @@ class ReplicationStream:
         self._queued_bytes = 0
         self._queued_rows = 0
         self._received = start_position
-        self._is_idle = False
+        self._is_idle = self._is_woken = False
         self._failure: TidemarkError | None = None
         # The reader's own:
         self._open: Transaction | None = None
@@ -129,13 +129,21 @@ class ReplicationStream:
                 if self._failure is not None and not self._queue:
                     raise self._failure
                 left = deadline - time.monotonic()
-                if left <= 0:
+                if left <= 0 or self._is_woken:
+                    self._is_woken = False
                     return None
                 self._ready.wait(min(left, _IDLE_STEP_S))
             if not self._is_idle:
                 self._ready.wait_for(lambda: self._is_full(max_rows), _LINGER_S)
             taken, position = self._take(max_rows, until)
         return self._decode(taken, position)
+
+    def wake(self) -> None:
+        """Let a `poll` that waits answer None now, or the next one that would wait; from any
+        thread."""
+        with self._ready:
+            self._is_woken = True
+            self._ready.notify_all()
 
     def confirm(self, position: int) -> None:
         """The caller has made everything up to `position` durable: the server may forget it."""

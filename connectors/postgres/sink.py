@@ -17,7 +17,7 @@ import numpy as np
 import psycopg2
 from psycopg2.extensions import connection as Connection
 
-from connectors.postgres import control_schema, copy_text, sink_tables
+from connectors.postgres import control_schema, copy_text, dead_letters, sink_tables
 from connectors.postgres.copy_text import quote_name, quote_text
 from connectors.postgres.session import connect, is_temporary, to_error, translated
 from connectors.postgres.sink_apply import (
@@ -158,6 +158,9 @@ class PostgresSink:
                     _flush(cursor, waiting)
             for _, columns, n in copied:
                 copy_rows(cursor, target, columns, n)
+        if epoch.rejected is not None and len(epoch.rejected):
+            _flush(cursor, waiting)
+            dead_letters.apply(cursor, self._key, epoch.rejected)
         _flush(cursor, [*waiting, b"COMMIT"])
 
     def _failure(

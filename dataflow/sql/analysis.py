@@ -50,10 +50,12 @@ class Table:
 
     columns: every column in order as (name, position in relation.fields), or (name, SQL over the
     table's other columns) for a generated column, which no source sends.
+    has_row_type: whether its row type can be named, as that of a table of the database can.
     """
 
     relation: Relation
     columns: tuple[tuple[str, int | str], ...]
+    has_row_type: bool = True
 
 
 class Analyzer(Protocol):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from dataflow.expressions.ir import ColumnRef, Expression, InPostgres, Literal
-from dataflow.schema import VIEW_SOURCE, Field
+from dataflow.schema import Field
 from dataflow.sql.analysis import Analysis, Table
 from dataflow.sql.blocks import apply_conditions, block_atom, column_atom
 from dataflow.sql.calls import equality, native_call
@@ -122,8 +122,8 @@ class Relations:
     def _row_type(self, node: exp.Table) -> str:
         """The name of a relation's row type; "" where it has none that can be named."""
         found = self._context.relations.get((node.db, node.name))
-        is_view = isinstance(found, Table) and found.relation.name.source == VIEW_SOURCE
-        return f"{quoted(node.db)}.{quoted(node.name)}" if node.db and not is_view else ""
+        is_nameless = isinstance(found, Table) and not found.has_row_type
+        return f"{quoted(node.db)}.{quoted(node.name)}" if node.db and not is_nameless else ""
 
     def _with_row(self, entry: FromEntry, type_name: str) -> FromEntry:
         alias = entry.visible[0].alias if entry.visible else ""

@@ -1,0 +1,146 @@
+"""Records that are not rows of their relation, in tidemark.dead_letters: kept whole, told by place.
+
+Invariant: a record is there once, however often it was read; it goes when it became a row or when
+someone dropped it, in the transaction of the epoch that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from psycopg2 import Binary
+from psycopg2.extras import execute_values
+
+from connectors.feed_source import REJECTED_COLUMNS, REJECTED_KINDS
+from connectors.postgres.control import Control
+from dataflow.delta import Delta
+from dataflow.schema import RelationName
+
+_COLUMNS = ", ".join(REJECTED_COLUMNS)
+_INSERT = (
+    f"INSERT INTO tidemark.dead_letters (sink_key, {_COLUMNS}) VALUES %s "
+    "ON CONFLICT (sink_key, source, relation, place) DO UPDATE SET code = excluded.code, "
+    "reason = excluded.reason, desired = NULL"
+)
+_DELETE = (
+    "DELETE FROM tidemark.dead_letters AS d "
+    "USING (VALUES %s) AS v (sink_key, source, relation, place) "
+    "WHERE (d.sink_key, d.source, d.relation, d.place) "
+    "= (v.sink_key, v.source, v.relation, v.place)"
+)
+_PAGE = 500
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A row of tidemark.dead_letters. place: partition:offset, or path:line. sink_key: whose."""
+
+    source: str
+    relation: str
+    place: str
+    code: str
+    reason: str
+    key: bytes | None
+    value: bytes | None
+    desired: str | None
+    first_seen: datetime
+    sink_key: str
+
+
+def apply(cursor: Any, sink_key: str, rejected: Delta) -> None:
+    """Write an epoch's rejected rows, in its transaction: new ones, and those that are settled."""
+    added, settled = [], []
+    for row, weight in rejected.rows():
+        source, relation, place, code, reason, key, value = row
+        words = [sink_key, *map(_text, (source, relation, place))]
+        if weight < 0:
+            settled.append(words)
+        else:
+            added.append([*words, _text(code), _text(reason), _raw(key), _raw(value)])
+    if settled:
+        execute_values(cursor, _DELETE, settled, page_size=_PAGE)
+    if added:
+        # Of several of one place the last one tells.
+        unique = {tuple(row[:4]): row for row in added}
+        execute_values(cursor, _INSERT, list(unique.values()), page_size=_PAGE)
+
+
+class DeadLetters:
+    """What REST, CLI and the pipeline ask of the table."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+
+    def read(self, source: str, relation: str, limit: int, after: str = "") -> list[DeadLetter]:
+        """Some of a source's ("" of any, of any relation), by place, after a place."""
+        sql = (
+            f"SELECT {_COLUMNS}, desired, first_seen, sink_key FROM tidemark.dead_letters "
+            "WHERE (%s = '' OR source = %s) AND (%s = '' OR relation = %s) AND place > %s "
+            "ORDER BY source, relation, place LIMIT %s"
+        )
+        found = self._control.ask(sql, source, source, relation, relation, after, limit)
+        return [_letter(row) for row in found]
+
+    def counts(self) -> dict[RelationName, int]:
+        """How many there are, by relation; those without any are absent."""
+        sql = "SELECT source, relation, count(*) FROM tidemark.dead_letters GROUP BY 1, 2"
+        return {RelationName(s, s, r): n for s, r, n in self._control.ask(sql)}
+
+    def mark(self, desired: str, source: str, relation: str, places: Sequence[str]) -> int:
+        """Ask for "retry" or "drop"; places: of one relation, [] for all. How many there are."""
+        sql = (
+            "UPDATE tidemark.dead_letters SET desired = %s WHERE source = %s "
+            "AND (%s = '' OR relation = %s) AND (%s OR place = ANY (%s)) RETURNING 1"
+        )
+        chosen = list(places)
+        found = self._control.ask(sql, desired, source, relation, relation, not chosen, chosen)
+        return len(found)
+
+    def mark_gone(self, source: str) -> None:
+        """Forget all of a source that was dropped."""
+        self._control.ask("DELETE FROM tidemark.dead_letters WHERE source = %s RETURNING 1", source)
+
+    def marked(self, sink_key: str, limit: int) -> list[DeadLetter]:
+        """Some of a reader's for which something is asked."""
+        sql = (
+            f"SELECT {_COLUMNS}, desired, first_seen, sink_key FROM tidemark.dead_letters "
+            "WHERE sink_key = %s AND desired IS NOT NULL "
+            "ORDER BY source, relation, desired, place LIMIT %s"
+        )
+        return [_letter(row) for row in self._control.ask(sql, sink_key, limit)]
+
+    def unmark(self, sink_key: str, name: RelationName, places: Sequence[str]) -> None:
+        """What was asked for is being done."""
+        sql = (
+            "UPDATE tidemark.dead_letters SET desired = NULL "
+            "WHERE (sink_key, source, relation) = (%s, %s, %s) AND place = ANY (%s) RETURNING 1"
+        )
+        self._control.ask(sql, sink_key, name.source, name.name, list(places))
+
+
+def to_delta(letters: Sequence[DeadLetter]) -> Delta:
+    """The rows as the sources told them, of weight 1."""
+    rows = [(x.source, x.relation, x.place, x.code, x.reason, x.key, x.value) for x in letters]
+    return Delta.of(REJECTED_KINDS, rows, [1] * len(rows))
+
+
+def _letter(row: Sequence[Any]) -> DeadLetter:
+    facts = dict(zip((f.name for f in fields(DeadLetter)), row, strict=True))
+    raw = {name: _bytes(facts[name]) for name in ("key", "value")}
+    return DeadLetter(**{**facts, **raw})
+
+
+def _bytes(value: memoryview | None) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+def _raw(value: bytes | str | None) -> Any:
+    return None if value is None else Binary(value.encode() if isinstance(value, str) else value)
+
+
+def _text(value: bytes | str | None) -> str:
+    text = value.decode(errors="replace") if isinstance(value, bytes) else value or ""
+    return text.replace("\x00", "\ufffd")

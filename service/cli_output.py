@@ -1,0 +1,39 @@
+"""What all commands share: the terminal, the client, and how an error is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import tidemark
+from dataflow.errors import TidemarkError
+
+console = Console()
+complain = Console(stderr=True)
+
+Url = Annotated[str, typer.Option(envvar="TIDEMARK_URL", help="where the service listens")]
+
+
+@contextmanager
+def client_of(url: str) -> Iterator[tidemark.Client]:
+    """A client; an error of its calls is printed and ends the command with exit code 1."""
+    try:
+        with tidemark.connect(url) as client:
+            yield client
+    except TidemarkError as error:
+        place = error.position
+        where = f" (line {place.line}, column {place.column})" if place else ""
+        print_problem(error.code, error.what + where, error.detail, error.hint)
+        raise typer.Exit(1) from None
+
+
+def print_problem(code: str, what: str, detail: str, hint: str) -> None:
+    """An error on standard error, with its code."""
+    complain.print(f"error: {what}  [{code}]", markup=False, highlight=False, soft_wrap=True)
+    for word, text in (("detail", detail), ("hint", hint)):
+        if text:
+            complain.print(f"  {word}: {text}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,142 @@
+"""The commands about sources and dead letters, over REST like all others.
+
+Options of a source are a JSON file, as POST /sources takes them; what `discover` prints is one.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+import tidemark
+from service.cli_output import Url, client_of, console
+
+sources = typer.Typer(no_args_is_help=True, help="Sources beside the database: Kafka, files.")
+dead_letters = typer.Typer(
+    no_args_is_help=True, help="Records that are not rows of their relation."
+)
+
+
+@sources.command("create")
+def create_source(
+    name: str,
+    type_name: Annotated[str, typer.Argument(metavar="TYPE", help="kafka or files")],
+    options: Annotated[Path, typer.Argument(help="a JSON file, - for standard input")],
+    url: Url = tidemark.DEFAULT_URL,
+) -> None:
+    """Declare a source; it is reached and compared with what is declared first."""
+    with client_of(url) as client:
+        _print(client.create_source(name, type_name, _read(options)))
+
+
+@sources.command("discover")
+def discover_source(
+    type_name: Annotated[str, typer.Argument(metavar="TYPE", help="kafka or files")],
+    options: Annotated[Path, typer.Argument(help="a JSON file, - for standard input")],
+    url: Url = tidemark.DEFAULT_URL,
+) -> None:
+    """Propose columns from samples, as options to look at and to create the source with."""
+    with client_of(url) as client:
+        _print(client.discover_source(type_name, _read(options)))
+
+
+@sources.command("list")
+def list_sources(url: Url = tidemark.DEFAULT_URL) -> None:
+    """All sources, one a line."""
+    with client_of(url) as client:
+        found = client.sources()
+    table = Table("source", "type", "status", "relations", "rows read", "lag", "dead letters")
+    for source in found:
+        relations = source["relations"]
+        table.add_row(
+            source["name"],
+            source["type"],
+            source["status"],
+            ", ".join(r["name"] for r in relations),
+            f"{source['rows_read']:,}",
+            "-" if source["lag"] is None else f"{source['lag']:,}",
+            f"{sum(r['dead_letters'] for r in relations):,}",
+        )
+    console.print(table)
+
+
+@sources.command("show")
+def show_source(name: str, url: Url = tidemark.DEFAULT_URL) -> None:
+    """One source: options, relations, status, positions."""
+    with client_of(url) as client:
+        _print(client.source(name))
+
+
+@sources.command("change")
+def change_source(
+    name: str,
+    options: Annotated[Path, typer.Argument(help="a JSON file, - for standard input")],
+    url: Url = tidemark.DEFAULT_URL,
+) -> None:
+    """Give a source other options; relations that views read must stay what they are."""
+    with client_of(url) as client:
+        _print(client.change_source(name, _read(options)))
+
+
+@sources.command("drop")
+def drop_source(name: str, url: Url = tidemark.DEFAULT_URL) -> None:
+    """Forget a source that no view reads."""
+    with client_of(url) as client:
+        client.drop_source(name)
+    console.print(f"dropped {name}")
+
+
+@dead_letters.command("list")
+def list_dead_letters(
+    source: Annotated[str, typer.Argument(help="of this source alone")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 100,
+    url: Url = tidemark.DEFAULT_URL,
+) -> None:
+    """Records with their places and reasons."""
+    with client_of(url) as client:
+        found = client.dead_letters(source, limit=limit)
+    table = Table("source", "relation", "place", "code", "reason", "record")
+    for letter in found:
+        shown = (letter["value"] or "")[:60]
+        facts = ("source", "relation", "place", "code", "reason")
+        table.add_row(*(letter[fact] for fact in facts), shown)
+    console.print(table)
+
+
+@dead_letters.command("retry")
+def retry_dead_letters(
+    source: str,
+    relation: Annotated[str, typer.Argument()] = "",
+    places: Annotated[list[str] | None, typer.Option("--place")] = None,
+    url: Url = tidemark.DEFAULT_URL,
+) -> None:
+    """Decode records again; those that are rows now are taken in, the others stay."""
+    with client_of(url) as client:
+        count = client.choose_dead_letters("retry", source, relation, places or [])
+    console.print(f"{count} to be tried again")
+
+
+@dead_letters.command("drop")
+def drop_dead_letters(
+    source: str,
+    relation: Annotated[str, typer.Argument()] = "",
+    places: Annotated[list[str] | None, typer.Option("--place")] = None,
+    url: Url = tidemark.DEFAULT_URL,
+) -> None:
+    """Give records up for good."""
+    with client_of(url) as client:
+        count = client.choose_dead_letters("drop", source, relation, places or [])
+    console.print(f"{count} to be dropped")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    text = typer.get_text_stream("stdin").read() if str(path) == "-" else path.read_text()
+    return json.loads(text)
+
+
+def _print(found: dict[str, Any]) -> None:
+    console.print_json(json.dumps(found))

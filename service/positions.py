@@ -1,0 +1,108 @@
+"""How far the state is: the epoch, each source's position, and what sources keep with it.
+
+Invariant: all of it is written with the state it speaks of, in one commit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from connectors.feed_source import Pin, Place
+from connectors.sink import Progress
+from connectors.source import MAIN_SOURCE, SourceBatch
+from storage.store import Store
+
+_PROGRESS = "progress"
+_NOTES = "note/"
+
+
+class Positions:
+    """Of one store; changes belong to the open epoch. source: the name of the database's."""
+
+    def __init__(self, store: Store, source: str) -> None:
+        self._store = store
+        self._source = source
+        self.progress: Progress | None = None
+        stored = store.get(_PROGRESS)
+        if stored is not None:
+            facts = json.loads(stored)
+            self.progress = Progress(facts["epoch"], facts["positions"])
+
+    @property
+    def epoch(self) -> int:
+        """The number of the newest epoch; 0 before the first."""
+        return 0 if self.progress is None else self.progress.epoch
+
+    @property
+    def by_source(self) -> dict[str, Any]:
+        """The database's position, and the places of the others' relations."""
+        return {} if self.progress is None else dict(self.progress.positions)
+
+    @property
+    def database(self) -> int:
+        """The database's position; 0 where nothing of it has been read."""
+        return self.by_source.get(self._source, 0)
+
+    def places(self, source: str) -> dict[str, Place]:
+        """Where the relations of another source than the database stand."""
+        return dict(self.by_source.get(source, {}))
+
+    def notes(self, source: str) -> dict[str, bytes]:
+        """What a source keeps with the state."""
+        prefix = f"{_NOTES}{source}/"
+        return {key[len(prefix) :]: value for key, value in self._store.items(prefix)}
+
+    def begin(self, source: str, position: int | Mapping[str, Pin]) -> None:
+        """Read a source, or more relations of it, from here on."""
+        if isinstance(position, int):
+            self._move(self.epoch, source, position)
+            return
+        self._move(self.epoch, source, {name: pin.place for name, pin in position.items()})
+        for pin in position.values():
+            self._keep(source, pin.notes)
+
+    def forget(self, source: str, relations: Collection[str]) -> None:
+        """Read these relations of a source no more; with the last one its notes go too."""
+        positions = self.by_source
+        kept = {n: p for n, p in self.places(source).items() if n not in relations}
+        positions[source] = kept
+        if not kept:
+            del positions[source]
+            self._keep(source, dict.fromkeys(self.notes(source)))
+        self.progress = Progress(self.epoch, positions)
+
+    def pass_over(self, batch: SourceBatch, epoch: int) -> None:
+        """Stand after a batch, which the given epoch holds."""
+        if batch.source == MAIN_SOURCE:
+            self._move(epoch, self._source, batch.position)
+            return
+        self._move(epoch, batch.source, batch.places or {})
+        self._keep(batch.source, batch.notes)
+
+    def stand(self, epoch: int) -> None:
+        """Another epoch at the same positions."""
+        self.progress = Progress(epoch, self.by_source)
+
+    def clear(self) -> None:
+        """Start anew: no position, no epoch, no notes; when the last view is gone."""
+        self.progress = None
+        self._store.put(_PROGRESS, None)
+        for key, _ in list(self._store.items(_NOTES)):
+            self._store.put(key, None)
+
+    def save(self) -> None:
+        """Write them, as part of the commit."""
+        if self.progress is not None:
+            facts = {"epoch": self.progress.epoch, "positions": dict(self.progress.positions)}
+            self._store.put(_PROGRESS, json.dumps(facts).encode())
+
+    def _move(self, epoch: int, source: str, position: int | Mapping[str, Place]) -> None:
+        if not isinstance(position, int):
+            position = {**self.places(source), **position}
+        self.progress = Progress(epoch, {**self.by_source, source: position})
+
+    def _keep(self, source: str, notes: Mapping[str, bytes | None]) -> None:
+        for key, value in notes.items():
+            self._store.put(f"{_NOTES}{source}/{key}", value)

@@ -1,0 +1,92 @@
+"""Sources and dead letters: declare, discover, change, drop, list; try again or drop records.
+
+All of them answer at once: what the pipeline does with it is seen in the source's status.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from service.source_catalog import SourceCatalog
+from service.source_models import (
+    ChangeSource,
+    ChooseDeadLetters,
+    Chosen,
+    CreateSource,
+    DeadLetterList,
+    Discovered,
+    DiscoverSource,
+    SourceList,
+    SourceModel,
+)
+
+router = APIRouter(tags=["sources"])
+
+
+def _catalog(request: Request) -> SourceCatalog:
+    return request.app.state.sources
+
+
+@router.post("/sources", status_code=201)
+def create_source(request: Request, body: CreateSource, response: Response) -> SourceModel:
+    """Declare a source. It is reached and compared with what is declared first."""
+    response.headers["Location"] = f"/sources/{body.name}"
+    return _catalog(request).create(body)
+
+
+@router.post("/sources/discover")
+def discover_source(request: Request, body: DiscoverSource) -> Discovered:
+    """Propose columns from samples. Nothing is created."""
+    return Discovered(options=_catalog(request).discover(body))
+
+
+@router.get("/sources")
+def list_sources(request: Request) -> SourceList:
+    """All sources beside the database."""
+    return SourceList(sources=_catalog(request).list())
+
+
+@router.get("/sources/{name}")
+def show_source(request: Request, name: str) -> SourceModel:
+    """One source as it stands."""
+    return _catalog(request).show(name)
+
+
+@router.put("/sources/{name}")
+def change_source(request: Request, name: str, body: ChangeSource) -> SourceModel:
+    """Give a source other options; relations that views read must stay what they are."""
+    return _catalog(request).change(name, body.options)
+
+
+@router.delete("/sources/{name}", status_code=204)
+def drop_source(request: Request, name: str) -> Response:
+    """Forget a source that no view reads."""
+    _catalog(request).drop(name)
+    return Response(status_code=204)
+
+
+@router.get("/dead-letters")
+def list_dead_letters(
+    request: Request,
+    source: str = "",
+    relation: str = "",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    after: Annotated[str, Query(description="the last place of the page before")] = "",
+) -> DeadLetterList:
+    """Records that are not rows of their relation, by place."""
+    letters = _catalog(request).dead_letters(source, relation, limit, after)
+    return DeadLetterList(dead_letters=letters)
+
+
+@router.post("/dead-letters/retry", status_code=202)
+def retry_dead_letters(request: Request, body: ChooseDeadLetters) -> Chosen:
+    """Decode records again; those that are rows now are taken in, the others stay."""
+    return Chosen(count=_catalog(request).choose_dead_letters("retry", body))
+
+
+@router.post("/dead-letters/drop", status_code=202)
+def drop_dead_letters(request: Request, body: ChooseDeadLetters) -> Chosen:
+    """Give records up for good."""
+    return Chosen(count=_catalog(request).choose_dead_letters("drop", body))

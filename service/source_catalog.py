@@ -1,0 +1,222 @@
+"""What the API does about sources and dead letters: declare, change, drop, tell.
+
+Invariant: a relation that a view reads is never taken away or made another one under it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from connectors.postgres.control import Control, SourceRow, ViewRow
+from connectors.postgres.dead_letters import DeadLetter, DeadLetters
+from connectors.source import MAIN_SOURCE
+from dataflow.errors import SourceError
+from dataflow.schema import VIEW_SOURCE
+from service import fields
+from service.declared import connector, feed_source, kept_oids, relation_facts
+from service.desk import DROPPED
+from service.groups import groups_on_disk
+from service.metrics import read_metrics
+from service.models import FieldModel, ProblemModel
+from service.names import RESERVED_SCHEMAS
+from service.parts import Parts
+from service.settings import DEFAULT_GROUP, Settings
+from service.source_models import (
+    ChooseDeadLetters,
+    CreateSource,
+    DeadLetterModel,
+    DiscoverSource,
+    RelationModel,
+    SourceModel,
+)
+
+
+class SourceCatalog:
+    """One for an API process; safe for several threads."""
+
+    def __init__(self, settings: Settings, parts: Parts) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._control: Control = parts.control()
+        self._letters = DeadLetters(self._control)
+
+    # --- sources -------------------------------------------------------------------------------
+
+    def create(self, body: CreateSource) -> SourceModel:
+        """Declare a source that can be reached and is what it is declared to be."""
+        self._control.ensure()
+        self._check_name(body.name)
+        relations = self._declared(body.type, body.options)
+        row = SourceRow(body.name, "", type=body.type, options=body.options, relations=relations)
+        feed_source(row).check()
+        self._control.insert_source(row)
+        return self.show(body.name)
+
+    def change(self, name: str, options: Mapping[str, Any]) -> SourceModel:
+        """Give a source other options; what views read must stay what it is."""
+        row = self._row(name)
+        relations = self._declared(row.type, options)
+        kept_oids(relations, row.relations)
+        kept = {(r["name"], r["oid"]) for r in relations}
+        lost = {r["name"] for r in row.relations if (r["name"], r["oid"]) not in kept}
+        self._require_unread(name, lost)
+        changed = SourceRow(name, "", type=row.type, options=options, relations=relations)
+        feed_source(changed).check()
+        self._control.update_source(name, options=dict(options), relations=relations)
+        return self.show(name)
+
+    def discover(self, body: DiscoverSource) -> dict[str, Any]:
+        """The options with proposed columns."""
+        return dict(connector(body.type).discover(body.options))
+
+    def drop(self, name: str) -> None:
+        """Forget a source that no view reads, with its dead letters."""
+        row = self._row(name)
+        self._require_unread(name, {r["name"] for r in row.relations})
+        self._control.delete_source(name)
+        self._letters.mark_gone(name)
+
+    def show(self, name: str) -> SourceModel:
+        """One source as it stands."""
+        return self._model(self._row(name), self._control.list_views(), self._letters.counts())
+
+    def list(self) -> list[SourceModel]:
+        """All declared sources by name."""
+        self._control.ensure()
+        views, counts = self._control.list_views(), self._letters.counts()
+        rows = [r for r in self._control.list_sources() if r.type != "postgres"]
+        return [self._model(row, views, counts) for row in rows]
+
+    # --- dead letters --------------------------------------------------------------------------
+
+    def dead_letters(
+        self, source: str, relation: str, limit: int, after: str
+    ) -> list[DeadLetterModel]:
+        """Some dead letters, by place."""
+        return [self._letter(x) for x in self._letters.read(source, relation, limit, after)]
+
+    def choose_dead_letters(self, desired: str, body: ChooseDeadLetters) -> int:
+        """Ask the pipelines to "retry" or "drop" some; how many there are."""
+        if body.places and not body.relation:
+            raise SourceError("request.invalid", "places were given without their relation")
+        self._row(body.source)
+        return self._letters.mark(desired, body.source, body.relation, body.places)
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _row(self, name: str) -> SourceRow:
+        row = self._control.get_source(name)
+        if row is None or row.type == "postgres":
+            raise SourceError(
+                "source.not_found", f'source "{name}" does not exist', hint="see GET /sources"
+            )
+        return row
+
+    def _check_name(self, name: str) -> None:
+        taken = name in (*RESERVED_SCHEMAS, MAIN_SOURCE, VIEW_SOURCE) or name.startswith("pg_")
+        if not taken:
+            with self._parts.analyzer([]) as analyzer:
+                taken = analyzer.has_schema(name)
+        if taken:
+            raise SourceError(
+                "source.name_taken",
+                f'source "{name}" would hide a schema of that name',
+                hint="choose another name: it stands where a schema stands in queries",
+            )
+
+    def _declared(self, type_name: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+        declared = connector(type_name).declare(options)
+        with self._parts.analyzer([]) as analyzer:
+            return [relation_facts(d, analyzer.declare(d.columns)) for d in declared]
+
+    def _require_unread(self, name: str, relations: set[str]) -> None:
+        views = self._control.list_views()
+        readers = {v for r in relations for v in _readers(views, name, r)}
+        if readers:
+            raise SourceError(
+                "source.in_use",
+                f'relations of source "{name}" are read by views',
+                detail=", ".join(sorted(readers)),
+                hint="drop those first",
+            )
+
+    def _model(
+        self, row: SourceRow, views: Sequence[ViewRow], counts: Mapping[Any, int]
+    ) -> SourceModel:
+        groups = [DEFAULT_GROUP, *sorted(groups_on_disk(self._settings.state))]
+        told = [self._figures(group).get("sources", {}).get(row.name) for group in groups]
+        figures = [facts for facts in told if facts]
+        error = None
+        if row.code is not None:
+            error = ProblemModel(
+                title=row.detail or row.code, status=422, code=row.code, hint=row.hint or ""
+            )
+        letters = {name.name: n for name, n in counts.items() if name.source == row.name}
+        return SourceModel(
+            name=row.name,
+            type=row.type,
+            options=dict(row.options),
+            relations=[
+                RelationModel(
+                    name=r["name"],
+                    fields=[
+                        FieldModel(name=f.name, type=f.type.name, nullable=f.is_nullable)
+                        for f in fields.from_json(r["fields"])
+                    ],
+                    key=r["key"],
+                    append_only=r["is_append"],
+                    views=_readers(views, row.name, r["name"]),
+                    dead_letters=letters.get(r["name"], 0),
+                )
+                for r in row.relations
+            ],
+            status=row.status,
+            error=error,
+            rows_read=sum(facts["rows_total"] for facts in figures),
+            lag=max(facts["lag"] for facts in figures) if figures else None,
+            positions=self._positions(row.name, groups),
+            created_at=row.created_at.isoformat() if row.created_at else "",
+        )
+
+    def _positions(self, name: str, groups: Sequence[str]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for group in reversed(groups):
+            progress = self._control.read_progress(self._settings.for_group(group).sink_key)
+            found |= {} if progress is None else progress.positions.get(name, {})
+        return found
+
+    def _figures(self, group: str) -> dict[str, Any]:
+        return read_metrics(self._settings.for_group(group).state) or {}
+
+    def _letter(self, letter: DeadLetter) -> DeadLetterModel:
+        group = letter.sink_key.removeprefix(self._settings.prefix).removeprefix("/")
+        return DeadLetterModel(
+            source=letter.source,
+            relation=letter.relation,
+            place=letter.place,
+            group=group or DEFAULT_GROUP,
+            code=letter.code,
+            reason=letter.reason,
+            key=_text(letter.key),
+            key_base64=_base64(letter.key),
+            value=_text(letter.value),
+            value_base64=_base64(letter.value),
+            desired=letter.desired,
+            first_seen=letter.first_seen.isoformat(),
+        )
+
+
+def _readers(views: Sequence[ViewRow], source: str, relation: str) -> list[str]:
+    """The views that read a relation and are to stay."""
+    wanted = [v for v in views if v.desired != DROPPED]
+    return [v.title for v in wanted if [source, relation] in (v.plan or {}).get("reads", [])]
+
+
+def _text(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode(errors="replace")
+
+
+def _base64(raw: bytes | None) -> str | None:
+    return None if raw is None else base64.b64encode(raw).decode()
