@@ -26,13 +26,19 @@ REJECTED_KINDS = KIND_BYTES * len(REJECTED_COLUMNS)
 
 
 def rejected_row(
-    name: RelationName, place: str, code: str, reason: str, *, key: bytes | None, value: bytes
-) -> tuple[str, str, str, str, str, bytes | None, bytes]:
+    name: RelationName,
+    place: str,
+    code: str,
+    reason: str,
+    *,
+    key: bytes | None,
+    value: bytes | None,
+) -> tuple[str, str, str, str, str, bytes | None, bytes | None]:
     """A row of a rejected Delta (of REJECTED_KINDS): a record that is not a row of its relation.
 
     place: where it lies, as people write it and unique in the relation ("3:1042" for partition 3,
     offset 1042; "2024/a.csv:17" for line 17). code: stable, as in docs/ERRORS.md. key, value: the
-    raw bytes.
+    raw bytes, None where the record has none.
     """
     return (name.source, name.name, place, code, reason, key, value)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -76,9 +77,12 @@ class Client:
         self._connection = connection
         self._refusals: deque[tuple[float, KafkaError]] = deque(maxlen=4)
 
-    def consumer(self, **settings: Any) -> Consumer:
+    def consumer(
+        self, on_error: Callable[[KafkaError], None] | None = None, **settings: Any
+    ) -> Consumer:
         """A consumer that is assigned partitions by hand, read_committed; settings are
-        librdkafka's with `_` for `.`. Places out of range are errors, never resets."""
+        librdkafka's with `_` for `.`. Places out of range are errors, never resets. on_error: told
+        what goes wrong beside the records, within calls of the consumer."""
         fixed = {
             # librdkafka wants one; it is neither joined nor committed to.
             "group.id": f"tidemark-{self.name}",
@@ -88,7 +92,13 @@ class Client:
             "isolation.level": "read_committed",
             "allow.auto.create.topics": False,
         }
-        return self._make(Consumer, {**fixed, **_dotted(settings)})
+
+        def note(error: KafkaError) -> None:
+            self._note(error)
+            if on_error is not None:
+                on_error(error)
+
+        return self._make(Consumer, {**fixed, "error_cb": note, **_dotted(settings)})
 
     def producer(self, **settings: Any) -> Producer:
         """A producer that is idempotent; settings are librdkafka's with `_` for `.`."""

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from connectors.kafka.broker_settings import USERS
-from connectors.kafka.client import REQUEST_TIMEOUT_S, Client
+from connectors.kafka.client import Client
 from connectors.kafka.connection import MECHANISMS, Connection
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.given import Given
@@ -27,7 +27,7 @@ def client_of(options: dict[str, Any], side: str = "source") -> Client:
     return Client(connection, side, "clicks")
 
 
-def topics_of(client: Client, timeout_s: float = REQUEST_TIMEOUT_S) -> set[str]:
+def topics_of(client: Client, timeout_s: float = 10.0) -> set[str]:
     admin = client.admin()
     try:
         return set(admin.list_topics(timeout=timeout_s).topics)

@@ -1,0 +1,272 @@
+"""Changes of topics after their places: a thread reads ahead, the poller decodes by columns.
+
+Invariant: a batch's places lie exactly after its records, by partition; what was read ahead and
+not handed out is read again by the next feed. Memory is bounded by the bytes read ahead.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from connectors.feed_source import Places
+from connectors.kafka.client import Client
+from connectors.kafka.options import FAIL, SKIP, KafkaOptions
+from connectors.kafka.reader import Chunk, Reader, Span
+from connectors.kafka.records import Records
+from connectors.kafka.rows import RowReader, rejected_delta
+from connectors.kafka.topics import Topics, recreated
+from connectors.source import SourceBatch
+from dataflow.changes import Changes
+from dataflow.errors import SourceError, TidemarkError
+
+POLL_S = 0.05
+# Unknown ends of logs are asked for so often.
+LAG_EVERY = 20
+
+
+@dataclass
+class _Followed:
+    """A relation that is read. place: {"topic": id, "next": offset by partition}."""
+
+    rows: RowReader
+    topic_id: str
+    nexts: dict[int, int]
+
+    @property
+    def name(self) -> str:
+        return self.rows.relation.name.name
+
+    def place(self) -> dict[str, Any]:
+        return {
+            "topic": self.topic_id,
+            "next": {str(p): offset for p, offset in sorted(self.nexts.items())},
+        }
+
+
+@dataclass(frozen=True)
+class FeedEvents:
+    """Who is told, by the feed's thread: on_ready as SourceFeed says; on_open each time that the
+    cluster was reached."""
+
+    on_ready: Callable[[], None]
+    on_open: Callable[[Topics], None]
+
+
+class KafkaFeed:
+    """A SourceFeed. Nothing is opened before the first poll. skipped: how many bad records were
+    passed over without being told."""
+
+    def __init__(
+        self,
+        client: Client,
+        options: KafkaOptions,
+        rows: Sequence[RowReader],
+        places: Places,
+        events: FeedEvents,
+    ) -> None:
+        self.skipped = 0
+        self._client = client
+        self._options = options
+        self._events = events
+        self._followed = {
+            one.relation.name: _Followed(one, *place_of(places[one.relation.name.name]))
+            for one in rows
+        }
+        self._ahead: _Ahead | None = None
+        self._until: Places | None = None
+        self._failure: TidemarkError | None = None
+
+    @property
+    def lag(self) -> int:
+        """Offsets that no batch has held yet, marks of transactions among them."""
+        return 0 if self._ahead is None else self._ahead.unread + self._ahead.waiting
+
+    def poll(self, max_rows: int, *, until: Places | None = None) -> SourceBatch | None:
+        """As SourceFeed says."""
+        if self._failure is not None:
+            raise self._failure
+        if self._ahead is None or until != self._until:
+            self._read_from_here(until)
+        assert self._ahead is not None
+        chunks = self._ahead.take(max_rows)
+        return self._batch(chunks) if chunks else None
+
+    def close(self) -> None:
+        """End the thread; what it has read ahead is dropped."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+
+    def _read_from_here(self, until: Places | None) -> None:
+        """A new reader from the places of the last batch; it never passes `until`."""
+        self.close()
+        self._until = until
+        spans = []
+        for name, one in self._followed.items():
+            ends = None
+            if until is not None:
+                # A relation that `until` does not know has nothing before it.
+                end = until.get(name.name)
+                topic_id, ends = (one.topic_id, {}) if end is None else place_of(end)
+                if topic_id != one.topic_id:
+                    raise recreated(one.rows.options.topic, name)
+            wants = (one.rows.wants_times, one.rows.wants_headers)
+            spans.append(
+                Span(name, one.rows.options.topic, one.topic_id, dict(one.nexts), ends, *wants)
+            )
+        self._ahead = _Ahead(self._client, self._options, spans, self._events)
+
+    def _batch(self, chunks: Sequence[Chunk]) -> SourceBatch | None:
+        gathered: dict[Any, Records] = {}
+        newest_ms = 0
+        for chunk in chunks:
+            gathered.setdefault(chunk.relation, Records()).add(chunk.records)
+            newest_ms = max(newest_ms, chunk.newest_ms)
+        changes: list[Changes] = []
+        rejected: list[tuple[Any, ...]] = []
+        count = 0
+        for name, records in gathered.items():
+            one = self._followed[name]
+            whole = self._decode(one, records, changes, rejected)
+            count += len(whole)
+            if len(whole) == len(records):
+                for chunk in chunks:
+                    if chunk.relation == name:
+                        one.nexts.update(chunk.nexts)
+            else:
+                one.nexts.update(whole.nexts())
+        if self._failure is not None and not count:
+            raise self._failure
+        return SourceBatch(
+            0,
+            changes,
+            1 if changes else 0,
+            count,
+            commit_time_us=newest_ms * 1000,
+            source=self._client.name,
+            places={one.name: one.place() for one in self._followed.values()},
+            rejected=rejected_delta(rejected),
+        )
+
+    def _decode(
+        self,
+        one: _Followed,
+        records: Records,
+        changes: list[Changes],
+        rejected: list[tuple[Any, ...]],
+    ) -> Records:
+        """Add what the records say; those that were passed, all but from a bad one on that is to
+        stop the source: the next poll raises."""
+        rows = one.rows.read(records)
+        policy = one.rows.options.on_error
+        if rows.bad and policy == FAIL:
+            self._failure = one.rows.refusal(records, rows.bad[0])
+            records = records.head(rows.bad[0].number)
+            rows = one.rows.read(records)
+        elif rows.bad and policy == SKIP:
+            self.skipped += len(rows.bad)
+        else:
+            rejected += one.rows.rejected(records, rows.bad)
+        if len(rows.kinds):
+            changes.append(rows.changes(one.rows.relation))
+        return records
+
+
+class _Ahead:
+    """The thread that reads ahead, and what it has read. unread: offsets that it has not seen;
+    waiting: records that it has."""
+
+    def __init__(
+        self,
+        client: Client,
+        options: KafkaOptions,
+        spans: Sequence[Span],
+        events: FeedEvents,
+    ) -> None:
+        self.unread = 0
+        self.waiting = 0
+        self._client = client
+        self._options = options
+        self._spans = spans
+        self._events = events
+        self._changed = threading.Condition()
+        self._chunks: deque[tuple[Chunk, int]] = deque()
+        self._bytes = 0
+        self._error: TidemarkError | None = None
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="kafka-feed", daemon=True)
+        self._thread.start()
+
+    def take(self, max_rows: int) -> list[Chunk]:
+        """What has been read, about max_rows records of it; the thread's error after the last."""
+        with self._changed:
+            found: list[Chunk] = []
+            rows = 0
+            while self._chunks and rows < max_rows:
+                chunk, size = self._chunks.popleft()
+                found.append(chunk)
+                rows += len(chunk.records)
+                self._bytes -= size
+            self.waiting -= rows
+            if not found and self._error is not None:
+                raise self._error
+            self._changed.notify()
+        return found
+
+    def close(self) -> None:
+        """Tell the thread to end, and wait for it."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._read()
+        except TidemarkError as error:
+            self._fail(error)
+        except Exception as error:
+            what = f'the reader of kafka source "{self._client.name}" failed'
+            self._fail(SourceError("source.reader", what, detail=repr(error)))
+
+    def _read(self) -> None:
+        check_s = self._options.check_ms / 1000
+        reader = Reader(self._client, self._spans, check_s=check_s)
+        try:
+            self._events.on_open(Topics(self._client))
+            turn = 0
+            while not self._is_closed and not reader.is_done:
+                chunks = reader.take(POLL_S)
+                if chunks or turn % LAG_EVERY == 0:
+                    self.unread = reader.unread()
+                turn += 1
+                self._put(chunks)
+        finally:
+            reader.close()
+
+    def _put(self, chunks: Sequence[Chunk]) -> None:
+        """Hand on what was read, once there is room for it."""
+        sized = [(chunk, chunk.records.nbytes()) for chunk in chunks]
+        with self._changed:
+            while self._bytes >= self._options.buffer_bytes and not self._is_closed:
+                self._changed.wait()
+            was_empty = not self._chunks
+            self._chunks.extend(sized)
+            self._bytes += sum(size for _, size in sized)
+            self.waiting += sum(len(chunk.records) for chunk in chunks)
+        if sized and was_empty:
+            self._events.on_ready()
+
+    def _fail(self, error: TidemarkError) -> None:
+        with self._changed:
+            self._error = error
+        self._events.on_ready()
+
+
+def place_of(place: Mapping[str, Any]) -> tuple[str, dict[int, int]]:
+    """(topic id, next offset by partition) of a place as JSON has it."""
+    return place["topic"], {int(p): offset for p, offset in place["next"].items()}

@@ -1,0 +1,62 @@
+"""The last row of each key among records of one partition, known by 128-bit hashes of the keys.
+
+Memory: 25 bytes a key, twice that while they are brought together; no row is kept. Two keys
+of one hash are as unlikely as it says in docs/decisions/0002.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from connectors.kafka.rows import Rows
+from dataflow.changes import Changes
+from dataflow.delta import row_hashes
+from dataflow.schema import Relation
+
+LEAST_ROWS = 100_000
+
+
+class LastRows:
+    """Rows come in the order of their offsets."""
+
+    def __init__(self, relation: Relation) -> None:
+        self._key = relation.key
+        self._whole = _empty()
+        self._parts: list[tuple[np.ndarray, ...]] = []
+        self._waiting = 0
+
+    def add(self, rows: Rows, offsets: np.ndarray) -> None:
+        """More rows and removals, with their offsets."""
+        n = len(rows.kinds)
+        if not n:
+            return
+        first, second = row_hashes([rows.columns[c] for c in self._key], n)
+        self._parts.append((first, second, offsets, rows.kinds == Changes.REMOVE))
+        self._waiting += n
+        # Bringing them together costs as much as there are: seldom enough to be linear in all.
+        if self._waiting > max(LEAST_ROWS, len(self._whole[0])):
+            self._gather()
+
+    def offsets(self) -> np.ndarray:
+        """int64, ascending: where the rows lie that no later one replaced or removed."""
+        self._gather()
+        _, _, offsets, removes = self._whole
+        found = np.sort(offsets[~removes])
+        self._whole = _empty()
+        return found
+
+    def _gather(self) -> None:
+        parts = [self._whole, *self._parts]
+        first, second, offsets, removes = (np.concatenate(p) for p in zip(*parts, strict=True))
+        order = np.lexsort((offsets, second, first))
+        first, second = first[order], second[order]
+        is_last = np.ones(len(order), np.bool_)
+        is_last[:-1] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
+        kept = order[is_last]
+        self._whole = (first[is_last], second[is_last], offsets[kept], removes[kept])
+        self._parts, self._waiting = [], 0
+
+
+def _empty() -> tuple[np.ndarray, ...]:
+    hashes = np.empty(0, np.uint64)
+    return hashes, hashes, np.empty(0, np.int64), np.empty(0, np.bool_)

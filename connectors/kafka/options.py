@@ -1,0 +1,208 @@
+"""What a Kafka source is told: its topics, what their records hold, where to start.
+
+Invariant: options that were accepted are whole and do not contradict each other; what only the
+cluster or a format can know is refused where that is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from connectors.feed_source import DeclaredRelation
+from connectors.kafka.connection import Connection
+from connectors.kafka.given import Given
+
+APPEND, UPSERT = "append", "upsert"
+FAIL, SKIP, DEAD_LETTER = "fail", "skip", "dead_letter"
+EARLIEST, LATEST, TIMESTAMP, OFFSETS = "earliest", "latest", "timestamp", "offsets"
+PARTITION, OFFSET = "_partition", "_offset"
+KEY, TIME, HEADERS = "_key", "_timestamp", "_headers"
+# Columns that tell of the record itself; a user declares those that are wanted.
+METADATA: Mapping[str, tuple[str, ...]] = {
+    PARTITION: ("int4", "integer", "int"),
+    OFFSET: ("int8", "bigint"),
+    TIME: ("timestamptz", "timestamp with time zone"),
+    KEY: ("bytea",),
+    HEADERS: ("jsonb",),
+}
+POLICIES = (FAIL, SKIP, DEAD_LETTER)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a topic's first snapshot begins. kind: EARLIEST, LATEST, TIMESTAMP (milliseconds
+    since 1970), OFFSETS (by partition; those not named from their beginning)."""
+
+    kind: str = EARLIEST
+    time_ms: int = 0
+    offsets: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class TopicOptions:
+    """One topic as a relation.
+
+    columns: as declared, {"name", "type", ...}; the format understands the rest. format, key:
+    options of the format. key: columns by which an upsert's row is known.
+    """
+
+    relation: str
+    topic: str
+    columns: tuple[Mapping[str, Any], ...]
+    format: Mapping[str, Any]
+    mode: str = APPEND
+    key: tuple[str, ...] = ()
+    start: Start = Start()
+    on_error: str = FAIL
+
+    @property
+    def value_columns(self) -> list[Mapping[str, Any]]:
+        """What the format is to find in records; the key's are never NULL."""
+        return [
+            {**column, "nullable": False} if column["name"] in self.key else column
+            for column in self.columns
+            if column["name"] not in METADATA
+        ]
+
+    def declared(self) -> DeclaredRelation:
+        """As the service makes a Relation of it."""
+        names = tuple(c["name"] for c in self.columns)
+        key = self.key
+        if self.mode == APPEND:
+            key = (PARTITION, OFFSET) if PARTITION in names and OFFSET in names else ()
+        columns = tuple((c["name"], c["type"]) for c in self.columns)
+        return DeclaredRelation(self.relation, columns, key, self.mode == APPEND)
+
+
+@dataclass(frozen=True)
+class KafkaOptions:
+    """A whole source. check_ms: how often topics are looked at while nothing arrives.
+    buffer_bytes: how much is read ahead."""
+
+    connection: Connection
+    topics: tuple[TopicOptions, ...]
+    check_ms: int = 5000
+    buffer_bytes: int = 16 << 20
+
+    def topic_of(self, relation: str) -> TopicOptions:
+        """The topic behind a relation that was declared."""
+        return next(t for t in self.topics if t.relation == relation)
+
+
+def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> KafkaOptions:
+    """Options as JSON has them. SourceError source.bad_option, secret.plain."""
+    given = Given(options, "source")
+    connection = Connection.of(given)
+    on_error = given.choice("on_error", POLICIES, FAIL)
+    check_ms = given.take("check_ms", int, 5000)
+    buffer_bytes = given.take("buffer_bytes", int, 16 << 20)
+    if check_ms < 10 or buffer_bytes < 1 << 16:
+        raise given.refused("check_ms or buffer_bytes", "is too small")
+    listed = given.take("topics", dict)
+    given.end()
+    if not listed:
+        raise given.refused("topics", "names no topic")
+    topics = tuple(
+        _topic(name, Given(one, "source", f"topics.{name}"), on_error, needs_columns)
+        for name, one in listed.items()
+    )
+    return KafkaOptions(connection, topics, check_ms, buffer_bytes)
+
+
+def _topic(name: str, given: Given, on_error: str, needs_columns: bool) -> TopicOptions:
+    if not name or len(name.encode()) > 63:
+        raise given.refused("", "needs a name of 1 to 63 bytes")
+    topic = given.take("topic", str, name)
+    format_options = _format(given)
+    columns = _columns(given, needs_columns)
+    mode = given.choice("mode", (APPEND, UPSERT), APPEND)
+    key = _key(given, mode, [c["name"] for c in columns])
+    start = _start(given)
+    policy = given.choice("on_error", POLICIES, on_error)
+    given.end()
+    return TopicOptions(name, topic, columns, format_options, mode, key, start, policy)
+
+
+def _format(given: Given) -> dict[str, Any]:
+    found, key = given.raw("format"), given.raw("key_format")
+    chosen = {"format": found} if isinstance(found, str) else found
+    if not isinstance(chosen, Mapping):
+        raise given.refused("format", "must be a name, or an object with a name at `format`")
+    if key is None:
+        return dict(chosen)
+    if not isinstance(key, str | Mapping):
+        raise given.refused("key_format", "must be a name, or an object with a name at `format`")
+    return {**chosen, "key": {"format": key} if isinstance(key, str) else dict(key)}
+
+
+def _columns(given: Given, is_needed: bool) -> tuple[Mapping[str, Any], ...]:
+    found = given.raw("columns")
+    if found is None and not is_needed:
+        return ()
+    if isinstance(found, Mapping):
+        found = [{"name": name, "type": type_name} for name, type_name in found.items()]
+    if not isinstance(found, Sequence) or isinstance(found, str) or not found:
+        raise given.refused("columns", "must name each column with its type")
+    names: list[str] = []
+    for column in found:
+        if not isinstance(column, Mapping):
+            raise given.refused("columns", "must be objects with name and type")
+        name, type_name = column.get("name"), column.get("type")
+        if not (isinstance(name, str) and name and isinstance(type_name, str) and type_name):
+            raise given.refused("columns", "must be objects with name and type")
+        types = METADATA.get(name)
+        if types is not None and type_name.lower() not in types:
+            raise given.refused("columns", f'must declare "{name}" as {types[0]}')
+        if name in names:
+            raise given.refused("columns", f'names "{name}" twice')
+        names.append(name)
+    return tuple(dict(column) for column in found)
+
+
+def _key(given: Given, mode: str, names: Sequence[str]) -> tuple[str, ...]:
+    key = given.optional("key", list)
+    if mode == APPEND:
+        if key is not None:
+            raise given.refused("key", "is for mode upsert", hint='"mode": "upsert"')
+        return ()
+    if not key:
+        raise given.refused("key", "is needed in mode upsert: the columns a row is known by")
+    for name in key:
+        if name not in names or name in (PARTITION, OFFSET, TIME, HEADERS):
+            raise given.refused("key", f'names "{name}", which cannot be a key')
+    return tuple(key)
+
+
+def _start(given: Given) -> Start:
+    name, found = "start", given.raw("start")
+    if found is None or found in (EARLIEST, LATEST):
+        return Start(found or EARLIEST)
+    inner = Given(found, "source", name) if isinstance(found, Mapping) else None
+    if inner is None:
+        raise given.refused(name, "must be earliest, latest, or an object", detail=str(found))
+    text, offsets = inner.optional("timestamp", str), inner.optional("offsets", dict)
+    inner.end()
+    if (text is None) == (offsets is None):
+        raise given.refused(name, "must have one of timestamp and offsets")
+    if text is not None:
+        return Start(TIMESTAMP, _milliseconds(text, given))
+    try:
+        found_offsets = sorted((int(p), int(o)) for p, o in (offsets or {}).items())
+    except (TypeError, ValueError):
+        found_offsets = [(-1, -1)]
+    if any(p < 0 or o < 0 for p, o in found_offsets):
+        raise given.refused("start.offsets", "must be offsets by partition", hint='{"0": 1200}')
+    return Start(OFFSETS, 0, tuple(found_offsets))
+
+
+def _milliseconds(text: str, given: Given) -> int:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise given.refused("start.timestamp", "is no time", detail=str(error)) from None
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    return round(found.timestamp() * 1000)

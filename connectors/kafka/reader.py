@@ -1,0 +1,234 @@
+"""Reads partitions of topics from places on: one consumer, for one thread.
+
+Invariant: every committed record from a place on is handed out once and in order, or it is told
+by name why not. Offsets have holes (transactions' marks, compaction), so an end is reached by
+position, never by count. What is handed out was read of the topic with the known id: the ids are
+asked for after the records came, since a client goes on with a topic that was made again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as Partition
+
+from connectors.kafka.client import Client
+from connectors.kafka.records import Records
+from connectors.kafka.topics import Topics, check_same, offsets_gone
+from dataflow.errors import TemporaryError, TidemarkError
+from dataflow.schema import RelationName
+
+MOST_RECORDS = 10_000
+# An end that lies behind the log's own, and that nothing reaches for so long.
+STALLED_S = 30.0
+_OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
+_DOWN = {KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._SSL}
+
+
+@dataclass
+class Span:
+    """What is read of a topic for a relation: by partition from `begins`, up to `ends`.
+
+    ends: None to go on for ever, with new partitions from their beginning; else the offsets
+    after the last, and only these partitions.
+    """
+
+    relation: RelationName
+    topic: str
+    topic_id: str
+    begins: dict[int, int]
+    ends: dict[int, int] | None = None
+    wants_times: bool = False
+    wants_headers: bool = False
+
+
+@dataclass
+class Chunk:
+    """Records of one relation, and by partition where it stands after them."""
+
+    relation: RelationName
+    records: Records
+    nexts: dict[int, int] = field(default_factory=dict)
+    newest_ms: int = 0
+
+
+class Reader:
+    """Spans are of different topics. check_s: how often topics are looked at while idle."""
+
+    def __init__(
+        self, client: Client, spans: Sequence[Span], *, check_s: float = 5.0, wait_ms: int = 100
+    ) -> None:
+        self._client = client
+        self._spans = {span.topic: span for span in spans}
+        self._check_s = check_s
+        self._down: list[KafkaError] = []
+        self._open: set[tuple[str, int]] = set()
+        self._first: list[Chunk] = []
+        self._topics = Topics(client)
+        self._checked = self._moved = time.monotonic()
+        self._consumer = client.consumer(
+            self._note,
+            enable_partition_eof=True,
+            fetch_wait_max_ms=wait_ms,
+            fetch_queue_backoff_ms=20,
+            queued_max_messages_kbytes=16384,
+        )
+        try:
+            self._check()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all that has an end has reached it."""
+        return (
+            not self._open
+            and not self._first
+            and all(span.ends is not None for span in self._spans.values())
+        )
+
+    def take(self, timeout_s: float) -> list[Chunk]:
+        """What has arrived, at most one chunk a relation; waits when there is nothing."""
+        if self._first:
+            first, self._first = self._first, []
+            return first
+        try:
+            one = self._consumer.poll(timeout_s)
+            found = [] if one is None else [one, *self._consumer.consume(MOST_RECORDS, 0)]
+        except KafkaException as error:
+            raise self._client.refused(error, "reading") from None
+        chunks = self._sorted(found)
+        now = time.monotonic()
+        if chunks:
+            self._moved = now
+            self._check()
+        elif now - self._checked > self._check_s:
+            self._check()
+            if self._open and now - self._moved > STALLED_S:
+                self._look_for_ends()
+        if self._down:
+            raise self._client.refused(self._down[-1], "reading")
+        return chunks
+
+    def unread(self) -> int:
+        """About how many offsets lie between what was taken and the ends of the logs."""
+        total = 0
+        for topic, number in self._open:
+            partition = Partition(topic, number)
+            _, high = self._consumer.get_watermark_offsets(partition, cached=True)
+            total += max(0, high - self._spans[topic].begins[number])
+        return total
+
+    def close(self) -> None:
+        """End the consumer."""
+        self._consumer.close()
+
+    def _note(self, error: KafkaError) -> None:
+        if error.code() in _DOWN:
+            self._down.append(error)
+
+    def _check(self) -> None:
+        """Every topic is still the one that it was; take up partitions that are new."""
+        found = self._topics.describe(self._spans.keys())
+        fresh = []
+        for span in self._spans.values():
+            topic = check_same(span.topic, span.topic_id, found, span.relation)
+            for number in range(topic.partitions) if span.ends is None else span.ends:
+                if (span.topic, number) not in self._open and self._is_wanted(span, number):
+                    fresh.append(Partition(span.topic, number, span.begins[number]))
+        if fresh:
+            self._consumer.incremental_assign(fresh)
+            self._open.update((p.topic, p.partition) for p in fresh)
+        self._checked = time.monotonic()
+
+    def _is_wanted(self, span: Span, number: int) -> bool:
+        is_new = number not in span.begins
+        begin = span.begins.setdefault(number, 0)
+        if span.ends is None or begin < span.ends[number]:
+            return True
+        if is_new:  # an empty partition of which someone has said that it was read
+            self._first.append(Chunk(span.relation, Records(), {number: begin}))
+        return False
+
+    def _sorted(self, found: Sequence[Any]) -> list[Chunk]:
+        """The records by relation, without those beyond an end."""
+        by_topic: dict[str, list[Any]] = {}
+        nexts: dict[str, dict[int, int]] = {}
+        for record in found:
+            error = record.error()
+            if error is None:
+                by_topic.setdefault(record.topic(), []).append(record)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                nexts.setdefault(record.topic(), {})[record.partition()] = record.offset()
+            else:
+                raise self._refused(error, record)
+        chunks = []
+        for topic in {**by_topic, **nexts}:
+            span = self._spans[topic]
+            taken = by_topic.get(topic, [])
+            chunk = Chunk(span.relation, _records(taken, span), nexts.get(topic, {}))
+            chunk.newest_ms = taken[-1].timestamp()[1] if taken else 0
+            for number, offset in chunk.records.nexts().items():
+                chunk.nexts[number] = max(offset, chunk.nexts.get(number, 0))
+            if span.ends is not None:
+                self._cut(span, chunk)
+            chunk.nexts = {p: o for p, o in chunk.nexts.items() if o != span.begins.get(p)}
+            span.begins.update(chunk.nexts)
+            if chunk.nexts:
+                chunks.append(chunk)
+        return chunks
+
+    def _cut(self, span: Span, chunk: Chunk) -> None:
+        ends = span.ends or {}
+        over = {p for p, offset in chunk.nexts.items() if offset >= ends[p]}
+        if not over:
+            return
+        pairs = zip(chunk.records.numbers, chunk.records.offsets, strict=True)
+        chunk.records = chunk.records.where([offset < ends[p] for p, offset in pairs])
+        chunk.nexts.update((p, ends[p]) for p in over)
+        done = [(span.topic, p) for p in over if (span.topic, p) in self._open]
+        if done:
+            self._consumer.incremental_unassign([Partition(*one) for one in done])
+            self._open.difference_update(done)
+
+    def _refused(self, error: KafkaError, record: Any) -> TidemarkError:
+        """The error for one that came in place of a record."""
+        self._check()
+        span, number = self._spans[record.topic()], record.partition()
+        if error.code() in _OUT_OF_RANGE:
+            place = f"{number}:{span.begins[number]}"
+            return offsets_gone(span.topic, place, error.str(), span.relation)
+        return self._client.refused(error, f'reading topic "{span.topic}"')
+
+    def _look_for_ends(self) -> None:
+        """Nothing has come for long: is the end that we look for behind the log's own?"""
+        for topic, number in sorted(self._open):
+            span = self._spans[topic]
+            last = self._topics.ends(topic, [number])[number]
+            if span.ends is not None and last < span.ends[number]:
+                place = f"{number}:{span.begins[number]}"
+                raise offsets_gone(topic, place, f"the log ends at {last}", span.relation)
+        if any(span.ends is not None for span in self._spans.values()):
+            raise TemporaryError(
+                "source.unreachable",
+                f'kafka source "{self._client.name}" sends nothing',
+                detail=f"nothing for {STALLED_S:.0f} s before the end that is looked for",
+            )
+
+
+def _records(taken: Sequence[Any], span: Span) -> Records:
+    return Records(
+        [one.partition() for one in taken],
+        [one.offset() for one in taken],
+        [one.key() for one in taken],
+        [one.value() for one in taken],
+        [one.timestamp()[1] if one.timestamp()[0] else -1 for one in taken]
+        if span.wants_times
+        else [],
+        [one.headers() for one in taken] if span.wants_headers else [],
+    )

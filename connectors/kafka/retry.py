@@ -1,0 +1,142 @@
+"""Rejected records tried again, once what was wrong with them has been repaired.
+
+Invariant: of an upsert topic an old record never takes the place of a newer row: where a later
+record of the same key is in the topic already, the old one is settled without a change.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from connectors.feed_source import REJECTED_COLUMNS
+from connectors.kafka.client import Client
+from connectors.kafka.options import UPSERT
+from connectors.kafka.reader import Reader, Span
+from connectors.kafka.records import Records
+from connectors.kafka.rows import RowReader, Rows, rejected_delta
+from connectors.kafka.topics import Topics, missing
+from connectors.source import SourceBatch
+from dataflow.delta import Delta, row_hashes
+from dataflow.errors import SourceError
+
+TAKE_S = 1.0
+# The pipeline waits meanwhile.
+MOST_OFFSETS = 1_000_000
+_PLACE, _KEY, _VALUE = (REJECTED_COLUMNS.index(name) for name in ("place", "key", "value"))
+
+
+def decode_again(client: Client, rows: RowReader, rejected: Delta) -> SourceBatch:
+    """As FeedSource says. SourceError source.retry_too_far where later records of a key would
+    have to be looked for among too many."""
+    given = [row for row, _ in rejected.rows()]
+    records = _records(given)
+    keep = np.ones(len(records), np.bool_)
+    if rows.wants_times or rows.wants_headers:
+        records, keep = _read_again(client, rows, records)
+    found = rows.read(records)
+    is_row = keep.copy()
+    is_row[[bad.number for bad in found.bad]] = False
+    changed = np.flatnonzero(is_row[found.records])
+    if rows.options.mode == UPSERT and len(changed):
+        changed = changed[~_is_replaced(client, rows, records, found, changed)]
+    columns = [column.take(changed) for column in found.columns]
+    told = Rows(columns, found.kinds[changed], found.records[changed], [])
+    settled = [given[number] for number in np.flatnonzero(is_row).tolist()]
+    return SourceBatch(
+        0,
+        [told.changes(rows.relation)] if len(changed) else [],
+        1 if len(changed) else 0,
+        len(settled),
+        source=client.name,
+        rejected=rejected_delta(settled, -1),
+    )
+
+
+def _records(given: list[tuple[Any, ...]]) -> Records:
+    """The records as they were kept; in the order of their offsets."""
+    given.sort(key=lambda row: tuple(map(int, row[_PLACE].split(b":"))))
+    records = Records()
+    for row in given:
+        number, _, offset = row[_PLACE].partition(b":")
+        records.numbers.append(int(number))
+        records.offsets.append(int(offset))
+        records.keys.append(row[_KEY])
+        records.values.append(row[_VALUE])
+    return records
+
+
+def _read_again(client: Client, rows: RowReader, records: Records) -> tuple[Records, np.ndarray]:
+    """Their times and headers too, which only the topic has; False for those that it has lost."""
+    whole, keep = Records(), np.zeros(len(records), np.bool_)
+    topics = Topics(client)
+    for row in range(len(records)):
+        number, offset = records.numbers[row], records.offsets[row]
+        first = topics.begins(rows.options.topic, [number])[number]
+        read = [] if offset < first else _span(client, rows, number, offset, offset + 1)
+        one = records.where([at == row for at in range(len(records))])
+        one.times, one.headers = [-1], [None]
+        for again in read:
+            keep[row] = True
+            one.times = again.times or one.times
+            one.headers = again.headers or one.headers
+        whole.add(one)
+    return whole, keep
+
+
+def _is_replaced(
+    client: Client, rows: RowReader, records: Records, found: Rows, changed: np.ndarray
+) -> np.ndarray:
+    """bool for each changed row: a later record of its key is in its partition."""
+    out = np.zeros(len(changed), np.bool_)
+    offsets = np.array(records.offsets, np.int64)[found.records[changed]]
+    numbers = np.array(records.numbers, np.int64)[found.records[changed]]
+    hashes = _hashes(rows, found)[changed]
+    topics = Topics(client)
+    for number in np.unique(numbers).tolist():
+        mine = np.flatnonzero(numbers == number)
+        end = topics.ends(rows.options.topic, [number])[number]
+        begin = int(offsets[mine].min()) + 1
+        if end - begin > MOST_OFFSETS:
+            raise SourceError(
+                "source.retry_too_far",
+                f'records of topic "{rows.options.topic}" are too old to be tried again',
+                detail=f"{end - begin} offsets after {number}:{begin - 1} may hold newer ones",
+                hint="write the record anew, then drop the rejected one",
+                relation=rows.relation.name,
+            )
+        for later in _span(client, rows, number, begin, end):
+            read = rows.read(later)
+            places = np.array(later.offsets, np.int64)[read.records]
+            keys = _hashes(rows, read)
+            for row in mine.tolist():
+                out[row] |= bool(((keys == hashes[row]) & (places > offsets[row])).any())
+    return out
+
+
+def _hashes(rows: RowReader, found: Rows) -> np.ndarray:
+    """128 bits a row that stand for its key."""
+    keys = [found.columns[column] for column in rows.relation.key]
+    first, second = row_hashes(keys, len(found.kinds))
+    return np.rec.fromarrays([first, second])
+
+
+def _span(client: Client, rows: RowReader, number: int, begin: int, end: int) -> list[Records]:
+    """The records at [begin, end) of a partition."""
+    topic = rows.options.topic
+    told = Topics(client).describe([topic]).get(topic)
+    if told is None:
+        raise missing(topic, rows.relation.name)
+    if begin >= end:
+        return []
+    wants = (rows.wants_times, rows.wants_headers)
+    span = Span(rows.relation.name, topic, told.id, {number: begin}, {number: end}, *wants)
+    reader = Reader(client, [span], wait_ms=20)
+    try:
+        found = []
+        while not reader.is_done:
+            found += [chunk.records for chunk in reader.take(TAKE_S) if len(chunk.records)]
+        return found
+    finally:
+        reader.close()

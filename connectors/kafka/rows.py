@@ -1,0 +1,188 @@
+"""Records to rows of a relation: the format's columns, metadata columns, and what is no row.
+
+Invariant: each record is a row, a removal, nothing by its format's rules, or told as rejected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from connectors.feed_source import REJECTED_KINDS, rejected_row
+from connectors.formats import open_format as formats
+from connectors.formats.declared import declare_columns
+from connectors.formats.record_format import BadRecord, Decoded, RecordFormat
+from connectors.kafka.options import APPEND, HEADERS, KEY, METADATA, TIME, TopicOptions
+from connectors.kafka.records import Records
+from dataflow.changes import Changes
+from dataflow.delta import Column, Delta
+from dataflow.errors import SourceError
+from dataflow.schema import Relation
+
+# (options of the format, declared columns) -> a format; importable, so that parts can travel.
+OpenFormat = Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], RecordFormat]
+
+
+def open_format(options: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> RecordFormat:
+    """The format that the options name, for columns as declared."""
+    if not columns:
+        return _Nothing()
+    return formats.open_format(options, declare_columns(columns))
+
+
+@dataclass
+class Rows:
+    """What records say. columns: of the relation's fields; kinds as in Changes; records: int64,
+    the number of the record of each row; bad: in the order of their records."""
+
+    columns: list[Column]
+    kinds: np.ndarray
+    records: np.ndarray
+    bad: list[BadRecord]
+
+    def changes(self, relation: Relation) -> Changes:
+        """As a feed tells them."""
+        return Changes(relation, self.kinds, tuple(self.columns))
+
+
+class RowReader:
+    """Reads rows of one relation; used by one thread."""
+
+    def __init__(
+        self, relation: Relation, options: TopicOptions, opened: OpenFormat = open_format
+    ) -> None:
+        self.relation = relation
+        self.options = options
+        names = [field.name for field in relation.fields]
+        self._metadata = [name if name in METADATA else None for name in names]
+        self._is_append = options.mode == APPEND
+        # Known by the record's key alone: then removals need nothing of the format.
+        self._is_keyed_by_record = options.key == (KEY,)
+        self._format = opened(options.format, options.value_columns)
+
+    @property
+    def wants_times(self) -> bool:
+        """Whether times of records are asked for."""
+        return TIME in self._metadata
+
+    @property
+    def wants_headers(self) -> bool:
+        """Whether headers of records are asked for."""
+        return HEADERS in self._metadata
+
+    def read(self, records: Records) -> Rows:
+        """All records at once. TemporaryError when the format cannot work now."""
+        if self._is_keyed_by_record:
+            return self._read_keyed(records)
+        decoded = self._format.decode(records.values, records.keys)
+        removes = decoded.removes
+        bad, keep = list(decoded.bad), None
+        if removes is None:
+            removes = np.zeros(len(decoded), np.bool_)
+        if self._is_append and removes.any():
+            keep = np.flatnonzero(~removes)
+            bad += [_removal(row) for row in decoded.records[removes].tolist()]
+        return self._rows(records, decoded, removes, bad, keep)
+
+    def _read_keyed(self, records: Records) -> Rows:
+        """Where `_key` is the key, a record without a value removes its row."""
+        values = np.array([value is not None for value in records.values], np.bool_)
+        keys = np.array([key is not None for key in records.keys], np.bool_)
+        asked = np.flatnonzero(values & keys)
+        part = records.where((values & keys).tolist())
+        decoded = self._format.decode(part.values, part.keys)
+        bad = [BadRecord(int(asked[b.number]), b.code, b.reason) for b in decoded.bad]
+        bad += [_keyless(row) for row in np.flatnonzero(~keys).tolist()]
+        removed = np.flatnonzero(~values & keys)
+        nulls = [Column.nulls(column.kind, len(removed)) for column in decoded.columns]
+        columns = [
+            Column.concat([c, empty]) for c, empty in zip(decoded.columns, nulls, strict=True)
+        ]
+        rows = np.concatenate([asked[decoded.records], removed])
+        removes = np.repeat([False, True], [len(decoded), len(removed)])
+        order = np.argsort(rows, kind="stable")
+        whole = Decoded([c.take(order) for c in columns], rows[order])
+        return self._rows(records, whole, removes[order], bad, None)
+
+    def _rows(
+        self,
+        records: Records,
+        decoded: Decoded,
+        removes: np.ndarray,
+        bad: list[BadRecord],
+        keep: np.ndarray | None,
+    ) -> Rows:
+        given, places = decoded.columns, decoded.records
+        if keep is not None:
+            given, places = [column.take(keep) for column in given], places[keep]
+            removes = removes[keep]
+        left = iter(given)
+        columns = []
+        for position, name in enumerate(self._metadata):
+            column = next(left) if name is None else records.metadata(name, places)
+            is_told = name is None or position in self.relation.key
+            if not is_told and removes.any():
+                # Of a removed row only the key is told.
+                empty = Column.nulls(column.kind, 1)
+                index = np.where(removes, len(column), np.arange(len(column)))
+                column = Column.concat([column, empty]).take(index)
+            columns.append(column)
+        if self._is_append:
+            kinds = np.full(len(places), Changes.INSERT, np.uint8)
+        else:
+            kinds = np.where(removes, Changes.REMOVE, Changes.UPSERT).astype(np.uint8)
+        return Rows(columns, kinds, places, sorted(bad, key=lambda b: b.number))
+
+    def rejected(self, records: Records, bad: Sequence[BadRecord]) -> list[tuple[Any, ...]]:
+        """Bad records as rows of REJECTED_KINDS."""
+        name = self.relation.name
+        return [
+            rejected_row(
+                name,
+                records.place(b.number),
+                b.code,
+                b.reason,
+                key=records.keys[b.number],
+                value=records.values[b.number],
+            )
+            for b in bad
+        ]
+
+    def refusal(self, records: Records, bad: BadRecord) -> SourceError:
+        """The error for a record where the source is to stop at bad ones."""
+        return SourceError(
+            "source.bad_record",
+            f'topic "{self.options.topic}" has a record that is not a row of '
+            f'"{self.relation.name}"',
+            detail=f"at {records.place(bad.number)} (partition:offset): {bad.reason} [{bad.code}]",
+            hint="correct the declared columns or the format, or set on_error to skip or "
+            "dead_letter",
+            relation=self.relation.name,
+        )
+
+
+def rejected_delta(rows: Sequence[tuple[Any, ...]], weight: int = 1) -> Delta | None:
+    """Rejected rows as a Delta, None when there is none."""
+    return Delta.of(REJECTED_KINDS, rows, weight) if rows else None
+
+
+class _Nothing:
+    """The format of a relation that has metadata columns only."""
+
+    def decode(
+        self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None
+    ) -> Decoded:
+        """A row for each record."""
+        return Decoded([], np.arange(len(values)))
+
+
+def _removal(row: int) -> BadRecord:
+    reason = "it has no value, which removes a row, and rows are only added here"
+    return BadRecord(row, code="record.removal", reason=reason)
+
+
+def _keyless(row: int) -> BadRecord:
+    return BadRecord(row, code="record.no_key", reason="it has no key")

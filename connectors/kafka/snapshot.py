@@ -1,0 +1,199 @@
+"""Rows of topics as of a place: shares of partitions, each readable by itself and again.
+
+Invariant: the shares of a place are disjoint and hold every record from the start up to it. Of an
+upsert topic a share is a whole partition, of which the last row of each key is told; a key must
+therefore live in one partition, as it does wherever records are spread by their keys.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from connectors.feed_source import REJECTED_KINDS, FeedPart, Places
+from connectors.kafka.client import Client
+from connectors.kafka.feed import place_of
+from connectors.kafka.last_rows import LastRows
+from connectors.kafka.options import FAIL, SKIP, UPSERT, KafkaOptions
+from connectors.kafka.reader import Reader, Span
+from connectors.kafka.records import Records
+from connectors.kafka.rows import OpenFormat, RowReader, Rows, rejected_delta
+from connectors.kafka.topics import Topics, check_same
+from dataflow.delta import Delta
+from dataflow.errors import SourceError, TemporaryError
+from dataflow.schema import Relation
+
+TAKE_S = 1.0
+START_NOTE = "start/"
+
+
+@dataclass
+class KafkaPart:
+    """Offsets [begin, end) of one partition. columns: which of the relation's are asked for."""
+
+    name: str
+    source: str
+    options: KafkaOptions
+    relation: Relation
+    columns: tuple[int, ...]
+    opened: OpenFormat
+    topic_id: str
+    partition: int
+    begin: int
+    end: int
+    _rejected: list[tuple] = field(default_factory=list, repr=False)
+
+    def read(self) -> Iterator[Delta]:
+        """As FeedPart says; records that retention took meanwhile are not among them."""
+        self._rejected = []
+        topic = self.options.topic_of(self.relation.name.name)
+        rows = RowReader(self.relation, topic, self.opened)
+        if topic.mode == UPSERT:
+            yield from self._last_rows(rows)
+        else:
+            for records, found in self._read(rows):
+                yield self._delta(found, np.arange(len(found.kinds)))
+                self._reject(rows, records, found)
+
+    def rejected(self) -> Delta:
+        """As FeedPart says."""
+        return rejected_delta(self._rejected) or Delta.empty(REJECTED_KINDS)
+
+    def _last_rows(self, rows: RowReader) -> Iterator[Delta]:
+        last = LastRows(rows.relation)
+        for records, found in self._read(rows):
+            last.add(found, np.array(records.offsets, np.int64)[found.records])
+            self._reject(rows, records, found)
+        kept = last.offsets()
+        # Only what is told is decoded the second time.
+        for records in self._records(rows):
+            mask = np.isin(np.array(records.offsets, np.int64), kept, assume_unique=True)
+            if mask.any():
+                found = rows.read(records.where(mask.tolist()))
+                yield self._delta(found, np.arange(len(found.kinds)))
+
+    def _read(self, rows: RowReader) -> Iterator[tuple[Records, Rows]]:
+        for records in self._records(rows):
+            found = rows.read(records)
+            if found.bad and rows.options.on_error == FAIL:
+                raise rows.refusal(records, found.bad[0])
+            yield records, found
+
+    def _records(self, rows: RowReader) -> Iterator[Records]:
+        client = Client(self.options.connection, "source", self.source)
+        topic = rows.options.topic
+        first = Topics(client).begins(topic, [self.partition])[self.partition]
+        begin = max(self.begin, first)
+        if begin >= self.end:
+            return
+        span = Span(
+            self.relation.name,
+            topic,
+            self.topic_id,
+            {self.partition: begin},
+            {self.partition: self.end},
+            rows.wants_times,
+            rows.wants_headers,
+        )
+        reader = Reader(client, [span], wait_ms=20)
+        try:
+            while not reader.is_done:
+                for chunk in reader.take(TAKE_S):
+                    if len(chunk.records):
+                        yield chunk.records
+        except SourceError as error:
+            if error.code != "source.offsets_gone":
+                raise
+            raise TemporaryError(
+                "source.snapshot_gone",
+                f'records of topic "{topic}" went away while they were read',
+                detail=error.detail,
+                hint="nothing: the backfill starts again with those that are kept",
+            ) from None
+        finally:
+            reader.close()
+
+    def _reject(self, rows: RowReader, records: Records, found: Rows) -> None:
+        if found.bad and rows.options.on_error != SKIP:
+            self._rejected += rows.rejected(records, found.bad)
+
+    def _delta(self, rows: Rows, index: np.ndarray) -> Delta:
+        columns = [rows.columns[column] for column in self.columns]
+        return Delta(columns, np.ones(len(index), np.int64))
+
+
+class KafkaSnapshot:
+    """A FeedSnapshot: plans shares, holds nothing at the cluster."""
+
+    def __init__(
+        self,
+        source: str,
+        options: KafkaOptions,
+        places: Places,
+        notes: Mapping[str, bytes],
+        opened: OpenFormat,
+    ) -> None:
+        self._source = source
+        self._options = options
+        self._places = places
+        self._notes = notes
+        self._opened = opened
+
+    def parts(self, relation: Relation, columns: Sequence[int], count: int) -> Sequence[FeedPart]:
+        """As FeedSnapshot says: of an append topic cut at round offsets, so that the same place
+        is cut alike when records at its beginning have gone meanwhile."""
+        name = relation.name.name
+        topic = self._options.topic_of(name)
+        topic_id, ends = place_of(self._places[name])
+        client = Client(self._options.connection, "source", self._source)
+        topics = Topics(client)
+        check_same(topic.topic, topic_id, topics.describe([topic.topic]), relation.name)
+        first = topics.begins(topic.topic, ends)
+        starts = starts_of(self._notes, name, topic_id)
+        begins = {p: max(first[p], starts.get(p, 0)) for p in ends}
+        spread = sum(max(0, ends[p] - begins[p]) for p in ends)
+        step = 1 << max(0, (spread // max(1, count)) - 1).bit_length()
+        found = []
+        for partition, end in sorted(ends.items()):
+            start = starts.get(partition, 0)
+            for begin, stop in _cuts(begins[partition], end, topic.mode == UPSERT or step):
+                found.append(
+                    KafkaPart(
+                        f"{topic_id}:{partition}:{begin}-{stop}",
+                        self._source,
+                        self._options,
+                        relation,
+                        tuple(columns),
+                        self._opened,
+                        topic_id,
+                        partition,
+                        max(begin, start),
+                        stop,
+                    )
+                )
+        return found
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _cuts(begin: int, end: int, step: int | bool) -> list[tuple[int, int]]:
+    """[begin, end) cut at multiples of step; True: whole, from offset 0."""
+    if begin >= end:
+        return []
+    if step is True:
+        return [(0, end)]
+    edges = list(range(begin // step * step, end, step))
+    return list(zip(edges, [*edges[1:], end], strict=True))
+
+
+def starts_of(notes: Mapping[str, bytes], relation: str, topic_id: str) -> dict[int, int]:
+    """Where a relation begins, by partition, as `pin` has noted; else at 0."""
+    noted = notes.get(f"{START_NOTE}{relation}")
+    if noted is None:
+        return {}
+    found_id, starts = place_of(json.loads(noted))
+    return starts if found_id == topic_id else {}

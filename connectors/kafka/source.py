@@ -1,0 +1,204 @@
+"""Topics of a Kafka cluster as a source: declared relations, pins, snapshots and feeds.
+
+A place of a relation is {"topic": the topic's id, "next": the next offset by partition}, without
+the partitions that nobody has seen yet: those are read from offset 0. Invariant: nothing between
+two places is passed over in silence; what cannot be read is refused by name or told as rejected.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from connectors.feed_source import (
+    DeclaredRelation,
+    FeedSnapshot,
+    FeedSource,
+    Pin,
+    Places,
+    SourceFeed,
+)
+from connectors.kafka.client import Client
+from connectors.kafka.feed import FeedEvents, KafkaFeed
+from connectors.kafka.options import (
+    APPEND,
+    EARLIEST,
+    LATEST,
+    OFFSETS,
+    UPSERT,
+    KafkaOptions,
+    Start,
+    TopicOptions,
+    read_options,
+)
+from connectors.kafka.retry import decode_again
+from connectors.kafka.rows import OpenFormat, RowReader, open_format
+from connectors.kafka.snapshot import START_NOTE, KafkaSnapshot
+from connectors.kafka.topics import Topic, Topics, missing, offsets_gone
+from connectors.source import SourceBatch
+from dataflow.delta import Delta
+from dataflow.errors import SourceError
+from dataflow.schema import Field, Relation
+from dataflow.types import TypeKind
+
+# Types whose equal values have equal bytes, by which the rows of an upsert topic are known.
+_KEY_KINDS = {
+    TypeKind.BOOL,
+    TypeKind.INT2,
+    TypeKind.INT4,
+    TypeKind.INT8,
+    TypeKind.FIXED,
+    TypeKind.TEXT,
+    TypeKind.DATE,
+    TypeKind.TIME,
+    TypeKind.TIMESTAMP,
+    TypeKind.TIMESTAMPTZ,
+    TypeKind.UUID,
+    TypeKind.BYTEA,
+}
+
+
+def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
+    """As Connector says: a relation for each entry of `topics`."""
+    return [topic.declared() for topic in read_options(options).topics]
+
+
+def make(name: str, options: Mapping[str, Any], relations: Sequence[Relation]) -> FeedSource:
+    """As Connector says."""
+    return KafkaSource(name, read_options(options), relations)
+
+
+class KafkaSource:
+    """A FeedSource. relations: those that the options declare; opened: how formats are made."""
+
+    def __init__(
+        self,
+        name: str,
+        options: KafkaOptions,
+        relations: Sequence[Relation],
+        opened: OpenFormat = open_format,
+    ) -> None:
+        self.name = name
+        # Compaction takes records that were read already, so they may not come a second time;
+        # how the topics are kept is known when the cluster is first reached.
+        self.is_replayable = False
+        self._options = options
+        self._relations = tuple(relations)
+        self._opened = opened
+        self._client = Client(options.connection, "source", name)
+        for relation in relations:
+            topic = options.topic_of(relation.name.name)
+            if topic.mode == UPSERT:
+                for column in relation.key:
+                    _check_key(topic, relation.fields[column])
+            # Formats refuse what they cannot read before anything is read.
+            self._rows(relation)
+
+    def relations(self) -> Sequence[Relation]:
+        """As FeedSource says."""
+        return self._relations
+
+    def check(self) -> None:
+        """As FeedSource says: every topic is there, and may be asked about."""
+        topics = Topics(self._client)
+        found = self._described(topics, self._relations)
+        for relation in self._relations:
+            topic = found[self._topic(relation).topic]
+            topics.ends(topic.name, range(topic.partitions))
+        self._learn(topics)
+
+    def pin(self, relation: Relation) -> Pin:
+        """As FeedSource says: after the last committed record of each partition."""
+        topics = Topics(self._client)
+        options = self._topic(relation)
+        topic = self._described(topics, [relation])[options.topic]
+        numbers = range(topic.partitions)
+        ends = topics.ends(topic.name, numbers)
+        begins = topics.begins(topic.name, numbers)
+        starts = self._starts(topics, topic, options.start, begins, ends)
+        self._learn(topics)
+        note = json.dumps(_place(topic.id, starts)).encode()
+        return Pin(_place(topic.id, ends), {f"{START_NOTE}{relation.name.name}": note})
+
+    def open_snapshot(
+        self, relations: Sequence[Relation], places: Places, notes: Mapping[str, bytes]
+    ) -> FeedSnapshot:
+        """As FeedSource says."""
+        return KafkaSnapshot(self.name, self._options, places, notes, self._opened)
+
+    def open_feed(
+        self,
+        relations: Sequence[Relation],
+        places: Places,
+        notes: Mapping[str, bytes],
+        on_ready: Callable[[], None],
+    ) -> SourceFeed:
+        """As FeedSource says; the cluster is reached by the feed's own thread."""
+        rows = [self._rows(relation) for relation in relations]
+        events = FeedEvents(on_ready, self._learn)
+        return KafkaFeed(self._client, self._options, rows, places, events)
+
+    def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
+        """As FeedSource says; see connectors/kafka/retry.py."""
+        return decode_again(self._client, self._rows(relation), rows)
+
+    def _rows(self, relation: Relation) -> RowReader:
+        return RowReader(relation, self._topic(relation), self._opened)
+
+    def _topic(self, relation: Relation) -> TopicOptions:
+        return self._options.topic_of(relation.name.name)
+
+    def _described(self, topics: Topics, relations: Sequence[Relation]) -> dict[str, Topic]:
+        found = topics.describe({self._topic(relation).topic for relation in relations})
+        for relation in relations:
+            name = self._topic(relation).topic
+            if name not in found:
+                raise missing(name, relation.name)
+        return found
+
+    def _learn(self, topics: Topics) -> None:
+        """Whether all records stay until they are too old for any."""
+        is_append = all(topic.mode == APPEND for topic in self._options.topics)
+        names = {topic.topic for topic in self._options.topics}
+        self.is_replayable = is_append and not topics.is_compacted(names)
+
+    def _starts(
+        self,
+        topics: Topics,
+        topic: Topic,
+        start: Start,
+        begins: Mapping[int, int],
+        ends: Mapping[int, int],
+    ) -> dict[int, int]:
+        """By partition the first offset that the source is to know of."""
+        if start.kind == EARLIEST:
+            return dict(begins)
+        if start.kind == LATEST:
+            return dict(ends)
+        if start.kind == OFFSETS:
+            wanted = dict(start.offsets)
+            for number, offset in wanted.items():
+                if number not in begins or not begins[number] <= offset <= ends[number]:
+                    kept = {p: f"{begins[p]} to {ends[p]}" for p in begins}
+                    place = f"{number}:{offset}"
+                    raise offsets_gone(topic.name, place, f"there are {kept}")
+            return {p: wanted.get(p, begin) for p, begin in begins.items()}
+        found = topics.at_time(topic.name, begins, start.time_ms)
+        return {p: ends[p] if offset < 0 else min(offset, ends[p]) for p, offset in found.items()}
+
+
+def _place(topic_id: str, offsets: Mapping[int, int]) -> dict[str, Any]:
+    return {"topic": topic_id, "next": {str(p): o for p, o in sorted(offsets.items())}}
+
+
+def _check_key(topic: TopicOptions, field: Field) -> None:
+    kind = field.type.kind
+    if kind in _KEY_KINDS and field.type.is_deterministic:
+        return
+    raise SourceError(
+        "source.bad_option",
+        f'option "topics.{topic.relation}.key" names "{field.name}", which cannot be a key',
+        detail=f"equal values of type {field.type.name} may be written differently",
+        hint="declare it as text, a whole number, numeric(p,s), uuid, a date or a time",
+    )

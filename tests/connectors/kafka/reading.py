@@ -1,0 +1,196 @@
+"""Sources of the tests: topics declared as users do, batches applied to rows by key."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from connectors.feed_source import Places, SourceFeed
+from connectors.formats.declared import declared_type
+from connectors.kafka.embedded import EmbeddedKafka
+from connectors.kafka.options import KafkaOptions, read_options
+from connectors.kafka.source import KafkaSource
+from connectors.source import SourceBatch
+from dataflow.changes import Changes
+from dataflow.delta import Delta
+from dataflow.errors import TidemarkError
+from dataflow.schema import Field, Relation, RelationName
+
+TIMEOUT_S = 30.0
+COLUMNS = {"_partition": "int4", "_offset": "int8", "id": "int8", "name": "text"}
+Row = tuple[Any, ...]
+
+
+def topic_options(topic: str, **more: Any) -> dict[str, Any]:
+    """One entry of `topics`: an append topic of JSON, unless told otherwise."""
+    return {"topic": topic, "format": "json", "columns": COLUMNS, **more}
+
+
+def upsert_options(topic: str, **more: Any) -> dict[str, Any]:
+    """One entry of `topics`: rows by the id in the record's key, which is JSON too."""
+    columns = [
+        {"name": "id", "type": "int8", "in": "key", "path": "$"},
+        {"name": "name", "type": "text"},
+    ]
+    upsert = {"mode": "upsert", "key": ["id"], "key_format": "json", "columns": columns}
+    return topic_options(topic, **{**upsert, **more})
+
+
+def source_of(
+    broker: EmbeddedKafka, topics: Mapping[str, Mapping[str, Any]], **more: Any
+) -> KafkaSource:
+    """A source with these topics."""
+    given = {"bootstrap_servers": broker.bootstrap, "check_ms": 100, "topics": topics, **more}
+    options = read_options(given)
+    return KafkaSource("shop", options, relations_of(options))
+
+
+def relations_of(options: KafkaOptions) -> list[Relation]:
+    """The relations as the service resolves them."""
+    found = []
+    for number, topic in enumerate(options.topics, start=1):
+        declared = topic.declared()
+        fields = tuple(Field(n, declared_type(t)[0]) for n, t in declared.columns)
+        names = [n for n, _ in declared.columns]
+        name = RelationName("shop", "shop", declared.name)
+        key = tuple(names.index(k) for k in declared.key)
+        found.append(Relation(name, number, fields, key, is_append=declared.is_append))
+    return found
+
+
+def value(id: int, name: str | None = "a") -> bytes:
+    """A record's value as JSON."""
+    return json.dumps({"id": id, "name": name}).encode()
+
+
+@dataclass
+class Held:
+    """Rows of relations as batches make them."""
+
+    rows: dict[str, Counter[Row]] = field(default_factory=dict)
+    keyed: dict[str, dict[Row, Row]] = field(default_factory=dict)
+    rejected: list[Row] = field(default_factory=list)
+    places: dict[str, Any] = field(default_factory=dict)
+
+    def add_batch(self, batch: SourceBatch) -> None:
+        """Apply what a feed says."""
+        for change in batch.whole():
+            self.add_changes(change)
+        if batch.rejected is not None:
+            self.rejected += [row for row, _ in batch.rejected.rows()]
+        self.places.update(batch.places or {})
+
+    def add_changes(self, changes: Changes) -> None:
+        """Rows by key where they replace each other, else as a bag."""
+        name, key = changes.relation.name.name, changes.relation.key
+        rows = zip(*(column.to_list() for column in changes.columns), strict=True)
+        for kind, row in zip(changes.kinds.tolist(), rows, strict=True):
+            if kind == Changes.INSERT:
+                self.rows.setdefault(name, Counter())[row] += 1
+            elif kind == Changes.UPSERT:
+                self.keyed.setdefault(name, {})[tuple(row[c] for c in key)] = row
+            else:
+                assert kind == Changes.REMOVE
+                assert all(v is None for c, v in enumerate(row) if c not in key)
+                self.keyed.setdefault(name, {}).pop(tuple(row[c] for c in key), None)
+
+    def add_snapshot(self, relation: Relation, delta: Delta) -> None:
+        """Apply rows of a part."""
+        for row, weight in delta.rows():
+            assert weight == 1
+            if relation.is_append:
+                self.rows.setdefault(relation.name.name, Counter())[row] += 1
+            else:
+                key = tuple(row[c] for c in relation.key)
+                held = self.keyed.setdefault(relation.name.name, {})
+                assert key not in held
+                held[key] = row
+
+
+def snapshot(
+    source: KafkaSource, places: Places, notes: Mapping[str, bytes], count: int = 4
+) -> Held:
+    """All rows of all relations as of their places."""
+    held = Held(places=dict(places))
+    opened = source.open_snapshot(source.relations(), places, notes)
+    for relation in source.relations():
+        parts = opened.parts(relation, range(len(relation.fields)), count)
+        assert len({part.name for part in parts}) == len(parts)
+        for part in parts:
+            for delta in part.read():
+                held.add_snapshot(relation, delta)
+            held.rejected += [row for row, _ in part.rejected().rows()]
+    opened.close()
+    return held
+
+
+def pins(source: KafkaSource) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """(places, notes) of all relations where nothing reads them yet."""
+    places, notes = {}, {}
+    for relation in source.relations():
+        pin = source.pin(relation)
+        places[relation.name.name] = json.loads(json.dumps(pin.place))
+        notes.update(pin.notes)
+    return places, notes
+
+
+class Following:
+    """A feed, and what it has told so far."""
+
+    def __init__(self, source: KafkaSource, held: Held, notes: Mapping[str, bytes]) -> None:
+        self._ready = threading.Event()
+        self.held = held
+        self.feed: SourceFeed = source.open_feed(
+            source.relations(), dict(held.places), notes, self._ready.set
+        )
+
+    def __enter__(self) -> Following:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.feed.close()
+
+    def step(self, *, until: Places | None = None, max_rows: int = 50_000) -> SourceBatch | None:
+        """One poll, waiting for the feed's word where there was nothing."""
+        self._ready.clear()
+        batch = self.feed.poll(max_rows, until=until)
+        if batch is None:
+            self._ready.wait(0.5)
+        else:
+            self.held.add_batch(batch)
+        return batch
+
+    def until(self, is_enough: Callable[[Held], bool], *, places: Places | None = None) -> Held:
+        """Poll until it is."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not is_enough(self.held):
+            assert time.monotonic() < deadline, self.held
+            self.step(until=places)
+        return self.held
+
+    def failure(self) -> TidemarkError:
+        """Poll until it raises."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
+            try:
+                self.step()
+            except TidemarkError as error:
+                return error
+        raise AssertionError("nothing was raised")
+
+
+def ids(held: Held, name: str = "clicks") -> list[int]:
+    """The ids of an append relation's rows, in order; each row once."""
+    assert set(held.rows.get(name, Counter()).values()) <= {1}
+    return sorted(row[2] for row in held.rows.get(name, Counter()))
+
+
+def names(held: Held, name: str = "clicks") -> dict[int, str | None]:
+    """The rows of an upsert relation: id -> name."""
+    rows: Iterable[Row] = held.keyed.get(name, {}).values()
+    return {row[0]: None if row[1] is None else row[1].decode() for row in rows}
