@@ -8,7 +8,7 @@ fails in a node fails all views that read it and no others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
@@ -22,6 +22,7 @@ from dataflow.live_tables import LiveTables, TableScan
 from dataflow.loose import is_loose
 from dataflow.operators.base import Operator, kinds_of
 from dataflow.operators.project import ProjectOperator
+from dataflow.operators.shares import EVERY_ROW
 from dataflow.schema import VIEW_SOURCE, RelationName
 from dataflow.sql.likeness import likenesses, repeatable
 from dataflow.sql.lower import Node, make_operator
@@ -59,6 +60,7 @@ class LiveNode:
         self.readers: list[LiveNode] = []
         self.empty = Delta.empty(kinds_of(plan.fields))
         self.operator: Operator | None = None
+        self.in_parts: Callable[..., Iterator[Delta]] | None = None
         self.scan: TableScan | None = None
         self.is_loose = False
         self.names: dict[RelationName, list[str]] = {}
@@ -96,7 +98,8 @@ class LiveView:
 
 @dataclass
 class Stepped:
-    """outputs: the views' deltas that are not empty; failures: why views cannot be kept."""
+    """A part of a step, or all of it. outputs: the views' deltas that are not empty; failures: why
+    views cannot be kept."""
 
     outputs: dict[RelationName, Delta]
     failures: dict[RelationName, ViewError]
@@ -105,11 +108,13 @@ class Stepped:
 class SharedDataflow:
     """The nodes of all live views over one store, views in the order in which they joined.
 
-    widest: rows of the largest delta of the last step.
+    part_rows: rows from which on what a join makes is passed on in parts. widest: the most rows
+    that a node has given out in the last step, with all parts.
     """
 
-    def __init__(self, store: Store, evaluator: Evaluator) -> None:
+    def __init__(self, store: Store, evaluator: Evaluator, part_rows: int = EVERY_ROW) -> None:
         self._store = store
+        self.part_rows = part_rows
         self._evaluator = evaluator
         self.views: dict[RelationName, LiveView] = {}
         self.tables = LiveTables(store)
@@ -174,6 +179,7 @@ class SharedDataflow:
             live.inputs = tuple(inputs)
             named = replace(node, name=home.name)
             live.operator = make_operator(named, self._store, home.scope, self._evaluator, live)
+            live.in_parts = getattr(live.operator, "parts", None)
             self._homes[home] = live
         else:
             self._open_scan(live, node.plan)
@@ -221,10 +227,12 @@ class SharedDataflow:
 
     # --- an epoch --------------------------------------------------------------------------------
 
-    def step(self, changes: Iterable[Changes]) -> Stepped:
+    def step(self, changes: Iterable[Changes]) -> Iterator[Stepped]:
         """Take changes of base relations in; may be called several times in an epoch.
 
-        A view that has failed is not stepped any more, nor what reads it: remove both.
+        What views give out comes in parts that add up where a join makes more than part_rows
+        rows at once; to be read to the end. A view that has failed is not stepped any more, nor
+        what reads it: remove both.
         """
         deltas: dict[int, Delta] = {}
         queue = _Queue()
@@ -234,31 +242,48 @@ class SharedDataflow:
                 node = self._nodes[number]
                 node.rows_in += len(delta)
                 self._pass_on(node, scan.read(delta, is_loose=node.is_loose), deltas, queue)
+        yield from self._run(deltas, queue)
+
+    def _run(self, deltas: dict[int, Delta], queue: _Queue) -> Iterator[Stepped]:
+        """Step what has something to do. All but the last part of what a node gives out go
+        through what reads it before anything else does: the sum of steps is the step of the sum."""
         while queue:
             node = self._nodes[queue.pop()]
-            out = self._step(node, deltas)
+            part, made = node.empty, 0
+            for out in self._outputs(node, deltas):
+                if len(part):
+                    below: dict[int, Delta] = {}
+                    readers = _Queue()
+                    self._pass_on(node, part, below, readers)
+                    yield from self._run(below, readers)
+                part = out
+                made += len(out)
             if node.number in self._failures:
                 queue.push(node.readers)
             else:
-                self._pass_on(node, out, deltas, queue)
-        return self._by_view(deltas)
+                self._pass_on(node, part, deltas, queue)
+            self.widest = max(self.widest, made)
+        yield self._by_view(deltas)
 
-    def _step(self, node: LiveNode, deltas: Mapping[int, Delta]) -> Delta:
-        """The node's delta; nothing when it, or what it reads, has failed."""
+    def _outputs(self, node: LiveNode, deltas: Mapping[int, Delta]) -> Iterator[Delta]:
+        """The node's delta, maybe in parts; none when it, or what it reads, has failed."""
         for below in (node, *node.inputs):
             if below.number in self._failures:
                 self._failures[node.number] = self._failures[below.number]
-                return node.empty
+                return
         inputs = [deltas.get(below.number, below.empty) for below in node.inputs]
         node.rows_in += sum(map(len, inputs))
         if node.operator is None:
             assert node.scan is not None
-            return node.scan.read(inputs[0], is_loose=node.is_loose)
+            yield node.scan.read(inputs[0], is_loose=node.is_loose)
+            return
         try:
-            return node.operator.step(*inputs)
+            if node.in_parts is None:
+                yield node.operator.step(*inputs)
+            else:
+                yield from node.in_parts(*inputs, most_rows=self.part_rows)
         except ViewError as error:
             self._failures[node.number] = error
-            return node.empty
 
     def _pass_on(self, node: LiveNode, out: Delta, deltas: dict[int, Delta], queue: _Queue) -> None:
         if len(out):

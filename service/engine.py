@@ -40,6 +40,8 @@ _VIEWS = "view/"
 EPOCH_BYTES = 64 << 20
 # What a row takes while it is made: hits, columns, and both once more when it is consolidated.
 BYTES_A_ROW = 300
+# A step aims at the rows that fit; what makes so many times more is passed on in parts.
+PARTS_FROM = 2
 _LAYOUT = "layout"
 
 
@@ -183,7 +185,8 @@ class Engine:
         self._epoch_bytes = epoch_bytes
         self._pace = Pace(epoch_bytes // BYTES_A_ROW)
         self.views: dict[RelationName, ViewDefinition] = {}
-        self.dataflow = SharedDataflow(store, evaluator)
+        part_rows = PARTS_FROM * epoch_bytes // BYTES_A_ROW
+        self.dataflow = SharedDataflow(store, evaluator, part_rows)
         self._refused: list[ViewError] = []
         self.positions = Positions(store, source)
         self._outbox = Outbox(store)
@@ -283,7 +286,6 @@ class Engine:
             for changes in self._pace.slices(chunk):
                 self._step_slice(changes, gathered, failures)
                 self._pace.learn(changes, self.dataflow.widest)
-                self.store.relieve()
         for name, error in failures.items():
             if failures.keys().isdisjoint(self.views[name].parents()):
                 self._refused.append(error)
@@ -305,16 +307,17 @@ class Engine:
         failures: dict[RelationName, ViewError],
     ) -> None:
         """Step every view that has not failed."""
-        stepped = self.dataflow.step(changes)
-        failures.update(stepped.failures)
-        for name, definition in self.views.items():
-            if name in failures:
-                continue
-            if name in stepped.outputs:
-                gathered.add(definition.table, stepped.outputs[name])
-            found = self.dataflow.views[name].errors.take()
-            if len(found):
-                gathered.add(definition.table, named(definition.table, found), is_errors=True)
+        for stepped in self.dataflow.step(changes):
+            failures.update(stepped.failures)
+            for name, definition in self.views.items():
+                if name in failures:
+                    continue
+                if name in stepped.outputs:
+                    gathered.add(definition.table, stepped.outputs[name])
+                found = self.dataflow.views[name].errors.take()
+                if len(found):
+                    gathered.add(definition.table, named(definition.table, found), is_errors=True)
+            self.store.relieve()
 
     def _gathered_epoch(
         self, gathered: Gathered, commit_time_us: int = 0, swaps: tuple[SinkTable, ...] = ()

@@ -8,7 +8,7 @@ weights, so that a repaired row takes its error back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +25,18 @@ class Operator(Protocol):
     @property
     def step(self) -> Callable[..., Delta]:
         """One epoch. One delta for each input, empty ones included; called at least once."""
+        ...
+
+
+class InParts(Protocol):
+    """An operator that may make far more rows than it is given, and gives them out in parts."""
+
+    def parts(self, *inputs: Delta, most_rows: int) -> Iterator[Delta]:
+        """As `step`, in deltas that add up to it, each consolidated, of about so many rows.
+
+        To be read to the end. Between two of them what reads them may be stepped, and the store be
+        relieved: every row's own change is whole in one delta, so no row goes below zero.
+        """
         ...
 
 

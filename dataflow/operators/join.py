@@ -6,10 +6,13 @@ residual; each input row is kept exactly once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from dataflow.delta import Delta
 from dataflow.operators.base import Context, kinds_of
 from dataflow.operators.groups import split_nulls
-from dataflow.operators.pairs import LEFT, RIGHT, Sides
+from dataflow.operators.pairs import LEFT, RIGHT, Pairs, Sides
+from dataflow.operators.shares import EVERY_ROW, whole
 from dataflow.sql.plan import Join
 
 
@@ -17,7 +20,7 @@ class JoinOperator:
     """Bilinear: dL x R_old + L_new x dR.
 
     State: the rows of either side that have no NULL key, by key.
-    Cost: O(rows of the deltas + matches).
+    Cost: O(rows of the deltas + matches); memory for a part of the matches.
     NULL: equals nothing; such rows are dropped on arrival.
     """
 
@@ -27,10 +30,27 @@ class JoinOperator:
 
     def step(self, left: Delta, right: Delta) -> Delta:
         """The change of the joined rows: left columns, then right ones."""
+        return whole(self.parts(left, right, most_rows=EVERY_ROW), self._kinds)
+
+    def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
+        """See InParts."""
         left, _ = split_nulls(left, self._sides.keys[LEFT])
         right, _ = split_nulls(right, self._sides.keys[RIGHT])
-        parts = [pairs.joined() for pairs in self._sides.advance(left, right) if len(pairs)]
-        if not parts:
-            return Delta.empty(self._kinds)
-        # A pair of one delta with kept rows comes once: only two sorts of pairs can cancel out.
-        return parts[0] if len(parts) == 1 else Delta.concat(parts).consolidate()
+        held: list[Pairs] = []
+        rows = 0
+        for pairs in self._sides.advance_parts(left, right, most_rows):
+            if held and rows + len(pairs) > most_rows:
+                yield _joined(held)
+                held, rows = [], 0
+            held.append(pairs)
+            rows += len(pairs)
+        if held:
+            yield _joined(held)
+
+
+def _joined(some: Sequence[Pairs]) -> Delta:
+    """A pair of one delta with kept rows comes once: only two sorts of pairs can cancel out."""
+    if len(some) == 1:
+        return some[0].joined()
+    joined = Delta.concat([pairs.joined() for pairs in some])
+    return joined if len({pairs.side for pairs in some}) == 1 else joined.consolidate()

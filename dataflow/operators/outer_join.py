@@ -5,11 +5,16 @@ Invariant: a preserved row is in the output at least once: joined, or else padde
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
 from dataflow.delta import Column, Delta
 from dataflow.operators.base import Context, kinds_of
 from dataflow.operators.groups import split_nulls
-from dataflow.operators.pairs import LEFT, RIGHT, Pairs, Sides
-from dataflow.operators.unmatched import KeyTurns, row_turns, unmatched_changes
+from dataflow.operators.pairs import LEFT, RIGHT, Sides
+from dataflow.operators.shares import EVERY_ROW, in_shares, whole
+from dataflow.operators.unmatched import KeyTurns, kept_turns, row_turns, unmatched_changes
 from dataflow.sql.plan import Join
 
 _PRESERVED = {"left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT)}
@@ -21,7 +26,7 @@ class OuterJoinOperator:
     State: the rows of either side that have no NULL key, by key; without a residual also the
     number of rows of each key on the side that a preserved side may miss.
     Cost: O(rows of the deltas + matches); with a residual also the matches of each kept row that
-    a changed row pairs with.
+    a changed row pairs with; without one memory for a part of the matches.
     NULL: equals nothing; a preserved row with a NULL key is padded at once and not kept. A pair
     whose residual fails is no match.
     """
@@ -40,26 +45,55 @@ class OuterJoinOperator:
 
     def step(self, left: Delta, right: Delta) -> Delta:
         """The change of the joined and padded rows: left columns, then right ones."""
+        return whole(self.parts(left, right, most_rows=EVERY_ROW), "".join(self._kinds))
+
+    def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
+        """See InParts; with a residual all of it is one part."""
         left, left_nulls = split_nulls(left, self._sides.keys[LEFT])
         right, right_nulls = split_nulls(right, self._sides.keys[RIGHT])
+        changes = self._changes if self._sides.has_residual else self._changes_by_key
+        yield from in_shares(changes(left, right, most_rows), most_rows)
+        for side, nulls in ((LEFT, left_nulls), (RIGHT, right_nulls)):
+            if side in self._preserved and nulls is not None:
+                yield self._pad(side, nulls)
+
+    def _changes(self, left: Delta, right: Delta, _: int) -> Iterator[Delta]:
+        """With a residual: rows that turn are told by all pairs together."""
         first, second = self._sides.advance(left, right)
         parts = [pairs.joined() for pairs in (first, second)]
         if LEFT in self._preserved:
             parts.append(self._pad(LEFT, unmatched_changes(first, left)))
-            parts.append(self._pad(LEFT, self._kept_turns(LEFT, second, right)))
-            if left_nulls is not None:
-                parts.append(self._pad(LEFT, left_nulls))
+            parts.append(self._pad(LEFT, row_turns(self._sides, second)))
         if RIGHT in self._preserved:
             parts.append(self._pad(RIGHT, unmatched_changes(second, right)))
-            parts.append(self._pad(RIGHT, self._kept_turns(RIGHT, first, left)))
-            if right_nulls is not None:
-                parts.append(self._pad(RIGHT, right_nulls))
-        return Delta.concat(parts).consolidate()
+            parts.append(self._pad(RIGHT, row_turns(self._sides, first)))
+        yield Delta.concat(parts).consolidate()
 
-    def _kept_turns(self, side: int, pairs: Pairs, changed: Delta) -> Delta:
-        if side in self._turns:
-            return self._turns[side].kept_turns(pairs, changed)
-        return row_turns(self._sides, pairs)
+    def _changes_by_key(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
+        """Without one: a kept row turns with its key, whichever part it comes in."""
+        deltas = (left, right)
+        turns = {side: self._turns[side].by_row(deltas[1 - side]) for side in self._preserved}
+        counts = [np.zeros(len(delta), np.int64) for delta in deltas]
+        last = LEFT
+        for pairs in self._sides.advance_parts(left, right, most_rows):
+            if pairs.side != last:
+                # Before rows among them turn again.
+                yield self._unmatched(LEFT, left, counts)
+                last = pairs.side
+            yield pairs.joined()
+            counts[pairs.side] += pairs.match_counts(len(deltas[pairs.side]))
+            kept = 1 - pairs.side
+            if kept in turns:
+                yield self._pad(kept, kept_turns(pairs, turns[kept]))
+        if last == LEFT:
+            yield self._unmatched(LEFT, left, counts)
+        yield self._unmatched(RIGHT, right, counts)
+
+    def _unmatched(self, side: int, delta: Delta, counts: Sequence[np.ndarray]) -> Delta:
+        """The changed rows of a preserved side that pair with nothing, padded."""
+        if side not in self._preserved:
+            return self._pad(side, delta.slice(0, 0))
+        return self._pad(side, delta.filter(counts[side] == 0))
 
     def _pad(self, side: int, rows: Delta) -> Delta:
         nulls = tuple(Column.nulls(kind, len(rows)) for kind in self._kinds[1 - side])

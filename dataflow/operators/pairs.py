@@ -6,7 +6,7 @@ right meet the left as it is (dL x R_old + L_new x dR). Rows with a NULL key nev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,6 +95,29 @@ class Sides:
             self.kept[RIGHT].apply(right)
         return first, second
 
+    def advance_parts(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Pairs]:
+        """As `advance`, all pairs of dL first, about so many at a time; to be read to the end."""
+        yield from self._parts(LEFT, left, most_rows)
+        if len(left):
+            self.kept[LEFT].apply(left)
+        yield from self._parts(RIGHT, right, most_rows)
+        if len(right):
+            self.kept[RIGHT].apply(right)
+
+    def _parts(self, side: int, delta: Delta, most_rows: int) -> Iterator[Pairs]:
+        n = len(delta)
+        if not n:
+            return
+        kept, key = self.kept[1 - side], self.keys[side]
+        if key:
+            for index, rows in kept.lookup_parts(columns_at(delta, key), most_rows):
+                if len(found := self._true(Pairs(side, index, delta.take(index), rows))):
+                    yield found
+            return
+        for _, rows in kept.lookup_parts((), max(most_rows // n, 1)):
+            if len(found := self._true(_every_pair(side, delta, rows))):
+                yield found
+
     def pairs(self, side: int, delta: Delta, *, is_collecting: bool = True) -> Pairs:
         """Rows of one side with what the other keeps now, the residual being true.
 
@@ -105,11 +128,13 @@ class Sides:
             return Pairs(side, np.empty(0, np.int64), delta, Delta.empty(self._kinds[other]))
         if self.keys[side]:
             index, kept = self.kept[other].lookup(columns_at(delta, self.keys[side]))
+            found = Pairs(side, index, delta.take(index), kept)
         else:
-            _, every = self.kept[other].lookup(())
-            index = np.repeat(np.arange(len(delta)), len(every))
-            kept = every.take(np.tile(np.arange(len(every)), len(delta)))
-        found = Pairs(side, index, delta.take(index), kept)
+            found = _every_pair(side, delta, self.kept[other].lookup(())[1])
+        return self._true(found, is_collecting=is_collecting)
+
+    def _true(self, found: Pairs, *, is_collecting: bool = True) -> Pairs:
+        """Those whose residual is true."""
         if self._residual is None or len(found) == 0:
             return found
         joined = found.joined()
@@ -117,6 +142,12 @@ class Sides:
         if errors and is_collecting:
             self._context.collect(self._types, joined, errors)
         return found.filter(_kept(verdict_mask=is_true(verdict), errors=errors))
+
+
+def _every_pair(side: int, delta: Delta, every: Delta) -> Pairs:
+    index = np.repeat(np.arange(len(delta)), len(every))
+    kept = every.take(np.tile(np.arange(len(every)), len(delta)))
+    return Pairs(side, index, delta.take(index), kept)
 
 
 def _kept(verdict_mask: np.ndarray, errors: RowErrors) -> np.ndarray:

@@ -5,12 +5,15 @@ Invariant: a left row comes out with its own weight or not at all, however often
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from dataflow.delta import Delta
 from dataflow.operators.base import Context, kinds_of
 from dataflow.operators.groups import columns_at, split_nulls
 from dataflow.operators.pairs import LEFT, RIGHT, Sides, plain_columns
+from dataflow.operators.shares import EVERY_ROW, in_shares, whole
 from dataflow.operators.unmatched import KeyTurns, row_turns
 from dataflow.sql.plan import SemiJoin
 
@@ -34,19 +37,22 @@ class SemiJoinOperator:
 
     def step(self, left: Delta, right: Delta) -> Delta:
         """The change of the left rows that pass."""
+        return whole(self.parts(left, right, most_rows=EVERY_ROW), self._left_kinds)
+
+    def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
+        """See InParts."""
+        yield from in_shares(self._changes(left, right, most_rows), most_rows)
+
+    def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
         left, left_nulls = split_nulls(left, self._keys[LEFT])
         right, _ = split_nulls(right, self._keys[RIGHT])
-        parts = [self._passing(left)]
+        yield self._passing(left)
         if left_nulls is not None and self._is_anti:
-            parts.append(left_nulls)
+            yield left_nulls
         if len(left):
             self._left.apply(left)
         if len(right):
-            parts.append(self._turning(right))
-        parts = [p for p in parts if len(p)]
-        if not parts:
-            return Delta.empty(self._left_kinds)
-        return parts[0] if len(parts) == 1 else Delta.concat(parts).consolidate()
+            yield from self._turning(right, most_rows)
 
     def _passing(self, left: Delta) -> Delta:
         """dL where the right as it was has a match (semi) or none (anti)."""
@@ -57,16 +63,16 @@ class SemiJoinOperator:
             counts = np.repeat(counts, len(left))
         return left.filter((counts == 0) == self._is_anti)
 
-    def _turning(self, right: Delta) -> Delta:
+    def _turning(self, right: Delta, most_rows: int) -> Iterator[Delta]:
         """L_new of the keys whose first match came or last match went."""
         representative, turns = self._turns.advance(right)
         chosen = np.flatnonzero(turns)
         if len(chosen) == 0:
-            return Delta.empty(self._left_kinds)
+            return
         keys = columns_at(right.take(representative[chosen]), self._keys[RIGHT])
-        index, rows = self._left.lookup(keys)
-        signs = turns[chosen][index] if self._is_anti else -turns[chosen][index]
-        return rows.weighted(rows.weights * signs)
+        for index, rows in self._left.lookup_parts(keys, most_rows):
+            signs = turns[chosen][index] if self._is_anti else -turns[chosen][index]
+            yield rows.weighted(rows.weights * signs)
 
 
 class ResidualSemiJoinOperator:

@@ -44,16 +44,23 @@ class KeyTurns:
         self._counts.add(touched.keys, change[np.newaxis])
         return touched.representative, turn(old, old + change)
 
-    def kept_turns(self, pairs: Pairs, delta: Delta) -> Delta:
-        """Kept rows that turn when the delta comes, weighted by their turn."""
+    def by_row(self, delta: Delta) -> np.ndarray:
+        """int64[n], having taken the delta: how its key turns, at the first row of each key."""
         representative, turns = self.advance(delta)
         by_row = np.zeros(len(delta), np.int64)
-        # A kept row pairs with every changed row of its key: it counts at the first of them.
         by_row[representative] = turns
-        of_pair = by_row[pairs.index]
-        chosen = np.flatnonzero(of_pair)
-        kept = pairs.kept.take(chosen)
-        return kept.weighted(kept.weights * of_pair[chosen])
+        return by_row
+
+
+def kept_turns(pairs: Pairs, by_row: np.ndarray) -> Delta:
+    """Kept rows that turn, weighted by their turn, given that of each changed row.
+
+    A kept row pairs with every changed row of its key: it counts at the first of them.
+    """
+    of_pair = by_row[pairs.index]
+    chosen = np.flatnonzero(of_pair)
+    kept = pairs.kept.take(chosen)
+    return kept.weighted(kept.weights * of_pair[chosen])
 
 
 def row_turns(sides: Sides, pairs: Pairs) -> Delta:

@@ -20,6 +20,7 @@ from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import NoEvaluator
+from dataflow.operators.shares import EVERY_ROW
 from dataflow.schema import Relation
 from dataflow.sql.plan import Distinct, Plan, Project, Scan, UnionAll, ViewPlan
 from dataflow.sql.walk import refs
@@ -178,6 +179,7 @@ class Run:
         """One epoch."""
         changes = [t.change() for t in self.tables if self.random.random() < 0.6]
         changes = [c for c in changes if len(c)]
+        self.engine.dataflow.part_rows = self.random.choice((1, 2, 5, EVERY_ROW))
         epoch = self.engine.step(SourceBatch(self.engine.epoch + 1, changes, 1, 1))
         self.engine.commit(epoch, written=epoch.progress.epoch)
         found = {table.name: bag(delta) for table, delta in epoch.deltas}

@@ -163,17 +163,18 @@ def test_a_batch_in_slices_adds_up(shown: Shown) -> None:
 def test_a_view_that_fails_in_a_later_slice_leaves_nothing(shown: Shown) -> None:
     model = Model(2)
     shown.step([model.changes(200)], 1)
-    operator = shown.engine.dataflow.views[JOINED.name].root.operator
-    assert operator is not None
-    step, stepped = operator.step, []
+    root = shown.engine.dataflow.views[JOINED.name].root
+    assert root.in_parts is not None
+    parts, given = root.in_parts, []
 
-    def fail(*deltas):
-        stepped.append(0)
-        if len(stepped) > 1:
-            raise ViewError("view.test", "the second step fails")
-        return step(*deltas)
+    def fail(*deltas, most_rows):
+        for part in parts(*deltas, most_rows=most_rows):
+            given.append(part)
+            if len(given) > 1:
+                raise ViewError("view.test", "the second part fails")
+            yield part
 
-    operator.step = fail  # type: ignore[misc]
+    root.in_parts = fail
     before = shown.views()
     epoch = shown.step([model.changes(200), model.changes(200)], 2)
     assert [error.relation for error in shown.engine.refused()] == [JOINED.name]

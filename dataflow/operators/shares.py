@@ -1,0 +1,37 @@
+"""What an operator makes, cut into parts of a bounded number of rows, or put together again.
+
+Invariant: the parts add up to the whole, and each is consolidated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dataflow.delta import Delta
+
+EVERY_ROW = 1 << 62
+
+
+def in_shares(deltas: Iterable[Delta], most_rows: int) -> Iterator[Delta]:
+    """The sum of consolidated deltas, as few as come to about most_rows rows at a time."""
+    held: list[Delta] = []
+    rows = 0
+    for delta in deltas:
+        if held and rows + len(delta) > most_rows:
+            yield _added_up(held)
+            held, rows = [], 0
+        if len(delta):
+            held.append(delta)
+            rows += len(delta)
+    if held:
+        yield _added_up(held)
+
+
+def whole(deltas: Iterable[Delta], kinds: str) -> Delta:
+    """The one delta that parts of EVERY_ROW rows are; an empty one of `kinds` if there is none."""
+    found = list(deltas)
+    return _added_up(found) if found else Delta.empty(kinds)
+
+
+def _added_up(deltas: list[Delta]) -> Delta:
+    return deltas[0] if len(deltas) == 1 else Delta.concat(deltas).consolidate()
