@@ -41,6 +41,19 @@ def steps(rows: int, fan_out: int, updated: int) -> dict[str, str]:
     }
 
 
+def hot_steps(rows: int) -> dict[str, str]:
+    """Statements, each one transaction, about one owner of that many things; needs owner 1."""
+    return {
+        f"insert of {rows:,} things of one owner": (
+            f"INSERT INTO things SELECT i, 1, i % 1000, repeat('n', i % 90) || i"
+            f" FROM generate_series(1, {rows}) i"
+        ),
+        "update of that owner": "UPDATE owners SET name = name || '!', grp = grp + 1 WHERE id = 1",
+        "delete of that owner": "DELETE FROM owners WHERE id = 1",
+        "the owner comes back": "INSERT INTO owners VALUES (1, 'back', 7)",
+    }
+
+
 def insert_some(number: int) -> str:
     """The statement of one more transaction of 1,000 rows."""
     first = 100_000_000 + number * 1000

@@ -24,6 +24,7 @@ from tests.harness.service import RunningService
 
 ROWS = int(os.environ.get("TIDEMARK_TEST_ROWS", "50000"))
 FAN_OUT = 1_000
+HOT_ROWS = 6 * ROWS
 UPDATED = max(ROWS // FAN_OUT // 2, 1)
 CAP_MB = 384 if ROWS <= 100_000 else 512
 WAIT_S = 60 + ROWS / 1_000
@@ -72,6 +73,21 @@ def test_big_transactions_and_fan_out_stay_under_the_cap(
         assert service.pid_of("pipeline") == pid, "the pipeline was ended"
         assert _peak_mb(pid) <= CAP_MB, f"under a cgroup: {is_limited} {limit.reason}"
     assert _figures(service)["epochs_in_parts_total"] >= 1
+
+
+def test_one_row_that_meets_very_many_stays_under_the_cap(
+    service: RunningService, database: Database
+) -> None:
+    """What it meets, old and new, would be some hundreds of megabytes at once."""
+    pid = service.pid_of("pipeline")
+    assert pid is not None
+    with MemoryCgroup(CAP_MB) as limit:
+        is_limited = limit.add(pid)
+        for statement in fan_out.hot_steps(HOT_ROWS).values():
+            database.execute(statement)
+            _await_equal(service, database)
+        assert service.pid_of("pipeline") == pid, "the pipeline was ended"
+        assert _peak_mb(pid) <= CAP_MB, f"under a cgroup: {is_limited} {limit.reason}"
 
 
 def test_a_sink_that_stands_still_stops_the_reading_and_nothing_else(
