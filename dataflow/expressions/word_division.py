@@ -6,20 +6,22 @@ The scale of a quotient is select_div_scale's (numeric.c): at least 16 significa
 import numpy as np
 from numba import njit
 
-from dataflow.expressions.word_kernels import NOT_A_NUMBER, digits_of
+from dataflow.expressions.digit_kernels import NOT_A_NUMBER, TENS
+from dataflow.expressions.word_kernels import digits_of
 from dataflow.expressions.word_limbs import (
     HALF,
     LOW,
     MOST_DIGITS,
-    TENS,
     WIDTH,
     copy,
     is_zero,
     less,
     order,
     over,
+    pairs_of,
     times_plus,
     times_ten_to,
+    zeros,
 )
 
 _NAN = np.int64(2**63 - 1)
@@ -80,14 +82,8 @@ def _long_division(digits, first, shift, divisor, rest, out):
 @njit(nogil=True, cache=True)
 def divide(a_signs, a_words, a_scales, b_signs, b_words, b_scales):
     """a / b, 0 where b is 0: (signs, words, scales, fits)."""
-    n = max(a_signs.shape[0], b_signs.shape[0])
-    if a_signs.shape[0] == 0 or b_signs.shape[0] == 0:
-        n = 0
-    a_step = 0 if a_signs.shape[0] == 1 else 1
-    b_step = 0 if b_signs.shape[0] == 1 else 1
-    signs = np.zeros(n, np.int8)
-    words = np.zeros((n, WIDTH), np.uint64)
-    scales = np.zeros(n, np.int64)
+    n, a_step, b_step = pairs_of(a_signs, b_signs)
+    signs, words, scales = zeros(n)
     rest = np.zeros(WIDTH, np.uint64)
     scratch = np.zeros(WIDTH, np.uint64)
     digits = np.zeros(MOST_DIGITS, np.int64)

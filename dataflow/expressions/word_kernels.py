@@ -9,23 +9,23 @@ Invariant: digits and scales are those of numeric.c.
 import numpy as np
 from numba import njit
 
+from dataflow.expressions.digit_kernels import NOT_A_NUMBER, read_digits, sign_of
 from dataflow.expressions.word_limbs import (
     HALF,
     LOW,
     MOST_DIGITS,
-    TENS,
     WIDTH,
     copy,
     is_zero,
     less,
     order,
     over,
+    pairs_of,
     plus,
-    times_plus,
     times_ten_to,
+    zeros,
 )
 
-NOT_A_NUMBER = 2
 ADD, SUBTRACT, MULTIPLY = 0, 1, 2
 _NAN = np.int64(2**63 - 1)
 _BILLION = 10**9
@@ -37,9 +37,7 @@ def of_units(units, scales):
     """Numbers of int64 units and scales (one for all, or one each)."""
     n = units.shape[0]
     step = 0 if scales.shape[0] == 1 else 1
-    signs = np.zeros(n, np.int8)
-    words = np.zeros((n, WIDTH), np.uint64)
-    out = np.zeros(n, np.int64)
+    signs, words, out = zeros(n)
     for i in range(n):
         value = units[i]
         if value == _NAN:
@@ -57,38 +55,18 @@ def of_units(units, scales):
 def parse(offsets, data):
     """Numbers of numeric_out's text, empty text as 0: (signs, words, scales, fits)."""
     n = offsets.shape[0] - 1
-    signs = np.zeros(n, np.int8)
-    words = np.zeros((n, WIDTH), np.uint64)
-    scales = np.zeros(n, np.int64)
+    signs, words, scales = zeros(n)
     for i in range(n):
         at, end = offsets[i], offsets[i + 1]
-        if end - at == 3 and data[at] == 78:
-            signs[i] = NOT_A_NUMBER
+        sign = sign_of(data, at, end)
+        if sign == NOT_A_NUMBER:
+            signs[i] = sign
             continue
-        negative = at < end and data[at] == _MINUS
-        if negative:
-            at += 1
-        part, digits, fraction = np.int64(0), 0, np.int64(-1)
-        for j in range(at, end):
-            c = data[j]
-            if c == _DOT and fraction < 0:
-                fraction = 0
-                continue
-            if c < _ZERO or c > 57:
-                return signs, words, scales, False
-            part = part * 10 + (np.int64(c) - _ZERO)
-            digits += 1
-            if fraction >= 0:
-                fraction += 1
-            if digits == 9:
-                if not times_plus(words[i], TENS[9], part):
-                    return signs, words, scales, False
-                part, digits = np.int64(0), 0
-        if not times_plus(words[i], TENS[digits], part):
+        scales[i], fits = read_digits(data, at + (sign < 0), end, words[i])
+        if not fits:
             return signs, words, scales, False
-        scales[i] = max(fraction, 0)
         if not is_zero(words[i]):
-            signs[i] = -1 if negative else 1
+            signs[i] = sign
     return signs, words, scales, True
 
 
@@ -198,14 +176,8 @@ def _sum(x, x_sign, y, y_sign):
 @njit(nogil=True, cache=True)
 def combine(operation, a_signs, a_words, a_scales, b_signs, b_words, b_scales):
     """a + b, a - b or a * b: (signs, words, scales, fits)."""
-    n = max(a_signs.shape[0], b_signs.shape[0])
-    if a_signs.shape[0] == 0 or b_signs.shape[0] == 0:
-        n = 0
-    a_step = 0 if a_signs.shape[0] == 1 else 1
-    b_step = 0 if b_signs.shape[0] == 1 else 1
-    signs = np.zeros(n, np.int8)
-    words = np.zeros((n, WIDTH), np.uint64)
-    scales = np.zeros(n, np.int64)
+    n, a_step, b_step = pairs_of(a_signs, b_signs)
+    signs, words, scales = zeros(n)
     other = np.zeros(WIDTH, np.uint64)
     for i in range(n):
         a, b = i * a_step, i * b_step
@@ -237,11 +209,7 @@ def combine(operation, a_signs, a_words, a_scales, b_signs, b_words, b_scales):
 @njit(nogil=True, cache=True)
 def compare(a_signs, a_words, a_scales, b_signs, b_words, b_scales):
     """(int8[n] signs of a - b, fits); NaN equals NaN and is above all."""
-    n = max(a_signs.shape[0], b_signs.shape[0])
-    if a_signs.shape[0] == 0 or b_signs.shape[0] == 0:
-        n = 0
-    a_step = 0 if a_signs.shape[0] == 1 else 1
-    b_step = 0 if b_signs.shape[0] == 1 else 1
+    n, a_step, b_step = pairs_of(a_signs, b_signs)
     out = np.zeros(n, np.int8)
     x = np.zeros(WIDTH, np.uint64)
     y = np.zeros(WIDTH, np.uint64)

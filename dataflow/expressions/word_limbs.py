@@ -1,16 +1,32 @@
 """Compiled steps on a magnitude of word_kernels: WIDTH limbs to base 2^32 in uint64, least first.
 
-Each changes its first argument in place and says whether the result still fits.
+Each step changes its first argument in place and says whether the result still fits.
 """
 
 import numpy as np
 from numba import njit
 
+from dataflow.expressions.digit_kernels import TENS
+
 WIDTH = 5
 LOW = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
-TENS = 10 ** np.arange(19, dtype=np.int64)
 MOST_DIGITS = 9 * (WIDTH + 2)
+
+
+@njit(nogil=True, cache=True)
+def zeros(n):
+    """n numbers that are 0: (signs, words, scales)."""
+    return np.zeros(n, np.int8), np.zeros((n, WIDTH), np.uint64), np.zeros(n, np.int64)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def pairs_of(a, b):
+    """(rows, step of a, step of b) of two arrays, one row of either standing for all."""
+    n = max(a.shape[0], b.shape[0])
+    if a.shape[0] == 0 or b.shape[0] == 0:
+        n = 0
+    return n, 0 if a.shape[0] == 1 else 1, 0 if b.shape[0] == 1 else 1
 
 
 @njit(nogil=True, cache=True, inline="always")

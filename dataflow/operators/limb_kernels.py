@@ -9,25 +9,21 @@ scale of numeric_div (select_div_scale of numeric.c).
 import numpy as np
 from numba import njit
 
+from dataflow.expressions.digit_kernels import (
+    NOT_A_NUMBER,
+    TENS,
+    read_digits,
+    sign_of,
+    times_plus_all,
+)
+
 _MASK = np.int64(0xFFFFFFFF)
 _BILLION = np.uint64(10**9)
-_TENS = 10 ** np.arange(19, dtype=np.int64)
 _MINUS, _DOT, _ZERO = 45, 46, 48
 _GROUP = 4
 _SIGNIFICANT, _MOST_PLACES = 16, 1000
 # Digits of a quotient beyond those of its dividend: places of the smallest over the greatest.
 _SPARE = 120
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _times_plus(acc, factor, plus):
-    """acc = acc * factor + plus to base 2^32; True when it no longer fits."""
-    carry = np.uint64(plus)
-    for k in range(acc.shape[0]):
-        part = acc[k] * np.uint64(factor) + carry
-        acc[k] = part & np.uint64(0xFFFFFFFF)
-        carry = part >> np.uint64(32)
-    return carry != 0
 
 
 @njit(nogil=True, cache=True)
@@ -46,40 +42,23 @@ def parse_limbs(offsets, data, valid, scale, limbs):
         if nullable and not valid[i]:
             continue
         at, end = offsets[i], offsets[i + 1]
-        if end - at == 3 and data[at] == 78:
+        sign = sign_of(data, at, end)
+        if sign == NOT_A_NUMBER:
             nan[i] = True
             continue
-        negative = at < end and data[at] == _MINUS
-        if negative:
-            at += 1
+        at += sign < 0
         acc[:] = 0
-        part, digits, fraction, over = np.int64(0), 0, np.int64(-1), at >= end
-        for j in range(at, end):
-            c = data[j]
-            if c == _DOT and fraction < 0:
-                fraction = 0
-                continue
-            if c < _ZERO or c > 57:
-                return out, nan, own, i
-            part = part * 10 + (np.int64(c) - _ZERO)
-            digits += 1
-            if fraction >= 0:
-                fraction += 1
-            if digits == 9:
-                over |= _times_plus(acc, _TENS[9], part)
-                part, digits = np.int64(0), 0
-        own[i] = max(fraction, 0)
+        own[i], fits = read_digits(data, at, end, acc)
         missing = scale - own[i]
-        if missing < 0:
+        if at >= end or missing < 0:
             return out, nan, own, i
-        over |= _times_plus(acc, _TENS[digits], part)
         while missing > 0:
             step = min(missing, 9)
-            over |= _times_plus(acc, _TENS[step], np.int64(0))
+            fits &= times_plus_all(acc, TENS[step], np.int64(0))
             missing -= step
-        if over or acc[limbs - 1] >= np.uint64(1 << 31):
+        if not fits or acc[limbs - 1] >= np.uint64(1 << 31):
             return out, nan, own, i
-        if negative:
+        if sign < 0:
             carry = np.uint64(1)
             for k in range(limbs):
                 flipped = (acc[k] ^ np.uint64(0xFFFFFFFF)) + carry
