@@ -46,9 +46,11 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 FOLDERS = ("storage", "dataflow", "connectors", "service", "tests", "bench", "deploy", "docs")
 NAMED = re.compile(rf"(?<![\w/.-])(?:{'|'.join(FOLDERS)})/[\w./*-]*")
 FILE = re.compile(r"`([\w-]+\.(?:py|md|sh|sql))`")
-COMMAND = re.compile(r"(?:^|[`;(]\s*|/)tidemark ([a-z]+(?: \| [a-z]+)*)([^`;|#\n]*)", re.MULTILINE)
+COMMAND = re.compile(
+    r"(?:^|[`;(]\s*|/)tidemark ([a-z-]+(?: \| [a-z-]+)*)([^`;|#\n]*)", re.MULTILINE
+)
 OPTION = re.compile(r"(?<!\w)--[a-z][a-z-]*")
-ROUTE = re.compile(r"(GET|POST|DELETE|PUT) (/[\w/{}]*)")
+ROUTE = re.compile(r"(GET|POST|DELETE|PUT) (/[\w/{}-]*)")
 ROW = re.compile(r"^\| (`[^|]*`) \|", re.MULTILINE)
 
 
@@ -153,7 +155,13 @@ def commands() -> dict[str, set[str]]:
 
 def test_commands_and_their_options_are_there() -> None:
     known, faults = commands(), []
-    for page in (ROOT / "README.md", DOCS / "OPERATING.md", DOCS / "SQL.md", DOCS / "ERRORS.md"):
+    for page in (
+        ROOT / "README.md",
+        DOCS / "OPERATING.md",
+        DOCS / "SQL.md",
+        DOCS / "SOURCES.md",
+        DOCS / "ERRORS.md",
+    ):
         for names, rest in COMMAND.findall(page.read_text()):
             for name in names.split(" | "):
                 options = OPTION.findall(rest)
@@ -169,7 +177,8 @@ def test_commands_and_their_options_are_there() -> None:
 
 
 def test_readme_and_operating_name_every_command() -> None:
-    text = (ROOT / "README.md").read_text() + (DOCS / "OPERATING.md").read_text()
+    pages = (ROOT / "README.md", DOCS / "OPERATING.md", DOCS / "SOURCES.md")
+    text = "".join(page.read_text() for page in pages)
     report([f"tidemark {name}" for name in commands() if f"tidemark {name}" not in text])
 
 
