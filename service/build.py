@@ -206,10 +206,10 @@ class ViewBuild:
         self._gathered.add(table, output)
         self._gathered.add(table, named(table, self._view.errors.take()), is_errors=True)
 
-    def take_over(self) -> tuple[View, Gathered, Delta | None]:
-        """The caught-up view, what changed in it since its snapshot, the snapshot's error rows."""
+    def take_over(self) -> tuple[View, Gathered, BackfillResult]:
+        """The caught-up view, what changed in it since its snapshot, what the backfill left."""
         assert self._view is not None and self._result is not None
-        return self._view, self._gathered, self._result.errors
+        return self._view, self._gathered, self._result
 
     def close(self) -> None:
         """Remove the working files."""

@@ -492,7 +492,7 @@ class Pipeline:
             self._drop_refused()
             if build.is_cancelled:
                 return
-        view, gathered, errors = build.take_over()
+        view, gathered, result = build.take_over()
         try:
             for parent in parents:
                 for rows in self._staging.read_rows(self._engine.views[parent].table):
@@ -504,7 +504,7 @@ class Pipeline:
         del self._builds[identity]
         engine = self._engine
         engine.add(view)
-        epoch = engine.announce(view, gathered, errors)
+        epoch = engine.announce(view, gathered, result.errors, result.rejected)
         self._finish_epoch(epoch)
         self._desk.joined(build, epoch.progress.epoch)
         build.close()

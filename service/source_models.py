@@ -22,14 +22,15 @@ class CreateSource(BaseModel):
                 "name": "prices",
                 "type": "files",
                 "options": {
-                    "relations": [
-                        {
-                            "name": "products",
+                    "relations": {
+                        "products": {
                             "path": "/srv/prices/*.csv",
-                            "format": "csv",
-                            "columns": {"id": "bigint", "price": "numeric(10,2)"},
+                            "columns": [
+                                {"name": "id", "type": "bigint"},
+                                {"name": "price", "type": "numeric(10,2)"},
+                            ],
                         }
-                    ]
+                    }
                 },
             }
         },
