@@ -2,9 +2,10 @@
 
 Words of --only: workloads (w1, w2, w2r, q1, q2, q3), runners (ours, dictionaries, pathway, flink,
 flink-rocksdb, ...), and the parts growth, memory (W1 of 10^7 orders, the engine alone), sharing,
-cap (the whole service under --memory) and path; without it everything runs, in about 25 minutes
-on a quiet machine of two cores. --quick takes small sizes: a smoke test whose
-figures mean nothing, kept apart. --show tells how old each record is and measures nothing.
+cap (the whole service under --memory), formats (records to columns) and path; without it
+everything runs, in about 25 minutes on a quiet machine of two cores. --quick takes small sizes:
+a smoke test whose figures mean nothing, kept apart. --show tells how old each record is and
+measures nothing.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench import growth, memory, path, report, sharing, streams
+from bench import formats, growth, memory, path, report, sharing, streams
 from bench.generate import HOME, prepare
 from bench.record import RESULTS, commits_since, measuring, read_all
 from bench.workloads import FULL, QUICK, WORKLOADS, Sizes
 
 CAP, SHARING = "cap", "sharing"
-PARTS = (growth.GROWTH, growth.MEMORY, SHARING, CAP, path.PATH)
+PARTS = (growth.GROWTH, growth.MEMORY, SHARING, CAP, path.PATH, formats.FORMATS)
 CAP_MB = 512
 CAP_LOAD, QUICK_LOAD = memory.Load(1_000_000, 1_000, 500, 30.0), memory.Load(5_000, 50, 5, 1.0)
 # The whole path takes W1 with the changes that one run of it needs.
@@ -79,6 +80,11 @@ def measure(words: Sequence[str], folder: Path, options: argparse.Namespace) -> 
             found, held_by = memory.run(load, CAP_MB, state)
             steps = [asdict(step) for step in found]
             record.figures = {"cap_mb": CAP_MB, "held_by": held_by, "steps": steps}
+    if formats.FORMATS in parts:
+        count = 500 if options.quick else 50_000
+        with measuring(formats.FORMATS, "ours", {"records": count}, folder) as record:
+            found = formats.run(count, 0.02 if options.quick else 1.0)
+            record.figures = {name: asdict(rate) for name, rate in found.items()}
     if path.PATH in parts:
         sizes = QUICK_PATH if options.quick else FULL
         seconds = min(options.seconds, 1) if options.quick else options.seconds

@@ -185,6 +185,33 @@ def _judge(group: str, what: str, peer: str, value: float, ratio: float | None) 
     return Judged()
 
 
+def _formats(records: Sequence[Record], newest: str) -> list[str]:
+    """Records to columns."""
+    record = records[0]
+    rows = []
+    sizes: list[str] = []
+    for name, found in record.figures.items():
+        *few, many = found["cpu_us"].items()
+        sizes = [f"CPU µs a record, {size} at once" for size, _ in few]
+        rate = 1e6 / many[1]
+        judged = at_least(aims.LEAST_RECORDS_S.get(name), rate)
+        cells = [f"{cpu_us:.1f}" for _, cpu_us in few]
+        rows.append(
+            [name, f"{found['record_bytes']:.0f}", number(rate), judged.aim, judged.verdict, *cells]
+        )
+    titles = ("format", "bytes a record", "records/s of CPU time, 10,000 at once", "aim", "")
+    return [
+        "## Record formats",
+        "",
+        "Nine fields (integers, a decimal, a float, a boolean, texts, a time, a date) from bytes "
+        "to typed columns, one thread, by CPU time. The two last rows do less: their decimals, "
+        "times and dates are texts still, and nothing is checked. "
+        f"Measured {measured(record, newest)}.",
+        "",
+        *table((*titles, *sizes), rows),
+    ]
+
+
 SECTIONS: dict[str, Section] = {
     "w1": _single,
     "growth": _growth,
@@ -192,4 +219,5 @@ SECTIONS: dict[str, Section] = {
     "cap": _cap,
     "sharing": _sharing,
     "path": _path,
+    "formats": _formats,
 }

@@ -31,7 +31,10 @@ _UNREADABLE = (
 
 
 class AvroDecoder:
-    """Records to Python values by their schemas. TemporaryError while the registry is away."""
+    """Records to Python values by their schemas. TemporaryError while the registry is away.
+
+    reader: the schema that was given or pinned, None until it is known.
+    """
 
     def __init__(self, options: Mapping[str, Any], registry: SchemaRegistry | None) -> None:
         self._registry = registry
@@ -44,20 +47,20 @@ class AvroDecoder:
                 "format avro has neither a registry nor a schema",
                 hint='"registry": {"url": ...} or "schema": "..."',
             )
-        self._reader = None if text is None else AvroSchema(str(text))
+        self.reader = None if text is None else AvroSchema(str(text))
 
     def decode(
         self, records: Sequence[bytes], fields: Fields
     ) -> list[tuple[AvroSchema, list[int], list[Any]]]:
         """(schema of the values, numbers of the records, values) for each schema that was met."""
         if self._registry is None:
-            assert self._reader is not None
+            assert self.reader is not None
             numbers = list(range(len(records)))
-            return [self._read(self._reader, None, numbers, records, fields)]
-        if self._reader is None and "subject" in self._options:
+            return [self._read(self.reader, None, numbers, records, fields)]
+        if self.reader is None and "subject" in self._options:
             subject, version = self._options["subject"], self._options.get("version", "latest")
             found = self._registry.by_subject(str(subject), version)
-            self._reader = AvroSchema(found.text, found.references)
+            self.reader = AvroSchema(found.text, found.references)
         by_id: dict[int, tuple[list[int], list[bytes]]] = {}
         for number, record in enumerate(records):
             split = split_header(record)
@@ -74,7 +77,7 @@ class AvroDecoder:
                 for number in numbers:
                     fields.refuse(number, no_schema(f"the registry has no Avro schema {id}"))
                 continue
-            parts.append(self._read(writer, self._reader, numbers, bodies, fields))
+            parts.append(self._read(writer, self.reader, numbers, bodies, fields))
         return parts
 
     def _writer(self, id: int) -> AvroSchema | None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import orjson
 
 from connectors.formats.columns import Faults, column_of_texts, without
 from connectors.formats.connect_types import DECIMAL, NAMED_LEAVES
@@ -95,11 +96,11 @@ class DebeziumJson:
         ops[number] = op[1:-1].decode() if op.startswith(b'"') else op.decode()
         place = UNKNOWN
         if found["transaction"][number] is not None:
-            told = transaction_of(json.loads(found["transaction"][number]))
+            told = transaction_of(_small(found["transaction"][number]))
             transactions[number] = told
             place = told[1] if told else UNKNOWN
         if ops[number] != "r" and found["source"][number] is not None:
-            source = json.loads(found["source"][number])
+            source = _small(found["source"][number])
             if isinstance(source, dict):
                 orders[number] = order_of(source, place)
 
@@ -253,6 +254,14 @@ def _row_fields(schema: Any) -> dict[str, dict[str, Any]]:
         if one.get("field") in ("after", "before"):
             return {inner["field"]: inner for inner in one.get("fields") or ()}
     return {}
+
+
+def _small(text: bytes) -> Any:
+    """A block of the envelope; the quick reader refuses what JSON allows in texts."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return json.loads(text)
 
 
 def _marks_of(placeholder: str) -> tuple[bytes, ...]:

@@ -89,6 +89,13 @@ class ProtobufReader:
             fields.columns.append(scattered(column, pieces, places, len(records)))
         return fields
 
+    def find_described(self, records: Sequence[bytes]) -> Descriptor | None:
+        """The message of the last of these records, or the one that was given."""
+        if self._fixed is not None:
+            return self._fixed
+        parts = self._split(records, Fields([]))
+        return parts[-1][0] if parts else None
+
     def _split(
         self, records: Sequence[bytes], fields: Fields
     ) -> list[tuple[Descriptor, list[int], list[bytes]]]:

@@ -1,0 +1,255 @@
+"""Columns proposed from samples or schemas, to be shown and approved, never used unseen.
+
+Samples prove a type only for themselves: the narrowest that fits all of them is proposed, and
+NULLs are always allowed. Schemas (Avro, Protobuf) say both. Objects are followed to their leaves;
+what has no fixed shape is jsonb.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor
+
+from connectors.formats.avro_reader import AvroDecoder
+from connectors.formats.avro_schema import AvroSchema
+from connectors.formats.columns import column_of_texts
+from connectors.formats.csv_reader import CSV, read_dialect, split_record
+from connectors.formats.declared import declared_type
+from connectors.formats.fields import Fields
+from connectors.formats.jsonb_text import Numeral, load_json
+from connectors.formats.protobuf_reader import ProtobufReader
+from connectors.formats.protobuf_schema import is_wrapper, leaf_of
+from connectors.formats.registry import SchemaRegistry
+from dataflow.delta import KIND_BYTES, Column
+from dataflow.errors import SourceError
+
+Proposal = dict[str, Any]
+Path = tuple[str, ...]
+
+MOST_COLUMNS = 500
+_DEPTH = 4
+_NAME_BYTES = 63
+_ZERO_FIRST = re.compile(r"[+-]?0[0-9]")
+_PLAIN_KEY = re.compile(r"[^.\[\]'\"$]+")
+_OF_NUMBERS = ("int8", "numeric")
+_OF_TEXTS = ("uuid", "date", "timestamp", "timestamptz")
+
+
+def propose_columns(
+    options: Mapping[str, Any], samples: Sequence[bytes], registry: SchemaRegistry | None = None
+) -> list[Proposal]:
+    """[{"name", "type", "nullable", "path"}] for a format's options. SourceError
+    format.no_samples where there is nothing to learn from, and as open_format.
+
+    >>> propose_columns({"format": "json"}, [b'{"a": {"b": 1}, "c": "2024-01-01"}'])[0]["path"]
+    '$.a.b'
+    """
+    name = options.get("format")
+    if registry is None and options.get("registry") is not None:
+        registry = SchemaRegistry(options["registry"])
+    rest = {key: value for key, value in options.items() if key not in ("registry", "key")}
+    if name == "json":
+        found = _of_objects([_loaded(sample) for sample in samples])
+    elif name == "debezium-json":
+        found = _of_objects([_row_of(_loaded(sample)) for sample in samples])
+    elif name == CSV:
+        found = _of_cells(rest, samples)
+    elif name == "text":
+        found = [((), _type_of_texts([s.decode(errors="replace") for s in samples]), True)]
+    elif name in ("avro", "debezium-avro"):
+        found = _of_avro(rest, samples, registry, ("after",) if name == "debezium-avro" else ())
+    elif name == "protobuf":
+        message = ProtobufReader((), rest, registry).find_described(samples)
+        found = list(_of_fields(message, ())) if message is not None else []
+    else:
+        raise SourceError(
+            "format.unknown",
+            f'there is no record format "{name}"',
+            hint="json, csv, text, avro, protobuf, debezium-json or debezium-avro",
+        )
+    if not found:
+        raise SourceError(
+            "format.no_samples",
+            f"no columns can be proposed: {len(samples)} samples, none of which is {name}",
+            hint="declare the columns, or try again when there are records",
+        )
+    return _named(found[:MOST_COLUMNS])
+
+
+def _loaded(sample: bytes) -> Any:
+    try:
+        return load_json(sample.decode())
+    except ValueError:
+        return None
+
+
+def _row_of(envelope: Any) -> Any:
+    """The row of a Debezium envelope."""
+    if isinstance(envelope, dict) and isinstance(envelope.get("payload"), dict):
+        envelope = envelope["payload"]
+    if not isinstance(envelope, dict):
+        return None
+    return envelope.get("after") or envelope.get("before")
+
+
+def _of_objects(samples: Sequence[Any]) -> list[tuple[Path, str, bool]]:
+    """Leaves in the order in which they are first met."""
+    values: dict[Path, list[Any]] = {}
+    for sample in samples:
+        if isinstance(sample, dict):
+            for path, value in _leaves(sample, ()):
+                values.setdefault(path, []).append(value)
+    # A path that is a leaf in one sample and an object in another has no fixed shape.
+    mixed = {path for path in values for other in values
+             if other != path and other[: len(path)] == path and any(
+                 value is not None for value in values[path])}  # fmt: skip
+    found = []
+    for path, given in values.items():
+        if any(path != one and path[: len(one)] == one for one in mixed):
+            continue
+        if path not in mixed and any(o != path and o[: len(path)] == path for o in values):
+            continue
+        found.append((path, "jsonb" if path in mixed else _type_of_values(given), True))
+    return found
+
+
+def _leaves(value: dict[str, Any], path: Path) -> Iterator[tuple[Path, Any]]:
+    for key, inner in value.items():
+        if isinstance(inner, dict) and inner and len(path) + 1 < _DEPTH:
+            yield from _leaves(inner, (*path, key))
+        elif key:
+            yield (*path, key), inner
+
+
+def _type_of_values(values: Sequence[Any]) -> str:
+    given = [value for value in values if value is not None]
+    kinds = {Numeral if isinstance(value, Numeral) else type(value) for value in given}
+    if not kinds:
+        return "text"
+    if kinds == {bool}:
+        return "bool"
+    if kinds == {Numeral}:
+        if any("e" in value.lower() for value in given):
+            return "float8"
+        return _fitting(given, _OF_NUMBERS) or "numeric"
+    if kinds == {str}:
+        return _fitting(given, _OF_TEXTS) or "text"
+    return "jsonb" if kinds & {dict, list} else "text"
+
+
+def _type_of_texts(texts: Sequence[str]) -> str:
+    if all(text in ("true", "false", "t", "f") for text in texts):
+        return "bool" if texts else "text"
+    if any(_ZERO_FIRST.match(text) for text in texts):
+        return _fitting(texts, _OF_TEXTS) or "text"
+    return _fitting(texts, (*_OF_NUMBERS, *_OF_TEXTS)) or "text"
+
+
+def _fitting(texts: Sequence[str], names: Sequence[str]) -> str:
+    """The first of these types that takes all texts, as PostgreSQL's input would."""
+    column = Column.of(KIND_BYTES, [text.encode(errors="replace") for text in texts])
+    for name in names:
+        has_zone = [re.search(r"(Z|z|[+-]\d\d(:?\d\d)?)$", text[10:]) is not None
+                    for text in texts]  # fmt: skip
+        if name == "timestamp" and any(has_zone):
+            continue
+        if name == "date" and any(len(text.strip()) > 12 for text in texts):
+            continue
+        if texts and not column_of_texts(declared_type(name)[0], column)[1]:
+            return name
+    return ""
+
+
+def _of_cells(options: Mapping[str, Any], samples: Sequence[bytes]) -> list[tuple[Path, str, bool]]:
+    dialect = read_dialect(options)
+    split = [split_record(sample, dialect) for sample in samples]
+    rows = [row for row in split if row is not None]
+    if not rows:
+        return []
+    header = options.get("header") or [f"column{at + 1}" for at in range(len(rows[0]))]
+    found = []
+    for at, name in enumerate(header):
+        cells = [row[at] for row in rows if len(row) == len(header)]
+        found.append(
+            ((name,), _type_of_texts([cell for cell in cells if cell != dialect.null]), True)
+        )
+    return found
+
+
+def _of_avro(
+    options: Mapping[str, Any],
+    samples: Sequence[bytes],
+    registry: SchemaRegistry | None,
+    root: Path,
+) -> list[tuple[Path, str, bool]]:
+    decoder = AvroDecoder(options, registry)
+    parts = decoder.decode(samples, Fields([]))
+    if not parts and decoder.reader is None:
+        return []
+    # The newest schema that was met.
+    schema = decoder.reader or parts[-1][0]
+    node = schema.find(root)
+    return [] if node is None else list(_of_node(schema, node, ()))
+
+
+def _of_node(schema: AvroSchema, node: Any, path: Path) -> Iterator[tuple[Path, str, bool]]:
+    branches = schema.branches(node)
+    is_nullable = isinstance(node, list) and len(branches) < len(node)
+    is_record = len(branches) == 1 and schema.name(branches[0]) == "record"
+    if is_record and len(path) < _DEPTH and schema.leaf(branches[0]).plain is not None:
+        for one in branches[0]["fields"]:
+            for inner, type, may_be_null in _of_node(schema, one["type"], (*path, one["name"])):
+                yield inner, type, may_be_null or is_nullable
+    else:
+        yield path, schema.leaf(node).type.name, is_nullable
+
+
+def _of_fields(message: Descriptor, path: Path) -> Iterator[tuple[Path, str, bool]]:
+    for field in message.fields:
+        inner, place = field.message_type, (*path, field.name)
+        is_struct = inner is not None and not field.is_repeated and not is_wrapper(inner)
+        if is_struct and inner and len(place) < _DEPTH and leaf_of(field).plain is not None:
+            for deeper, type, _ in _of_fields(inner, place):
+                yield deeper, type, True
+        else:
+            may_be_null = not field.is_repeated and field.has_presence
+            yield place, leaf_of(field).type.name, may_be_null
+
+
+def _named(found: Sequence[tuple[Path, str, bool]]) -> list[Proposal]:
+    """Proposals with names of their own, from the keys of the paths."""
+    taken: set[str] = set()
+    proposals = []
+    for path, type, is_nullable in found:
+        name = base = _cut("_".join(path) or "value", _NAME_BYTES)
+        number = 1
+        while name in taken:
+            number += 1
+            name = f"{_cut(base, _NAME_BYTES - 4)}_{number}"
+        taken.add(name)
+        proposals.append(_proposal(path, type, is_nullable, name))
+    return proposals
+
+
+def _proposal(path: Path, type: str, is_nullable: bool, name: str) -> Proposal:
+    return {"name": name, "type": type, "nullable": is_nullable, "path": path_text(path)}
+
+
+def path_text(path: Path) -> str:
+    """A path as declarations write it.
+
+    >>> path_text(("a", "b c", "d.e"))
+    "$.a.b c['d.e']"
+    """
+    parts = []
+    for key in path:
+        quote = '"' if "'" in key else "'"
+        parts.append(f".{key}" if _PLAIN_KEY.fullmatch(key) else f"[{quote}{key}{quote}]")
+    return "$" + "".join(parts)
+
+
+def _cut(name: str, most_bytes: int) -> str:
+    return name.encode()[:most_bytes].decode(errors="ignore")
