@@ -27,7 +27,7 @@ from dataflow.errors import InvariantError
 _MAGIC = b"TMkp0001"
 _FRAME = struct.Struct("<cq")
 _ROWS, _REJECTED, _END = b"D", b"R", b"E"
-FOLDER = "parts"
+FOLDER, RUNS = "parts", "run"
 
 
 @dataclass(frozen=True)

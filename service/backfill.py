@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from connectors.exchange import Exchange
 from connectors.kept_parts import OnProgress, Progress, is_kept, rejected_of
 from connectors.pages import encode_delta
 from connectors.source import SnapshotPart
@@ -37,7 +38,8 @@ class BackfillJob:
 
     columns: what is kept of each relation, all that ViewDataflow.needed_columns names at least.
     parts: for each relation its snapshot parts, reading exactly these.
-    work_dir: an empty directory on the state's file system.
+    work_dir: an empty directory on the state's file system. exchange: where tasks on other
+    machines leave what they made, if not there.
     """
 
     root: Plan
@@ -47,6 +49,7 @@ class BackfillJob:
     parts: Mapping[RelationName, Sequence[SnapshotPart]]
     evaluator: Callable[[], Evaluator]
     work_dir: Path
+    exchange: Exchange | None = None
 
 
 def run_local(job: BackfillJob, on_progress: OnProgress) -> BackfillResult:

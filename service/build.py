@@ -2,7 +2,8 @@
 
 A build never touches what is live: its state lies under its own scope, its rows in a staging
 table, its changes in a spool. Only `take_over` hands all three to the engine, at an epoch
-boundary. Interrupted anywhere before that, it starts again from nothing.
+boundary. Interrupted anywhere before that, it begins again with a new snapshot, of which it reads
+what it had not read yet and what has changed since (decision 22).
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from operator import sub
 from pathlib import Path
 
-from connectors.feed_source import FeedSource, Places
-from connectors.kept_parts import OnProgress, Progress
+from connectors.exchange import Exchange, FolderExchange
+from connectors.feed_source import FeedSnapshot, FeedSource, Places
+from connectors.kept_parts import RUNS, OnProgress, Progress, is_kept
 from connectors.sink import Sink
 from connectors.source import MAIN_SOURCE, Snapshot, SnapshotPart, SourceBatch
 from connectors.spark.result import BackfillResult
@@ -26,8 +30,10 @@ from dataflow.errors import TidemarkError, ViewError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation, RelationName
 from service.backfill import BackfillJob
+from service.build_status import BuildStatus
 from service.engine import BYTES_A_ROW, View, ViewDefinition, named
 from service.gathered import Gathered
+from service.kept import Kept
 from service.log import log
 from service.pace import Pace
 from service.reads import Read
@@ -35,6 +41,8 @@ from service.spool import Spool
 from storage.store import Store
 
 CATCH_UP_S = 0.05
+LEAST_PAUSE_S, MOST_PAUSE_S = 0.5, 30.0
+_SPOOLED = "spooled/"
 
 
 @dataclass(frozen=True)
@@ -49,8 +57,10 @@ class SideRead:
 @dataclass(frozen=True)
 class BuildParts:
     """What a build works with. run takes the chosen road, "local" or "spark"; epoch_bytes: what
-    the view's changes since its snapshot may take in memory. feeds: the other sources that it
-    reads; reads_database: whether it reads the database, or stands where that does."""
+    the view's changes since its snapshot may take in memory; nudge: makes the stream move past
+    now; exchange: for what is kept of snapshots, if not the build's own folder. feeds: the other
+    sources that it reads; reads_database: whether it reads the database, or stands where that
+    does."""
 
     open_snapshot: Callable[[list[Relation]], Snapshot]
     run: Callable[[BackfillJob, OnProgress], BackfillResult]
@@ -59,45 +69,10 @@ class BuildParts:
     road: str
     parts: int
     epoch_bytes: int
+    nudge: Callable[[], object]
+    exchange: Exchange | None = None
     feeds: Mapping[str, SideRead] = field(default_factory=dict)
     reads_database: bool = True
-
-
-@dataclass
-class BuildStatus:
-    """Where a build stands, for the catalog. read_since: when its parts began to be read."""
-
-    phase: str = "snapshot"
-    road: str = ""
-    progress: Progress = field(default_factory=lambda: Progress(0, 0))
-    started_at: float = field(default_factory=time.time)
-    read_since: float = 0.0
-
-    def facts(self) -> dict[str, object]:
-        """As the catalog and REST show it, with an estimate of the seconds left."""
-        found, now = self.progress, time.time()
-        facts: dict[str, object] = {
-            "phase": self.phase,
-            "road": self.road,
-            "parts_done": found.parts_done,
-            "parts_total": found.parts_total,
-            "rows": found.rows,
-            "bytes": found.bytes,
-            "elapsed_s": round(now - self.started_at, 1),
-            "remaining_s": self._remaining_s(now),
-        }
-        if found.tasks_total:
-            facts |= {"tasks_done": found.tasks_done, "tasks_total": found.tasks_total}
-        return facts
-
-    def _remaining_s(self, now: float) -> float | None:
-        """By the steps that were made in this run; what an earlier one had read costs nothing."""
-        found = self.progress
-        done = max(found.parts_done - found.parts_kept, 0) + found.tasks_done
-        total = found.parts_total - found.parts_kept + found.tasks_total
-        if not done or not self.read_since:
-            return None
-        return round((now - self.read_since) * (total - done) / done, 1)
 
 
 class ViewBuild:
@@ -116,7 +91,6 @@ class ViewBuild:
         columns: Mapping[RelationName, tuple[int, ...]],
     ) -> None:
         self.definition = definition
-        self.columns = columns
         self.status = BuildStatus(road=parts.road)
         self.failure: TidemarkError | None = None
         self.refusal: TidemarkError | None = None
@@ -127,26 +101,72 @@ class ViewBuild:
         self._store = store
         self._parts = parts
         self._folder = folder / definition.scope
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True)
-        names = [r.name for r in definition.relations()]
-        self._spool = Spool(self._folder / "changes.spool", names)
+        self._exchange = parts.exchange or FolderExchange(self._folder)
+        self._kept = Kept(self._folder, self._exchange, definition.identity)
+        self._count_key = f"{_SPOOLED}{definition.scope}"
+        self._spool = self._recall()
+        self.columns = self._kept.columns(definition.relations(), columns)
         self._result: BackfillResult | None = None
         self._view: View | None = None
         self._pace = Pace(parts.epoch_bytes // BYTES_A_ROW)
         self._gathered = Gathered(parts.epoch_bytes)
-        self._thread = threading.Thread(
-            target=self._run, name=f"build-{definition.table.name}", daemon=True
-        )
+        self._passed = threading.Condition()
+        self._passed_position = 0
+        self._pause_s = 0.0
+        self._thread = self._new_thread()
+
+    def _recall(self) -> Spool:
+        """The spool, with what an earlier process left of the build if it still fits together."""
+        stored = self._store.get(self._count_key)
+        is_there = stored is not None and self._kept.recall()
+        if not is_there:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            if self._parts.exchange is not None:
+                self._parts.exchange.remove()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        names = [r.name for r in self.definition.relations()]
+        spool = Spool(self._folder / "changes.spool", names)
+        if stored is not None and is_there and not spool.restore(int(stored)):
+            self._kept.forget("what changed since then was lost when the machine stopped")
+        self._store.put(self._count_key, str(spool.count).encode())
+        return spool
+
+    def _new_thread(self) -> threading.Thread:
+        name = f"build-{self.definition.table.name}"
+        return threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin; changes must be fed from now on."""
+        self._thread.start()
+
+    def start_again(self) -> None:
+        """After a failure that another try may heal: with a new snapshot, after a pause.
+
+        Changes must have been fed all the while.
+        """
+        log.info("build.again", view=self.definition.table.title, why=str(self.failure))
+        self.failure = self._result = None
+        self.position = 0
+        self.is_nudged = False
+        self._spool.rewind()
+        self._pause_s = min(max(2 * self._pause_s, LEAST_PAUSE_S), MOST_PAUSE_S)
+        self.status = BuildStatus(road=self._parts.road, notes=self._kept.notes)
+        self._thread = self._new_thread()
         self._thread.start()
 
     def cancel(self, refusal: TidemarkError | None = None) -> None:
         """Give up as soon as may be; with a refusal the view becomes failed."""
         self.refusal = self.refusal or refusal
         self.is_cancelled = True
+        with self._passed:
+            self._passed.notify_all()
+
+    def passed(self, position: int) -> None:
+        """The stream stands here: everything up to it has been fed."""
+        with self._passed:
+            if position != self._passed_position:
+                self._passed_position = position
+                self._passed.notify_all()
 
     def reads(self) -> list[Read]:
         """The base relations, each with the positions of the fields that are kept."""
@@ -164,6 +184,12 @@ class ViewBuild:
     def feed(self, batch: SourceBatch) -> None:
         """Keep a batch that the live views have just stepped over."""
         self._spool.append(batch)
+        # With the epoch, so that after a kill it is known how much of the spool is part of it.
+        self._store.put(self._count_key, str(self._spool.count).encode())
+
+    def sync(self) -> None:
+        """Force to disk what was fed, before the source may forget it."""
+        self._spool.sync()
 
     @property
     def is_working(self) -> bool:
@@ -211,11 +237,19 @@ class ViewBuild:
         assert self._view is not None and self._result is not None
         return self._view, self._gathered, self._result
 
-    def close(self) -> None:
-        """Remove the working files."""
+    def close(self, *, is_kept: bool = False) -> None:
+        """Remove the working files, unless another process is to go on with them."""
         self._spool.close()
         self._gathered.close()
+        if is_kept:
+            return
+        self._store.put(self._count_key, None)
         shutil.rmtree(self._folder, ignore_errors=True)
+        if self._parts.exchange is not None:
+            try:
+                self._parts.exchange.remove()
+            except TidemarkError as error:
+                log.warning("build.left_behind", where=str(self._parts.exchange), code=error.code)
 
     def _open_view(self) -> None:
         assert self._result is not None
@@ -224,7 +258,11 @@ class ViewBuild:
         self._store.ingest(self._result.files)
 
     def _run(self) -> None:
+        with self._passed:
+            self._passed.wait_for(lambda: self.is_cancelled, self._pause_s)
         try:
+            if self.is_cancelled:
+                raise _dropped()
             self._result = self._backfill()
             if not self.is_cancelled:
                 self.status.phase = "staging"
@@ -240,44 +278,98 @@ class ViewBuild:
 
     def _backfill(self) -> BackfillResult:
         definition, status = self.definition, self.status
-        relations = list(definition.relations())
-        with ExitStack() as open_snapshots:
-            parts = self._snapshot_parts(open_snapshots)
-            status.progress = Progress(0, sum(map(len, parts.values())))
+        work = self._folder / "work"
+        shutil.rmtree(work, ignore_errors=True)
+        self._exchange.below(RUNS).remove()
+        work_dir = work / uuid.uuid4().hex
+        work_dir.mkdir(parents=True)
+        with ExitStack() as held:
+            parts = self._snapshot_parts(held)
+            status.notes = self._kept.notes
+            kept = sum(is_kept(part) for shares in parts.values() for part in shares)
+            status.progress = Progress(0, sum(map(len, parts.values())), parts_kept=kept)
             status.phase, status.read_since = "backfill", time.time()
             job = BackfillJob(
                 definition.plan.root,
                 definition.scope,
-                tuple(relations),
+                definition.relations(),
                 self.columns,
                 parts,
                 self._parts.evaluator,
-                self._folder,
+                work_dir,
+                self._parts.exchange,
             )
             return self._parts.run(job, self._on_progress)
 
     def _snapshot_parts(self, held: ExitStack) -> dict[RelationName, Sequence[SnapshotPart]]:
         """Of each relation; the snapshots that they are of are closed with `held`."""
-        by_source: dict[str, list[Relation]] = {}
-        for relation in self.definition.relations():
-            by_source.setdefault(relation.name.source, []).append(relation)
+        relations, kept = self.definition.relations(), self._kept
         parts: dict[RelationName, Sequence[SnapshotPart]] = {}
-        if self._parts.reads_database:
-            relations = by_source.pop(MAIN_SOURCE, [])
-            snapshot = self._parts.open_snapshot(relations)
-            held.callback(snapshot.close)
-            self.position = snapshot.position
-            for r in relations:
-                parts[r.name] = snapshot.parts(r, self.columns[r.name], self._parts.parts)
-        for source, relations in by_source.items():
-            read = self._parts.feeds[source]
-            snapshot = read.source.open_snapshot(relations, read.places, read.notes)
-            held.callback(snapshot.close)
-            for r in relations:
-                parts[r.name] = snapshot.parts(r, self.columns[r.name], self._parts.parts)
-        return parts
+        self._open_database(held, parts)
+        sides = {r.name.source for r in relations} - {MAIN_SOURCE}
+        for source in sorted(sides):
+            read, own = self._parts.feeds[source], [r for r in relations if r.name.source == source]
+            places, notes = kept.start_of(source, read.places, read.notes)
+            side = read.source.open_snapshot(own, places, notes)
+            held.callback(side.close)
+            for r in own:
+                cut = kept.cut(partial(_uncut, side, r), r, self.columns[r.name], self._parts.parts)
+                parts[r.name] = kept.wrapped(r, cut, kept.finished(r))
+        kept.save()
+        return {r.name: parts[r.name] for r in relations}
+
+    def _open_database(
+        self, held: ExitStack, parts: dict[RelationName, Sequence[SnapshotPart]]
+    ) -> None:
+        """Adds the parts of the database's relations, as of `position` from then on."""
+        kept = self._kept
+        if not self._parts.reads_database:
+            kept.begin(0)
+            return
+        relations = [r for r in self.definition.relations() if r.name.source == MAIN_SOURCE]
+        snapshot = self._parts.open_snapshot(relations)
+        held.callback(snapshot.close)
+        self.position = snapshot.position
+        kept.begin(snapshot.position)
+        count = self._parts.parts
+        cuts = {
+            r.name: kept.cut(partial(snapshot.parts, r), r, self.columns[r.name], count)
+            for r in relations
+        }
+        finished = {r.name: kept.finished(r) for r in relations}
+        kept.save()
+        if any(finished.values()):
+            self._await_changes()
+        for r in relations:
+            of_keys = partial(snapshot.part_of_keys, r, self.columns[r.name])
+            parts[r.name] = kept.whole(r, cuts[r.name], finished[r.name], self._spool, of_keys)
+
+    def _await_changes(self) -> None:
+        """Until the spool has all that changed before the snapshot."""
+        self.status.phase = "reading what has changed"
+        self._parts.nudge()
+        with self._passed:
+            while self._passed_position < self.position:
+                if self.is_cancelled:
+                    raise _dropped()
+                self._passed.wait()
 
     def _on_progress(self, progress: Progress) -> None:
         self.status.progress = progress
         if self.is_cancelled:
-            raise TidemarkError("view.dropped", "the view was dropped while it was built")
+            raise _dropped()
+
+
+def _uncut(
+    snapshot: FeedSnapshot,
+    relation: Relation,
+    columns: tuple[int, ...],
+    count: int,
+    known: Sequence[str],
+) -> Sequence[SnapshotPart]:
+    """At one place the parts are the same by themselves."""
+    return snapshot.parts(relation, columns, count)
+
+
+def _dropped() -> TidemarkError:
+    return TidemarkError("view.dropped", "the view was dropped while it was built")

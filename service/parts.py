@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from connectors.exchange import Exchange, open_exchange
 from connectors.kept_parts import OnProgress
 from connectors.postgres.analyzer import PostgresAnalyzer
 from connectors.postgres.control import Control
@@ -113,6 +114,8 @@ class Parts:
             parts=max(LOCAL_PARTS, -(-rows // ROWS_A_PART)),
             epoch_bytes=self.settings.budget.epoch,
             feeds=feeds,
+            nudge=self.source.heartbeat,
+            exchange=self._exchange(definition) if road == "spark" else None,
         )
 
     @property
@@ -142,7 +145,14 @@ class Parts:
             evaluator=job.evaluator,
             work_dir=job.work_dir,
             on_progress=on_progress,
+            exchange=job.exchange,
         )
+
+    def _exchange(self, definition: ViewDefinition) -> Exchange | None:
+        """A view's own place in the object storage that executors reach, if there is one."""
+        url = self.settings.spark_exchange
+        place = f"{self.settings.sink_key}/{definition.scope}"
+        return open_exchange(url).below(place) if url else None
 
     def _spark_session(self) -> LazySession:
         """One session for all builds: it costs seconds and a gigabyte, so it stays warm."""

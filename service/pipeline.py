@@ -29,6 +29,7 @@ from service.desk import Desk
 from service.engine import Engine, ViewDefinition
 from service.failures import Failures
 from service.feed import Feed
+from service.kept import forget_others, is_left
 from service.log import log
 from service.metrics import PipelineMetrics
 from service.parts import Parts
@@ -116,6 +117,7 @@ class Pipeline:
         )
         self._failures.remove_failed()
         self._engine.commit(None, written=self._written())
+        self._resume_builds()
         if self._engine.views:
             self._open_stream()
         self._desk.settle_recovered()
@@ -151,7 +153,7 @@ class Pipeline:
         if self._writer is not None:
             self._writer.close()
         for build in self._builds.values():
-            build.close()
+            build.close(is_kept=True)
         self._desk.close()
         self._parts.close()
         self._store.close()
@@ -292,6 +294,8 @@ class Pipeline:
 
     def _checkpoint(self) -> None:
         """Force the state to disk, then let the source forget what it covers."""
+        for build in self._builds.values():
+            build.sync()
         self._engine.commit(None, written=self._written(), sync=True)
         self._feed.confirm(self._engine.position)
 
@@ -355,12 +359,27 @@ class Pipeline:
             self._drop(row)
         for row in self._desk.wanted(self._builds):
             try:
-                self._start_build(row)
-            except TidemarkError as error:
-                if error.is_temporary:
-                    log.warning("build.retry", view=row.title, code=error.code)
-                    continue
-                self._desk.fail_view(row.identity, error)
+                self._try_build(row)
+            except TemporaryError as error:
+                log.warning("build.retry", view=row.title, code=error.code)
+
+    def _try_build(self, row: ViewRow) -> None:
+        """Start a build; the view fails if that is refused. Raises temporary errors alone."""
+        try:
+            self._start_build(row)
+        except TidemarkError as error:
+            if error.is_temporary:
+                raise
+            self._desk.fail_view(row.identity, error)
+
+    def _resume_builds(self) -> None:
+        """Go on with what was being built, before the stream is read: no change may be missed."""
+        folder = self._settings.state / "builds"
+        for row in self._desk.wanted(self._builds):
+            if is_left(folder, row.identity):
+                self._try_build(row)
+        in_use = {build.definition.scope for build in self._builds.values()}
+        forget_others(folder, in_use)
 
     def _end_unused(self) -> None:
         """A group beside the default one ends with its last view; nothing of it is left."""
@@ -385,19 +404,19 @@ class Pipeline:
                 return
         self._held.pop(row.identity, None)
         definition = self._engine.in_free_scope(definition)
+        folder = self._settings.state / "builds"
         self._store.drop(definition.scope + "/")
         reads_database = self._reads_database(definition)
         if reads_database and not self._feed.is_open and not self._engine.position:
             position = source.ensure_slot()
             self._desk.remember_source()
             self._engine.positions.begin(MAIN_SOURCE, position)
-        feeds = self._begin_sides(definition)
+        feeds = self._begin_sides(definition, is_resumed=is_left(folder, row.identity))
         self._engine.commit(None, written=self._written())
         source.watch([r for r in definition.relations() if is_main(r)])
         parts = self._parts.build(definition, row.options.get("backfill", "auto"), feeds)
         parts = replace(parts, reads_database=reads_database)
         columns = self._engine.columns_to_keep(definition, self._failures.reads())
-        folder = self._settings.state / "builds"
         build = ViewBuild(definition, self._store, folder, parts, columns)
         self._builds[definition.identity] = build
         try:
@@ -405,9 +424,9 @@ class Pipeline:
                 self._open_stream()
             else:
                 self._sides.open(self._failures.reads())
-        except TidemarkError:
+        except TidemarkError as error:
             del self._builds[definition.identity]
-            build.close()
+            build.close(is_kept=error.is_temporary)
             raise
         if not build.is_cancelled:
             build.start()
@@ -418,17 +437,19 @@ class Pipeline:
         relations = definition.relations()
         return any(map(is_main, relations)) or not (relations or self._sides.is_any)
 
-    def _begin_sides(self, definition: ViewDefinition) -> dict[str, SideRead]:
+    def _begin_sides(self, definition: ViewDefinition, *, is_resumed: bool) -> dict[str, SideRead]:
         """Where the snapshots of other sources' relations lie; part of the open epoch.
 
-        What is read already stands where the state does. The others begin where they are now.
+        What is read already stands where the state does, as does what an interrupted build was
+        reading. The others begin where they are now.
         """
         positions = self._engine.positions
         read = {relation.name for relation, _ in self._failures.reads()}
         found = {}
         for name, relations in side_relations(definition.relations()).items():
             source = self._sides.source(name)
-            new = [r for r in relations.values() if r.name not in read]
+            known = positions.places(name) if is_resumed else {}
+            new = [r for r in relations.values() if r.name not in read and r.name.name not in known]
             positions.begin(name, {r.name.name: source.pin(r) for r in new})
             found[name] = SideRead(source, positions.places(name), positions.notes(name))
         return found
@@ -457,9 +478,14 @@ class Pipeline:
 
     def _advance_builds(self) -> None:
         for identity, build in list(self._builds.items()):
+            build.passed(self._engine.position)
             if build.is_working:
                 continue
-            if build.is_cancelled or build.failure is not None:
+            error = build.failure
+            if error is not None and error.is_temporary and not build.is_cancelled:
+                self._desk.fail_build(build, error)
+                build.start_again()
+            elif build.is_cancelled or error is not None:
                 self._end_build(identity)
             elif build.catch_up():
                 if not self._mute and self._engine.position >= build.position:

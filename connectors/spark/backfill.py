@@ -21,7 +21,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from connectors.exchange import Exchange, FolderExchange
-from connectors.kept_parts import OnProgress, Progress, is_kept
+from connectors.kept_parts import RUNS, OnProgress, Progress, is_kept
 from connectors.pages import decode_delta, encode_delta
 from connectors.source import SnapshotPart
 from connectors.spark.frame import FRAME, Row, to_table
@@ -45,7 +45,6 @@ ROWS_PER_BUCKET = 500_000
 MOST_BUCKETS = 512
 POLL_S = 0.2
 ATTEMPTS = 3
-RUNS = "run"
 
 
 class SparkBackfill:
