@@ -100,11 +100,13 @@ class Column:
             valid = np.concatenate([c.mask() for c in columns])
         if columns[0].data is None:
             return Column(np.concatenate([c.values for c in columns]), valid)
-        lengths = np.concatenate([np.diff(c.values) for c in columns])
-        offsets = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        data = np.concatenate([c.data[c.values[0] : c.values[-1]] for c in columns])  # type: ignore[index]
-        return Column(offsets, valid, data)
+        offsets, parts, end = [np.zeros(1, np.int64)], [], 0
+        for column in columns:
+            start, stop = int(column.values[0]), int(column.values[-1])
+            offsets.append(column.values[1:] + (end - start))
+            parts.append(column.data[start:stop])  # type: ignore[index]
+            end += stop - start
+        return Column(np.concatenate(offsets), valid, np.concatenate(parts))
 
     def mask(self) -> np.ndarray:
         """bool[n]: True where the row is not NULL."""

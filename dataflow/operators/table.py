@@ -176,7 +176,7 @@ class TableState:
         if broken.any():
             raise self._refusal("two changes of one row do not follow each other", rows, broken)
         asked = np.flatnonzero(is_first & removes)
-        index, kept = self._rows.lookup(columns_at(rows.take(asked), self._key))
+        index, kept = self._rows.lookup([rows.columns[i].take(asked) for i in self._key])
         found = np.bincount(index, minlength=len(asked))
         if (found != 1).any():
             missing = np.zeros(n, np.bool_)
