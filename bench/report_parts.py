@@ -212,6 +212,37 @@ def _formats(records: Sequence[Record], newest: str) -> list[str]:
     ]
 
 
+def _kafka(records: Sequence[Record], newest: str) -> list[str]:
+    """What clients of Kafka read and write in a second, and ours with its decoding."""
+    rows = []
+    for record in records:
+        when = measured(record, newest)
+        if record.missing:
+            rows.append([record.runner, record.missing, "", "", "", when])
+        for thing in ("read", "write"):
+            figures = record.figures.get(thing)
+            if figures:
+                wall = figures["records"] / figures["wall_s"]
+                cells = [number(wall), f"{1e6 * figures['cpu_s'] / figures['records']:.2f}"]
+                peak = number(figures["peak_rss_mb"])
+                rows.append([record.runner, _KAFKA_WORDS[thing], *cells, peak, when])
+    lines = ["## Clients of Kafka", "", _KAFKA_TOLD, "", *table(_KAFKA_TITLES, rows)]
+    for record in records:
+        single = record.figures.get("single")
+        if single:
+            told = f"p50 {single['p50_ms']:.2f} ms, p99 {single['p99_ms']:.2f} ms"
+            lines += ["", f"One record at a time, from produce to its row in the feed: {told}."]
+    return lines
+
+
+_KAFKA_TITLES = ("client", "", "records/s", "CPU µs a record", "peak MB", "measured")
+_KAFKA_WORDS = {"read": "reads", "write": "writes"}
+_KAFKA_TOLD = (
+    "JSON records of about 200 bytes, one partition, a broker of our own on the same machine. "
+    "`ours` is the feed of a source: it reads by confluent-kafka and decodes eight columns."
+)
+
+
 SECTIONS: dict[str, Section] = {
     "w1": _single,
     "growth": _growth,
@@ -220,4 +251,5 @@ SECTIONS: dict[str, Section] = {
     "sharing": _sharing,
     "path": _path,
     "formats": _formats,
+    "kafka": _kafka,
 }

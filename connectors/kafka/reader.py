@@ -157,16 +157,21 @@ class Reader:
 
     def _sorted(self, found: Sequence[Any]) -> list[Chunk]:
         """The records by relation, without those beyond an end."""
+        good = [record for record in found if record.error() is None]
         by_topic: dict[str, list[Any]] = {}
+        if len(self._spans) == 1 and good:
+            by_topic[next(iter(self._spans))] = good
+        else:
+            for record in good:
+                by_topic.setdefault(record.topic(), []).append(record)
         nexts: dict[str, dict[int, int]] = {}
-        for record in found:
+        for record in found if len(good) < len(found) else ():
             error = record.error()
             if error is None:
-                by_topic.setdefault(record.topic(), []).append(record)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                nexts.setdefault(record.topic(), {})[record.partition()] = record.offset()
-            else:
+                continue
+            if error.code() != KafkaError._PARTITION_EOF:
                 raise self._refused(error, record)
+            nexts.setdefault(record.topic(), {})[record.partition()] = record.offset()
         chunks = []
         for topic in {**by_topic, **nexts}:
             span = self._spans[topic]

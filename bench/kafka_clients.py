@@ -1,0 +1,276 @@
+"""kafka-python beside confluent-kafka on the same records, and our feed, which decodes them too.
+
+A broker of our own on this machine holds one topic of JSON records. Each client reads all of it,
+and writes a share of it anew, in a process of its own: what is timed begins once it is connected,
+for readers with the second batch. The broker takes its part of the machine, so CPU seconds of the
+client are told beside the clock.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as PlainPartition
+
+from bench.measure import in_child, peak_rss_mb, percentile
+from bench.record import measuring
+from connectors.formats.declared import declared_type
+from connectors.kafka.embedded import EmbeddedKafka, missing
+from connectors.kafka.options import read_options
+from connectors.kafka.source import KafkaSource
+from dataflow.schema import Field, Relation, RelationName
+
+KAFKA = "kafka"
+TOPIC, WRITTEN = "page_views", "written"
+COLUMNS = {
+    "id": "int8",
+    "user_id": "int8",
+    "url": "text",
+    "country": "text",
+    "duration_ms": "int4",
+    "price": "numeric(12,2)",
+    "is_mobile": "bool",
+    "at": "timestamptz",
+}
+MOST_POLLED = 10_000
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """records are read, written are written by each client, singles one after the other."""
+
+    records: int = 1_000_000
+    written: int = 100_000
+    singles: int = 1_000
+
+
+QUICK = Sizes(5_000, 2_000, 20)
+
+
+@dataclass
+class Timed:
+    """One client at one thing: seconds by the clock and of its CPU."""
+
+    records: int
+    wall_s: float
+    cpu_s: float
+    peak_rss_mb: float = 0.0
+
+
+def run(folder: Path, *, is_quick: bool) -> None:
+    """Measure all clients, one record a client."""
+    sizes = QUICK if is_quick else Sizes()
+    reason = missing()
+    if reason is not None:
+        for runner in RUNNERS:
+            with measuring(KAFKA, runner, asdict(sizes), folder) as record:
+                record.missing = reason
+        return
+    with EmbeddedKafka() as broker:
+        make_topics(broker.bootstrap)
+        for _ in write_confluent(broker.bootstrap, TOPIC, sizes.records):
+            continue
+        for runner, things in RUNNERS.items():
+            with measuring(KAFKA, runner, asdict(sizes), folder) as record:
+                for thing, function in things.items():
+                    record.figures[thing] = in_child(function, broker.bootstrap, sizes)
+            print(f"kafka {runner}: {record.seconds:.0f} s", file=sys.stderr, flush=True)
+
+
+def make_topics(bootstrap: str) -> None:
+    """One partition each: what one consumer does at once."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    made = admin.create_topics([NewTopic(name, 1, 1) for name in (TOPIC, WRITTEN)])
+    for future in made.values():
+        future.result()
+
+
+def value_of(number: int) -> bytes:
+    """A record of about 200 bytes."""
+    return json.dumps(
+        {
+            "id": number,
+            "user_id": number * 7919 % 100_003,
+            "url": f"https://shop.example/products/{number % 5000}?from=mail",
+            "country": ("AT", "DE", "FR", "IT")[number % 4],
+            "duration_ms": number % 30_000,
+            "price": round(number % 9_973 / 7, 2),
+            "is_mobile": number % 3 == 0,
+            "at": f"2026-11-{number % 28 + 1:02}T12:{number % 60:02}:00Z",
+        }
+    ).encode()
+
+
+def timed(steps: Iterator[int]) -> dict[str, Any]:
+    """Run through: the first step is not counted, each other one is so many records."""
+    next(steps)
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    began, cpu = time.monotonic(), own.ru_utime + own.ru_stime
+    records = sum(steps)
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    wall, used = time.monotonic() - began, own.ru_utime + own.ru_stime - cpu
+    return asdict(Timed(records, wall, used, peak_rss_mb()))
+
+
+def write_confluent(bootstrap: str, topic: str, count: int) -> Iterator[int]:
+    """Produce, all acknowledged at the end."""
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5}
+    )
+    producer.list_topics(topic, timeout=10)
+    yield 0
+    for number in range(count):
+        while True:
+            try:
+                producer.produce(topic, value_of(number))
+                break
+            except BufferError:
+                producer.poll(0.05)
+    producer.flush()
+    yield count
+
+
+def write_plain(bootstrap: str, topic: str, count: int) -> Iterator[int]:
+    """The same by kafka-python."""
+    producer = KafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True, linger_ms=5)
+    producer.partitions_for(topic)
+    yield 0
+    for number in range(count):
+        producer.send(topic, value_of(number))
+    producer.flush()
+    yield count
+    producer.close()
+
+
+def read_confluent(bootstrap: str, count: int) -> Iterator[int]:
+    """Consume, with the value and the offset of each record."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "bench", "fetch.queue.backoff.ms": 20}
+    consumer = Consumer({**settings, "isolation.level": "read_committed"})
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    left = count
+    while left > 0:
+        found = consumer.consume(MOST_POLLED, 0.05)
+        values = [(one.offset(), one.value()) for one in found]
+        left -= len(values)
+        yield len(values)
+    consumer.close()
+
+
+def read_plain(bootstrap: str, count: int) -> Iterator[int]:
+    """The same by kafka-python."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap,
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        max_poll_records=MOST_POLLED,
+    )
+    partition = PlainPartition(TOPIC, 0)
+    consumer.assign([partition])
+    consumer.seek(partition, 0)
+    left = count
+    while left > 0:
+        for found in consumer.poll(timeout_ms=50).values():
+            values = [(one.offset, one.value) for one in found]
+            left -= len(values)
+            yield len(values)
+    consumer.close()
+
+
+def source_of(bootstrap: str, topic: str) -> tuple[KafkaSource, dict[str, Any]]:
+    """A source with one append topic of JSON, and places at its beginning."""
+    topics = {TOPIC: {"topic": topic, "format": "json", "columns": COLUMNS}}
+    options = read_options({"bootstrap_servers": bootstrap, "topics": topics})
+    fields = tuple(Field(name, declared_type(of)[0]) for name, of in COLUMNS.items())
+    relation = Relation(RelationName("bench", "bench", TOPIC), 1, fields, is_append=True)
+    source = KafkaSource("bench", options, [relation])
+    place = dict(source.pin(relation).place)
+    return source, {TOPIC: {**place, "next": {"0": 0}}}
+
+
+def read_ours(bootstrap: str, count: int) -> Iterator[int]:
+    """Our feed: changes in columns of their SQL types."""
+    source, places = source_of(bootstrap, TOPIC)
+    ready = threading.Event()
+    feed = source.open_feed(source.relations(), places, {}, ready.set)
+    feed.poll(MOST_POLLED)
+    left = count
+    while left > 0:
+        ready.clear()
+        batch = feed.poll(MOST_POLLED)
+        if batch is None:
+            ready.wait(0.05)
+            continue
+        left -= batch.rows
+        yield sum(len(change) for change in batch.whole())
+    feed.close()
+
+
+def latencies(bootstrap: str, sizes: Sizes) -> dict[str, Any]:
+    """From the call that produces a record to its row in our hands, one after the other."""
+    source, _ = source_of(bootstrap, WRITTEN)
+    place = dict(source.pin(source.relations()[0]).place)
+    ready = threading.Event()
+    feed = source.open_feed(source.relations(), {TOPIC: place}, {}, ready.set)
+    feed.poll(MOST_POLLED)
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+    took = []
+    for number in range(sizes.singles + 20):
+        began = time.monotonic()
+        producer.produce(WRITTEN, value_of(number))
+        producer.flush()
+        while not (batch := feed.poll(MOST_POLLED)) or not batch.rows:
+            ready.wait(0.001)
+            ready.clear()
+        took.append((time.monotonic() - began) * 1000)
+    feed.close()
+    counted = took[20:]
+    return {"p50_ms": percentile(counted, 0.5), "p99_ms": percentile(counted, 0.99)}
+
+
+def _read(function: Callable[[str, int], Iterator[int]], bootstrap: str, sizes: Sizes) -> Any:
+    return timed(function(bootstrap, sizes.records))
+
+
+def reading_plain(bootstrap: str, sizes: Sizes) -> Any:
+    """In a child."""
+    return _read(read_plain, bootstrap, sizes)
+
+
+def reading_confluent(bootstrap: str, sizes: Sizes) -> Any:
+    """In a child."""
+    return _read(read_confluent, bootstrap, sizes)
+
+
+def reading_ours(bootstrap: str, sizes: Sizes) -> Any:
+    """In a child; kernels are compiled by a first read that does not count."""
+    for _ in read_ours(bootstrap, min(2_000, sizes.records)):
+        continue
+    return _read(read_ours, bootstrap, sizes)
+
+
+def writing_plain(bootstrap: str, sizes: Sizes) -> Any:
+    """In a child."""
+    return timed(write_plain(bootstrap, WRITTEN, sizes.written))
+
+
+def writing_confluent(bootstrap: str, sizes: Sizes) -> Any:
+    """In a child."""
+    return timed(write_confluent(bootstrap, WRITTEN, sizes.written))
+
+
+RUNNERS: dict[str, dict[str, Callable[[str, Sizes], Any]]] = {
+    "kafka-python": {"read": reading_plain, "write": writing_plain},
+    "confluent-kafka": {"read": reading_confluent, "write": writing_confluent},
+    "ours": {"read": reading_ours, "single": latencies},
+}
