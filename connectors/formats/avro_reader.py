@@ -73,20 +73,24 @@ class AvroDecoder:
         parts = []
         for id, (numbers, bodies) in by_id.items():
             writer = self._writer(id)
-            if writer is None:
+            if isinstance(writer, str):
                 for number in numbers:
-                    fields.refuse(number, no_schema(f"the registry has no Avro schema {id}"))
+                    fields.refuse(number, no_schema(writer))
                 continue
             parts.append(self._read(writer, self.reader, numbers, bodies, fields))
         return parts
 
-    def _writer(self, id: int) -> AvroSchema | None:
+    def _writer(self, id: int) -> AvroSchema | str:
+        """The schema of an id, or why there is none."""
         if id not in self._by_id:
             assert self._registry is not None
             found = self._registry.by_id(id)
             if found is None or found.type != AVRO:
-                return None
-            self._by_id[id] = AvroSchema(found.text, found.references)
+                return f"the registry has no Avro schema {id}"
+            try:
+                self._by_id[id] = AvroSchema(found.text, found.references)
+            except SourceError as error:
+                return f"schema {id} cannot be read: {error.detail}"
         return self._by_id[id]
 
     def _read(

@@ -116,23 +116,27 @@ class ProtobufReader:
         parts = []
         for kind, (numbers, bodies) in found.items():
             message = self._fixed or self._described(kind)
-            if message is None:
+            if isinstance(message, str):
                 for number in numbers:
-                    reason = f"the registry has no message {list(kind[1])} of schema {kind[0]}"
-                    fields.refuse(number, no_schema(reason))
+                    fields.refuse(number, no_schema(message))
                 continue
             parts.append((message, numbers, bodies))
         return parts
 
-    def _described(self, kind: _Kind) -> Descriptor | None:
+    def _described(self, kind: _Kind) -> Descriptor | str:
+        """The message of a schema's id and indexes, or why there is none."""
         if kind not in self._messages:
             assert self._registry is not None
-            found = self._registry.by_id(kind[0])
+            found, missing = self._registry.by_id(kind[0]), f"message {list(kind[1])}"
+            missing = f"the registry has no {missing} of a Protobuf schema {kind[0]}"
             if found is None or found.type != PROTOBUF:
-                return None
-            message = ProtobufSchema.of_text(found.text, found.references).first(kind[1])
+                return missing
+            try:
+                message = ProtobufSchema.of_text(found.text, found.references).first(kind[1])
+            except SourceError as error:
+                return f"schema {kind[0]} cannot be read: {error.detail}"
             if message is None:
-                return None
+                return missing
             self._messages[kind] = message
         return self._messages[kind]
 

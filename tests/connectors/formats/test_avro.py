@@ -166,6 +166,25 @@ def test_schemas_evolve_in_mid_stream(registry: Registry, options: dict[str, Any
     assert pinned.decode(records).columns[1].texts() == ["none", "x", "none"]
 
 
+def test_a_schema_that_cannot_be_read_spoils_its_records_alone(
+    registry: Registry, options: dict[str, Any]
+) -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]}
+    id = SchemaRegistry(options["registry"]).register("t-value", json.dumps(schema))
+    registry.schemas.append({"schema": '{"type": "nothing"}'})
+    records = [wire_header(id + 1) + b"\0", wire_header(id) + body(schema, {"id": 5})]
+    columns = declare_columns([column("id", "int8")])
+    decoded = open_format(options, columns).decode(records)
+    assert decoded.columns[0].to_list() == [5]
+    assert [(one.number, one.code) for one in decoded.bad] == [(0, "record.schema")]
+    # The same of a schema of another format.
+    registry.schemas.append({"schema": "message", "schemaType": "PROTOBUF"})
+    for format in ("avro", "protobuf"):
+        reader = open_format({**options, "format": format}, columns)
+        (bad,) = reader.decode([wire_header(id + 2) + b"\0"]).bad
+        assert bad.code == "record.schema"
+
+
 def test_ids_are_asked_for_once_and_a_registry_that_is_away_is_waited_for(
     registry: Registry, options: dict[str, Any]
 ) -> None:
