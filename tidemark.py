@@ -75,10 +75,31 @@ class Client:
         """One view as it stands: status, columns, rows, position, lag, plan."""
         return self._call("GET", _path(name))
 
-    def drop(self, name: str, *, wait_s: float = 60) -> bool:
-        """Drop a view with its table and state; False when that still goes on after wait_s."""
-        answer = self._send("DELETE", _path(name), None, {"wait_s": wait_s}, wait_s)
+    def drop(self, name: str, *, wait_s: float = 60, drop_topics: bool = False) -> bool:
+        """Drop a view with its table and state; False when that still goes on after wait_s.
+
+        drop_topics: delete the topics of its sinks too.
+        """
+        asked = {"wait_s": wait_s, "drop_topics": drop_topics}
+        answer = self._send("DELETE", _path(name), None, asked, wait_s)
         return answer.status_code != httpx.codes.ACCEPTED
+
+    def create_sink(self, view: str, name: str, options: dict, *, wait_s: float = 60) -> dict:
+        """Send a live view to a Kafka topic too; the sink, once it has begun or wait_s is over."""
+        body = {"name": name, "type": "kafka", "options": options}
+        return self._call("POST", _path(view) + "/sinks", body, {"wait_s": wait_s}, wait_s)
+
+    def sinks(self, view: str) -> list[dict]:
+        """The sinks of a view beside its table, oldest first."""
+        return self._call("GET", _path(view) + "/sinks")["sinks"]
+
+    def drop_sink(
+        self, view: str, name: str, *, wait_s: float = 60, drop_topic: bool = False
+    ) -> bool:
+        """Stop writing to a sink; False when that still goes on after wait_s."""
+        path = f"{_path(view)}/sinks/{quote(name, safe='')}"
+        asked = {"wait_s": wait_s, "drop_topic": drop_topic}
+        return self._send("DELETE", path, None, asked, wait_s).status_code != httpx.codes.ACCEPTED
 
     def wait(self, name: str, position: str, timeout_s: float = 30) -> dict:
         """Wait until every commit up to a WAL position is visible in the view's table.

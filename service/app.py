@@ -16,8 +16,9 @@ from service.catalog import Catalog
 from service.log import log
 from service.models import ProblemModel
 from service.parts import Parts
-from service.routes import sources, system, views
+from service.routes import sinks, sources, system, views
 from service.settings import Settings
+from service.sink_catalog import SinkCatalog
 from service.source_catalog import SourceCatalog
 
 _STATUS = {
@@ -30,6 +31,9 @@ _STATUS = {
     "source.not_found": 404,
     "source.name_taken": 409,
     "source.in_use": 409,
+    "sink.exists": 409,
+    "sink.not_found": 404,
+    "view.not_live": 409,
     "position.bad": 400,
 }
 
@@ -42,9 +46,12 @@ def create_app(settings: Settings) -> FastAPI:
         description="Keeps the answers of SQL queries up to date in plain PostgreSQL tables.",
         responses={"default": {"model": ProblemModel, "description": "a problem"}},
     )
-    app.state.catalog = Catalog(settings, Parts(settings))
+    parts = Parts(settings)
+    app.state.catalog = Catalog(settings, parts)
+    app.state.sinks = SinkCatalog(parts)
     app.state.sources = SourceCatalog(settings, Parts(settings))
     app.include_router(views.router)
+    app.include_router(sinks.router)
     app.include_router(sources.router)
     app.include_router(system.router)
     app.add_exception_handler(TidemarkError, _on_error)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -29,6 +31,12 @@ def client_of(url: str) -> Iterator[tidemark.Client]:
         where = f" (line {place.line}, column {place.column})" if place else ""
         print_problem(error.code, error.what + where, error.detail, error.hint)
         raise typer.Exit(1) from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What a file of JSON holds; "-" stands for standard input."""
+    text = typer.get_text_stream("stdin").read() if str(path) == "-" else path.read_text()
+    return json.loads(text)
 
 
 def print_problem(code: str, what: str, detail: str, hint: str) -> None:

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 import tidemark
-from service.cli_output import Url, client_of, console
+from service.cli_output import Url, client_of, console, read_json
 
 sources = typer.Typer(no_args_is_help=True, help="Sources beside the database: Kafka, files.")
 dead_letters = typer.Typer(
@@ -30,7 +30,7 @@ def create_source(
 ) -> None:
     """Declare a source; it is reached and compared with what is declared first."""
     with client_of(url) as client:
-        _print(client.create_source(name, type_name, _read(options)))
+        _print(client.create_source(name, type_name, read_json(options)))
 
 
 @sources.command("discover")
@@ -41,7 +41,7 @@ def discover_source(
 ) -> None:
     """Propose columns from samples, as options to look at and to create the source with."""
     with client_of(url) as client:
-        _print(client.discover_source(type_name, _read(options)))
+        _print(client.discover_source(type_name, read_json(options)))
 
 
 @sources.command("list")
@@ -79,7 +79,7 @@ def change_source(
 ) -> None:
     """Give a source other options; relations that views read must stay what they are."""
     with client_of(url) as client:
-        _print(client.change_source(name, _read(options)))
+        _print(client.change_source(name, read_json(options)))
 
 
 @sources.command("drop")
@@ -131,11 +131,6 @@ def drop_dead_letters(
     with client_of(url) as client:
         count = client.choose_dead_letters("drop", source, relation, places or [])
     console.print(f"{count} to be dropped")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    text = typer.get_text_stream("stdin").read() if str(path) == "-" else path.read_text()
-    return json.loads(text)
 
 
 def _print(found: dict[str, Any]) -> None:

@@ -374,6 +374,14 @@ class Engine:
         """The epochs after number `after` that the sink may not have, in order, none missing."""
         return self._outbox.read(after, self.epoch)
 
+    def find_epoch(self, number: int) -> SinkEpoch | None:
+        """A committed epoch that the outbox keeps, or None; from any thread."""
+        return self._outbox.find(number)
+
+    def outbox_bytes(self, after: int) -> int:
+        """What the epochs after number `after` take on disk."""
+        return self._outbox.nbytes(after)
+
 
 def named(table: SinkTable, found: Delta) -> Delta:
     """Error rows of one view with its name in front."""

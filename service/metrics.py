@@ -46,6 +46,7 @@ class PipelineMetrics:
         self.sources: dict[str, dict[str, object]] = {}
         self.views: dict[str, dict[str, int]] = {}
         self.shared: list[dict[str, Any]] = []
+        self.followers: dict[str, dict[str, Any]] = {}
         self.started_at = time.time()
 
     def parts_shared(self, parts: Iterable[SharedPart]) -> None:
@@ -97,6 +98,7 @@ class PipelineMetrics:
             "sources": self.sources,
             "views": self.views,
             "shared": self.shared,
+            "sinks": self.followers,
         }
 
     def write(self) -> None:

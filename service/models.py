@@ -113,6 +113,47 @@ class ViewList(BaseModel):
     views: list[ViewModel]
 
 
+class CreateSink(BaseModel):
+    """Where a view is to go beside its table. options: of the type, docs/KAFKA_SINK.md has them."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "example": {
+                "name": "events",
+                "type": "kafka",
+                "options": {"bootstrap_servers": "localhost:9092", "topic": "revenue"},
+            }
+        },
+    )
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,63}$")
+    type: str = Field("kafka", max_length=63)
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class SinkModel(BaseModel):
+    """A further sink of a view as it stands, as it was a second ago."""
+
+    name: str
+    view: str
+    type: str
+    status: str = Field(description="starting, live, retrying, failed or dropping")
+    options: dict[str, Any]
+    epoch: int | None = Field(description="the newest epoch that it holds; null before the first")
+    positions: dict[str, Any] = Field(description="position that it shows, by source")
+    backlog_bytes: int | None = Field(description="what waits for it on disk")
+    error: ProblemModel | None = None
+    created_at: str
+    live_at: str | None = None
+
+
+class SinkList(BaseModel):
+    """The sinks of one view, oldest first."""
+
+    sinks: list[SinkModel]
+
+
 class Validation(BaseModel):
     """What would be created."""
 

@@ -8,19 +8,22 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from connectors.exchange import Exchange, open_exchange
 from connectors.kept_parts import OnProgress
 from connectors.postgres.analyzer import PostgresAnalyzer
 from connectors.postgres.control import Control
+from connectors.postgres.control_sinks import SinkRow
 from connectors.postgres.evaluator import PostgresEvaluator
 from connectors.postgres.session import redact
 from connectors.postgres.sink import PostgresSink
 from connectors.postgres.source import PostgresSource
+from connectors.sink import SinkTable
 from connectors.source import MAIN_SOURCE
 from connectors.spark.result import BackfillResult
-from dataflow.errors import TidemarkError
+from connectors.view_sink import ViewSink
+from dataflow.errors import SinkError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation
 from dataflow.sql.lower import lower
@@ -72,6 +75,27 @@ class Parts:
     def sink(self) -> PostgresSink:
         """A new session on the sink."""
         return PostgresSink(self.settings.sink, key=self.settings.sink_key)
+
+    def view_sink(self, row: SinkRow, table: SinkTable) -> ViewSink:
+        """A new writer of one view's further sink. SinkError sink.bad_option, secret.missing."""
+        from connectors.kafka.sink import make
+
+        return make(row.options, table, row.identity, row.title)
+
+    def checked_options(
+        self, kind: str, options: Mapping[str, Any], table: SinkTable, name: str
+    ) -> Mapping[str, Any]:
+        """The options of a new sink with its defaults, after a look at what it will write to.
+
+        SinkError sink.unknown_type, sink.bad_option, and what the sink's kind refuses.
+        """
+        from connectors.kafka.sink import check
+
+        if kind != "kafka":
+            raise SinkError(
+                "sink.unknown_type", f'there are no sinks of type "{kind}"', hint='choose "kafka"'
+            )
+        return check(options, table, f"{table.title}/{name}")
 
     def control(self) -> Control:
         """A new session on the control tables."""

@@ -29,6 +29,7 @@ from service.desk import Desk
 from service.engine import Engine, ViewDefinition
 from service.failures import Failures
 from service.feed import Feed
+from service.followers import Followers
 from service.kept import forget_others, is_left
 from service.log import log
 from service.metrics import PipelineMetrics
@@ -69,6 +70,7 @@ class Pipeline:
         self._builds: dict[str, ViewBuild] = {}
         self._held: dict[str, tuple[ViewDefinition, int]] = {}
         self._desk = Desk(parts.control(), self._engine, parts)
+        self._followers = Followers(parts.control(), self._engine, parts)
         self._wal_budget = WalBudget(settings, parts.new_source())
         limits = StreamLimits(budget.queue, budget.transaction, chunk_bytes=budget.chunk)
         self._feed = Feed(parts.source, self._desk.source_identity, limits)
@@ -154,6 +156,7 @@ class Pipeline:
             self._writer.close()
         for build in self._builds.values():
             build.close(is_kept=True)
+        self._followers.close()
         self._desk.close()
         self._parts.close()
         self._store.close()
@@ -163,6 +166,7 @@ class Pipeline:
     def _tick(self) -> None:
         assert self._writer is not None
         self._writer.check()
+        self._followers.check()
         now = time.monotonic()
         is_drained = self._awaits_sink and self._writer.is_idle
         is_due = is_drained or now - self._reconciled_at > RECONCILE_S
@@ -284,8 +288,10 @@ class Pipeline:
 
     def _finish_epoch(self, epoch: SinkEpoch, *, sync: bool = False) -> None:
         assert self._writer is not None
-        self._engine.commit(epoch, written=self._written(), sync=sync)
+        is_synced = sync or self._followers.is_any
+        self._engine.commit(epoch, written=self._written(), sync=is_synced)
         self._writer.submit(epoch)
+        self._followers.advance()
         self._progressed_at = time.monotonic()
         self._metrics.position = self._engine.position
 
@@ -309,6 +315,8 @@ class Pipeline:
         self._metrics.sources = {n: s.facts() for n, s in self._sides.statuses().items()}
         self._desk.sources.tell(self._sides.statuses())
         self._desk.report(self._builds)
+        self._followers.report()
+        self._metrics.followers = self._followers.figures()
         self._metrics.write()
 
     def _tell_stall(self, *, is_stalled: bool) -> None:
@@ -362,6 +370,7 @@ class Pipeline:
                 self._try_build(row)
             except TemporaryError as error:
                 log.warning("build.retry", view=row.title, code=error.code)
+        self._attach_followers()
 
     def _try_build(self, row: ViewRow) -> None:
         """Start a build; the view fails if that is refused. Raises temporary errors alone."""
@@ -381,10 +390,18 @@ class Pipeline:
         in_use = {build.definition.scope for build in self._builds.values()}
         forget_others(folder, in_use)
 
+    def _attach_followers(self) -> None:
+        """Begin what the catalog asks for beside the views' tables, once the state is on disk."""
+        if self._followers.reconcile(is_muted=bool(self._mute)):
+            self._engine.commit(None, written=self._written(), sync=True)
+            self._followers.start()
+
     def _end_unused(self) -> None:
         """A group beside the default one ends with its last view; nothing of it is left."""
         is_default = self._settings.group == DEFAULT_GROUP
-        if is_default or self._engine.views or self._builds or self._desk.has_rows():
+        if is_default or self._engine.views or self._builds:
+            return
+        if self._desk.has_rows() or self._followers.has_rows:
             return
         self._forget_source()
         self.is_unused = True
@@ -558,6 +575,7 @@ class Pipeline:
         assert self._writer is not None
         self._writer.drain()
         relations: Sequence[Relation] = ()
+        self._followers.end_view(row.identity)
         live = self._desk.live(row.identity)
         if live is not None:
             relations = live.relations()
@@ -641,4 +659,4 @@ class Pipeline:
             self._release([r for d in failed for r in d.relations()])
 
     def _written(self) -> int:
-        return 0 if self._writer is None else self._writer.written
+        return 0 if self._writer is None else self._followers.hold(self._writer.written)

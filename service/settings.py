@@ -38,6 +38,7 @@ class Settings(BaseModel):
     disk and the source told that it may forget. wal_budget_mb: how much WAL the source may keep
     for our slot, 0: any; from wal_alarm_percent of it on that is an alarm, and at the budget the
     slot stays ("warn") or is dropped ("release"), with which the views have to be created again.
+    sink_budget_mb: how much of the state may wait for a sink beside the views' tables.
     """
 
     model_config = {"frozen": True}
@@ -59,6 +60,7 @@ class Settings(BaseModel):
     wal_budget_mb: int = Field(10_240, ge=0)
     wal_alarm_percent: int = Field(50, ge=1, le=100)
     wal_limit: Literal["warn", "release"] = "warn"
+    sink_budget_mb: int = Field(4_096, ge=1)
     log_level: str = "info"
     _group: str = PrivateAttr(DEFAULT_GROUP)
 

@@ -73,14 +73,19 @@ def insert_sink(control: Control, row: SinkRow) -> SinkRow:
         found = find_sink(control, row.view_identity, row.name)
         if found is not None and found.identity == row.identity:
             return found  # the first attempt went through before its session was lost
-        is_going = found is not None and found.desired != "live"
-        raise SinkError(
-            "sink.exists",
-            f'view "{row.schema}.{row.view}" has a sink "{row.name}" already',
-            detail="it is being dropped" if is_going else "",
-            hint="wait until it is gone" if is_going else "choose another name, or drop it",
-        ) from None
+        raise name_taken(found or row) from None
     return SinkRow(*stored[0])
+
+
+def name_taken(found: SinkRow) -> SinkError:
+    """The error for a sink whose view has one of this name."""
+    is_going = found.desired != "live"
+    return SinkError(
+        "sink.exists",
+        f'view "{found.schema}.{found.view}" has a sink "{found.name}" already',
+        detail="it is being dropped" if is_going else "",
+        hint="wait until it is gone" if is_going else "choose another name, or drop it",
+    )
 
 
 def list_sinks(control: Control) -> list[SinkRow]:

@@ -104,12 +104,7 @@ class PostgresSink:
         """What the last committed epoch said; None before the first."""
         self._ensure()
         with self._own_session("cannot read the sink's progress") as session:
-            cursor = session.cursor()
-            cursor.execute(
-                "SELECT epoch, positions FROM tidemark.progress WHERE sink_key = %s", (self._key,)
-            )
-            row = cursor.fetchone()
-        return None if row is None else Progress(row[0], row[1])
+            return _progress(session.cursor(), self._key)
 
     def write(self, epoch: SinkEpoch) -> None:
         """Apply in one transaction, durable on return in the order of calls.
@@ -261,14 +256,23 @@ class PostgresSink:
     def read_rows(self, table: SinkTable) -> Iterator[Delta]:
         """The view's rows as of one moment, in chunks; a bag's with their counts as weights."""
         self._ensure()
-        target = target_of(table)
-        columns = target.columns[1:] if target.is_bag else target.columns
-        names = ", ".join(quote_name(c.name) for c in columns)
         with self._own_session(f'cannot read view "{table.title}"', _COPY_SETTINGS) as session:
-            query = f"SELECT {names} FROM {target.sql}"
-            types = [c.type for c in columns]
-            for chunk in copy_text.copy_out(session.cursor(), query, types):
-                yield _delta_of(chunk, is_bag=target.is_bag)
+            yield from _rows_of(session.cursor(), table)
+
+    @contextmanager
+    def rows_at(self, table: SinkTable) -> Iterator[tuple[Progress, Iterator[Delta]]]:
+        """The view's rows, as `read_rows`, with the progress that they show: of one snapshot.
+
+        SinkError sink.no_progress when nothing was written yet.
+        """
+        self._ensure()
+        with self._own_session(f'cannot read view "{table.title}"', _COPY_SETTINGS) as session:
+            session.set_session(isolation_level="REPEATABLE READ", readonly=True)
+            cursor = session.cursor()
+            found = _progress(cursor, self._key)
+            if found is None:
+                raise SinkError("sink.no_progress", "no epoch has been written yet")
+            yield found, _rows_of(cursor, table)
 
     def row_count(self, table: SinkTable) -> int:
         """About how many rows the view has; exact while it is small."""
@@ -333,6 +337,20 @@ def _targets(epoch: SinkEpoch) -> Iterator[tuple[Target, Delta]]:
         yield from ((target_of(t), delta) for t, delta in part.deltas if len(delta))
         if part.errors is not None and len(part.errors):
             yield ERRORS, part.errors
+
+
+def _progress(cursor: Any, key: str) -> Progress | None:
+    cursor.execute("SELECT epoch, positions FROM tidemark.progress WHERE sink_key = %s", (key,))
+    row = cursor.fetchone()
+    return None if row is None else Progress(row[0], row[1])
+
+
+def _rows_of(cursor: Any, table: SinkTable) -> Iterator[Delta]:
+    target = target_of(table)
+    columns = target.columns[1:] if target.is_bag else target.columns
+    query = f"SELECT {', '.join(quote_name(c.name) for c in columns)} FROM {target.sql}"
+    for chunk in copy_text.copy_out(cursor, query, [c.type for c in columns]):
+        yield _delta_of(chunk, is_bag=target.is_bag)
 
 
 def _flush(cursor: Any, waiting: list[bytes]) -> None:

@@ -77,9 +77,12 @@ async def drop_view(
     request: Request,
     name: str,
     wait_s: Annotated[float, Query(ge=0, le=3600)] = 60,
+    drop_topics: Annotated[bool, Query(description="delete its sinks' topics too")] = False,
 ) -> Response:
     """Drop a view, its table and its state; answers when nothing is left (or time is up: 202)."""
     catalog = _catalog(request)
+    if drop_topics:
+        await run_in_threadpool(request.app.state.sinks.drop_all, name, are_erased=True)
     identity = await run_in_threadpool(catalog.drop, name)
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:

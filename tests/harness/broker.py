@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -101,3 +102,28 @@ def read_all(broker: EmbeddedKafka, topic: str, *, is_committed: bool = True) ->
         return sorted(found, key=lambda record: (record.partition, record.offset))
     finally:
         consumer.close()
+
+
+def ends_of(broker: EmbeddedKafka, topic: str, *, is_committed: bool) -> int:
+    """The sum of the partitions' ends: of what is settled, or of all that was written."""
+    level = "read_committed" if is_committed else "read_uncommitted"
+    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, isolation_level=level)
+    try:
+        numbers = consumer.partitions_for_topic(topic) or set()
+        return sum(consumer.end_offsets([TopicPartition(topic, n) for n in numbers]).values())
+    finally:
+        consumer.close()
+
+
+def topic_names(broker: EmbeddedKafka) -> set[str]:
+    """The topics that the broker knows."""
+    with admin_of(broker) as admin:
+        return set(admin.list_topics())
+
+
+def wait_until(is_so: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
+    """Ask again and again until it is so."""
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

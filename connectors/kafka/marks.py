@@ -1,0 +1,119 @@
+"""The marks of a delta topic: where epochs begin and end, and how far its writer has come.
+
+They lie in a topic of one partition beside the rows, written in the rows' own transactions:
+OPEN when a writer begins, BEGIN and END for each epoch. END tells for each partition of the rows
+how many records the epoch has there and where they end. Invariant: the newest committed END or
+OPEN is the writer's progress.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from connectors.kafka.client import Client
+from dataflow.errors import TemporaryError
+
+# Marks that are looked at from the end backwards: aborted ones, and the broker's own, lie between.
+TAIL = 64
+# How long the cluster may take for an answer: then it is away, and asked again.
+ANSWER_S = 5.0
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the newest mark says. epoch: None before the first one; sink, writer: who wrote it;
+    partitions: how many of the rows' topic are used."""
+
+    epoch: int | None
+    sink: str
+    writer: str
+    partitions: int
+
+
+def open_mark(standing: Standing) -> bytes:
+    """A writer has begun, at the epoch that it found."""
+    return _text("OPEN", epoch=standing.epoch, **_owner(standing))
+
+
+def begin_mark(epoch: int, *, is_initial: bool) -> bytes:
+    """An epoch begins; an initial one holds all rows of the view."""
+    return _text("BEGIN", epoch=epoch, initial=is_initial)
+
+
+def end_mark(
+    standing: Standing,
+    positions: Mapping[str, Any],
+    counts: Mapping[int, int],
+    ends: Mapping[int, int],
+) -> bytes:
+    """An epoch is whole. counts, ends: by partition its records, and the offset behind them."""
+    partitions = {str(p): {"records": counts[p], "end": ends[p]} for p in sorted(counts)}
+    return _text(
+        "END",
+        epoch=standing.epoch,
+        position=positions,
+        partitions=partitions,
+        **_owner(standing),
+    )
+
+
+def read_standing(client: Client, topic: str) -> Standing | None:
+    """The newest committed mark; None in a topic without any.
+
+    A topic whose marks have all expired stands at epoch 0: the reader knows what was there.
+    """
+    consumer = client.consumer(enable_partition_eof=True)
+    try:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), ANSWER_S)
+        start = high
+        while start > low:
+            stop, start = start, max(low, start - max(TAIL, high - start))
+            found = _newest(consumer, topic, start, stop)
+            if found is not None:
+                return found
+        return Standing(0, "", "", 0) if low > 0 else None
+    except KafkaException as error:
+        raise client.refused(error, "reading its marks", consumer) from None
+    finally:
+        consumer.close()
+
+
+def _newest(consumer: Consumer, topic: str, start: int, stop: int) -> Standing | None:
+    """The newest mark with an epoch, or an OPEN, in [start, stop)."""
+    consumer.assign([TopicPartition(topic, 0, start)])
+    deadline = time.monotonic() + ANSWER_S
+    found = None
+    while time.monotonic() < deadline:
+        record = consumer.poll(_POLL_S)
+        if record is None:
+            continue
+        error = record.error()
+        if error is not None:
+            if error.code() == KafkaError._PARTITION_EOF:
+                return found
+            raise KafkaException(error)
+        if (record.offset() or 0) >= stop:
+            return found
+        mark = json.loads(record.value() or b"{}")
+        if mark.get("mark") in ("OPEN", "END"):
+            found = Standing(mark["epoch"], mark["sink"], mark["writer"], mark["width"])
+    raise TemporaryError("sink.unreachable", f'topic "{topic}" cannot be read to its end')
+
+
+def _owner(standing: Standing) -> dict[str, Any]:
+    return {
+        "sink": standing.sink,
+        "writer": standing.writer,
+        "width": standing.partitions,
+    }
+
+
+def _text(mark: str, **facts: Any) -> bytes:
+    return json.dumps({"mark": mark, **facts}).encode()

@@ -1,0 +1,136 @@
+"""The topics of a sink: made as its options say, or found as they must be.
+
+Invariant: rows are never written into a topic that would lose them (compaction of changes,
+another retention than asked for) or that holds something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.cimpl import NewTopic
+
+from connectors.kafka.client import Client, error_of
+from connectors.kafka.marks import ANSWER_S
+from connectors.kafka.topic_options import TopicOptions
+from dataflow.errors import SinkError
+
+_EXISTS = KafkaError.TOPIC_ALREADY_EXISTS
+_GONE = KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+class TopicSetup:
+    """Makes, checks and deletes the topics of one sink."""
+
+    def __init__(self, client: Client, options: TopicOptions) -> None:
+        self._client = client
+        self._options = options
+
+    def ensure(self) -> int:
+        """Make what is missing, check what is there; the number of partitions of the rows.
+
+        SinkError sink.topic_settings.
+        """
+        admin = self._client.admin()
+        options = self._options
+        self._make(admin, options.topic, options.partitions or 1, options.settings())
+        self._make(admin, options.marks, 1, options.marks_settings())
+        return self.check(admin)[0]
+
+    def check(self, admin: AdminClient | None = None) -> tuple[int, int]:
+        """The partitions of rows and marks as they are, 0 where there is no such topic.
+
+        SinkError sink.topic_settings.
+        """
+        admin = admin or self._client.admin()
+        options = self._options
+        marks = self._check(admin, options.marks, 1, options.marks_settings())
+        rows = self._check(admin, options.topic, options.partitions, options.settings())
+        return rows, marks
+
+    def require_empty(self) -> None:
+        """SinkError sink.topic_not_empty when there are rows in the topic."""
+        consumer = self._client.consumer()
+        name = self._options.topic
+        try:
+            found = consumer.list_topics(name, ANSWER_S).topics[name]
+            for number in found.partitions if found.error is None else ():
+                place = TopicPartition(name, number)
+                low, high = consumer.get_watermark_offsets(place, ANSWER_S)
+                if low < high:
+                    detail = f"{high - low} offsets in partition {number}"
+                    raise topic_not_empty(name, detail)
+        except KafkaException as error:
+            raise self._client.refused(error, "looking into its topic", consumer) from None
+        finally:
+            consumer.close()
+
+    def remove(self) -> None:
+        """Delete the topics, as far as they are there."""
+        admin = self._client.admin()
+        names = [self._options.topic, self._options.marks]
+        deletions = admin.delete_topics(names, request_timeout=ANSWER_S)
+        for name, deletion in deletions.items():
+            try:
+                deletion.result()
+            except KafkaException as error:
+                if error_of(error).code() != _GONE:
+                    raise self._client.refused(error, f'deleting "{name}"', admin) from None
+
+    def _make(
+        self, admin: AdminClient, name: str, partitions: int, settings: Mapping[str, str]
+    ) -> None:
+        asked = NewTopic(
+            name,
+            num_partitions=partitions,
+            replication_factor=self._options.replication,
+            config=dict(settings),
+        )
+        made = admin.create_topics([asked], request_timeout=ANSWER_S)[name]
+        try:
+            made.result()
+        except KafkaException as error:
+            if error_of(error).code() != _EXISTS:
+                raise self._client.refused(error, f'creating "{name}"', admin) from None
+
+    def _check(
+        self, admin: AdminClient, name: str, partitions: int, settings: Mapping[str, str]
+    ) -> int:
+        try:
+            found = admin.list_topics(name, ANSWER_S).topics[name]
+            if found.error is not None and found.error.code() == _GONE:
+                return 0
+            if found.error is not None:
+                raise KafkaException(found.error)
+            resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+            described: Any = admin.describe_configs([resource], request_timeout=ANSWER_S)[resource]
+            actual = {k: v.value for k, v in described.result().items()}
+        except KafkaException as error:
+            raise self._client.refused(error, f'describing "{name}"', admin) from None
+        wrong = [
+            f"{k} is {actual.get(k)}, not {v}" for k, v in settings.items() if actual.get(k) != v
+        ]
+        if partitions and len(found.partitions) != partitions:
+            wrong.append(f"it has {len(found.partitions)} partitions, not {partitions}")
+        if wrong:
+            raise SinkError(
+                "sink.topic_settings",
+                f'topic "{name}" is not as it must be',
+                detail="; ".join(wrong),
+                hint="change the topic's settings or the sink's options, or choose another topic",
+            )
+        return len(found.partitions)
+
+
+def topic_not_empty(name: str, detail: str) -> SinkError:
+    """The error for a topic that a new sink cannot begin with."""
+    return SinkError(
+        "sink.topic_not_empty",
+        f'topic "{name}" holds records already',
+        detail=detail,
+        hint="choose another topic, or delete this one",
+    )

@@ -1,0 +1,321 @@
+"""A view as a topic of its changes: one fenced transaction for whole epochs, progress inside.
+
+`open` shuts out every earlier producer of this sink (init_transactions, by its transactional id)
+before it reads how far the topic is, so an outcome that was unknown is known then. Invariant: a
+reader with read_committed sees each epoch once and whole, END marks tell where each one ends; of
+two writers the one that opened last goes on, the other ends with sink.fenced.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from connectors.kafka.client import Client, error_of
+from connectors.kafka.marks import Standing, begin_mark, end_mark, open_mark, read_standing
+from connectors.kafka.topic_options import TopicOptions
+from connectors.kafka.topic_records import OPERATIONS, RecordBatch, TopicRecords
+from connectors.kafka.topic_setup import TopicSetup, topic_not_empty
+from connectors.view_sink import ViewEpoch
+from dataflow.errors import SinkError, TemporaryError, TidemarkError
+
+OPEN_TIMEOUT_S = 30.0
+# Without any progress for so long the cluster is away, and what is on its way is unknown.
+STALLED_S = 10.0
+ABORT_TIMEOUT_S = 2.0
+# How long a call into the client may hold up an interrupt.
+STEP_S = 0.2
+MOST_TIMEOUT_MS = 900_000
+# What the client may hold of records that are not acknowledged yet.
+QUEUE_KB = 32 << 10
+_QUEUE_FULL = 0.05
+_FENCED = {
+    KafkaError._FATAL,
+    KafkaError._FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.PRODUCER_FENCED,
+}
+
+
+class TopicSink:
+    """One sink. identity: new for each creation, the transactional id; records: makes the format
+    (registering schemas, for Avro) when the sink is opened."""
+
+    def __init__(
+        self,
+        client: Client,
+        options: TopicOptions,
+        identity: str,
+        records: Callable[[], TopicRecords],
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._identity = identity
+        self._make_records = records
+        self._setup = TopicSetup(client, options)
+        self._writer = uuid.uuid4().hex
+        self._has_claimed = False
+        self._timeout_ms = options.transaction_timeout_ms
+        self._interrupted = threading.Event()
+        self._producer: Producer | None = None
+        self._in_transaction = False
+        self._records: TopicRecords | None = None
+        self._partitions = 1
+        self._epoch: int | None = None
+
+    # --- life ------------------------------------------------------------------------------
+
+    def open(self) -> int | None:
+        """Shut out every earlier writer; the newest epoch that the topic holds, None before the
+        first. TemporaryError, SinkError sink.fenced and what topics and registry refuse."""
+        self.close()
+        rows, marks = self._setup.check()
+        standing = read_standing(self._client, self._options.marks) if marks else None
+        if self._has_claimed and (standing is None or standing.writer != self._writer):
+            raise SinkError(
+                "sink.fenced",
+                f'another service writes to topic "{self._options.topic}" for this sink',
+                hint="stop one of the two",
+            )
+        if standing is not None and standing.epoch is not None and not rows:
+            raise SinkError(
+                "sink.lost",
+                f'topic "{self._options.topic}" is gone',
+                detail=f"epoch {standing.epoch} was in it",
+                hint="delete the topic of its marks too, then add the sink again, with its rows",
+            )
+        partitions = self._setup.ensure()
+        self._records = self._make_records()
+        # The first rows of a view may be many, and are one transaction.
+        is_first = standing is None or standing.epoch is None
+        self._producer = self._fence(MOST_TIMEOUT_MS if is_first else self._timeout_ms)
+        standing = read_standing(self._client, self._options.marks)
+        self._epoch = None if standing is None else standing.epoch
+        if standing is None:
+            # Later there may be what a transaction has left that was given up.
+            self._setup.require_empty()
+        elif standing.sink not in ("", self._identity):
+            raise topic_not_empty(self._options.marks, "another sink has written to it")
+        # Keys stay in their partitions, whatever partitions were added since.
+        self._partitions = (standing and standing.partitions) or partitions
+        self._claim()
+        return self._epoch
+
+    def _fence(self, timeout_ms: int) -> Producer:
+        producer = self._client.producer(
+            transactional_id=f"tidemark-{self._identity}",
+            transaction_timeout_ms=timeout_ms,
+            queue_buffering_max_kbytes=QUEUE_KB,
+            linger_ms=5,
+        )
+        try:
+            self._repeat(producer.init_transactions, OPEN_TIMEOUT_S)
+        except KafkaException as error:
+            is_too_long = error_of(error).code() == KafkaError.INVALID_TRANSACTION_TIMEOUT
+            if is_too_long and timeout_ms > self._options.transaction_timeout_ms:
+                # The broker grants less than the most that brokers grant by default.
+                self._timeout_ms = self._options.transaction_timeout_ms
+                return self._fence(self._timeout_ms)
+            raise self._failure(error, "taking over its transactions") from None
+        return producer
+
+    def _claim(self) -> None:
+        """Leave our name in the marks: an earlier writer that wakes up finds it there."""
+        standing = self._standing(self._epoch)
+        try:
+            self._begin()
+            self._mark(open_mark(standing))
+            self._commit()
+        except KafkaException as error:
+            raise self._failure(error) from None
+        self._has_claimed = True
+
+    def _standing(self, epoch: int | None) -> Standing:
+        return Standing(epoch, self._identity, self._writer, self._partitions)
+
+    def interrupt(self) -> None:
+        """From any thread: what goes on ends soon, and so does all later."""
+        self._interrupted.set()
+
+    def close(self) -> None:
+        """Give back the connection; an open transaction is aborted if that is quickly done."""
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        if self._in_transaction:
+            self._in_transaction = False
+            try:
+                producer.purge()
+                producer.abort_transaction(ABORT_TIMEOUT_S)
+            except KafkaException as error:
+                # The next one to open it aborts it, or the broker when its time is up.
+                del error
+        producer.purge()
+
+    def remove(self) -> None:
+        """Delete the topics of rows and marks."""
+        self._setup.remove()
+
+    # --- epochs ----------------------------------------------------------------------------
+
+    def write(self, epochs: Sequence[ViewEpoch]) -> None:
+        """Write whole epochs in one transaction.
+
+        TemporaryError: none of them is there, or it is not known. SinkError sink.record_too_large.
+        """
+        began = time.monotonic()
+        try:
+            self._begin()
+            written = [(epoch, *self._write_rows(epoch)) for epoch in epochs]
+            self._flush()
+            for epoch, counts, ends in written:
+                standing = self._standing(epoch.number)
+                self._mark(begin_mark(epoch.number, is_initial=epoch.is_initial))
+                self._mark(end_mark(standing, epoch.positions, counts, ends.found()))
+            self._commit()
+        except KafkaException as error:
+            took_ms = (time.monotonic() - began) * 1000
+            if took_ms > self._timeout_ms * 0.9:
+                # The broker may have given it up: it needs more time.
+                self._timeout_ms = min(2 * self._timeout_ms, MOST_TIMEOUT_MS)
+            raise self._failure(error) from None
+        self._epoch = epochs[-1].number
+        if epochs[-1].is_initial:
+            self._producer = self._fence(self._timeout_ms)
+
+    def _write_rows(self, epoch: ViewEpoch) -> tuple[Mapping[int, int], Ends]:
+        assert self._records is not None
+        counts: Counter[int] = Counter()
+        ends = Ends()
+        for delta in epoch.deltas:
+            for batch in self._records.batches(delta, epoch.number, epoch.positions):
+                self._produce(batch, epoch.number, counts, ends)
+        return counts, ends
+
+    def _produce(self, batch: RecordBatch, epoch: int, counts: Counter[int], ends: Ends) -> None:
+        assert self._producer is not None
+        produce, topic = self._producer.produce, self._options.topic
+        number = str(epoch).encode()
+        headers = [[("epoch", number), ("op", name.encode())] for name in OPERATIONS]
+        partitions = (batch.hashes % self._partitions).tolist()
+        # The last record of each partition tells where the epoch ends in it.
+        last = {partition: row for row, partition in enumerate(partitions)}
+        ends_at = set(last.values())
+        counts.update(partitions)
+        rows = zip(
+            batch.keys.to_list(),
+            batch.values.to_list(),
+            partitions,
+            batch.operations.tolist(),
+            strict=True,
+        )
+        for row, (key, value, partition, operation) in enumerate(rows):
+            told = ends.note if row in ends_at else None
+            while True:
+                try:
+                    produce(topic, value, key, partition, told, headers=headers[operation])
+                    break
+                except BufferError:
+                    self._await_room()
+        self._producer.poll(0)
+        self._check_interrupt()
+
+    def _await_room(self) -> None:
+        """Until the client may hold more records: some must be acknowledged first."""
+        assert self._producer is not None
+        waiting, began = len(self._producer), time.monotonic()
+        while len(self._producer) >= waiting:
+            self._producer.poll(_QUEUE_FULL)
+            self._check_interrupt()
+            if time.monotonic() - began > STALLED_S:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "records not acknowledged"))
+
+    def _flush(self) -> None:
+        """Wait until the rows are acknowledged: only then it is known where they end."""
+        assert self._producer is not None
+        least, moved_at = 1 << 62, time.monotonic()
+        while left := self._producer.flush(STEP_S):
+            self._check_interrupt()
+            if left < least:
+                least, moved_at = left, time.monotonic()
+            if time.monotonic() - moved_at > STALLED_S:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "records not acknowledged"))
+
+    # --- transactions ----------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        assert self._producer is not None
+        self._in_transaction = True
+        self._producer.begin_transaction()
+
+    def _mark(self, mark: bytes) -> None:
+        assert self._producer is not None
+        self._producer.produce(self._options.marks, mark, b"mark", 0)
+
+    def _commit(self) -> None:
+        assert self._producer is not None
+        commit = self._producer.commit_transaction
+        self._repeat(commit, STALLED_S)
+        self._in_transaction = False
+
+    def _repeat(self, call: Callable[[float], Any], timeout_s: float) -> None:
+        """Call again while it only needs more time, for so long."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                call(STEP_S)
+                return
+            except KafkaException as error:
+                if not error_of(error).retriable() or time.monotonic() > deadline:
+                    raise
+            self._check_interrupt()
+
+    def _check_interrupt(self) -> None:
+        if self._interrupted.is_set():
+            raise TemporaryError("sink.stopped", "the sink is being stopped")
+
+    def _failure(self, error: KafkaException, doing: str = "writing an epoch") -> TidemarkError:
+        told = error_of(error)
+        if told.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return SinkError(
+                "sink.record_too_large",
+                f'a row is too large for topic "{self._options.topic}"',
+                detail=told.str(),
+                hint="raise the topic's max.message.bytes, and client message.max.bytes, "
+                "then add the sink again",
+            )
+        if told.code() in _FENCED or told.fatal() or told.txn_requires_abort():
+            return TemporaryError(
+                "sink.transaction_lost",
+                f'the transaction on topic "{self._options.topic}" was given up',
+                detail=f"{doing}: {told.str()}",
+                hint="nothing of it is shown; it is written again",
+            )
+        return self._client.refused(error, doing, self._producer)
+
+
+class Ends:
+    """Where the records of an epoch end, by partition, as the broker acknowledges them."""
+
+    def __init__(self) -> None:
+        self._ends: dict[int, int] = {}
+        self._error: KafkaError | None = None
+
+    def note(self, error: KafkaError | None, record: Any) -> None:
+        """A delivery report."""
+        if error is not None:
+            self._error = self._error or error
+            return
+        self._ends[record.partition()] = record.offset() + 1
+
+    def found(self) -> Mapping[int, int]:
+        """The ends, once all is acknowledged. KafkaException when something was not."""
+        if self._error is not None:
+            raise KafkaException(self._error)
+        return self._ends

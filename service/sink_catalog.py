@@ -1,0 +1,135 @@
+"""The API's side of further sinks: add, show and remove them.
+
+Invariant: what is asked for can be refused only by what changes afterwards: options, topic and
+view have been looked at before the catalog knows the sink.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from connectors.postgres import control_sinks
+from connectors.postgres.control import Control, ViewRow
+from connectors.postgres.control_sinks import SinkRow
+from connectors.sink import SinkTable
+from dataflow.errors import TidemarkError
+from service import fields
+from service.followers import ERASED, LIVE
+from service.groups import group_of
+from service.models import CreateSink, ProblemModel, SinkModel
+from service.names import parse_name
+from service.parts import Parts
+
+DROPPED = "dropped"
+
+
+class SinkCatalog:
+    """One for an API process; safe for several threads."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._control = parts.control()
+
+    def add(self, view: str, body: CreateSink) -> SinkModel:
+        """Ask for a sink of a live view. TidemarkError view.not_live, sink.exists, and what its
+        options and its cluster refuse."""
+        row = self._view(view)
+        if row.status != "live" or row.desired != LIVE:
+            raise TidemarkError(
+                "view.not_live",
+                f'view "{row.title}" is not live',
+                detail=f"it is {row.status}",
+                hint="add sinks once the view is live",
+            )
+        taken = control_sinks.find_sink(self._control, row.identity, body.name)
+        if taken is not None:
+            raise control_sinks.name_taken(taken)
+        names = [f["name"] for f in row.fields or []]
+        key = tuple(names.index(name) for name in row.key or [])
+        table = SinkTable(row.schema, row.name, fields.from_json(row.fields or []), key)
+        options = self._parts.checked_options(body.type, body.options, table, body.name)
+        sink = SinkRow(
+            row.schema,
+            row.name,
+            body.name,
+            body.type,
+            uuid.uuid4().hex,
+            row.identity,
+            group_of(row),
+            options,
+        )
+        return _model(control_sinks.insert_sink(self._control, sink))
+
+    def list(self, view: str) -> list[SinkModel]:
+        """The sinks of a view, oldest first."""
+        return [_model(sink) for sink in self._sinks(self._view(view))]
+
+    def show(self, view: str, name: str) -> SinkModel:
+        """One sink as it stands. TidemarkError sink.not_found."""
+        return _model(self._sink(view, name))
+
+    def drop(self, view: str, name: str, *, is_erased: bool) -> str:
+        """Ask for a sink to be dropped, erased with what it has written; its identity."""
+        sink = self._sink(view, name)
+        desired = ERASED if is_erased else DROPPED
+        control_sinks.update_sink(self._control, sink.identity, desired=desired, status="dropping")
+        return sink.identity
+
+    def drop_all(self, view: str, *, are_erased: bool) -> None:
+        """Ask for all sinks of a view to be dropped, as it is dropped itself."""
+        row = self._view(view)
+        control_sinks.drop_sinks(self._control, row.identity, is_erased=are_erased)
+
+    def exists(self, identity: str) -> bool:
+        """Whether a sink of this identity is still there."""
+        return any(s.identity == identity for s in control_sinks.list_sinks(self._control))
+
+    def _sinks(self, row: ViewRow) -> list[SinkRow]:
+        found = control_sinks.list_sinks(self._control)
+        return [s for s in found if s.view_identity == row.identity]
+
+    def _sink(self, view: str, name: str) -> SinkRow:
+        row = self._view(view)
+        found = control_sinks.find_sink(self._control, row.identity, name)
+        if found is None:
+            raise TidemarkError(
+                "sink.not_found",
+                f'view "{row.title}" has no sink "{name}"',
+                hint="see GET /views/{name}/sinks",
+            )
+        return found
+
+    def _view(self, name: str) -> ViewRow:
+        return find_view(self._control, name)
+
+
+def find_view(control: Control, name: str) -> ViewRow:
+    """The catalog's row of a view. TidemarkError view.not_found."""
+    schema, plain = parse_name(name)
+    row = control.get_view(schema, plain)
+    if row is None:
+        raise TidemarkError(
+            "view.not_found", f'view "{schema}.{plain}" does not exist', hint="see GET /views"
+        )
+    return row
+
+
+def _model(row: SinkRow) -> SinkModel:
+    error = None
+    if row.code is not None:
+        error = ProblemModel(
+            title=row.detail or row.code, status=422, code=row.code, hint=row.hint or ""
+        )
+    return SinkModel(
+        name=row.name,
+        view=f"{row.schema}.{row.view}",
+        type=row.type,
+        status=row.status,
+        options=dict(row.options),
+        epoch=row.epoch,
+        positions=dict(row.positions or {}),
+        backlog_bytes=row.backlog_bytes,
+        error=error,
+        created_at=row.created_at.isoformat() if row.created_at else "",
+        live_at=row.live_at.isoformat() if row.live_at else None,
+    )

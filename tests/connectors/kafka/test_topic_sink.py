@@ -1,0 +1,369 @@
+"""Oracle: a bag of rows in plain Python; kafka-python, reading committed records alone, holds it
+at every END mark, whatever was killed, fenced or timed out."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from typing import Any
+
+import fastavro
+import httpx
+import pytest
+
+from connectors.kafka.embedded import EmbeddedKafka
+from connectors.kafka.sink import check, make
+from connectors.kafka.topic_sink import TopicSink
+from connectors.sink import SinkTable
+from connectors.view_sink import ViewEpoch
+from dataflow.delta import Delta
+from dataflow.errors import SinkError, TemporaryError
+from dataflow.schema import Field
+from dataflow.types import FLOAT8, INT4, TEXT
+from tests.harness.broker import (
+    ends_of,
+    new_topic,
+    send,
+    topic_names,
+    unique_name,
+    wait_until,
+)
+from tests.harness.registry import Registry
+from tests.harness.topic_reader import TopicReader, canonical
+
+FIELDS = (Field("id", INT4, False), Field("name", TEXT), Field("x", FLOAT8))
+KEYED = SinkTable("public", "v", FIELDS, (0,))
+BAG = SinkTable("public", "b", FIELDS, ())
+POSITION = {"source": "0/1A"}
+
+
+def options(broker: EmbeddedKafka, **more: Any) -> dict[str, Any]:
+    return {"bootstrap_servers": broker.bootstrap, "topic": unique_name("sink"), **more}
+
+
+def sink_of(table: SinkTable, chosen: dict[str, Any], identity: str | None = None) -> TopicSink:
+    return make(chosen, table, identity or unique_name("id"), f"{table.title}/events")
+
+
+class Model:
+    """Random epochs of a view, and its rows after each."""
+
+    def __init__(self, table: SinkTable, seed: int) -> None:
+        self._table = table
+        self._random = random.Random(seed)
+        self._rows: Counter[tuple] = Counter()
+        self.number = 0
+        self.after: dict[int, Counter[str]] = {}
+
+    def epoch(self, rows: int = 20) -> ViewEpoch:
+        pick, before = self._random, self._rows.copy()
+        for _ in range(rows):
+            row = (pick.randrange(200), f'n "{pick.randrange(5)}"\n\té', pick.choice((0.5, -1e300)))
+            if self._table.key:
+                for old in [r for r in self._rows if r[0] == row[0]]:
+                    del self._rows[old]
+            if pick.random() < 0.7 or not self._rows:
+                self._rows[row] += 1
+            elif self._rows:
+                gone = pick.choice(list(self._rows))
+                self._rows[gone] -= 1
+                self._rows += Counter()
+        changed = Counter(self._rows)
+        changed.subtract(before)
+        weights = {row: n for row, n in changed.items() if n}
+        delta = Delta.of("isf", weights, weights.values())
+        self.number += 1
+        self.after[self.number] = self.shown()
+        return ViewEpoch(self.number, POSITION, [delta], len(delta), self.number == 1)
+
+    def shown(self) -> Counter[str]:
+        names = [f.name for f in FIELDS]
+        rows = {canonical(dict(zip(names, r, strict=True))): n for r, n in self._rows.items()}
+        return Counter(rows)
+
+
+@pytest.fixture
+def chosen(broker: EmbeddedKafka) -> dict[str, Any]:
+    return options(broker, partitions=3)
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    running = Registry()
+    yield running
+    running.stop()
+
+
+def decode_avro(registry: Registry) -> Callable[[bytes], Any]:
+    """Values by fastavro, with the schema that each one names."""
+
+    def decode(raw: bytes) -> Any:
+        assert raw[:1] == b"\0"
+        number = int.from_bytes(raw[1:5], "big")
+        schema = httpx.get(f"{registry.url}/schemas/ids/{number}").json()["schema"]
+        parsed = fastavro.parse_schema(json.loads(schema))
+        rest = BytesIO(raw[5:])
+        value = fastavro.schemaless_reader(rest, parsed, None)
+        assert not rest.read(), "bytes behind the value"
+        return value
+
+    return functools.lru_cache(100_000)(decode)
+
+
+def compare(broker: EmbeddedKafka, chosen: dict[str, Any], model: Model, **how: Any) -> int:
+    """Read the topic from the start; the records that were there."""
+    reader = TopicReader(broker, chosen["topic"], **how)
+    try:
+        for seen in reader.epochs(until=lambda: reader.last_epoch == model.number):
+            assert reader.rows() == model.after[seen.number], f"epoch {seen.number}"
+            assert seen.position == POSITION
+    finally:
+        reader.close()
+    return reader.records
+
+
+WAYS = [
+    (KEYED, {}, {}),
+    (BAG, {}, {}),
+    (KEYED, {"mode": "upsert"}, {"is_upsert": True}),
+    (KEYED, {"mode": "upsert", "values": "before_after"}, {"is_upsert": True}),
+]
+
+
+@pytest.mark.parametrize(("table", "more", "how"), WAYS)
+def test_every_epoch_is_the_view(
+    broker: EmbeddedKafka, table: SinkTable, more: dict, how: dict
+) -> None:
+    chosen, model = options(broker, partitions=3, **more), Model(table, 3)
+    sink = sink_of(table, chosen)
+    assert sink.open() is None
+    sink.write([model.epoch()])
+    sink.write([model.epoch() for _ in range(10)])
+    for _ in range(5):
+        sink.write([model.epoch()])
+    sink.write([ViewEpoch(17, POSITION, [], 0)])
+    model.after[17], model.number = model.after[16], 17
+    sink.close()
+    assert compare(broker, chosen, model, **how)
+
+
+@pytest.mark.parametrize(("table", "more", "how"), WAYS)
+def test_every_epoch_is_the_view_in_avro(
+    broker: EmbeddedKafka, registry: Registry, table: SinkTable, more: dict, how: dict
+) -> None:
+    more = {**more, "format": "avro", "registry": registry.url}
+    chosen, model = options(broker, partitions=2, **more), Model(table, 4)
+    assert check(chosen, table, "t")["topic"] == chosen["topic"]
+    sink = sink_of(table, chosen)
+    sink.open()
+    for _ in range(6):
+        sink.write([model.epoch()])
+    sink.close()
+    assert compare(broker, chosen, model, decode=decode_avro(registry), **how)
+    assert set(registry.subjects) == {f"{chosen['topic']}-key", f"{chosen['topic']}-value"}
+
+
+def test_a_registry_that_is_away_is_asked_again(broker: EmbeddedKafka, registry: Registry) -> None:
+    chosen = options(broker, format="avro", registry=registry.url)
+    registry.stop()
+    sink = sink_of(KEYED, chosen)
+    with pytest.raises(TemporaryError) as raised:
+        sink.open()
+    assert raised.value.code == "registry.unreachable"
+    registry.start()
+    assert sink.open() is None
+    sink.close()
+
+
+def test_progress_is_in_the_transaction(broker: EmbeddedKafka, chosen: dict) -> None:
+    """A writer that ends in the middle of an epoch leaves nothing; the next one goes on."""
+    model = Model(KEYED, 5)
+    first = sink_of(KEYED, chosen, "one")
+    assert first.open() is None
+    first.write([model.epoch()])
+    torn = model.epoch()
+
+    def rows() -> Iterator[Delta]:
+        yield from torn.deltas
+        raise TemporaryError("test.cut", "cut")
+
+    with pytest.raises(TemporaryError):
+        first.write([ViewEpoch(torn.number, POSITION, rows(), torn.rows)])
+    # Never closed: as after kill -9, the transaction is open until someone takes over.
+    second = sink_of(KEYED, chosen, "one")
+    assert second.open() == 1
+    second.write([torn, model.epoch()])
+    second.close()
+    third = sink_of(KEYED, chosen, "one")
+    assert third.open() == 3
+    third.close()
+    compare(broker, chosen, model)
+
+
+def test_a_zombie_is_fenced(broker: EmbeddedKafka, chosen: dict) -> None:
+    model = Model(KEYED, 6)
+    zombie = sink_of(KEYED, chosen, "two")
+    zombie.open()
+    zombie.write([model.epoch()])
+    heir = sink_of(KEYED, chosen, "two")
+    assert heir.open() == 1
+    late = model.epoch()
+    with pytest.raises(TemporaryError) as lost:
+        zombie.write([late])
+    assert lost.value.code == "sink.transaction_lost"
+    with pytest.raises(SinkError) as raised:
+        zombie.open()
+    assert raised.value.code == "sink.fenced"
+    heir.write([late])
+    heir.write([model.epoch()])
+    heir.close()
+    zombie.close()
+    compare(broker, chosen, model)
+
+
+def test_a_transaction_that_takes_too_long_is_written_again() -> None:
+    """The broker gives the transaction up while the rows are still on their way."""
+    quick = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
+    with EmbeddedKafka(quick) as broker:
+        chosen = options(broker, transaction_timeout_ms=1000)
+        model = Model(KEYED, 7)
+        sink = sink_of(KEYED, chosen)
+        sink.open()
+        sink.write([model.epoch()])
+        slow = model.epoch()
+
+        def rows() -> Iterator[Delta]:
+            yield from slow.deltas
+            sink._flush()
+            assert ends_of(broker, chosen["topic"], is_committed=True) < slow.rows
+            wait_until(lambda: has_no_open_transaction(broker, chosen["topic"]))
+
+        with pytest.raises(TemporaryError) as raised:
+            sink.write([ViewEpoch(slow.number, POSITION, rows(), slow.rows)])
+        assert raised.value.code == "sink.transaction_lost"
+        assert sink.open() == 1
+        sink.write([slow])
+        sink.close()
+        compare(broker, chosen, model)
+
+
+def has_no_open_transaction(broker: EmbeddedKafka, topic: str) -> bool:
+    return ends_of(broker, topic, is_committed=True) == ends_of(broker, topic, is_committed=False)
+
+
+@pytest.mark.parametrize("moment", ["before", "during"])
+def test_broker_is_killed_and_comes_back(own_broker: EmbeddedKafka, moment: str) -> None:
+    chosen, model = options(own_broker), Model(KEYED, 8)
+    sink = sink_of(KEYED, chosen)
+    sink.open()
+    sink.write([model.epoch()])
+    late = model.epoch()
+
+    def rows() -> Iterator[Delta]:
+        yield from late.deltas
+        if moment == "during":
+            sink._flush()
+            own_broker.kill()
+            timer.start()
+
+    timer = threading.Timer(3.0, own_broker.start)
+    if moment == "before":
+        own_broker.kill()
+        timer.start()
+    write_until_there(sink, ViewEpoch(late.number, POSITION, rows(), late.rows), late)
+    timer.join()
+    sink.write([model.epoch()])
+    sink.close()
+    compare(own_broker, chosen, model)
+
+
+def write_until_there(sink: TopicSink, first: ViewEpoch, again: ViewEpoch) -> None:
+    """As a follower does: after a failure the topic itself says whether the epoch is there."""
+    try:
+        sink.write([first])
+        return
+    except TemporaryError as error:
+        print(f"told: {error}")
+    while True:
+        try:
+            if sink.open() != again.number:
+                sink.write([again])
+            return
+        except TemporaryError as error:
+            print(f"told: {error}")
+
+
+def test_an_interrupt_ends_what_goes_on(own_broker: EmbeddedKafka) -> None:
+    sink, model = sink_of(KEYED, options(own_broker)), Model(KEYED, 9)
+    sink.open()
+    own_broker.kill()
+    threading.Timer(0.5, sink.interrupt).start()
+    with pytest.raises(TemporaryError) as raised:
+        sink.write([model.epoch()])
+    assert raised.value.code == "sink.stopped"
+    sink.close()
+
+
+def test_topics_are_made_and_checked(broker: EmbeddedKafka, chosen: dict) -> None:
+    other = new_topic(broker, 2, {"cleanup.policy": "compact"})
+    with pytest.raises(SinkError) as raised:
+        check({**chosen, "topic": other, "partitions": 0}, KEYED, "t")
+    assert raised.value.code == "sink.topic_settings"
+    assert "cleanup.policy is compact, not delete" in raised.value.detail
+    with pytest.raises(SinkError) as raised:
+        check({**chosen, "topic": other, "mode": "upsert"}, KEYED, "t")
+    assert raised.value.detail == "it has 2 partitions, not 3"
+    taken = new_topic(broker, 3, {"retention.ms": "-1"})
+    assert check({**chosen, "topic": taken}, KEYED, "t")["marks"] == f"{taken}.marks"
+    send(broker, taken, [(1, b"k", b"v")])
+    with pytest.raises(SinkError) as raised:
+        check({**chosen, "topic": taken}, KEYED, "t")
+    assert raised.value.code == "sink.topic_not_empty"
+    with pytest.raises(SinkError) as raised:
+        sink_of(KEYED, {**chosen, "topic": taken}).open()
+    assert raised.value.code == "sink.topic_not_empty"
+    sink = sink_of(KEYED, chosen)
+    sink.open()
+    sink.write([Model(KEYED, 1).epoch()])
+    assert topic_names(broker) >= {chosen["topic"], f"{chosen['topic']}.marks"}
+    sink.remove()
+    sink.remove()
+    assert not topic_names(broker) & {chosen["topic"], f"{chosen['topic']}.marks"}
+    sink.close()
+
+
+BAD = [
+    ({"mode": "sometimes"}, KEYED, "mode"),
+    ({"mode": "upsert"}, BAG, "mode"),
+    ({"values": "before_after"}, KEYED, "values"),
+    ({"format": "avro"}, KEYED, "registry"),
+    ({"registry": "http://127.0.0.1:1"}, KEYED, "registry"),
+    ({"topic": "a b"}, KEYED, "topic"),
+    ({"marks": "x", "topic": "x"}, KEYED, "marks"),
+    ({"partitions": -1}, KEYED, "partitions"),
+    ({"nosuch": 1}, KEYED, "nosuch"),
+    ({"bootstrap_servers": 5}, KEYED, "bootstrap_servers"),
+    ({"transaction_timeout_ms": 10**9}, KEYED, "transaction_timeout_ms"),
+]
+
+
+@pytest.mark.parametrize(("more", "table", "name"), BAD)
+def test_bad_options_are_refused(more: dict, table: SinkTable, name: str) -> None:
+    with pytest.raises(SinkError) as raised:
+        make({"bootstrap_servers": "127.0.0.1:1", **more}, table, "i", "t")
+    assert raised.value.code == "sink.bad_option" and f'"{name}"' in raised.value.what
+
+
+def test_a_row_that_is_too_large_is_refused(broker: EmbeddedKafka, chosen: dict) -> None:
+    sink = sink_of(KEYED, chosen)
+    sink.open()
+    delta = Delta.of("isf", [(1, "x" * 2_000_000, 0.0)])
+    with pytest.raises(SinkError) as raised:
+        sink.write([ViewEpoch(1, POSITION, [delta], 1, True)])
+    assert raised.value.code == "sink.record_too_large"
+    sink.close()
