@@ -171,6 +171,8 @@ class KafkaFeed:
             self.skipped += len(rows.bad)
         else:
             rejected += one.rows.rejected(records, rows.bad)
+        if rows.has_truncation and len(one.nexts) > 1:
+            raise one.rows.truncation()
         if len(rows.kinds):
             changes.append(rows.changes(one.rows.relation))
         return records

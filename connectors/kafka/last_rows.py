@@ -24,14 +24,18 @@ class LastRows:
         self._whole = _empty()
         self._parts: list[tuple[np.ndarray, ...]] = []
         self._waiting = 0
+        self._truncated = -1
 
     def add(self, rows: Rows, offsets: np.ndarray) -> None:
         """More rows and removals, with their offsets."""
         n = len(rows.kinds)
         if not n:
             return
+        truncated = offsets[rows.kinds == Changes.TRUNCATE]
+        if len(truncated):
+            self._truncated = int(truncated.max())
         first, second = row_hashes([rows.columns[c] for c in self._key], n)
-        self._parts.append((first, second, offsets, rows.kinds == Changes.REMOVE))
+        self._parts.append((first, second, offsets, rows.kinds != Changes.UPSERT))
         self._waiting += n
         # Bringing them together costs as much as there are: seldom enough to be linear in all.
         if self._waiting > max(LEAST_ROWS, len(self._whole[0])):
@@ -41,7 +45,7 @@ class LastRows:
         """int64, ascending: where the rows lie that no later one replaced or removed."""
         self._gather()
         _, _, offsets, removes = self._whole
-        found = np.sort(offsets[~removes])
+        found = np.sort(offsets[~removes & (offsets > self._truncated)])
         self._whole = _empty()
         return found
 

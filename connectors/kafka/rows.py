@@ -6,7 +6,7 @@ Invariant: each record is a row, a removal, nothing by its format's rules, or to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,17 +35,23 @@ def open_format(options: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]
 
 @dataclass
 class Rows:
-    """What records say. columns: of the relation's fields; kinds as in Changes; records: int64,
-    the number of the record of each row; bad: in the order of their records."""
+    """What records say. columns: of the relation's fields; kinds and unchanged as in Changes;
+    records: int64, the number of the record of each row; bad: in the order of their records."""
 
     columns: list[Column]
     kinds: np.ndarray
     records: np.ndarray
     bad: list[BadRecord]
+    unchanged: dict[int, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def has_truncation(self) -> bool:
+        """Whether any record removes all rows before it."""
+        return bool((self.kinds == Changes.TRUNCATE).any())
 
     def changes(self, relation: Relation) -> Changes:
         """As a feed tells them."""
-        return Changes(relation, self.kinds, tuple(self.columns))
+        return Changes(relation, self.kinds, tuple(self.columns), self.unchanged)
 
 
 class RowReader:
@@ -79,13 +85,24 @@ class RowReader:
             return self._read_keyed(records)
         decoded = self._format.decode(records.values, records.keys)
         removes = decoded.removes
-        bad, keep = list(decoded.bad), None
         if removes is None:
             removes = np.zeros(len(decoded), np.bool_)
-        if self._is_append and removes.any():
-            keep = np.flatnonzero(~removes)
-            bad += [_removal(row) for row in decoded.records[removes].tolist()]
-        return self._rows(records, decoded, removes, bad, keep)
+        bad = list(decoded.bad)
+        if not self._is_append:
+            rows = self._rows(records, decoded, removes, bad)
+            return _with_truncations(rows, decoded.truncations)
+        unsent = np.zeros(len(decoded), np.bool_)
+        for mask in (decoded.unchanged or {}).values():
+            unsent |= mask
+        unsent &= ~removes
+        bad += [_removal(row) for row in decoded.records[removes].tolist()]
+        bad += [_removal(row) for row in decoded.truncations]
+        bad += [_unavailable(row) for row in decoded.records[unsent].tolist()]
+        keep = np.flatnonzero(~removes & ~unsent)
+        if len(keep) < len(decoded):
+            columns = [column.take(keep) for column in decoded.columns]
+            decoded, removes = Decoded(columns, decoded.records[keep]), removes[keep]
+        return self._rows(records, decoded, removes, bad)
 
     def _read_keyed(self, records: Records) -> Rows:
         """Where `_key` is the key, a record without a value removes its row."""
@@ -105,36 +122,30 @@ class RowReader:
         removes = np.repeat([False, True], [len(decoded), len(removed)])
         order = np.argsort(rows, kind="stable")
         whole = Decoded([c.take(order) for c in columns], rows[order])
-        return self._rows(records, whole, removes[order], bad, None)
+        return self._rows(records, whole, removes[order], bad)
 
     def _rows(
-        self,
-        records: Records,
-        decoded: Decoded,
-        removes: np.ndarray,
-        bad: list[BadRecord],
-        keep: np.ndarray | None,
+        self, records: Records, decoded: Decoded, removes: np.ndarray, bad: list[BadRecord]
     ) -> Rows:
-        given, places = decoded.columns, decoded.records
-        if keep is not None:
-            given, places = [column.take(keep) for column in given], places[keep]
-            removes = removes[keep]
-        left = iter(given)
-        columns = []
+        places = decoded.records
+        left = iter(enumerate(decoded.columns))
+        columns, unchanged = [], {}
         for position, name in enumerate(self._metadata):
-            column = next(left) if name is None else records.metadata(name, places)
-            is_told = name is None or position in self.relation.key
-            if not is_told and removes.any():
-                # Of a removed row only the key is told.
-                empty = Column.nulls(column.kind, 1)
-                index = np.where(removes, len(column), np.arange(len(column)))
-                column = Column.concat([column, empty]).take(index)
+            if name is None:
+                number, column = next(left)
+                if decoded.unchanged and number in decoded.unchanged:
+                    unchanged[position] = decoded.unchanged[number]
+            else:
+                column = records.metadata(name, places)
+                if position not in self.relation.key and removes.any():
+                    # Of a removed row only the key is told.
+                    column = _nulled(column, removes)
             columns.append(column)
         if self._is_append:
             kinds = np.full(len(places), Changes.INSERT, np.uint8)
         else:
             kinds = np.where(removes, Changes.REMOVE, Changes.UPSERT).astype(np.uint8)
-        return Rows(columns, kinds, places, sorted(bad, key=lambda b: b.number))
+        return Rows(columns, kinds, places, sorted(bad, key=lambda b: b.number), unchanged)
 
     def rejected(self, records: Records, bad: Sequence[BadRecord]) -> list[tuple[Any, ...]]:
         """Bad records as rows of REJECTED_KINDS."""
@@ -150,6 +161,16 @@ class RowReader:
             )
             for b in bad
         ]
+
+    def truncation(self) -> SourceError:
+        """The error for a truncation in a topic of several partitions."""
+        return SourceError(
+            "source.truncation",
+            f'topic "{self.options.topic}" has a truncation and several partitions',
+            detail="which rows of other partitions come before it is not known",
+            hint="let the topic have one partition, or do not send truncations",
+            relation=self.relation.name,
+        )
 
     def refusal(self, records: Records, bad: BadRecord) -> SourceError:
         """The error for a record where the source is to stop at bad ones."""
@@ -169,6 +190,27 @@ def rejected_delta(rows: Sequence[tuple[Any, ...]], weight: int = 1) -> Delta | 
     return Delta.of(REJECTED_KINDS, rows, weight) if rows else None
 
 
+def _nulled(column: Column, where: np.ndarray) -> Column:
+    """The column with NULLs where it says so."""
+    index = np.where(where, len(column), np.arange(len(column)))
+    return Column.concat([column, Column.nulls(column.kind, 1)]).take(index)
+
+
+def _with_truncations(rows: Rows, truncations: Sequence[int]) -> Rows:
+    """With a row of NULLs for each record that removes all before it, in the records' order."""
+    if not truncations:
+        return rows
+    more = len(truncations)
+    records = np.concatenate([rows.records, np.array(truncations, np.int64)])
+    order = np.argsort(records, kind="stable")
+    columns = [Column.concat([c, Column.nulls(c.kind, more)]).take(order) for c in rows.columns]
+    kinds = np.append(rows.kinds, np.full(more, Changes.TRUNCATE, np.uint8))[order]
+    unchanged = {
+        c: np.append(m, np.zeros(more, np.bool_))[order] for c, m in rows.unchanged.items()
+    }
+    return Rows(columns, kinds, records[order], rows.bad, unchanged)
+
+
 class _Nothing:
     """The format of a relation that has metadata columns only."""
 
@@ -182,6 +224,11 @@ class _Nothing:
 def _removal(row: int) -> BadRecord:
     reason = "it has no value, which removes a row, and rows are only added here"
     return BadRecord(row, code="record.removal", reason=reason)
+
+
+def _unavailable(row: int) -> BadRecord:
+    reason = "a value was not sent, and there is no row before it to take it from"
+    return BadRecord(row, code="record.unavailable", reason=reason)
 
 
 def _keyless(row: int) -> BadRecord:

@@ -32,7 +32,8 @@ START_NOTE = "start/"
 
 @dataclass
 class KafkaPart:
-    """Offsets [begin, end) of one partition. columns: which of the relation's are asked for."""
+    """Offsets [begin, end) of one partition. columns: which of the relation's are asked for.
+    is_whole: the topic has no other partition."""
 
     name: str
     source: str
@@ -44,6 +45,7 @@ class KafkaPart:
     partition: int
     begin: int
     end: int
+    is_whole: bool = True
     _rejected: list[tuple] = field(default_factory=list, repr=False)
 
     def read(self) -> Iterator[Delta]:
@@ -65,6 +67,8 @@ class KafkaPart:
     def _last_rows(self, rows: RowReader) -> Iterator[Delta]:
         last = LastRows(rows.relation)
         for records, found in self._read(rows):
+            if found.has_truncation and not self.is_whole:
+                raise rows.truncation()
             last.add(found, np.array(records.offsets, np.int64)[found.records])
             self._reject(rows, records, found)
         kept = last.offsets()
@@ -73,6 +77,8 @@ class KafkaPart:
             mask = np.isin(np.array(records.offsets, np.int64), kept, assume_unique=True)
             if mask.any():
                 found = rows.read(records.where(mask.tolist()))
+                if any(unsent.any() for unsent in found.unchanged.values()):
+                    raise _unavailable(rows)
                 yield self._delta(found, np.arange(len(found.kinds)))
 
     def _read(self, rows: RowReader) -> Iterator[tuple[Records, Rows]]:
@@ -172,12 +178,23 @@ class KafkaSnapshot:
                         partition,
                         max(begin, start),
                         stop,
+                        len(ends) == 1,
                     )
                 )
         return found
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _unavailable(rows: RowReader) -> SourceError:
+    return SourceError(
+        "source.unavailable",
+        f'topic "{rows.options.topic}" does not hold every value of its last rows',
+        detail="an event leaves out a large value that it does not change",
+        hint="ALTER TABLE ... REPLICA IDENTITY FULL at its source, or do not declare that column",
+        relation=rows.relation.name,
+    )
 
 
 def _cuts(begin: int, end: int, step: int | bool) -> list[tuple[int, int]]:

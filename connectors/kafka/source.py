@@ -19,6 +19,7 @@ from connectors.feed_source import (
     Places,
     SourceFeed,
 )
+from connectors.kafka import discover as discovery
 from connectors.kafka.client import Client
 from connectors.kafka.feed import FeedEvents, KafkaFeed
 from connectors.kafka.options import (
@@ -67,6 +68,11 @@ def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
 def make(name: str, options: Mapping[str, Any], relations: Sequence[Relation]) -> FeedSource:
     """As Connector says."""
     return KafkaSource(name, read_options(options), relations)
+
+
+def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As Connector says; see connectors/kafka/discover.py."""
+    return discovery.discover(options)
 
 
 class KafkaSource:
