@@ -77,6 +77,8 @@ class Outbox:
                 stored = pickle.dumps(part, protocol=pickle.HIGHEST_PROTOCOL)
                 self._store.put_ahead(_part_key(number, count), stored)
                 count, size = count + 1, size + len(stored)
+                # Each part leaves holes of its size behind.
+                self._store.relieve()
             # A store is where the entry is found, not what it holds.
             parts = StoredParts(None, number, count, rows, size)
         entry = replace(epoch, later=parts)

@@ -73,6 +73,11 @@ class RunSearch:
                     return
                 self._pay(self._reader.bring_in(self._table, missing))
                 continue
+            if 0 < done < len(rest) and rest[done] == rest[done - 1]:
+                # All that ask for one key have its rows in the same part: old and new of a row.
+                done = int(np.searchsorted(rest, rest[done], "left"))
+                kept = int(np.searchsorted(hits[:, 0], done, "left"))
+                hits, totals = hits[:kept], totals[:kept]
             if done:
                 yield at, Selection(hits, totals)
             else:
@@ -93,7 +98,9 @@ class RunSearch:
     ) -> Iterator[tuple[int, Selection]]:
         """The rows of one key hash, for each of the places that ask for it."""
         start, stop = places
-        for window in self._windows(key_hash, most_rows):
+        # Two places are the old and the new of a row: they stay together whatever they come to.
+        least = 2 if stop - start == 2 else 1
+        for window in self._windows(key_hash, max(most_rows // (stop - start), 1)):
             at = start
             while at < stop:
                 # Once more for each part: pages may have been given up since the last.
@@ -102,7 +109,7 @@ class RunSearch:
                 hits, totals = merged(self._layout, [*segments, *memory], window)
                 if not len(hits):
                     break
-                count = min(max(most_rows // len(hits), 1), stop - at)
+                count = min(max(most_rows // len(hits), least), stop - at)
                 of_all = np.tile(hits, (count, 1))
                 of_all[:, 0] = np.repeat(np.arange(count), len(hits))
                 yield at, Selection(of_all, np.tile(totals, (count, 1)))

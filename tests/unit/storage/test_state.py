@@ -236,3 +236,20 @@ def test_one_key_of_many_rows_comes_in_parts(stores, is_last):
         }
         wanted |= {(count, (1, 1)): 1, (count + 1, (2, 2)): 1}
         assert {(n, row): weight for n, (row, weight) in parts} == wanted
+
+
+@pytest.mark.parametrize("stores", ["rocks", "tiny"], indirect=True)
+def test_two_that_ask_for_one_key_get_its_rows_together(stores):
+    """The old and the new of a row meet the same rows: what reads the pairs sees both at once."""
+    store = stores.open()
+    arrangement = store.arrange(ArrangementSpec("scope/join/right", "ii", (0,)))
+    arrangement.apply(delta_of("ii", [((key, n), 1) for key in range(40) for n in range(37)]))
+    store.commit()
+    for most_rows in (1, 50, 100, 300):
+        asked = columns_of("i", [(key,) for key in range(40) for _ in range(2)])
+        seen = Counter()
+        for index, rows in arrangement.lookup_parts(asked, most_rows):
+            pairs = Counter((at // 2, row) for at, (row, _) in zip(index, rows.rows(), strict=True))
+            assert set(pairs.values()) == {2}
+            seen.update(pairs)
+        assert len(seen) == 40 * 37
