@@ -67,6 +67,7 @@ HOMES = {
     "kafka": ("connectors/kafka",),
     "msgspec": ("connectors/formats",),
     "fastavro": ("connectors/formats",),
+    "obstore": ("connectors/files",),
     "google": ("connectors/formats",),
     "grpc_tools": ("connectors/formats",),
     "fastapi": ("service",),

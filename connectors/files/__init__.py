@@ -1,0 +1,1 @@
+"""Files as relations: a watched glob tells new, replaced and removed files."""

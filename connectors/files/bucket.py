@@ -1,0 +1,186 @@
+"""Where files lie: a bucket of an S3 object store.
+
+Objects change as a whole and carry a tag; every range is asked for under the tag that was listed,
+so a file that is replaced while it is read is noticed and never mixed. Secrets are resolved
+here, when the bucket is first used, and stand in no error.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import IO, Any
+
+import obstore
+from obstore.exceptions import (
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+from obstore.store import S3Store
+
+from connectors import secrets
+from connectors.files.folder import EPOCH_2000_US, file_changed
+from connectors.files.journal import FileStat
+from connectors.files.pattern import Pattern
+from dataflow.errors import SourceError, TemporaryError, TidemarkError
+
+BLOCK_BYTES = 4 << 20
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIMEOUTS = {"timeout": timedelta(seconds=20), "connect_timeout": timedelta(seconds=5)}
+_RETRIES = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
+
+
+@dataclass(frozen=True)
+class BucketOptions:
+    """How an object store is reached.
+
+    access_key, secret_key, session_token: references to secrets; all empty for a store that
+    asks for none. endpoint: empty for AWS itself. is_virtual_host: the bucket's name stands in
+    the host, not in the path.
+    """
+
+    endpoint: str = ""
+    region: str = "us-east-1"
+    access_key: str = ""
+    secret_key: str = field(default="", repr=False)
+    session_token: str = field(default="", repr=False)
+    is_virtual_host: bool = False
+    ca_file: str = ""
+
+
+class BucketFolder:
+    """A pattern over the objects of a bucket."""
+
+    def __init__(self, bucket: str, pattern: Pattern, options: BucketOptions) -> None:
+        self.bucket = bucket
+        self.pattern = pattern
+        self._options = options
+        self._store: S3Store | None = None
+
+    def look(self) -> list[FileStat]:
+        """All objects of the pattern now."""
+        root = self.pattern.root
+        found = []
+        try:
+            for batch in obstore.list(self._opened(), prefix=root or None, chunk_size=1000):
+                for meta in batch:
+                    path = meta["path"][len(root) + 1 :] if root else meta["path"]
+                    if self.pattern.matches(path):
+                        found.append(_stat(path, meta))
+        except (BaseError, OSError, ValueError) as error:
+            raise self._failed(error) from None
+        return found
+
+    def open(self, stat: FileStat) -> IO[bytes]:
+        """The object as a seekable file, read by ranges."""
+        path = f"{self.pattern.root}/{stat.path}" if self.pattern.root else stat.path
+        file = io.BufferedReader(_ObjectFile(self, path, stat), BLOCK_BYTES)
+        # What was opened is there, as with a file of a disk.
+        file.peek(1)
+        return file
+
+    def verify(self, file: IO[bytes], stat: FileStat) -> None:
+        """Each range has been asked for under the tag of the listed version."""
+
+    def fetch(self, path: str, stat: FileStat, start: int, stop: int) -> bytes:
+        """Bytes [start, stop) of an object, which must be of the listed version."""
+        tag = stat.version if stat.version.startswith('"') else None
+        options: Any = {"range": (start, stop), **({"if_match": tag} if tag else {})}
+        try:
+            return bytes(obstore.get(self._opened(), path, options=options).bytes())
+        except (PreconditionError, FileNotFoundError):
+            raise file_changed(stat.path) from None
+        except (BaseError, OSError, ValueError) as error:
+            raise self._failed(error) from None
+
+    def _opened(self) -> S3Store:
+        if self._store is None:
+            self._store = _open_store(self.bucket, self._options)
+        return self._store
+
+    def _failed(self, error: Exception) -> TidemarkError:
+        detail = str(error).partition("\n")[0][:300]
+        if "NoSuchBucket" in str(error):
+            what = f'bucket "{self.bucket}" does not exist'
+            return SourceError("source.bucket_missing", what, hint="create it, or correct the path")
+        if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+            what = f'bucket "{self.bucket}" refuses the credentials'
+            hint = "they need s3:ListBucket and s3:GetObject"
+            return SourceError("source.bucket_denied", what, detail=detail, hint=hint)
+        what = f'bucket "{self.bucket}" cannot be read'
+        hint = "check the endpoint and the network"
+        return TemporaryError("source.bucket", what, detail=detail, hint=hint)
+
+
+class _ObjectFile(io.RawIOBase):
+    """One version of an object, fetched by the ranges that are read."""
+
+    def __init__(self, folder: BucketFolder, path: str, stat: FileStat) -> None:
+        super().__init__()
+        self._folder = folder
+        self._path = path
+        self._stat = stat
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._stat.size}[whence]
+        self._at = max(start + offset, 0)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer)
+        stop = min(self._at + len(view), self._stat.size)
+        if stop <= self._at:
+            return 0
+        found = self._folder.fetch(self._path, self._stat, self._at, stop)
+        view[: len(found)] = found
+        self._at += len(found)
+        return len(found)
+
+
+def _open_store(bucket: str, options: BucketOptions) -> S3Store:
+    keys = {
+        "access_key_id": options.access_key,
+        "secret_access_key": options.secret_key,
+        "session_token": options.session_token,
+    }
+    known: dict[str, Any] = {name: secrets.resolve(text) for name, text in keys.items() if text}
+    if not known:
+        known["skip_signature"] = True
+    if options.endpoint:
+        known["endpoint"] = options.endpoint
+    client: dict[str, Any] = {"allow_http": options.endpoint.startswith("http://"), **_TIMEOUTS}
+    if options.ca_file:
+        client["root_certificate"] = _certificate(options.ca_file)
+    known |= {"region": options.region, "retry_config": _RETRIES, "client_options": client}
+    return S3Store(bucket, virtual_hosted_style_request=options.is_virtual_host, **known)
+
+
+def _certificate(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        what = f'the certificates "{path}" cannot be read'
+        raise SourceError(
+            "source.bad_option", what, detail=str(error), hint="see ca_file"
+        ) from None
+
+
+def _stat(path: str, meta: Mapping[str, Any]) -> FileStat:
+    modified_us = (meta["last_modified"] - _EPOCH) // timedelta(microseconds=1) - EPOCH_2000_US
+    tag = meta["e_tag"] or f"{modified_us}-{meta['size']}"
+    return FileStat(path, meta["size"], modified_us, tag)

@@ -1,0 +1,157 @@
+"""Columns proposed from a sample of the newest files, for a person to look over.
+
+Records are sampled here and judged by connectors/formats/discover.py; Parquet says
+its types itself. What does not fit later is told then. Nothing is remembered here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from connectors.files import options as known
+from connectors.files.journal import FileStat
+from connectors.files.options import FileOptions
+from connectors.files.parquet_rows import open_parquet
+from connectors.files.pattern import folder_values
+from connectors.files.records import LineForm, Records, Stretch, json_records, line_records
+from connectors.files.stream import ByteStream, UnreadableFile
+from connectors.files.xml_records import XmlColumn, xml_records
+from connectors.formats.csv_reader import split_record
+from connectors.formats.discover import propose_columns
+from dataflow.errors import SourceError
+
+SAMPLE_FILES, SAMPLE_RECORDS = 3, 1000
+_ROW = "row"
+_Proposal = dict[str, Any]
+
+
+def discover_columns(options: FileOptions) -> list[_Proposal]:
+    """Columns for a relation that declares none. SourceError source.bad_sample."""
+    folder = options.folder()
+    found = sorted(folder.look(), key=lambda stat: (-stat.modified_us, stat.path))[:SAMPLE_FILES]
+    columns: dict[str, _Proposal] = {}
+    for stat in found:
+        try:
+            with folder.open(stat) as file:
+                proposed = _of_file(options, ByteStream(file, options.compression))
+        except UnreadableFile as error:
+            raise _refusal(options, stat.path, str(error)) from None
+        for column in proposed:
+            columns.setdefault(column["name"], column)
+    if not columns:
+        raise _refusal(options, options.path, "there is no file with a row to sample")
+    for name, texts in _folders(found).items():
+        columns[name] = {"name": name, "type": _type_of_texts(texts)}
+    return list(columns.values())
+
+
+def _of_file(options: FileOptions, stream: ByteStream) -> list[_Proposal]:
+    if options.format == known.PARQUET:
+        schema = open_parquet(stream.seekable()).schema_arrow
+        return [{"name": f.name, "type": _type_of_arrow(f.type), **_path(f.name)} for f in schema]
+    if options.format == known.XML:
+        return _of_xml(options, stream)
+    form = LineForm()
+    if options.format == known.CSV:
+        form = LineForm(*options.dialect.bytes())
+    is_json = options.format == known.JSON
+    records = json_records(stream) if is_json else line_records(stream, form, Stretch())
+    samples = list(islice(_each(records), SAMPLE_RECORDS))
+    if options.format != known.CSV:
+        return propose_columns({"format": "json"}, samples) if samples else []
+    given: dict[str, Any] = {"format": "csv", **vars(options.dialect)}
+    if options.has_header and samples:
+        given["header"] = split_record(samples.pop(0), options.dialect)
+    return _without_paths(propose_columns(given, samples), options) if samples else []
+
+
+def _without_paths(found: list[_Proposal], options: FileOptions) -> list[_Proposal]:
+    """A column of a file without header stands where it stands."""
+    if options.has_header:
+        return found
+    return [{key: value for key, value in c.items() if key != "path"} for c in found]
+
+
+def _of_xml(options: FileOptions, stream: ByteStream) -> list[_Proposal]:
+    records = xml_records(stream, options.row_tag, [XmlColumn(_ROW, (), True, False)])
+    values: dict[str, list[Any]] = {}
+    for record in islice(_each(records), SAMPLE_RECORDS):
+        for name, value in json.loads(record)[_ROW].items():
+            values.setdefault(name, []).append(value)
+    return [
+        {"name": name, "type": _type_of_elements(found), **_path(name)}
+        for name, found in values.items()
+    ]
+
+
+def _type_of_elements(values: list[Any]) -> str:
+    if not all(isinstance(value, str) for value in values):
+        return "jsonb"
+    return _type_of_texts([value for value in values if value])
+
+
+def _type_of_texts(texts: list[str]) -> str:
+    """The narrowest type that all texts fit."""
+    if not texts:
+        return "text"
+    return propose_columns({"format": "text"}, [text.encode() for text in texts])[0]["type"]
+
+
+def _path(name: str) -> dict[str, str]:
+    """Where the column of a name stands, if the name alone does not say it."""
+    return {} if name.isidentifier() else {"path": f"$['{name}']"}
+
+
+def _each(found: Iterable[Records]) -> Iterator[bytes]:
+    for records in found:
+        yield from records.values
+
+
+def _folders(found: Iterable[FileStat]) -> dict[str, list[str]]:
+    texts: dict[str, list[str]] = {}
+    for stat in found:
+        for name, text in folder_values(stat.path):
+            texts.setdefault(name, []).extend([] if text is None else [text])
+    return texts
+
+
+def _type_of_arrow(type: pa.DataType) -> str:
+    t = pa.types
+    if t.is_dictionary(type):
+        return _type_of_arrow(type.value_type)
+    if t.is_decimal(type):
+        return f"numeric({type.precision},{type.scale})" if type.scale >= 0 else "numeric"
+    if t.is_timestamp(type):
+        return "timestamp" if type.tz is None else "timestamptz"
+    for is_meant, name in (
+        (t.is_boolean, "bool"),
+        (t.is_int8, "int2"),
+        (t.is_uint8, "int2"),
+        (t.is_int16, "int2"),
+        (t.is_uint16, "int4"),
+        (t.is_int32, "int4"),
+        (t.is_uint64, "numeric"),
+        (t.is_integer, "int8"),
+        (t.is_float64, "float8"),
+        (t.is_floating, "float4"),
+        (t.is_date, "date"),
+        (t.is_time, "time"),
+        (t.is_nested, "jsonb"),
+        (t.is_binary, "bytea"),
+        (t.is_large_binary, "bytea"),
+        (t.is_fixed_size_binary, "bytea"),
+    ):
+        if is_meant(type):
+            return name
+    return "text"
+
+
+def _refusal(options: FileOptions, where: str, detail: str) -> SourceError:
+    what = f'no columns can be proposed for relation "{options.relation}"'
+    hint = "declare the columns by hand"
+    return SourceError("source.bad_sample", what, detail=f"{where}: {detail}", hint=hint)

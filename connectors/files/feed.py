@@ -1,0 +1,186 @@
+"""Changes of all watched relations: a thread each looks and reads ahead, within a bound of memory.
+
+Invariant: what `poll` hands out of one relation is in order and nothing is left out; a thread that
+fails tells its error behind all that it has read.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from connectors.feed_source import Places
+from connectors.files.rejected import rejected_delta
+from connectors.files.watch import FolderWatch, Piece, joined
+from connectors.source import SourceBatch
+from dataflow.changes import Changes
+from dataflow.errors import SourceError
+
+AHEAD_BYTES = 32 << 20
+# Looking costs at most this share of the time, however many files there are.
+_MOST_LOOKING = 0.2
+
+
+class _Follower:
+    """One relation's thread and what it has read; `read` and `error` under the feed's lock."""
+
+    def __init__(self, watch: FolderWatch, pause_s: float, feed: FilesFeed) -> None:
+        self.watch = watch
+        self.read: deque[Piece] = deque()
+        self.error: BaseException | None = None
+        self._pause_s = pause_s
+        self._feed = feed
+        self._thread = threading.Thread(target=self._run, name="files", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> bool:
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                started = time.monotonic()
+                for piece in self.watch.look():
+                    if not self._feed.put(self, piece):
+                        return
+                looked_s = time.monotonic() - started
+                if self._feed.pause(max(self._pause_s, looked_s / _MOST_LOOKING)):
+                    return
+        except BaseException as error:
+            self._feed.fail(self, error)
+
+
+class FilesFeed:
+    """Changes after the places that the watches were made at.
+
+    watches: by the relation's name, with the pause between two looks in seconds. dropped: notes
+    that belong to no relation any more.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        watches: Mapping[str, tuple[FolderWatch, float]],
+        dropped: Mapping[str, None],
+        on_ready: Callable[[], None],
+    ) -> None:
+        self._source = source
+        self._dropped = dict(dropped)
+        self._on_ready = on_ready
+        self._lock = threading.Condition()
+        self._held_bytes = 0
+        self._is_closed = False
+        self._was_dry = True
+        self._followers = {n: _Follower(w, pause, self) for n, (w, pause) in watches.items()}
+        for follower in self._followers.values():
+            follower.start()
+
+    @property
+    def lag(self) -> int:
+        """Files that were seen and are not told to their end."""
+        with self._lock:
+            return sum(f.watch.waiting + bool(f.read) for f in self._followers.values())
+
+    @property
+    def skipped(self) -> int:
+        """Records that were left out, under `on_error: skip`."""
+        return sum(f.watch.skipped for f in self._followers.values())
+
+    def poll(self, max_rows: int, *, until: Places | None = None) -> SourceBatch | None:
+        """What has been read, whole pieces of it; see SourceFeed."""
+        with self._lock:
+            pieces = self._take(max_rows, until or {})
+            if not pieces:
+                for follower in self._followers.values():
+                    if follower.error is not None and not follower.read:
+                        raise follower.error
+            self._was_dry = not pieces
+            self._lock.notify_all()
+        return self._batch(pieces) if pieces or self._dropped else None
+
+    def close(self) -> None:
+        """End all threads."""
+        with self._lock:
+            self._is_closed = True
+            self._lock.notify_all()
+        # A store that answers no more holds a thread as long as its requests may take.
+        if not all([f.join(60.0) for f in self._followers.values()]):
+            what = f'a reader of source "{self._source}" does not end'
+            raise SourceError("source.reader", what, hint="restart the service")
+
+    def put(self, follower: _Follower, piece: Piece) -> bool:
+        """Called by a follower's thread; waits for room. False when the feed is closed."""
+        size_bytes = piece.nbytes()
+        with self._lock:
+            while (
+                not self._is_closed
+                and self._held_bytes
+                and (self._held_bytes + size_bytes > AHEAD_BYTES)
+            ):
+                self._lock.wait()
+            if self._is_closed:
+                return False
+            self._held_bytes += size_bytes
+            follower.read.append(piece)
+        self._tell_ready()
+        return True
+
+    def fail(self, follower: _Follower, error: BaseException) -> None:
+        """Called by a follower's thread as it ends."""
+        with self._lock:
+            follower.error = error
+        self._tell_ready()
+
+    def pause(self, pause_s: float) -> bool:
+        """Wait until the next look; True when the feed is closed."""
+        with self._lock:
+            return self._lock.wait_for(lambda: self._is_closed, pause_s)
+
+    def _tell_ready(self) -> None:
+        with self._lock:
+            is_told, self._was_dry = self._was_dry, False
+        if is_told:
+            self._on_ready()
+
+    def _take(self, max_rows: int, until: Places) -> list[Piece]:
+        pieces: list[Piece] = []
+        rows = 0
+        for name, follower in self._followers.items():
+            last = until.get(name, {}).get("event")
+            while follower.read and rows < max_rows:
+                if last is not None and follower.read[0].event > last:
+                    break
+                piece = follower.read.popleft()
+                self._held_bytes -= piece.nbytes()
+                rows += piece.rows
+                pieces.append(piece)
+        return pieces
+
+    def _batch(self, pieces: list[Piece]) -> SourceBatch:
+        changes: dict[str, list[Changes]] = {}
+        places: dict[str, Mapping[str, Any]] = {}
+        notes: dict[str, bytes | None] = dict(self._dropped)
+        rejected = []
+        self._dropped = {}
+        for piece in pieces:
+            places[piece.relation] = piece.place
+            notes |= piece.notes
+            rejected += piece.rejected
+            if piece.changes is not None:
+                changes.setdefault(piece.relation, []).append(piece.changes)
+        return SourceBatch(
+            0,
+            [joined(parts) for parts in changes.values()],
+            len(pieces),
+            sum(piece.rows for piece in pieces),
+            source=self._source,
+            places=places,
+            notes=notes,
+            rejected=rejected_delta(rejected) if rejected else None,
+        )

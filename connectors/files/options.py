@@ -1,0 +1,204 @@
+"""What users say of a source of files: where, which format, and what to do when files change.
+
+Options are JSON as it was given. Invariant: an unknown or contradictory option is refused with
+its name, and a secret stands in none, only a reference to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from connectors.files.bucket import BucketFolder, BucketOptions
+from connectors.files.folder import Folder, LocalFolder
+from connectors.files.pattern import DEFAULT_IGNORE, split_pattern
+from connectors.formats.csv_reader import Dialect, read_dialect
+from connectors.secrets import refuse_plain
+from dataflow.errors import SourceError
+
+FAIL, SKIP, DEAD_LETTER = "fail", "skip", "dead_letter"
+RETRACT, KEEP = "retract", "keep"
+CSV, JSON, JSONL, XML, PARQUET = "csv", "json", "jsonl", "xml", "parquet"
+_FORMATS = {
+    ".csv": CSV,
+    ".tsv": CSV,
+    ".json": JSON,
+    ".jsonl": JSONL,
+    ".ndjson": JSONL,
+    ".xml": XML,
+    ".parquet": PARQUET,
+}
+_BUCKET = "s3://"
+_SECRETS = ("access_key", "secret_key", "session_token")
+_CSV_ONLY = ("header", "delimiter", "quote", "escape", "null")
+# name -> (type, what it may be, what it is when nobody says).
+_KNOWN: dict[str, tuple[type, tuple[Any, ...], Any]] = {
+    "path": (str, (), ""),
+    "format": (str, (CSV, JSON, JSONL, XML, PARQUET), ""),
+    "compression": (str, ("auto", "gzip", "none"), "auto"),
+    "columns": (list, (), None),
+    "header": (bool, (), True),
+    "delimiter": (str, (), ","),
+    "quote": (str, (), '"'),
+    "escape": (str, (), ""),
+    "null": (str, (), ""),
+    "row_tag": (str, (), ""),
+    "ignore": (list, (), None),
+    "append_only": (bool, (), False),
+    "on_removed": (str, (RETRACT, KEEP), ""),
+    "on_error": (str, (FAIL, SKIP, DEAD_LETTER), FAIL),
+    "poll_interval_ms": (int, (), 1000),
+    "settle_ms": (int, (), 1000),
+    "endpoint": (str, (), ""),
+    "region": (str, (), "us-east-1"),
+    "access_key": (str, (), ""),
+    "secret_key": (str, (), ""),
+    "session_token": (str, (), ""),
+    "virtual_host": (bool, (), False),
+    "ca_file": (str, (), ""),
+}
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """The options of one relation. columns: as declared, () when they are yet to be discovered.
+
+    dialect, has_header: of CSV. poll_s: pause between two looks. settle_s: see LocalFolder.
+    bucket: how the store is reached where the path is in a bucket.
+    """
+
+    relation: str
+    path: str
+    format: str
+    compression: str = "auto"
+    columns: tuple[Mapping[str, Any], ...] = ()
+    dialect: Dialect = field(default_factory=Dialect)
+    has_header: bool = True
+    row_tag: str = ""
+    ignore: tuple[str, ...] = DEFAULT_IGNORE
+    is_append: bool = False
+    on_removed: str = RETRACT
+    on_error: str = FAIL
+    poll_s: float = 1.0
+    settle_s: float = 1.0
+    bucket: BucketOptions = field(default_factory=BucketOptions)
+
+    def folder(self) -> Folder:
+        """Where the files are; nothing is reached yet."""
+        if not self.path.startswith(_BUCKET):
+            return LocalFolder(split_pattern(self.path, self.ignore), self.settle_s)
+        bucket, _, key = self.path.removeprefix(_BUCKET).partition("/")
+        return BucketFolder(bucket, split_pattern(key, self.ignore), self.bucket)
+
+
+def read_options(options: Mapping[str, Any]) -> list[FileOptions]:
+    """The relations of a source. SourceError source.bad_option, secret.plain.
+
+    >>> read_options({"relations": {"p": {"path": "/data/*.csv.gz"}}})[0].format
+    'csv'
+    """
+    relations = options.get("relations")
+    if not isinstance(relations, Mapping) or not relations:
+        raise _refusal("relations", "it names no relation", 'give {"name": {"path": ...}}')
+    shared = {name: value for name, value in options.items() if name != "relations"}
+    found = []
+    for name, own in relations.items():
+        if not isinstance(own, Mapping):
+            raise _refusal(f"relations.{name}", "it is not an object", 'give {"path": ...}')
+        found.append(_relation(str(name), {**shared, **own}))
+    return found
+
+
+def _relation(name: str, given: Mapping[str, Any]) -> FileOptions:
+    values = {known: default for known, (_, _, default) in _KNOWN.items()}
+    for option, value in given.items():
+        values[option] = _checked(option, value)
+    path = values["path"]
+    if not path.startswith((_BUCKET, "/")):
+        raise _refusal(
+            "path", f'"{path}" is neither absolute nor in a bucket', "/dir/* or s3://b/*"
+        )
+    format = values["format"] or _format_of(path)
+    _check_together(format, values, given)
+    dialect = {option: values[option] for option in ("quote", "escape", "null")}
+    dialect["delimiter"] = _delimiter(path, given, values)
+    return FileOptions(
+        name,
+        path,
+        format,
+        values["compression"],
+        tuple(values["columns"] or ()),
+        read_dialect(dialect),
+        values["header"],
+        values["row_tag"],
+        DEFAULT_IGNORE if values["ignore"] is None else tuple(map(str, values["ignore"])),
+        values["append_only"],
+        values["on_removed"] or (KEEP if values["append_only"] else RETRACT),
+        values["on_error"],
+        values["poll_interval_ms"] / 1000,
+        values["settle_ms"] / 1000,
+        _bucket_options(values),
+    )
+
+
+def _checked(option: str, value: Any) -> Any:
+    if option not in _KNOWN:
+        raise _refusal(option, "there is no such option", f"known: {', '.join(_KNOWN)}")
+    kind, allowed, _ = _KNOWN[option]
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise _refusal(option, f"it is no {kind.__name__}", "see docs/FILES.md")
+    if allowed and value not in allowed:
+        raise _refusal(option, f'"{value}" is not one of its values', ", ".join(allowed))
+    if kind is int and not 0 <= value <= 86_400_000:
+        raise _refusal(option, f"{value} is out of range", "0 to 86400000 milliseconds")
+    if option in _SECRETS:
+        refuse_plain(option, value)
+    return value
+
+
+def _check_together(format: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    if format == XML and not values["row_tag"]:
+        raise _refusal(
+            "row_tag", "XML needs the name of the element that is a row", "row_tag: item"
+        )
+    if values["append_only"] and values["on_removed"] == RETRACT:
+        hint = "leave one of the two out"
+        raise _refusal("on_removed", "rows that are only added cannot be retracted", hint)
+    misplaced = [name for name in _CSV_ONLY if name in given] if format != CSV else []
+    if misplaced:
+        raise _refusal(misplaced[0], f"it says nothing of {format}", "leave it out")
+    if not values["header"] and any("path" in c for c in values["columns"] or ()):
+        raise _refusal("columns", "a path names a header, and there is none", "declare in order")
+
+
+def _format_of(path: str) -> str:
+    suffixes = [s.lower() for s in PurePosixPath(path).suffixes if s.lower() != ".gz"]
+    format = _FORMATS.get(suffixes[-1] if suffixes else "", "")
+    if not format:
+        hint = "csv, json, jsonl, xml or parquet"
+        raise _refusal("format", f'the path "{path}" does not tell the format', hint)
+    return format
+
+
+def _delimiter(path: str, given: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    if "delimiter" not in given and ".tsv" in PurePosixPath(path).suffixes:
+        return "\t"
+    return values["delimiter"]
+
+
+def _bucket_options(values: Mapping[str, Any]) -> BucketOptions:
+    return BucketOptions(
+        values["endpoint"],
+        values["region"],
+        values["access_key"],
+        values["secret_key"],
+        values["session_token"],
+        values["virtual_host"],
+        values["ca_file"],
+    )
+
+
+def _refusal(option: str, why: str, hint: str) -> SourceError:
+    return SourceError("source.bad_option", f'option "{option}": {why}', hint=hint)

@@ -1,0 +1,131 @@
+"""Rows of a Parquet file: columns by name, a few thousand rows at a time.
+
+Invariant: a file whose footer or pages cannot be read ends in UnreadableFile; what was read
+before stands. Rows are numbered from 1 through all row groups.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from connectors.files.arrow_columns import column_of_array
+from connectors.files.stream import UnreadableFile
+from connectors.formats.columns import Faults
+from connectors.formats.declared import DeclaredColumn
+from connectors.formats.fields import Fields, null_value
+from dataflow.delta import Column
+from dataflow.errors import TemporaryError
+
+BATCH_ROWS = 16_384
+_BUFFER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class ParquetRows:
+    """All records of a batch, the faulty ones with NULLs; after: rows before them in the file."""
+
+    fields: Fields
+    after: int
+    batch: pa.RecordBatch
+
+    def raw(self, row: int) -> bytes:
+        """A record for people, as JSON."""
+        names = self.batch.schema.names
+        found = {name: _shown(self.batch.column(i)[row]) for i, name in enumerate(names)}
+        return json.dumps(found, default=str, ensure_ascii=False).encode(errors="replace")
+
+
+def open_parquet(file: IO[bytes]) -> pq.ParquetFile:
+    """A file whose footer has been read."""
+    try:
+        return pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(error) from None
+
+
+def group_ends(parquet: pq.ParquetFile) -> list[int]:
+    """Rows up to the end of each row group."""
+    groups = range(parquet.metadata.num_row_groups)
+    return np.cumsum([parquet.metadata.row_group(g).num_rows for g in groups]).tolist()
+
+
+def parquet_rows(
+    parquet: pq.ParquetFile,
+    columns: Sequence[DeclaredColumn],
+    after: int = 0,
+    groups: tuple[int, int | None] = (0, None),
+) -> Iterator[ParquetRows]:
+    """Row groups [first, end) but those that end within the first `after` rows of the file."""
+    ends = group_ends(parquet)
+    first, end = groups[0], len(ends) if groups[1] is None else groups[1]
+    while first < end and ends[first] <= after:
+        first += 1
+    number = ends[first - 1] if first else 0
+    there = set(parquet.schema_arrow.names)
+    names = list(dict.fromkeys(c.path[0] for c in columns if c.path and c.path[0] in there))
+    batches = parquet.iter_batches(
+        batch_size=BATCH_ROWS, row_groups=list(range(first, end)), columns=names, use_threads=False
+    )
+    while (batch := _next(batches)) is not None:
+        if not names:
+            batch = batch.select([])
+        yield ParquetRows(_fields(columns, batch), number, batch)
+        number += batch.num_rows
+
+
+def _shown(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except UnicodeDecodeError:
+        return str(value.as_buffer().to_pybytes())
+    except (ValueError, OverflowError):
+        # A moment that Python's calendar does not know.
+        return getattr(value, "value", value.type)
+
+
+def _next(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+    try:
+        return next(batches, None)
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(error) from None
+
+
+def _fields(columns: Sequence[DeclaredColumn], batch: pa.RecordBatch) -> Fields:
+    fields = Fields([])
+    for declared in columns:
+        column, faults = _column(declared, batch)
+        fields.columns.append(column)
+        fields.refuse_values(declared.field.name, faults)
+        if not declared.field.is_nullable and column.valid is not None:
+            for row in np.flatnonzero(~column.valid).tolist():
+                fields.refuse(row, null_value(declared))
+    return fields
+
+
+def _column(declared: DeclaredColumn, batch: pa.RecordBatch) -> tuple[Column, Faults]:
+    """A column that is not in the file is NULL."""
+    absent = Column.nulls(declared.field.type.physical, batch.num_rows), {}
+    if not declared.path or declared.path[0] not in batch.schema.names:
+        return absent
+    array = batch.column(declared.path[0])
+    for key in declared.path[1:]:
+        if not pa.types.is_struct(array.type) or array.type.get_field_index(key) < 0:
+            return absent
+        array = pc.call_function("struct_field", [array], pc.StructFieldOptions([key]))
+    return column_of_array(declared, array)
+
+
+def _unreadable(error: Exception) -> Exception:
+    """Arrow tells a corrupt page as an OSError without a number; one with a number is the disk."""
+    if isinstance(error, OSError) and error.errno:
+        what = "a Parquet file cannot be read"
+        return TemporaryError("source.file_denied", what, detail=str(error))
+    return UnreadableFile(f"it is no whole Parquet file: {str(error)[:200]}")

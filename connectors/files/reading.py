@@ -1,0 +1,289 @@
+"""One version of one file as rows of its relation, whatever its format.
+
+Every row gets its number in the file, the columns of its folders, and its metadata. Invariant: the
+same version read again, or from the middle, gives the same rows under the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from connectors.files import options as known
+from connectors.files.folder import Folder
+from connectors.files.journal import FileStat
+from connectors.files.parquet_rows import ParquetRows, group_ends, open_parquet, parquet_rows
+from connectors.files.pattern import folder_values
+from connectors.files.records import (
+    LineForm,
+    Records,
+    Stretch,
+    first_record,
+    json_records,
+    line_ends,
+    line_records,
+)
+from connectors.files.shape import FILE, MODIFIED, ROW, Shape
+from connectors.files.stream import ByteStream, UnreadableFile
+from connectors.files.xml_records import XmlColumn, xml_records
+from connectors.formats.csv_reader import split_record
+from connectors.formats.declared import DeclaredColumn
+from connectors.formats.fields import null_value
+from connectors.formats.record_format import Decoded, RecordFormat
+from connectors.formats.row_format import finish
+from connectors.formats.text_reader import TextReader
+from dataflow.delta import KIND_BYTES, Column
+from dataflow.types import TypeKind
+
+SPLIT_BYTES = 32 << 20
+_WHOLE = (TypeKind.JSON, TypeKind.JSONB)
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A record that is not a row; number 0 is the file itself. raw: its bytes."""
+
+    number: int
+    code: str
+    reason: str
+    raw: bytes
+
+
+@dataclass(frozen=True)
+class Rows:
+    """columns: of the relation's fields, one value a row. numbers: of the rows, rising. reach: the
+    greatest number that is through. offset: where to read on, 0 when that cannot be."""
+
+    columns: list[Column]
+    numbers: np.ndarray
+    reach: int
+    offset: int
+    bad: list[BadRow] = field(default_factory=list)
+
+    def between(self, after: int, last: int | None) -> Rows:
+        """The rows numbered after + 1 ... last."""
+        last = self.reach if last is None else min(last, self.reach)
+        keep = np.flatnonzero((self.numbers > after) & (self.numbers <= last))
+        bad = [row for row in self.bad if after < row.number <= last]
+        if len(keep) == len(self.numbers):
+            return Rows(self.columns, self.numbers, last, self.offset, bad)
+        columns = [column.take(keep) for column in self.columns]
+        return Rows(columns, self.numbers[keep], last, self.offset, bad)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """reach: the greatest row number of a file. splits: where parts may begin: (byte or row
+    group, numbers before it). broken: why it cannot be read on from there."""
+
+    reach: int = 0
+    splits: tuple[tuple[int, int], ...] = ()
+    broken: str = ""
+
+
+class FileReader:
+    """Reads files of one relation. Used by one thread at a time."""
+
+    def __init__(self, shape: Shape, folder: Folder) -> None:
+        self.shape = shape
+        self._folder = folder
+
+    def read(
+        self, stat: FileStat, stretch: Stretch = Stretch(), after: int = 0, last: int | None = None
+    ) -> Iterator[Rows]:
+        """Rows numbered after + 1 ... last, of a stretch of the file, in blocks.
+
+        stretch: in Parquet, of row groups. What a block holds was checked to be of this version.
+        UnreadableFile when the file is broken, `source.file_changed` when it is another one.
+        """
+        columns, constants = self._columns(stat)
+        with self._opened(stat) as stream:
+            for column in self._absent(stream, columns):
+                columns.remove(column)
+                constants[column.field.name] = Column.nulls(column.field.type.physical, 1)
+            for rows in self._blocks(stream, columns, stretch, after):
+                whole = self._with_constants(rows, columns, constants, stat)
+                if stream.is_packed:
+                    whole = replace(whole, offset=0)
+                self._folder.verify(stream.file, stat)
+                yield whole.between(after, last)
+                if last is not None and rows.reach >= last:
+                    return
+            self._folder.verify(stream.file, stat)
+
+    def lacking(self, stat: FileStat) -> list[str]:
+        """Declared columns that neither the file nor its folders name, where a file has names."""
+        columns, _ = self._columns(stat)
+        with self._opened(stat) as stream:
+            if self.shape.options.format == known.PARQUET:
+                names = open_parquet(stream.seekable()).schema_arrow.names
+                return [c.field.name for c in columns if c.path[0] not in names]
+            return [c.field.name for c in self._absent(stream, columns)]
+
+    def measure(self, stat: FileStat) -> Measure:
+        """Go through the file once, without its values."""
+        found = Measure()
+        with self._opened(stat) as stream:
+            try:
+                self._absent(stream, self._columns(stat)[0])
+                for measured in self._measures(stream):
+                    found = measured
+            except UnreadableFile as error:
+                found = replace(found, broken=str(error))
+            self._folder.verify(stream.file, stat)
+        return found
+
+    def _measures(self, stream: ByteStream) -> Iterator[Measure]:
+        """Of more and more of the file."""
+        format, tag = self.shape.options.format, self.shape.options.row_tag
+        if format == known.PARQUET:
+            ends = group_ends(open_parquet(stream.seekable()))
+            yield Measure(ends[-1] if ends else 0, tuple(enumerate(ends[:-1], start=1)))
+        elif format in (known.CSV, known.JSONL):
+            yield from _measured_lines(stream, self._line_form())
+        else:
+            found = json_records(stream) if format == known.JSON else xml_records(stream, tag, [])
+            yield from (Measure(records.reach) for records in found)
+
+    @contextmanager
+    def _opened(self, stat: FileStat) -> Iterator[ByteStream]:
+        with self._folder.open(stat) as file:
+            yield ByteStream(file, self.shape.options.compression)
+
+    def _columns(self, stat: FileStat) -> tuple[list[DeclaredColumn], dict[str, Column]]:
+        """(columns that stand in the file, those that its folders name: one value each)."""
+        named = dict(folder_values(stat.path))
+        inside = [c for c in self.shape.content if c.field.name not in named]
+        constants = {}
+        for column in self.shape.content:
+            if column.field.name not in named:
+                continue
+            text = named[column.field.name]
+            if text is None:
+                constants[column.field.name] = Column.nulls(column.field.type.physical, 1)
+                if not column.field.is_nullable:
+                    raise UnreadableFile(f'column "{column.field.name}" has no value in its path')
+                continue
+            read = TextReader([column]).read([text.encode()])
+            if read.bad:
+                raise UnreadableFile(f"its path does not fit: {read.bad[0][1]}")
+            constants[column.field.name] = read.columns[0]
+        return inside, constants
+
+    def _blocks(
+        self, stream: ByteStream, columns: list[DeclaredColumn], stretch: Stretch, after: int
+    ) -> Iterator[Rows]:
+        options = self.shape.options
+        if options.format == known.PARQUET:
+            groups = (stretch.offset, stretch.stop)
+            parquet = open_parquet(stream.seekable())
+            yield from map(_of_parquet, parquet_rows(parquet, columns, after, groups))
+        elif options.format == known.JSON:
+            yield from _decoded(self.shape.json_format(columns), json_records(stream))
+        elif options.format == known.XML:
+            format = self.shape.json_format([self.shape.flat(c) for c in columns])
+            found = xml_records(stream, options.row_tag, [_xml_column(c) for c in columns])
+            yield from _decoded(format, found)
+        elif options.format == known.CSV and options.has_header:
+            format = self.shape.csv_format(columns, self._header(stream))
+            found = line_records(stream, self._line_form(), stretch)
+            yield from _decoded(format, found, 0 if stretch.offset else 1)
+        else:
+            is_csv = options.format == known.CSV
+            make = self.shape.json_format
+            format = self.shape.csv_format(columns, None) if is_csv else make(columns)
+            yield from _decoded(format, line_records(stream, self._line_form(), stretch))
+
+    def _line_form(self) -> LineForm:
+        if self.shape.options.format == known.JSONL:
+            return LineForm()
+        return LineForm(*self.shape.options.dialect.bytes())
+
+    def _header(self, stream: ByteStream) -> list[str]:
+        """The names of a CSV file's columns; the stream is at its start again."""
+        record = first_record(stream, self._line_form())
+        stream.seek(0)
+        names = [] if record is None else split_record(record, self.shape.options.dialect)
+        if names is None:
+            raise UnreadableFile("a quote of its header is not closed")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise UnreadableFile(f'its header has "{twice[0]}" twice')
+        return names
+
+    def _absent(self, stream: ByteStream, columns: list[DeclaredColumn]) -> list[DeclaredColumn]:
+        """Columns that a CSV file's header does not have: NULL in all its rows."""
+        if self.shape.options.format != known.CSV or not self.shape.options.has_header:
+            return []
+        names = self._header(stream)
+        found = [c for c in columns if c.path[0] not in names]
+        for column in found:
+            if not column.field.is_nullable:
+                raise UnreadableFile(null_value(column).reason)
+        return found
+
+    def _with_constants(
+        self,
+        rows: Rows,
+        inside: list[DeclaredColumn],
+        constants: dict[str, Column],
+        stat: FileStat,
+    ) -> Rows:
+        n = len(rows.numbers)
+        found = dict(zip([c.field.name for c in inside], rows.columns, strict=True))
+        index = np.zeros(n, np.int64)
+        found |= {name: column.take(index) for name, column in constants.items()}
+        found[FILE] = Column.of(KIND_BYTES, [stat.path]).take(index)
+        found[ROW] = Column(rows.numbers)
+        found[MODIFIED] = Column(np.full(n, stat.modified_us, np.int64))
+        columns = [found[f.name] for f in self.shape.fields]
+        return Rows(columns, rows.numbers, rows.reach, rows.offset, rows.bad)
+
+
+def _decoded(format: RecordFormat, found: Iterator[Records], skipped: int = 0) -> Iterator[Rows]:
+    """skipped: how many of the first records are no rows."""
+    for records in found:
+        values, numbers = records.values, records.numbers
+        if skipped and values:
+            values, numbers, skipped = values[1:], numbers[1:], skipped - 1
+        decoded = format.decode(values)
+        bad = [
+            BadRow(int(numbers[b.number]), b.code, b.reason, values[b.number]) for b in decoded.bad
+        ]
+        yield _rows(decoded, numbers, bad, records.reach, records.offset)
+
+
+def _of_parquet(part: ParquetRows) -> Rows:
+    n = part.batch.num_rows
+    numbers = np.arange(part.after + 1, part.after + n + 1, dtype=np.int64)
+    removes = np.zeros(n, np.bool_)
+    decoded = finish(part.fields.columns, removes, part.fields.bad, has_removals=False)
+    bad = [
+        BadRow(int(numbers[b.number]), b.code, b.reason, part.raw(b.number)) for b in decoded.bad
+    ]
+    return _rows(decoded, numbers, bad, part.after + n, 0)
+
+
+def _rows(
+    decoded: Decoded, numbers: np.ndarray, bad: list[BadRow], reach: int, offset: int
+) -> Rows:
+    return Rows(decoded.columns, numbers[decoded.records], reach, offset, bad)
+
+
+def _measured_lines(stream: ByteStream, form: LineForm) -> Iterator[Measure]:
+    splits: tuple[tuple[int, int], ...] = ()
+    last = 0
+    for offset, lines in line_ends(stream, form):
+        if not stream.is_packed and offset - last >= SPLIT_BYTES:
+            splits, last = (*splits, (offset, lines)), offset
+        yield Measure(lines, splits)
+
+
+def _xml_column(column: DeclaredColumn) -> XmlColumn:
+    type = column.field.type
+    is_whole = type.kind in _WHOLE or column.element is not None
+    is_text = type.kind in (TypeKind.TEXT, TypeKind.BPCHAR)
+    return XmlColumn(column.field.name, column.path, is_whole, is_text)

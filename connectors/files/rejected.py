@@ -1,0 +1,49 @@
+"""Records that are no rows: the source stops, they are left out, or they are kept for later.
+
+Invariant: what is not a row is told in the way that the user chose, never passed over otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from connectors.feed_source import REJECTED_KINDS, rejected_row
+from connectors.files.journal import FileStat
+from connectors.files.options import FAIL, SKIP
+from connectors.files.reading import BadRow
+from connectors.files.shape import Shape
+from dataflow.delta import Delta
+from dataflow.errors import SourceError
+
+RejectedRow = tuple[str, str, str, str, str, bytes | None, bytes]
+
+
+def rejected_rows(shape: Shape, stat: FileStat, bad: Iterable[BadRow]) -> list[RejectedRow]:
+    """Rows of REJECTED_KINDS, none where they are left out. SourceError source.bad_record.
+
+    Their key is the version of the file, so that one of an earlier version is told from others.
+    """
+    found = []
+    for row in bad:
+        place = f"{stat.path}:{row.number}" if row.number else stat.path
+        if shape.options.on_error == FAIL:
+            what = f'"{place}" is no row of relation "{shape.name}"'
+            hint = 'repair the file, or set on_error to "skip" or "dead_letter"'
+            detail = f"{row.code}: {row.reason}"
+            code = "source.bad_record"
+            raise SourceError(code, what, detail=detail, hint=hint, relation=shape.name)
+        version = stat.version.encode()
+        if shape.options.on_error != SKIP:
+            told = rejected_row(shape.name, place, row.code, row.reason, key=version, value=row.raw)
+            found.append(told)
+    return found
+
+
+def broken_file(reason: str) -> BadRow:
+    """The file itself, or what is left of it, as one record."""
+    return BadRow(0, code="record.file", reason=reason, raw=b"")
+
+
+def rejected_delta(rows: Sequence[RejectedRow], weight: int = 1) -> Delta:
+    """The rows as a Delta of REJECTED_KINDS."""
+    return Delta.of(REJECTED_KINDS, rows, weight)

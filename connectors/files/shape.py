@@ -1,0 +1,120 @@
+"""What a relation of files has for columns, and which format reads those of its content.
+
+Each relation has `_file` and `_row`, its identity, whether they were declared or not; `_modified`
+only when it was. Invariant: (`_file`, `_row`) is the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from connectors.feed_source import DeclaredRelation
+from connectors.files.options import JSON, JSONL, FileOptions
+from connectors.formats.declared import VALUE, DeclaredColumn, declare_columns
+from connectors.formats.open_format import open_format
+from connectors.formats.record_format import RecordFormat
+from dataflow.errors import SourceError
+from dataflow.schema import Field, Relation, RelationName
+from dataflow.types import TypeKind
+
+FILE, ROW, MODIFIED = "_file", "_row", "_modified"
+_METADATA = {
+    FILE: ("text", TypeKind.TEXT),
+    ROW: ("int8", TypeKind.INT8),
+    MODIFIED: ("timestamptz", TypeKind.TIMESTAMPTZ),
+}
+KEY = (FILE, ROW)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A relation with its options. fields: all its columns; content: those that are read."""
+
+    name: RelationName
+    options: FileOptions
+    fields: tuple[Field, ...]
+    content: tuple[DeclaredColumn, ...]
+
+    @property
+    def kinds(self) -> str:
+        """The physical kinds of the columns."""
+        return "".join(f.type.physical for f in self.fields)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Where `_file` and `_row` stand."""
+        return self.field_index(FILE), self.field_index(ROW)
+
+    def field_index(self, name: str) -> int:
+        """Where a column stands in `fields`."""
+        return [f.name for f in self.fields].index(name)
+
+    def json_format(self, columns: Sequence[DeclaredColumn]) -> RecordFormat:
+        """Of JSON records with these columns."""
+        return open_format({"format": "json"}, columns)
+
+    def csv_format(
+        self, columns: Sequence[DeclaredColumn], header: Sequence[str] | None
+    ) -> RecordFormat:
+        """Of CSV records of one file. header: its names; None: all columns in their order."""
+        options = {"format": "csv", **vars(self.options.dialect)}
+        if header is not None:
+            options["header"] = list(header)
+        return open_format(options, columns)
+
+    def flat(self, column: DeclaredColumn) -> DeclaredColumn:
+        """The column where its value stands under its own name at the top."""
+        return replace(column, path=(column.field.name,))
+
+
+def declared_relation(options: FileOptions) -> DeclaredRelation:
+    """The relation as options declare it."""
+    content = {c.field.name: c.field.type.name for c in _content(options)}
+    names = [str(column["name"]) for column in options.columns]
+    names += [name for name in KEY if name not in names]
+    columns = [(name, content.get(name) or _METADATA[name][0]) for name in names]
+    return DeclaredRelation(options.relation, tuple(columns), KEY, options.is_append)
+
+
+def make_shape(options: FileOptions, relation: Relation) -> Shape:
+    """The shape of a relation whose types PostgreSQL has resolved."""
+    content = _content(options)
+    fields = {f.name: f for f in relation.fields}
+    try:
+        resolved = [replace(c, field=_field(fields[c.field.name], c)) for c in content]
+    except KeyError as error:
+        what = f'column {error} of relation "{relation.name}" is not in the catalog'
+        raise SourceError("source.bad_option", what, hint="declare the source anew") from None
+    return Shape(relation.name, options, relation.fields, tuple(resolved))
+
+
+def _field(resolved: Field, declared: DeclaredColumn) -> Field:
+    return replace(resolved, is_nullable=declared.field.is_nullable)
+
+
+def _content(options: FileOptions) -> tuple[DeclaredColumn, ...]:
+    """The columns of the content and of folders: all but metadata."""
+    if not options.columns:
+        what = f'relation "{options.relation}" declares no columns'
+        raise SourceError("source.bad_option", what, hint="declare them, or have them discovered")
+    content: list[DeclaredColumn] = []
+    for column in declare_columns(options.columns):
+        name, kind = column.field.name, column.field.type.kind
+        if name in _METADATA and kind is not _METADATA[name][1]:
+            what = f'column "{name}" is not of type {_METADATA[name][0]}'
+            raise SourceError("source.bad_option", what, hint="declare it so, or leave it out")
+        if name not in _METADATA:
+            _check_place(options, column)
+            content.append(column)
+    return tuple(content)
+
+
+def _check_place(options: FileOptions, column: DeclaredColumn) -> None:
+    name = column.field.name
+    if column.origin != VALUE:
+        what = f'column "{name}" is in the key, and records of files have none'
+        raise SourceError("source.bad_option", what, hint='leave out "in"')
+    if options.format not in (JSON, JSONL) and not column.path:
+        what = f'column "{name}" is the whole record, which {options.format} has not'
+        raise SourceError("source.bad_option", what, hint="give it the path of a value")

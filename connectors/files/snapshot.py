@@ -1,0 +1,134 @@
+"""The rows of all files that a relation's place speaks of, in parts for any number of readers.
+
+Invariant: a part reads just the versions that the journal names, or ends with
+`source.file_changed`: then the feed has to catch up first. A file that was removed under
+`on_removed: keep`, or from a relation that is only added to, has no rows any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from connectors.feed_source import Places
+from connectors.files.folder import Folder
+from connectors.files.journal import FileNote, Journal
+from connectors.files.options import KEEP
+from connectors.files.reading import FileReader
+from connectors.files.records import Stretch
+from connectors.files.rejected import RejectedRow, broken_file, rejected_delta, rejected_rows
+from connectors.files.shape import Shape
+from dataflow.delta import Delta
+from dataflow.errors import TemporaryError
+from dataflow.schema import Relation
+
+LEAST_PART_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class FileShare:
+    """A stretch of one file, in the version that its note names."""
+
+    path: str
+    note: FileNote
+    stretch: Stretch
+    last: int
+
+
+@dataclass
+class FilesPart:
+    """Some files, or a stretch of one, of a relation."""
+
+    name: str
+    shape: Shape
+    columns: tuple[int, ...]
+    shares: tuple[FileShare, ...]
+    _bad: list[RejectedRow] = field(default_factory=list)
+
+    def read(self) -> Iterator[Delta]:
+        """Rows of weight 1 with the asked columns."""
+        self._bad = []
+        folder = self.shape.options.folder()
+        reader = FileReader(self.shape, folder)
+        for share in self.shares:
+            if self.shape.options.on_removed != KEEP or _is_there(folder, share):
+                yield from self._read_share(reader, share)
+
+    def rejected(self) -> Delta:
+        """What `read` left out."""
+        return rejected_delta(self._bad)
+
+    def _read_share(self, reader: FileReader, share: FileShare) -> Iterator[Delta]:
+        note, stat = share.note, share.note.stat(share.path)
+        if share.last:
+            for rows in reader.read(stat, share.stretch, share.stretch.after, share.last):
+                self._bad += rejected_rows(self.shape, stat, rows.bad)
+                if len(rows.numbers):
+                    columns = [rows.columns[i] for i in self.columns]
+                    yield Delta(columns, np.ones(len(rows.numbers), np.int64))
+        if note.broken and share.last == note.reach:
+            self._bad += rejected_rows(self.shape, stat, [broken_file(note.broken)])
+
+
+class FilesSnapshot:
+    """Relations as of the places in the notes."""
+
+    def __init__(
+        self, shapes: Mapping[str, Shape], places: Places, notes: Mapping[str, bytes]
+    ) -> None:
+        self._shapes = shapes
+        self._journals = {name: Journal.read(name, places[name], notes) for name in shapes}
+
+    def parts(self, relation: Relation, columns: Sequence[int], count: int) -> Sequence[FilesPart]:
+        """About `count` parts of equal size."""
+        name = relation.name.name
+        shape = self._shapes[name]
+        wanted = [shape.field_index(relation.fields[i].name) for i in columns]
+        parts = []
+        for shares in _cut(self._journals[name], count):
+            told = repr([(s.path, s.note.version, s.stretch, s.last) for s in shares])
+            digest = hashlib.sha256(told.encode()).hexdigest()[:16]
+            parts.append(FilesPart(f"{name}-{digest}", shape, tuple(wanted), tuple(shares)))
+        return parts
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _cut(journal: Journal, count: int) -> Iterator[list[FileShare]]:
+    files = sorted(journal.files.items())
+    size = sum(note.size for _, note in files) // max(count, 1)
+    most, shares, held = max(size, LEAST_PART_BYTES), [], 0
+    for path, note in files:
+        for share, share_bytes in _shares(path, note):
+            shares.append(share)
+            held += share_bytes
+            if held >= most:
+                yield shares
+                shares, held = [], 0
+    if shares:
+        yield shares
+
+
+def _shares(path: str, note: FileNote) -> Iterator[tuple[FileShare, int]]:
+    """Stretches of a file with their size in bytes; nothing of a file without rows."""
+    starts = [(0, 0), *note.splits]
+    ends: list[tuple[int | None, int]] = [*note.splits, (None, note.reach)]
+    for (offset, after), (stop, last) in zip(starts, ends, strict=True):
+        if after < note.reach or (note.broken and not after):
+            share = FileShare(path, note, Stretch(offset, after, stop), min(last, note.reach))
+            yield share, note.size // len(starts)
+
+
+def _is_there(folder: Folder, share: FileShare) -> bool:
+    """Whether a file that may be gone can still be read."""
+    try:
+        folder.open(share.note.stat(share.path)).close()
+    except TemporaryError as error:
+        if error.code == "source.file_changed":
+            return False
+        raise
+    return True

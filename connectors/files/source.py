@@ -1,0 +1,184 @@
+"""Folders and buckets of files as a source: what the service asks of `connectors/<type>/source`.
+
+Nothing is reached before the first use. A folder has no past: what was told cannot be told again,
+so the source is not replayable, and the journal kept with the state says what has been told.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from connectors.feed_source import DeclaredRelation, Pin, Places
+from connectors.files.discover import discover_columns
+from connectors.files.feed import FilesFeed
+from connectors.files.folder import Folder
+from connectors.files.journal import FileNote, FileStat, Journal, owner_of
+from connectors.files.options import read_options
+from connectors.files.reading import FileReader, Measure
+from connectors.files.rejected import broken_file, rejected_rows
+from connectors.files.repair import try_again
+from connectors.files.shape import Shape, declared_relation, make_shape
+from connectors.files.snapshot import FilesSnapshot
+from connectors.files.stream import UnreadableFile
+from connectors.files.watch import FolderWatch
+from connectors.source import SourceBatch
+from dataflow.delta import Delta
+from dataflow.errors import SourceError, TemporaryError
+from dataflow.schema import Relation
+
+# Files that are measured at the same time: most of the wait is for the store or the disk.
+_MEASURING = 4
+
+
+def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
+    """The relations that the options declare."""
+    return [declared_relation(relation) for relation in read_options(options)]
+
+
+def make(name: str, options: Mapping[str, Any], relations: Sequence[Relation]) -> FilesSource:
+    """The source, with its declared relations."""
+    return FilesSource(name, options, relations)
+
+
+def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options with columns proposed for each relation that has none."""
+    columns = {f.relation: list(f.columns) or discover_columns(f) for f in read_options(options)}
+    relations: Mapping[str, Any] = options["relations"]
+    proposed = {name: {**relations[name], "columns": found} for name, found in columns.items()}
+    return {**options, "relations": proposed}
+
+
+class FilesSource:
+    """A FeedSource of files. relations: as `declare` told them, with resolved types."""
+
+    is_replayable = False
+
+    def __init__(
+        self, name: str, options: Mapping[str, Any], relations: Sequence[Relation]
+    ) -> None:
+        self.name = name
+        self._relations = list(relations)
+        declared = {found.relation: found for found in read_options(options)}
+        self._shapes: dict[str, Shape] = {}
+        for relation in relations:
+            own = relation.name.name
+            if own not in declared:
+                what = f'relation "{own}" of source "{name}" is no longer declared'
+                raise SourceError("source.bad_option", what, hint="declare it again")
+            self._shapes[own] = make_shape(declared[own], relation)
+
+    def relations(self) -> Sequence[Relation]:
+        """What can be read, as it was declared."""
+        return self._relations
+
+    def check(self) -> None:
+        """List each folder, and read the first rows of its newest file."""
+        for shape in self._shapes.values():
+            folder = shape.options.folder()
+            try:
+                found = folder.look()
+                _check_newest(shape, folder, found)
+            except TemporaryError as error:
+                if error.code != "source.folder":
+                    raise
+                # It may come later, but who declares it now has most likely mistyped it.
+                raise SourceError(
+                    "source.folder", error.what, detail=error.detail, hint=error.hint
+                ) from error
+
+    def pin(self, relation: Relation) -> Pin:
+        """The files that are there now, gone through once so that their rows are numbered."""
+        shape = self._shapes[relation.name.name]
+        folder = shape.options.folder()
+        found = folder.look()
+        if not all(stat.is_settled for stat in found):
+            time.sleep(shape.options.settle_s)
+            found = folder.look()
+        journal = Journal(relation.name.name, uuid.uuid4().hex[:12])
+        settled = [stat for stat in found if stat.is_settled]
+        with ThreadPoolExecutor(_MEASURING) as pool:
+            measures = pool.map(lambda stat: _measured(shape, folder, stat), settled)
+            for stat, measure in zip(settled, measures, strict=True):
+                if measure is not None:
+                    journal.files[stat.path] = _first_note(shape, stat, measure)
+        return Pin(journal.place, journal.notes())
+
+    def open_snapshot(
+        self, relations: Sequence[Relation], places: Places, notes: Mapping[str, bytes]
+    ) -> FilesSnapshot:
+        """The rows of the files in the notes."""
+        shapes = {r.name.name: self._shapes[r.name.name] for r in relations}
+        return FilesSnapshot(shapes, places, notes)
+
+    def open_feed(
+        self,
+        relations: Sequence[Relation],
+        places: Places,
+        notes: Mapping[str, bytes],
+        on_ready: Callable[[], None],
+    ) -> FilesFeed:
+        """What has become of the folders since."""
+        watches = {}
+        for relation in relations:
+            name = relation.name.name
+            shape = self._shapes[name]
+            journal = Journal.read(name, places[name], notes)
+            watch = FolderWatch(shape, relation, shape.options.folder(), journal)
+            watches[name] = (watch, shape.options.poll_s)
+        pins = {(name, str(place["pin"])) for name, place in places.items()}
+        dropped = {key: None for key in notes if owner_of(key)[:2] not in pins}
+        return FilesFeed(self.name, watches, dropped, on_ready)
+
+    def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
+        """Rejected rows read again from their files."""
+        return try_again(self._shapes[relation.name.name], relation, self.name, rows)
+
+
+def _check_newest(shape: Shape, folder: Folder, found: Sequence[FileStat]) -> None:
+    """The newest file has the declared columns, and some rows among its first ones."""
+    settled = [stat for stat in found if stat.is_settled]
+    if not settled:
+        return
+    newest = max(settled, key=lambda stat: (stat.modified_us, stat.path))
+    reader = FileReader(shape, folder)
+    try:
+        lacking = reader.lacking(newest)
+        if lacking:
+            raise _misfit(shape, newest, f"it has no column {', '.join(lacking)}")
+        for rows in reader.read(newest):
+            if len(rows.numbers):
+                return
+            if rows.bad:
+                raise _misfit(shape, newest, f"row {rows.bad[0].number}: {rows.bad[0].reason}")
+    except UnreadableFile as error:
+        raise _misfit(shape, newest, str(error)) from None
+
+
+def _misfit(shape: Shape, stat: FileStat, detail: str) -> SourceError:
+    what = f'"{stat.path}" does not fit relation "{shape.name}"'
+    hint = "compare the declared columns and options with the file"
+    return SourceError("source.bad_sample", what, detail=detail, hint=hint)
+
+
+def _measured(shape: Shape, folder: Folder, stat: FileStat) -> Measure | None:
+    """None when the file is another one by now; the feed tells what it is."""
+    try:
+        return FileReader(shape, folder).measure(stat)
+    except TemporaryError as error:
+        if error.code != "source.file_changed":
+            raise
+        return None
+
+
+def _first_note(shape: Shape, stat: FileStat, measure: Measure) -> FileNote:
+    reach = measure.reach
+    if measure.broken:
+        rejected_rows(shape, stat, [broken_file(measure.broken)])
+        reach = reach if shape.options.is_append else 0
+    splits = measure.splits if reach else ()
+    note = FileNote(stat.version, stat.size, stat.modified_us, 0, reach, is_done=True)
+    return FileNote(**{**vars(note), "splits": splits, "broken": measure.broken})

@@ -1,0 +1,227 @@
+"""One relation's folder looked at again and again: what is new, replaced or gone, as changes.
+
+Rows are told under their file and number: UPSERT when they are there, REMOVE when they no longer
+are, so telling some twice does no harm. Invariant: each piece carries the place and the notes
+after it; a watch that is made again from them goes on exactly there, in the middle of a file too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from connectors.files.folder import Folder
+from connectors.files.journal import FileNote, FileStat, Journal
+from connectors.files.options import RETRACT
+from connectors.files.reading import SPLIT_BYTES, BadRow, FileReader, Rows
+from connectors.files.records import Stretch
+from connectors.files.rejected import RejectedRow, broken_file, rejected_rows
+from connectors.files.shape import Shape
+from connectors.files.stream import UnreadableFile
+from dataflow.changes import Changes
+from dataflow.delta import KIND_BYTES, Column
+from dataflow.errors import SourceError, TemporaryError
+from dataflow.schema import Relation
+
+REMOVED_ROWS = 65_536
+
+
+@dataclass
+class Piece:
+    """Something told of one relation; place, notes: after it."""
+
+    relation: str
+    place: Mapping[str, Any]
+    notes: dict[str, bytes | None]
+    changes: Changes | None = None
+    rejected: list[RejectedRow] = field(default_factory=list)
+
+    @property
+    def event(self) -> int:
+        """Its number."""
+        return self.place["event"]
+
+    @property
+    def rows(self) -> int:
+        """How many changes it holds."""
+        return 0 if self.changes is None else len(self.changes)
+
+    def nbytes(self) -> int:
+        """Bytes of its columns and rejected values."""
+        columns = () if self.changes is None else self.changes.columns
+        return sum(c.nbytes() for c in columns) + sum(len(row[-1]) for row in self.rejected)
+
+
+class FolderWatch:
+    """relation: with the fields that changes have. waiting: files that a look has still to tell.
+    skipped: records that were left out."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        relation: Relation,
+        folder: Folder,
+        journal: Journal,
+    ) -> None:
+        self.waiting = 0
+        self.skipped = 0
+        self._shape = shape
+        self._relation = relation
+        self._folder = folder
+        self._journal = journal
+        self._reader = FileReader(shape, folder)
+        self._wanted = [shape.field_index(f.name) for f in relation.fields]
+
+    def look(self) -> Iterator[Piece]:
+        """List the folder and tell what has changed; `waiting`: how many files are left to tell.
+
+        TemporaryError when the folder is away, SourceError source.file_replaced,
+        source.bad_record.
+        """
+        told, gone = self._journal.compare(self._folder.look())
+        if self._shape.options.on_removed != RETRACT:
+            gone = []
+        self.waiting = len(told) + len(gone)
+        for path in gone:
+            yield from self._tell_gone(path)
+            self.waiting -= 1
+        for stat in told:
+            try:
+                yield from self._tell(stat)
+            except TemporaryError as error:
+                # The next look shows what it has become.
+                if error.code != "source.file_changed":
+                    raise
+            self.waiting -= 1
+
+    def _tell_gone(self, path: str) -> Iterator[Piece]:
+        note = self._journal.files[path]
+        # Without a version: whatever comes back under this name is another file.
+        yield from self._take_back(path, replace(note, version="", is_done=False), 0)
+        yield self._piece(path, None)
+
+    def _take_back(self, path: str, note: FileNote, keep: int) -> Iterator[Piece]:
+        """Retract the rows behind number `keep`, the last ones first."""
+        reach = max(note.reach, note.old_reach)
+        while reach > keep:
+            least = max(reach - REMOVED_ROWS, keep)
+            numbers = np.arange(least + 1, reach + 1)
+            if least < note.reach:
+                note = replace(note, reach=least, offset=0)
+            note = replace(note, old_reach=least)
+            yield self._piece(path, note, self._removed(path, numbers))
+            reach = least
+
+    def _tell(self, stat: FileStat) -> Iterator[Piece]:
+        note = self._begun(stat)
+        stretch = Stretch(note.offset, note.reach) if note.offset else Stretch()
+        try:
+            for rows in self._reader.read(stat, stretch, note.reach):
+                bad = self._rejected(stat, rows.bad)
+                changes = self._changes(stat.path, rows, note)
+                note = _passed(note, rows)
+                yield self._piece(stat.path, note, changes, bad)
+            note = replace(note, broken="")
+        except UnreadableFile as error:
+            bad = self._rejected(stat, [broken_file(str(error))])
+            note = replace(note, broken=str(error))
+            if not self._shape.options.is_append:
+                # A file that is not whole has no rows.
+                yield from self._take_back(stat.path, note, 0)
+                note = replace(note, reach=0, splits=())
+            yield self._piece(stat.path, _finished(note), None, bad)
+            return
+        yield from self._take_back(stat.path, note, note.reach)
+        yield self._piece(stat.path, _finished(note))
+
+    def _rejected(self, stat: FileStat, bad: list[BadRow]) -> list[RejectedRow]:
+        told = rejected_rows(self._shape, stat, bad)
+        self.skipped += len(bad) - len(told)
+        return told
+
+    def _begun(self, stat: FileStat) -> FileNote:
+        """The note of a file from which it is told."""
+        known = self._journal.files.get(stat.path)
+        if known is not None and known.version == stat.version:
+            return known
+        if known is not None and self._shape.options.is_append:
+            what = f'file "{stat.path}" of relation "{self._shape.name}" was replaced'
+            raise SourceError(
+                "source.file_replaced",
+                what,
+                detail="append_only keeps no rows that could be taken back",
+                hint="give new files new names, or declare the relation without append_only",
+                relation=self._shape.name,
+            )
+        old_reach = 0 if known is None else max(known.reach, known.old_reach)
+        event = self._journal.event
+        return FileNote(stat.version, stat.size, stat.modified_us, event, old_reach=old_reach)
+
+    def _piece(
+        self,
+        path: str,
+        note: FileNote | None,
+        changes: Changes | None = None,
+        rejected: list[RejectedRow] | None = None,
+    ) -> Piece:
+        self._journal.event += 1
+        if note is not None:
+            note = replace(note, event=self._journal.event)
+        notes = self._journal.put(path, note)
+        place = self._journal.place
+        return Piece(self._journal.relation, place, notes, changes, rejected or [])
+
+    def _changes(self, path: str, rows: Rows, note: FileNote) -> Changes | None:
+        columns = tuple(rows.columns[i] for i in self._wanted)
+        n = len(rows.numbers)
+        if self._shape.options.is_append:
+            kinds = np.full(n, Changes.INSERT, np.uint8)
+            return Changes(self._relation, kinds, columns) if n else None
+        kinds = np.full(n, Changes.UPSERT, np.uint8)
+        told = Changes(self._relation, kinds, columns) if n else None
+        # Numbers that had a row in the version before and have none now.
+        last = min(rows.reach, note.old_reach)
+        absent = np.setdiff1d(np.arange(note.reach + 1, last + 1), rows.numbers)
+        if not len(absent):
+            return told
+        removed = self._removed(path, absent)
+        return removed if told is None else joined([told, removed])
+
+    def _removed(self, path: str, numbers: np.ndarray) -> Changes:
+        n = len(numbers)
+        file_at, row_at = self._shape.key
+        columns = []
+        for index in self._wanted:
+            if index == file_at:
+                column = Column.of(KIND_BYTES, [path]).take(np.zeros(n, np.int64))
+            elif index == row_at:
+                column = Column(numbers.astype(np.int64))
+            else:
+                column = Column.nulls(self._shape.fields[index].type.physical, n)
+            columns.append(column)
+        return Changes(self._relation, np.full(n, Changes.REMOVE, np.uint8), tuple(columns))
+
+
+def joined(changes: list[Changes]) -> Changes:
+    """Changes of one relation, one after the other, as one."""
+    if len(changes) == 1:
+        return changes[0]
+    columns = [Column.concat(parts) for parts in zip(*(c.columns for c in changes), strict=True)]
+    kinds = np.concatenate([c.kinds for c in changes])
+    return Changes(changes[0].relation, kinds, tuple(columns))
+
+
+def _passed(note: FileNote, rows: Rows) -> FileNote:
+    """The note after some more rows of the file."""
+    splits = note.splits
+    last = splits[-1][0] if splits else 0
+    if rows.offset - last >= SPLIT_BYTES:
+        splits = (*splits, (rows.offset, rows.reach))
+    return replace(note, reach=rows.reach, offset=rows.offset, splits=splits)
+
+
+def _finished(note: FileNote) -> FileNote:
+    return replace(note, is_done=True, old_reach=0, offset=0)

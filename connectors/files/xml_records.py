@@ -1,0 +1,129 @@
+"""Rows of an XML file: elements of one name, read without keeping the document.
+
+A row is what is in its element: a child element or an attribute of a name, texts as they are.
+Invariant: a document type definition is refused, so nothing is fetched or expanded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.parsers import expat
+
+import numpy as np
+import orjson
+
+from connectors.files.records import BLOCK_RECORDS, MOST_RECORD_BYTES, Records
+from connectors.files.stream import ByteStream, UnreadableFile
+
+# The text of an element that has attributes or children too.
+OWN_TEXT = "_value"
+_BLOCK_BYTES = 256 << 10
+
+
+@dataclass(frozen=True)
+class XmlColumn:
+    """A column and the path of its element or attribute below the row.
+
+    is_whole: it takes elements as they are, as JSON. is_text: an empty element is an empty text,
+    in other columns it is NULL.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    is_whole: bool
+    is_text: bool
+
+
+class _Rows:
+    """What the parser calls. An open element is (name, attributes, children by name, texts)."""
+
+    def __init__(self, row_tag: str) -> None:
+        self.found: list[Any] = []
+        self.text_size = 0
+        self._row_tag = row_tag
+        self._open: list[tuple[str, dict[str, str], dict[str, Any], list[str]]] = []
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        """An element begins."""
+        if self._open or name == self._row_tag:
+            self._open.append((name, attributes, {}, []))
+
+    def text(self, text: str) -> None:
+        """Text of the innermost element."""
+        if self._open:
+            self._open[-1][3].append(text)
+            self.text_size += len(text)
+
+    def end(self, _: str) -> None:
+        """An element ends."""
+        if not self._open:
+            return
+        name, attributes, children, texts = self._open.pop()
+        inside: dict[str, Any] = {**attributes, **children}
+        text = "".join(texts)
+        value: Any = text
+        if inside:
+            value = inside
+            if text.strip():
+                inside[OWN_TEXT] = text
+        if not self._open:
+            self.found.append(value if inside else {OWN_TEXT: text})
+            self.text_size = 0
+            return
+        outer = self._open[-1][2]
+        known = outer.get(name)
+        if known is None:
+            outer[name] = value
+        elif isinstance(known, list):
+            known.append(value)
+        else:
+            outer[name] = [known, value]
+
+    def doctype(self, *_: Any) -> None:
+        """A document type definition."""
+        raise UnreadableFile("it has a document type definition, which is not read")
+
+
+def xml_records(
+    stream: ByteStream, row_tag: str, columns: Sequence[XmlColumn]
+) -> Iterator[Records]:
+    """Elements named row_tag, outermost ones only, as JSON objects of texts by column."""
+    rows = _Rows(row_tag)
+    parser = expat.ParserCreate()
+    parser.buffer_text = True
+    parser.StartElementHandler = rows.start
+    parser.EndElementHandler = rows.end
+    parser.CharacterDataHandler = rows.text
+    parser.StartDoctypeDeclHandler = rows.doctype
+    number, is_last = 0, False
+    while not is_last:
+        block = stream.read(_BLOCK_BYTES)
+        is_last = not block
+        try:
+            parser.Parse(block, is_last)
+        except expat.ExpatError as error:
+            raise UnreadableFile(f"it is no well-formed XML: {error}") from None
+        if rows.text_size > MOST_RECORD_BYTES:
+            raise UnreadableFile(f"row {number + 1} is longer than {MOST_RECORD_BYTES >> 20} MB")
+        for start in range(0, len(rows.found), BLOCK_RECORDS):
+            part = rows.found[start : start + BLOCK_RECORDS]
+            values = [orjson.dumps(_flat(row, columns)) for row in part]
+            numbers = np.arange(number + 1, number + len(values) + 1)
+            number += len(values)
+            yield Records(values, numbers, number, 0)
+        rows.found.clear()
+
+
+def _flat(row: dict[str, Any], columns: Sequence[XmlColumn]) -> dict[str, Any]:
+    found = {}
+    for column in columns:
+        value: Any = row
+        for key in column.path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if isinstance(value, dict) and not column.is_whole:
+            value = value.get(OWN_TEXT, value)
+        if value is not None and (value != "" or column.is_text):
+            found[column.name] = value
+    return found

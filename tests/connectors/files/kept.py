@@ -1,0 +1,158 @@
+"""What a service keeps of a source of files: rows by key, places, notes, rejected rows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from connectors.files.source import FilesSource, declare, make
+from connectors.formats.declared import declared_type
+from connectors.source import SourceBatch
+from dataflow.changes import Changes
+from dataflow.errors import TemporaryError
+from dataflow.schema import Field, Relation, RelationName
+from dataflow.values import to_text
+
+DEADLINE_S = 60.0
+Row = tuple[str | None, ...]
+
+
+def make_source(options: Mapping[str, Any], name: str = "in") -> FilesSource:
+    """The source as the service makes it: declared, its types resolved, made."""
+    relations = []
+    for number, declared in enumerate(declare(options), start=1):
+        fields = tuple(
+            Field(column, declared_type(type)[0], column not in declared.key)
+            for column, type in declared.columns
+        )
+        names = [f.name for f in fields]
+        key = tuple(names.index(column) for column in declared.key)
+        own = RelationName(name, name, declared.name)
+        relations.append(Relation(own, number, fields, key, is_append=declared.is_append))
+    return make(name, options, relations)
+
+
+class Kept:
+    """One relation as its source tells it, checked as the engine would check it."""
+
+    def __init__(self, source: FilesSource, relation: int = 0) -> None:
+        self.relation = source.relations()[relation]
+        self.rows: dict[tuple[str, int], Row] = {}
+        self.rejected: dict[str, tuple[str, bytes]] = {}
+        self.notes: dict[str, bytes] = {}
+        self.place: dict[str, Any] = {}
+        self.batches = 0
+        self._names = [f.name for f in self.relation.fields]
+        self._key = [self._names.index(name) for name in ("_file", "_row")]
+
+    @property
+    def name(self) -> str:
+        return self.relation.name.name
+
+    def begin(self, source: FilesSource, parts: int = 3) -> None:
+        """Pin, and read the snapshot."""
+        pin = source.pin(self.relation)
+        self.place, self.notes = dict(pin.place), dict(pin.notes)
+        self.load(source, parts)
+
+    def load(self, source: FilesSource, parts: int = 3) -> None:
+        """The snapshot of where the relation stands, in place of what was there."""
+        before, self.rows = self.rows, {}
+        try:
+            self._load(source, parts)
+        except TemporaryError:
+            self.rows = before
+            raise
+
+    def _load(self, source: FilesSource, parts: int) -> None:
+        columns = range(len(self.relation.fields))
+        snapshot = source.open_snapshot([self.relation], {self.name: self.place}, self.notes)
+        cut = snapshot.parts(self.relation, columns, parts)
+        assert len({part.name for part in cut}) == len(cut)
+        for part in cut:
+            for delta in part.read():
+                assert (delta.weights == 1).all()
+                for key, row in self._texts(delta.columns):
+                    assert key not in self.rows, key
+                    self.rows[key] = row
+            self._reject(part.rejected())
+        snapshot.close()
+
+    def open(self, source: FilesSource, on_ready: Any = lambda: None) -> Any:
+        """A feed from here on."""
+        places = {self.name: self.place}
+        return source.open_feed([self.relation], places, self.notes, on_ready)
+
+    def apply(self, batch: SourceBatch) -> None:
+        """One batch, as an epoch would."""
+        self.batches += 1
+        assert batch.later is None
+        for changes in batch.changes:
+            self._apply(changes)
+        for key, note in batch.notes.items():
+            if note is None:
+                self.notes.pop(key, None)
+            else:
+                self.notes[key] = note
+        if batch.places and self.name in batch.places:
+            self.place = dict(batch.places[self.name])
+        if batch.rejected is not None:
+            self._reject(batch.rejected)
+
+    def follow(self, source: FilesSource, wanted: Any, max_rows: int = 10_000) -> None:
+        """Apply what a feed tells until `wanted(self)` holds."""
+        ready = threading.Event()
+        feed = self.open(source, ready.set)
+        try:
+            self.drain(feed, ready, wanted, max_rows)
+        finally:
+            feed.close()
+
+    def drain(self, feed: Any, ready: threading.Event, wanted: Any, max_rows: int) -> None:
+        end = time.monotonic() + DEADLINE_S
+        while not wanted(self):
+            assert time.monotonic() < end, f"still {len(self.rows)} rows"
+            batch = feed.poll(max_rows)
+            if batch is None:
+                ready.wait(0.05)
+                ready.clear()
+            else:
+                self.apply(batch)
+
+    def _apply(self, changes: Changes) -> None:
+        kinds = changes.kinds.tolist()
+        for kind, (key, row) in zip(kinds, self._texts(changes.columns), strict=True):
+            if kind == Changes.REMOVE:
+                self.rows.pop(key, None)
+            elif kind == Changes.UPSERT:
+                assert not self.relation.is_append
+                self.rows[key] = row
+            else:
+                assert kind == Changes.INSERT and self.relation.is_append
+                assert key not in self.rows, key
+                self.rows[key] = row
+
+    def _reject(self, rejected: Any) -> None:
+        for row, weight in rejected.rows():
+            source, relation, place, code, reason, _, value = row
+            assert (source.decode(), relation.decode()) == (
+                self.relation.name.source,
+                self.relation.name.name,
+            )
+            assert reason
+            if weight > 0:
+                self.rejected[place.decode()] = (code.decode(), value)
+            else:
+                del self.rejected[place.decode()]
+
+    def _texts(self, columns: Any) -> list[tuple[tuple[str, int], Row]]:
+        texts = [
+            to_text(f.type, c).texts() for f, c in zip(self.relation.fields, columns, strict=True)
+        ]
+        found = []
+        for row in zip(*texts, strict=True):
+            file, number = (row[i] for i in self._key)
+            found.append(((str(file), int(number or 0)), row))
+        return found
