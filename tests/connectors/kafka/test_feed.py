@@ -11,6 +11,7 @@ import pytest
 from kafka import KafkaProducer, TopicPartition
 from kafka.admin import NewPartitions
 
+from connectors.kafka.broker_settings import USERS
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.source import KafkaSource
 from dataflow.errors import SourceError, TemporaryError
@@ -253,6 +254,30 @@ def test_rows_known_by_the_bytes_of_the_key(broker: EmbeddedKafka) -> None:
     assert [row[2:4] for row in held.rejected] == [(b"0:2", b"record.no_key")]
 
 
+def test_a_source_behind_tls_and_a_password(
+    broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic(broker)
+    user, password = next(iter(USERS.items()))
+    sasl = {"mechanism": "SCRAM-SHA-256", "username": user, "password": "${env:KAFKA_PASSWORD}"}
+    secured = {
+        "bootstrap_servers": broker.secured_bootstrap,
+        "tls": {"ca_file": str(broker.ca_file)},
+        "sasl": sasl,
+    }
+    source = source_of(broker, {"clicks": topic_options(topic)}, **secured)
+    monkeypatch.setenv("KAFKA_PASSWORD", password)
+    send(broker, topic, numbered(5))
+    places, notes = pins(source)
+    held = snapshot(source, places, notes)
+    send(broker, topic, numbered(5, first=5))
+    with Following(source, held, notes) as feed:
+        assert ids(feed.until(lambda held: len(ids(held)) == 10)) == list(range(10))
+    monkeypatch.setenv("KAFKA_PASSWORD", "wrong")
+    with Following(source, held, notes) as feed:
+        assert feed.failure().code == "source.login"
+
+
 def test_a_broker_that_is_killed_loses_and_doubles_nothing(own_broker: EmbeddedKafka) -> None:
     topic = new_topic(own_broker, 2)
     source = source_of(own_broker, {"clicks": topic_options(topic)})
@@ -275,7 +300,7 @@ def test_a_broker_that_is_killed_loses_and_doubles_nothing(own_broker: EmbeddedK
     assert len(read_all(own_broker, topic)) == 1000
 
 
-def test_what_is_read_ahead_is_bounded(broker: EmbeddedKafka) -> None:
+def test_a_small_buffer_holds_up_nothing(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
     wide = json.dumps({"id": 1, "name": "x" * 1000}).encode()
     source = source_of(broker, {"clicks": topic_options(topic)}, buffer_bytes=1 << 16)
