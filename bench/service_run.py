@@ -83,6 +83,13 @@ class ServiceRun:
             raise RuntimeError(f"view {name} is not live: {answer.text}\n{self.log_tail()}")
         return elapsed
 
+    def create_sink(self, view: str, name: str, options: Mapping[str, Any]) -> None:
+        """Send a view to a Kafka topic too; returns once that has begun."""
+        body = {"name": name, "options": dict(options)}
+        answer = self._client.post(f"/views/{view}/sinks?wait_s=60", json=body)
+        if answer.status_code != 201 or answer.json()["status"] != "live":
+            raise RuntimeError(f"sink {name} has not begun: {answer.text}\n{self.log_tail()}")
+
     def view(self, name: str) -> dict[str, Any]:
         """What REST says of a view."""
         return self._client.get(f"/views/{name}").json()

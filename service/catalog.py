@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from connectors.postgres.control import ViewRow
@@ -111,8 +112,11 @@ class Catalog:
             plan=explain_text(plan),
         )
 
-    def drop(self, name: str) -> str:
-        """Ask for a view to be dropped; its identity. Refused while other views read it."""
+    def drop(self, name: str, before: Callable[[], None] | None = None) -> str:
+        """Ask for a view to be dropped; its identity. Refused while other views read it.
+
+        before: called once it is known that nothing refuses it.
+        """
         row = self._row(name)
         children = children_of(row, self._control.list_views())
         if children:
@@ -122,6 +126,8 @@ class Catalog:
                 detail=", ".join(c.title for c in children),
                 hint="drop those first",
             )
+        if before is not None:
+            before()
         self._control.update_view(row.identity, desired=DROPPED, status="dropping")
         return row.identity
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,7 +27,7 @@ RETRY_S = (0.1, 30.0)
 IDLE_PROGRESS_S = 5.0
 # A transaction takes the epochs that wait, up to so many rows.
 BATCH_ROWS = 20_000
-BATCH_EPOCHS = 500
+BATCH_BYTES = 16 << 20
 
 STARTING, LIVE, RETRYING, FAILED = "starting", "live", "retrying", "failed"
 
@@ -194,13 +194,13 @@ class Follower:
     def _write_waiting(self) -> None:
         """Epochs that wait, as many as make a transaction; those without rows are passed over."""
         epochs: list[ViewEpoch] = []
-        rows, reached, newest = 0, self.reached.epoch, self._newest
-        while reached < newest and rows < BATCH_ROWS and len(epochs) < BATCH_EPOCHS:
+        rows, held_bytes, reached, newest = 0, 0, self.reached.epoch, self._newest
+        while reached < newest and rows < BATCH_ROWS and held_bytes < BATCH_BYTES:
             reached += 1
-            epoch = self._read(reached)
+            epoch, size = self._read(reached)
             if epoch.rows:
                 epochs.append(epoch)
-                rows += epoch.rows
+                rows, held_bytes = rows + epoch.rows, held_bytes + size
             self._untold = None if epoch.rows else epoch
         if not epochs and self._untold is not None and self._patience() <= 0:
             epochs = [self._untold]
@@ -223,16 +223,19 @@ class Follower:
             return IDLE_PROGRESS_S
         return max(0.0, self._told_at + IDLE_PROGRESS_S - time.monotonic())
 
-    def _read(self, number: int) -> ViewEpoch:
+    def _read(self, number: int) -> tuple[ViewEpoch, int]:
+        """An epoch of the outbox, and what it takes in memory."""
         found = self._road.find(number)
         if found is None:
             raise _lost(f"epoch {number} is not kept any more")
         table = self._road.table
+        own = [(t, delta) for t, delta in found.deltas if t.relation == table.relation]
+        found = replace(found, deltas=own, errors=None, rejected=None)
         positions = self._road.shown(found.progress.positions)
         rows = {t.relation: n for t, n in found.row_counts().items()}
         # Views in parts on disk may not know their rows: then they count as one.
         known = max(rows[table.relation], 1) if table.relation in rows else 0
-        return ViewEpoch(number, positions, _DeltasOf(found, table), known)
+        return ViewEpoch(number, positions, _DeltasOf(found, table), known), found.nbytes()
 
 
 @dataclass(frozen=True)

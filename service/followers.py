@@ -49,7 +49,7 @@ class Followers:
             for key, value in engine.store.items(_KEY)
         }
         self._told: dict[str, dict[str, Any]] = {}
-        self._given_up: set[str] = set()
+        self._given_up: dict[str, TidemarkError] = {}
 
     @property
     def is_any(self) -> bool:
@@ -160,6 +160,8 @@ class Followers:
         elif row.status != FAILED:
             # Its columns are not known any more, nor asked for.
             table = SinkTable(row.schema, row.view, (), (0,))
+            self._told.pop(row.identity, None)
+            self._given_up.pop(row.identity, None)
             self._removals[row.identity] = Removal(row.title, self._parts.view_sink(row, table))
 
     def _settle_removals(self) -> None:
@@ -173,7 +175,7 @@ class Followers:
 
     def _forget(self, row: SinkRow) -> None:
         control_sinks.delete_sink(self._control, row.identity)
-        self._given_up.discard(row.identity)
+        self._given_up.pop(row.identity, None)
         self._told.pop(row.identity, None)
         self._rows = {i: r for i, r in self._rows.items() if i != row.identity}
         log.info("sink.dropped", sink=row.title)
@@ -199,6 +201,8 @@ class Followers:
     def report(self) -> None:
         """Look after the sinks, and tell the catalog how they stand."""
         views = {d.identity for d in self._engine.views.values()}
+        for identity, error in self._given_up.items():
+            self._tell(identity, status=FAILED, **_facts(error))
         for identity, follower in list(self._followers.items()):
             backlog_bytes = self._engine.outbox_bytes(follower.reached.epoch)
             if identity in self._rows and self._rows[identity].view_identity not in views:
@@ -231,7 +235,7 @@ class Followers:
         }
 
     def _give_up(self, identity: str, error: TidemarkError) -> None:
-        self._given_up.add(identity)
+        self._given_up[identity] = error
         self._end(identity)
         self._tell(identity, status=FAILED, **_facts(error))
 

@@ -75,10 +75,10 @@ class SinkCatalog:
         control_sinks.update_sink(self._control, sink.identity, desired=desired, status="dropping")
         return sink.identity
 
-    def drop_all(self, view: str, *, are_erased: bool) -> None:
-        """Ask for all sinks of a view to be dropped, as it is dropped itself."""
+    def erase_all(self, view: str) -> None:
+        """Ask for all sinks of a view to be dropped with what they have written."""
         row = self._view(view)
-        control_sinks.drop_sinks(self._control, row.identity, is_erased=are_erased)
+        control_sinks.drop_sinks(self._control, row.identity, is_erased=True)
 
     def exists(self, identity: str) -> bool:
         """Whether a sink of this identity is still there."""

@@ -7,6 +7,7 @@ every API process alike; what blocks runs in the thread pool, never in the event
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from typing import Annotated
 
@@ -81,9 +82,9 @@ async def drop_view(
 ) -> Response:
     """Drop a view, its table and its state; answers when nothing is left (or time is up: 202)."""
     catalog = _catalog(request)
-    if drop_topics:
-        await run_in_threadpool(request.app.state.sinks.drop_all, name, are_erased=True)
-    identity = await run_in_threadpool(catalog.drop, name)
+    sinks = request.app.state.sinks
+    before = functools.partial(sinks.erase_all, name) if drop_topics else None
+    identity = await run_in_threadpool(catalog.drop, name, before)
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         if not await run_in_threadpool(catalog.exists, identity):

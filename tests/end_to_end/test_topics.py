@@ -11,7 +11,7 @@ import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka
 from service.metrics import read_metrics
-from tests.harness.broker import topic_names, unique_name
+from tests.harness.broker import topic_names, unique_name, wait_until
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 from tests.harness.sinks import add_sink, await_sink, drop_sink, sink_of
@@ -121,6 +121,7 @@ def test_a_bag_from_its_changes_on(shop: Database, broker: EmbeddedKafka, tmp_pa
         assert read(reader, epoch) == answer(shop, BAG) - before
         reader.close()
         service.call("DELETE", "/views/even?drop_topics=true")
+        wait_until(lambda: not {topic, f"{topic}.marks"} & topic_names(broker))
         assert shop.rows("SELECT count(*) FROM tidemark.views") == [(0,)]
 
 

@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -178,6 +179,22 @@ def test_a_registry_that_is_away_is_asked_again(broker: EmbeddedKafka, registry:
     registry.start()
     assert sink.open() is None
     sink.close()
+
+
+def test_the_reader_of_the_documentation(broker: EmbeddedKafka, chosen: dict) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "KAFKA_SINK.md").read_text()
+    example = page.split("```python\n")[1].split("```")[0]
+    names: dict[str, Any] = {}
+    exec(example, names)
+    model, sink = Model(BAG, 10), sink_of(BAG, chosen)
+    sink.open()
+    for _ in range(8):
+        sink.write([model.epoch()])
+    sink.close()
+    for epoch, position, rows in names["follow"](broker.bootstrap, chosen["topic"]):
+        assert (rows, position) == (model.after[epoch], POSITION)
+        if epoch == model.number:
+            break
 
 
 def test_progress_is_in_the_transaction(broker: EmbeddedKafka, chosen: dict) -> None:
