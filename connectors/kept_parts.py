@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -129,6 +130,9 @@ class KeptPart:
             if self._rejected is not None:
                 _put(file, _REJECTED, encode_delta(self._rejected))
             _put(file, _END, json.dumps({"name": self.name, "rows": count}).encode())
+            file.flush()
+            # It is put in place next: after a crash of the machine it must be whole, or not there.
+            os.fsync(file.fileno())
 
     def _found(self) -> BinaryIO | None:
         """Looked up when it is read: a task of this run that was lost may have finished it."""
@@ -147,6 +151,8 @@ class KeptPart:
                     raise self._torn()
                 kind, size = _FRAME.unpack(head)
                 content = file.read(size)
+                if len(content) < size:
+                    raise self._torn()
                 if kind == _END:
                     return
                 if kind == _REJECTED:

@@ -202,7 +202,7 @@ def _last_frame(spark: SparkSession, job: Job, kept: list[DataFrame]) -> DataFra
         first, end = stages.level_slots[level - 1], stages.level_slots[level]
         given = [calls, *(frames[feeding] for feeding in feeds[level])]
         wanted = [frame.where(f"slot >= {first} AND slot < {end}") for frame in given]
-        inputs = _by_slot(reduce(DataFrame.union, wanted), first, end - first)
+        inputs = _by_slot(reduce(lambda left, right: left.union(right), wanted), first, end - first)
         frames[level] = inputs.mapInArrow(run_slots(content), FRAME)
     return frames[levels[-1]]
 
@@ -210,12 +210,19 @@ def _last_frame(spark: SparkSession, job: Job, kept: list[DataFrame]) -> DataFra
 def _snapshot_frame(spark: SparkSession, content: bytes, parts: int) -> DataFrame:
     """The pages that the snapshot's parts give, one Spark partition for each part."""
     if not parts:
-        return spark.createDataFrame(to_table([]))
+        return _frame_of(spark, [])
     return spark.range(0, parts, 1, parts).mapInArrow(read_parts(content), FRAME)
 
 
 def _call_frame(spark: SparkSession, stages: Cut) -> DataFrame:
-    return spark.createDataFrame(to_table(calling_pages(stages)))
+    return _frame_of(spark, calling_pages(stages))
+
+
+def _frame_of(spark: SparkSession, rows: Sequence[Row]) -> DataFrame:
+    if rows:
+        return spark.createDataFrame(to_table(rows))
+    # A table without rows says nothing to a Connect client, not even its columns.
+    return spark.range(0).selectExpr("int(id) AS slot", "int(id) AS tag", "binary('') AS page")
 
 
 def calling_pages(stages: Cut) -> list[Row]:
