@@ -11,7 +11,7 @@ import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka
 from service.metrics import read_metrics
-from tests.harness.broker import topic_names, unique_name, wait_until
+from tests.harness.broker import drop_topic, topic_names, unique_name, wait_until
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 from tests.harness.sinks import add_sink, await_sink, drop_sink, sink_of
@@ -201,3 +201,28 @@ def test_a_sink_that_is_too_far_behind_is_failed_by_name(
         assert read(reader, epoch) == answer(shop, query)
         reader.close()
         assert sink_of(service, "copy")["backlog_bytes"] < 1 << 20
+
+
+def test_what_is_gone_is_refused_by_name(
+    shop: Database, broker: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """A topic that someone deleted is not begun again in silence."""
+    topic = unique_name("gone")
+    with RunningService(shop.dsn, tmp_path) as service:
+        service.create("totals", KEYED, backfill="local")
+        add_sink(service, "totals", topic=topic, bootstrap_servers=broker.bootstrap)
+        change(shop, 1)
+        await_sink(service, "totals", epoch=settled(service, shop, "totals"))
+        drop_topic(broker, topic)
+        drop_topic(broker, f"{topic}.marks")
+        service.kill_child("pipeline")
+        failed = await_sink(service, "totals", status="failed")
+        assert failed["error"]["code"] == "sink.lost"
+        change(shop, 2)
+        settled(service, shop, "totals")
+        service.kill_child("pipeline")
+        change(shop, 3)
+        settled(service, shop, "totals")
+        assert sink_of(service, "totals")["error"]["code"] == "sink.lost"
+        service.drop("totals")
+        assert shop.rows("SELECT count(*) FROM tidemark.sinks") == [(0,)]
