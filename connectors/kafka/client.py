@@ -81,8 +81,9 @@ class Client:
         self, on_error: Callable[[KafkaError], None] | None = None, **settings: Any
     ) -> Consumer:
         """A consumer that is assigned partitions by hand, read_committed; settings are
-        librdkafka's with `_` for `.`. Places out of range are errors, never resets. on_error: told
-        what goes wrong beside the records, within calls of the consumer."""
+        librdkafka's with `_` for `.`, and give way to the user's own. Places out of range are
+        errors, never resets. on_error: told what goes wrong beside the records, within calls of
+        the consumer."""
         fixed = {
             # librdkafka wants one; it is neither joined nor committed to.
             "group.id": f"tidemark-{self.name}",
@@ -98,7 +99,8 @@ class Client:
             if on_error is not None:
                 on_error(error)
 
-        return self._make(Consumer, {**fixed, "error_cb": note, **_dotted(settings)})
+        chosen = {**_dotted(settings), **self._connection.client}
+        return self._make(Consumer, {**chosen, **fixed, "error_cb": note})
 
     def producer(self, **settings: Any) -> Producer:
         """A producer that is idempotent; settings are librdkafka's with `_` for `.`."""

@@ -58,13 +58,14 @@ class TopicOptions:
     start: Start = Start()
     on_error: str = FAIL
 
-    @property
-    def value_columns(self) -> list[Mapping[str, Any]]:
-        """What the format is to find in records; the key's are never NULL."""
+    def value_columns(self, names: Sequence[str]) -> list[Mapping[str, Any]]:
+        """What the format is to find in records, in the order of these names (an object of
+        columns need not have kept its own); the key's are never NULL."""
+        by_name = {column["name"]: column for column in self.columns}
         return [
-            {**column, "nullable": False} if column["name"] in self.key else column
-            for column in self.columns
-            if column["name"] not in METADATA
+            {**by_name[name], "nullable": False} if name in self.key else by_name[name]
+            for name in names
+            if name not in METADATA
         ]
 
     def declared(self) -> DeclaredRelation:

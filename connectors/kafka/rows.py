@@ -67,7 +67,7 @@ class RowReader:
         self._is_append = options.mode == APPEND
         # Known by the record's key alone: then removals need nothing of the format.
         self._is_keyed_by_record = options.key == (KEY,)
-        self._format = opened(options.format, options.value_columns)
+        self._format = opened(options.format, options.value_columns(names))
 
     @property
     def wants_times(self) -> bool:

@@ -124,6 +124,13 @@ def test_the_client_itself_refuses_a_bad_value() -> None:
     assert "fetch.wait.max.ms" in caught.value.detail
 
 
+def test_the_users_own_options_go_before_ours() -> None:
+    options = {"bootstrap_servers": "a:1", "client": {"fetch.wait.max.ms": "soon"}}
+    with pytest.raises(SourceError, match=r"source\.bad_option") as caught:
+        client_of(options).consumer(fetch_wait_max_ms=20)
+    assert "fetch.wait.max.ms" in caught.value.detail
+
+
 def test_secrets_are_references() -> None:
     sasl = {"username": "alice", "password": "hunter2"}
     with pytest.raises(SourceError, match=r"secret\.plain") as caught:

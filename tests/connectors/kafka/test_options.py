@@ -9,6 +9,8 @@ import pytest
 from connectors.feed_source import DeclaredRelation
 from connectors.kafka import source
 from connectors.kafka.options import read_options
+from connectors.kafka.records import Records
+from connectors.kafka.rows import RowReader
 from connectors.kafka.source import KafkaSource
 from dataflow.errors import SourceError
 from tests.connectors.kafka.reading import relations_of, topic_options, upsert_options
@@ -99,6 +101,15 @@ def test_keys_whose_equal_values_differ_in_bytes_are_refused(type_name: str) -> 
     read = read_options(given)
     with pytest.raises(SourceError, match=r"source\.bad_option"):
         KafkaSource("shop", read, relations_of(read))
+
+
+def test_columns_are_found_in_the_order_of_the_relation() -> None:
+    given = options(columns={"name": "text", "id": "int8"})
+    [relation] = relations_of(read_options(given))
+    turned = read_options(options(columns={"id": "int8", "name": "text"}))
+    reader = RowReader(relation, turned.topics[0])
+    rows = reader.read(Records([0], [5], [None], [b'{"id": 1, "name": "a"}']))
+    assert [column.to_list() for column in rows.columns] == [[b"a"], [1]]
 
 
 def test_formats_refuse_before_anything_is_read() -> None:
