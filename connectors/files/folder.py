@@ -65,7 +65,8 @@ class LocalFolder:
             what = f'folder "{root}" cannot be listed'
             hint = "create it, or give the service the right to read it"
             raise TemporaryError("source.folder", what, detail=str(error), hint=hint) from error
-        self._seen = {p: s for p, s in self._seen.items() if p in {stat.path for stat in found}}
+        there = {stat.path for stat in found}
+        self._seen = {path: seen for path, seen in self._seen.items() if path in there}
         return found
 
     def open(self, stat: FileStat) -> IO[bytes]:
