@@ -26,14 +26,17 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from connectors.kafka.embedded import EmbeddedKafka, missing
 from connectors.loopback import free_port
 from connectors.postgres.embedded import EmbeddedPostgres
 from connectors.postgres.session import connect
-from service import kernels
+from service import demo_clicks, kernels
+from service.demo_clicks import Clicks
 from service.demo_shop import VIEWS, Shop
 from service.settings import PREFIX
 
 TRANSACTIONS_PER_S = 250
+CLICKS_PER_S = 500
 VERIFY_EVERY_S = 3.0
 SCREEN_EVERY_S = 0.5
 READY_S = 60.0
@@ -86,7 +89,9 @@ class Demo:
         self._size = size
         self._console = console
         self._svg = svg
-        self._verdicts = {name: Verdict() for name in VIEWS}
+        self._views = dict(VIEWS)
+        self._verdicts: dict[str, Verdict] = {}
+        self._clicks: Clicks | None = None
         self._rate = Rate()
         self._url = ""
         self._is_stopping = False
@@ -98,21 +103,42 @@ class Demo:
             contextlib.suppress(KeyboardInterrupt),
             tempfile.TemporaryDirectory(prefix="tidemark-demo-") as folder,
             EmbeddedPostgres() as server,
+            contextlib.ExitStack() as others,
         ):
             dsn = server.dsn
             shop = Shop(dsn, self._size.customers, self._size.orders)
             self._say(f"private PostgreSQL {server.version} on port {server.port}")
             self._say(f"filling {self._size.customers:,} customers, {self._size.orders:,} orders")
             shop.fill()
+            self._clicks = self._open_clicks(others, Path(folder))
+            self._verdicts = {name: Verdict() for name in self._views}
             kernels.ensure(Path(folder) / "state", kernels.show_on_terminal)
             with self._service(dsn, Path(folder)):
                 self._create_views()
                 shop.start_traffic(TRANSACTIONS_PER_S)
+                if self._clicks is not None:
+                    self._clicks.start_traffic(CLICKS_PER_S)
                 try:
                     self._watch(shop, dsn)
                 finally:
                     shop.stop()
+                    if self._clicks is not None:
+                        self._clicks.stop()
         return self._result()
+
+    def _open_clicks(self, held: contextlib.ExitStack, folder: Path) -> Clicks | None:
+        """A topic and a folder beside the shop, where there is a broker to be had."""
+        reason = missing()
+        if reason is not None:
+            self._say(f"[yellow]without Kafka: {reason}[/]")
+            return None
+        broker = held.enter_context(EmbeddedKafka())
+        self._say(f"private Kafka on {broker.bootstrap}, products in a Parquet file")
+        (folder / "products").mkdir()
+        clicks = Clicks(broker, folder / "products", self._size.customers)
+        clicks.fill()
+        self._views[demo_clicks.VIEW] = demo_clicks.QUERY
+        return clicks
 
     def _on_signal(self, *_: object) -> None:
         self._is_stopping = True
@@ -144,7 +170,9 @@ class Demo:
         raise RuntimeError(f"the service did not start:\n{log.read_text()[-3000:]}")
 
     def _create_views(self) -> None:
-        for name, query in VIEWS.items():
+        for source in () if self._clicks is None else self._clicks.sources():
+            httpx.post(self._url + "/sources", json=source, timeout=60).raise_for_status()
+        for name, query in self._views.items():
             body = {"name": name, "query": query, "options": {"backfill": self._size.backfill}}
             httpx.post(self._url + "/views", json=body, timeout=60).raise_for_status()
         columns = (
@@ -156,7 +184,7 @@ class Demo:
         )
         deadline = time.monotonic() + BUILD_S
         with Progress(*columns, console=self._console) as progress:
-            tasks = {name: progress.add_task(name, note="") for name in VIEWS}
+            tasks = {name: progress.add_task(name, note="") for name in self._views}
             while not progress.finished:
                 if time.monotonic() > deadline or self._is_stopping:
                     raise RuntimeError("the views did not become live in time")
@@ -174,8 +202,9 @@ class Demo:
         screen = Live(console=self._console, auto_refresh=False, transient=False)
         with screen:
             while time.monotonic() < ends_at and not self._is_stopping:
-                if shop.failure is not None:
-                    raise shop.failure
+                failure = shop.failure or (self._clicks and self._clicks.failure)
+                if failure is not None:
+                    raise failure
                 screen.update(self._screen(shop), refresh=True)
                 if time.monotonic() >= verify_at:
                     self._verify(shop, dsn)
@@ -191,19 +220,36 @@ class Demo:
         connection = connect(dsn)
         try:
             with connection.cursor() as cursor:
-                with shop.hold():
+                clicks = self._clicks
+                with shop.hold(), contextlib.nullcontext() if clicks is None else clicks.hold():
                     cursor.execute("SELECT pg_current_wal_flush_lsn()::text")
                     (position,) = cursor.fetchone() or ("",)
                     connection.rollback()
-                    for name in VIEWS:
+                    for name in self._views:
                         self._get(f"/views/{name}/wait?position={position}&timeout_s=60")
+                    if clicks is not None:
+                        self._await_clicks(cursor, clicks.sent)
+                        connection.rollback()
                     cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                     cursor.execute("SELECT 1")
-                for name, query in VIEWS.items():
-                    self._compare(cursor, name, query)
+                    if clicks is not None:
+                        clicks.load_tally(cursor)
+                for name, query in self._views.items():
+                    is_clicks = name == demo_clicks.VIEW
+                    self._compare(cursor, name, demo_clicks.EXPECTED if is_clicks else query)
             connection.rollback()
         finally:
             connection.close()
+
+    def _await_clicks(self, cursor, sent: int) -> None:
+        """Until all clicks are counted; where they never are, the comparison tells."""
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline:
+            cursor.execute(f"SELECT coalesce(sum(clicks), 0) FROM {demo_clicks.VIEW}")
+            if cursor.fetchone() == (sent,):
+                return
+            cursor.connection.rollback()
+            time.sleep(0.02)
 
     def _compare(self, cursor, name: str, query: str) -> None:
         cursor.execute(
@@ -230,10 +276,14 @@ class Demo:
             rows = f"{verdict.rows:,}" if verdict.rows else "-"
             table.add_row(name, view["kind"], rows, f"{rate:,.0f}", verdict.text())
         source = self._rate.of("", shop.changes)
+        clicks = 0 if self._clicks is None else self._rate.of("clicks", self._clicks.sent)
         fresh = figures.get("freshness_ms", {"p50": 0.0, "p99": 0.0})
         memory = figures.get("rss_peak_bytes", 0) / 2**20
         return Group(
-            Text(f"shop: {source:,.0f} changes/s, {shop.transactions:,} transactions so far\n"),
+            Text(
+                f"shop: {source:,.0f} changes/s, {shop.transactions:,} transactions so far; "
+                f"clicks: {clicks:,.0f}/s\n"
+            ),
             table,
             Text(
                 f"\ncommit to visible: p50 {fresh['p50']:.1f} ms, p99 {fresh['p99']:.1f} ms; "

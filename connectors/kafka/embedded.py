@@ -25,6 +25,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
 from connectors.kafka.broker_settings import (
     STORE_PASSWORD,
     Ports,
@@ -145,6 +149,16 @@ class EmbeddedKafka:
     def is_running(self) -> bool:
         """True between start and stop, False also after a crash."""
         return self._server is not None and self._server.poll() is None
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Make a topic; SourceError kafka.topic_failed when the broker does not."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        try:
+            admin.create_topics([NewTopic(name, partitions, 1)])[name].result(START_TIMEOUT_S)
+        except KafkaException as error:
+            raise SourceError(
+                "kafka.topic_failed", f'topic "{name}" cannot be made', detail=str(error)
+            ) from None
 
     def log_text(self) -> str:
         """The broker's log so far."""

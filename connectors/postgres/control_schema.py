@@ -149,8 +149,8 @@ CREATE TRIGGER announce AFTER INSERT OR DELETE OR UPDATE OF status, desired ON t
 _FEED_SOURCES = """
 ALTER TABLE tidemark.sources
     ADD COLUMN type text NOT NULL DEFAULT 'postgres',
-    ADD COLUMN options jsonb NOT NULL DEFAULT '{}',
-    ADD COLUMN relations jsonb NOT NULL DEFAULT '[]',
+    ADD COLUMN options json NOT NULL DEFAULT '{}',
+    ADD COLUMN relations json NOT NULL DEFAULT '[]',
     ADD COLUMN status text NOT NULL DEFAULT 'running',
     ADD COLUMN code text,
     ADD COLUMN detail text,
@@ -159,7 +159,7 @@ ALTER TABLE tidemark.sources
 COMMENT ON TABLE tidemark.sources IS
     'What changes come from; secrets are kept as references, passwords not at all';
 COMMENT ON COLUMN tidemark.sources.type IS 'postgres, kafka or files';
-COMMENT ON COLUMN tidemark.sources.options IS 'as they were given';
+COMMENT ON COLUMN tidemark.sources.options IS 'as they were given, in that order';
 COMMENT ON COLUMN tidemark.sources.relations IS 'what can be read of it: names, columns, keys';
 COMMENT ON COLUMN tidemark.sources.status IS
     'running; retrying: away just now; stopped: needs someone, see code, detail and hint';

@@ -1,0 +1,188 @@
+"""Oracle: what was produced, summed up by Python; a count and a sum that name their prefix."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from connectors.kafka.embedded import EmbeddedKafka
+from tests.harness.broker import new_topic, producer_of, send
+from tests.harness.postgres import Database
+from tests.harness.service import RunningService
+
+TIMEOUT_S = 60.0
+KILLS = 4
+
+
+@pytest.fixture
+def service(database: Database, tmp_path: Path) -> Iterator[RunningService]:
+    database.execute("CREATE TABLE users (id integer PRIMARY KEY, region text NOT NULL)")
+    database.execute("INSERT INTO users SELECT n, 'r' || n % 3 FROM generate_series(0, 9) n")
+    with RunningService(database.dsn, tmp_path / "service") as running:
+        yield running
+
+
+def _declare(
+    service: RunningService, broker: EmbeddedKafka, topics: dict[str, Any], name: str = "shop"
+) -> None:
+    options = {"bootstrap_servers": broker.bootstrap, "check_ms": 100, "topics": topics}
+    body = {"name": name, "type": "kafka", "options": options}
+    answer = service.call("POST", "/sources", body)
+    assert answer.status_code == 201, answer.text
+
+
+def _clicks(topic: str) -> dict[str, Any]:
+    # In an order that is no other one: not by name, nor by length.
+    columns = {"person": "int4", "n": "int8", "_partition": "int4", "_offset": "int8"}
+    return {"topic": topic, "format": "json", "columns": columns}
+
+
+def _await(is_done: Callable[[], object], service: RunningService) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not is_done():
+        assert time.monotonic() < deadline, service.log_tail()
+        time.sleep(0.02)
+
+
+def _click(n: int) -> bytes:
+    return json.dumps({"n": n, "person": n % 10}).encode()
+
+
+def test_topics_joined_with_a_table(
+    broker: EmbeddedKafka, service: RunningService, database: Database
+) -> None:
+    """Records before and after the views' creation, rows of the table before and after; an
+    upsert topic of prices beside them."""
+    clicks, prices = new_topic(broker, partitions=3), new_topic(broker, partitions=2)
+    send(broker, clicks, [(n % 3, None, _click(n)) for n in range(300)])
+    send(broker, prices, [(k % 2, b"%d" % k, b'{"price": 1}') for k in range(4)])
+    columns = [
+        {"name": "id", "type": "int8", "in": "key", "path": "$"},
+        {"name": "price", "type": "numeric(10,2)"},
+    ]
+    upsert = {"mode": "upsert", "key": ["id"], "key_format": "json", "columns": columns}
+    _declare(
+        service,
+        broker,
+        {"clicks": _clicks(clicks), "prices": {"topic": prices, "format": "json", **upsert}},
+    )
+    query = (
+        "SELECT u.region, count(*) AS clicks, sum(c.n * p.price) AS total FROM shop.clicks c "
+        "JOIN users u ON u.id = c.person JOIN shop.prices p ON p.id = c.n % 4 GROUP BY u.region"
+    )
+    service.create("totals", query, backfill="local")
+    regions, price, sent = {n: f"r{n % 3}" for n in range(10)}, dict.fromkeys(range(4), 1), 300
+
+    def is_equal() -> bool:
+        found = database.rows("SELECT region, clicks, total::int FROM totals ORDER BY 1")
+        expected: dict[str, list[int]] = {}
+        for n in range(sent):
+            if n % 4 in price:
+                counts = expected.setdefault(regions[n % 10], [0, 0])
+                counts[0] += 1
+                counts[1] += n * price[n % 4]
+        return found == [(r, *c) for r, c in sorted(expected.items())]
+
+    _await(is_equal, service)
+    send(broker, clicks, [(n % 3, None, _click(n)) for n in range(300, 500)])
+    sent = 500
+    _await(is_equal, service)
+    database.execute("UPDATE users SET region = 'moved' WHERE id < 5")
+    regions.update(dict.fromkeys(range(5), "moved"))
+    send(broker, prices, [(1, b"1", b'{"price": 7}'), (0, b"2", None)])
+    price = {0: 1, 1: 7, 3: 1}
+    _await(is_equal, service)
+    service.kill_child("pipeline")
+    send(broker, prices, [(0, b"2", b'{"price": 3}')])
+    price[2] = 3
+    _await(is_equal, service)
+    service.create("recent", "SELECT max(n) AS newest FROM shop.clicks", backfill="local")
+    assert database.rows("SELECT newest FROM recent") == [(499,)]
+    facts = service.call("GET", "/views/totals").json()
+    assert set(facts["positions"]) == {"source", "shop"}
+
+
+def test_kills_lose_and_double_nothing(
+    broker: EmbeddedKafka, service: RunningService, database: Database
+) -> None:
+    """One partition is written to all the while: each state that is seen is a prefix of it."""
+    topic = new_topic(broker)
+    send(broker, topic, [(0, None, _click(0))])
+    _declare(service, broker, {"clicks": _clicks(topic)})
+    query = "SELECT 1 AS one, count(*) AS n, max(n) AS newest, sum(n) AS total FROM shop.clicks"
+    service.create("prefix", query, backfill="local")
+    is_over, random, sent = threading.Event(), Random(7), 1
+
+    def write() -> None:
+        nonlocal sent
+        with producer_of(broker, linger_ms=2) as producer:
+            while not is_over.is_set():
+                for _ in range(50):
+                    producer.send(topic, partition=0, value=_click(sent))
+                    sent += 1
+                producer.flush(timeout=30)
+                is_over.wait(0.02)
+
+    def check() -> int:
+        ((count, newest, total),) = database.rows("SELECT n, newest, total::int FROM prefix")
+        assert (newest, total) == (count - 1, count * (count - 1) // 2)
+        return count
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(KILLS):
+            reached = check()
+            _await(lambda seen=reached: check() > seen, service)
+            time.sleep(random.uniform(0, 0.4))
+            assert service.kill_child("pipeline")
+    finally:
+        is_over.set()
+        writer.join()
+    _await(lambda: check() == sent, service)
+
+
+def test_a_broker_that_is_away_holds_up_nobody_else(
+    own_broker: EmbeddedKafka, service: RunningService, database: Database
+) -> None:
+    topic = new_topic(own_broker)
+    send(own_broker, topic, [(0, None, _click(1))])
+    _declare(service, own_broker, {"clicks": _clicks(topic)})
+    service.create("clicks", "SELECT count(*) AS n FROM shop.clicks", backfill="local")
+    service.create("people", "SELECT count(*) AS n FROM users", backfill="local")
+    own_broker.kill()
+    database.execute("INSERT INTO users VALUES (10, 'new')")
+    _await(lambda: database.rows("SELECT n FROM people") == [(11,)], service)
+    _await(lambda: service.call("GET", "/sources/shop").json()["status"] == "retrying", service)
+    own_broker.restart()
+    send(own_broker, topic, [(0, None, _click(2))])
+    _await(lambda: database.rows("SELECT n FROM clicks") == [(2,)], service)
+    _await(lambda: service.call("GET", "/sources/shop").json()["status"] == "running", service)
+
+
+def test_a_poison_record_stops_its_source_until_it_may_be_left_out(
+    broker: EmbeddedKafka, service: RunningService, database: Database
+) -> None:
+    topic = new_topic(broker)
+    send(broker, topic, [(0, None, _click(1))])
+    _declare(service, broker, {"clicks": _clicks(topic)})
+    service.create("clicks", "SELECT count(*) AS n FROM shop.clicks", backfill="local")
+    send(broker, topic, [(0, None, b"poison"), (0, None, _click(2))])
+    _await(lambda: service.call("GET", "/sources/shop").json()["status"] == "stopped", service)
+    shown = service.call("GET", "/sources/shop").json()
+    assert shown["error"]["code"] == "source.bad_record"
+    assert database.rows("SELECT n FROM clicks") == [(1,)]
+    topics = {"clicks": {**_clicks(topic), "on_error": "dead_letter"}}
+    options = {"bootstrap_servers": broker.bootstrap, "check_ms": 100, "topics": topics}
+    changed = service.call("PUT", "/sources/shop", {"options": options})
+    assert changed.status_code == 200, changed.text
+    _await(lambda: database.rows("SELECT n FROM clicks") == [(2,)], service)
+    (letter,) = service.call("GET", "/dead-letters?source=shop").json()["dead_letters"]
+    assert (letter["place"], letter["value"]) == ("0:1", "poison")
