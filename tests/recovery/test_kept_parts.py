@@ -23,6 +23,7 @@ from service.kept import Kept, forget_others, is_left
 from service.spool import Spool
 from tests.connectors.postgres.reading import following, read_all, relation_of, table_rows
 from tests.connectors.postgres.reading import text_rows as texts
+from tests.connectors.spark.views import LOG, DrawnPart
 from tests.harness.postgres import Database
 
 ROWS = 6000
@@ -240,3 +241,27 @@ def test_what_nobody_goes_on_with_is_removed(tmp_path: Path) -> None:
     assert is_left(tmp_path, "a")
     assert not is_left(tmp_path, "b")
     assert not Kept(tmp_path / "va", FolderExchange(tmp_path / "va"), "c").recall()
+
+
+def test_a_source_with_places_is_read_on_where_the_build_began(tmp_path: Path) -> None:
+    """Its parts are the same at the same place, and the spool has what came after it."""
+    columns = tuple(range(len(LOG.fields)))
+
+    def parts_of(columns: tuple[int, ...], count: int, known: object) -> list[DrawnPart]:
+        return [DrawnPart(LOG, columns, range(n, n + 9)) for n in range(0, 9 * count, 9)]
+
+    def opened(place: int) -> tuple[Kept, object, list[KeptPart]]:
+        kept = Kept(tmp_path, FolderExchange(tmp_path), "v1")
+        kept.recall()
+        kept.begin(0)
+        start = kept.start_of("shop", {"log": {"0": place}}, {"note": bytes([place])})
+        cut = kept.cut(parts_of, LOG, columns, 3)
+        kept.save()
+        return kept, start, kept.wrapped(LOG, cut, kept.finished(LOG))
+
+    _, first, parts = opened(5)
+    rows = [[d.rows() for d in part.read()] for part in parts[:2]]
+    _, second, again = opened(8)
+    assert first == second == ({"log": {"0": 5}}, {"note": b"\x05"})
+    assert [is_kept(part) for part in again] == [True, True, False]
+    assert [[d.rows() for d in part.read()] for part in again[:2]] == rows
