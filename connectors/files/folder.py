@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import IO, Protocol
 
 from connectors.files.journal import FileStat
@@ -142,8 +142,3 @@ class LocalFolder:
 
 def _version(found: os.stat_result) -> str:
     return f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}"
-
-
-def sample_first(found: Sequence[FileStat], count: int) -> list[FileStat]:
-    """The newest files, for a sample of what is written now."""
-    return sorted(found, key=lambda stat: (-stat.modified_us, stat.path))[:count]
