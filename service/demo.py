@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from service.settings import PREFIX
 
 TRANSACTIONS_PER_S = 250
 CLICKS_PER_S = 500
+TOPIC = "its topic of deltas"
 VERIFY_EVERY_S = 3.0
 SCREEN_EVERY_S = 0.5
 READY_S = 60.0
@@ -117,6 +119,7 @@ class Demo:
                 self._create_views()
                 shop.start_traffic(TRANSACTIONS_PER_S)
                 if self._clicks is not None:
+                    self._add_sink(self._clicks)
                     self._clicks.start_traffic(CLICKS_PER_S)
                 try:
                     self._watch(shop, dsn)
@@ -195,6 +198,11 @@ class Demo:
                     progress.update(task, **_bar(view))
                 time.sleep(0.2)
 
+    def _add_sink(self, clicks: Clicks) -> None:
+        path = f"{self._url}/views/{demo_clicks.VIEW}/sinks"
+        httpx.post(path, json=clicks.sink(), timeout=60).raise_for_status()
+        self._verdicts[TOPIC] = Verdict()
+
     def _watch(self, shop: Shop, dsn: str) -> None:
         self._say("live traffic; each view is compared with its query every few seconds")
         ends_at = time.monotonic() + (self._size.seconds or float("inf"))
@@ -234,6 +242,7 @@ class Demo:
                     cursor.execute("SELECT 1")
                     if clicks is not None:
                         clicks.load_tally(cursor)
+                        self._compare_topic(cursor, clicks)
                 for name, query in self._views.items():
                     is_clicks = name == demo_clicks.VIEW
                     self._compare(cursor, name, demo_clicks.EXPECTED if is_clicks else query)
@@ -251,12 +260,22 @@ class Demo:
             cursor.connection.rollback()
             time.sleep(0.02)
 
+    def _compare_topic(self, cursor, clicks: Clicks) -> None:
+        """The topic's deltas from its beginning against the table as it is."""
+        added_up = clicks.read_deltas(READY_S)
+        cursor.execute(f"SELECT category, region, clicks, value FROM {demo_clicks.VIEW}")
+        rows = Counter(cursor.fetchall())
+        self._judge(TOPIC, len(rows), sum(((rows - added_up) + (added_up - rows)).values()))
+
     def _compare(self, cursor, name: str, query: str) -> None:
         cursor.execute(
             f"SELECT (SELECT count(*) FROM ((TABLE {name} EXCEPT ALL ({query})) UNION ALL"
             f" (({query}) EXCEPT ALL TABLE {name})) AS d), (SELECT count(*) FROM {name})"
         )
         different, rows = cursor.fetchone()
+        self._judge(name, rows, different)
+
+    def _judge(self, name: str, rows: int, different: int) -> None:
         verdict = self._verdicts[name]
         verdict.rows = rows
         if different:
@@ -275,6 +294,12 @@ class Demo:
             verdict = self._verdicts[name]
             rows = f"{verdict.rows:,}" if verdict.rows else "-"
             table.add_row(name, view["kind"], rows, f"{rate:,.0f}", verdict.text())
+        if TOPIC in self._verdicts:
+            sinks = figures.get("sinks", {}).values()
+            rate = self._rate.of(TOPIC, sum(sink["rows_total"] for sink in sinks))
+            verdict = self._verdicts[TOPIC]
+            rows = f"{verdict.rows:,}" if verdict.rows else "-"
+            table.add_row(TOPIC, "topic", rows, f"{rate:,.0f}", verdict.text())
         source = self._rate.of("", shop.changes)
         clicks = 0 if self._clicks is None else self._rate.of("clicks", self._clicks.sent)
         fresh = figures.get("freshness_ms", {"p50": 0.0, "p99": 0.0})

@@ -1,5 +1,7 @@
 """The demo's clicks: a Kafka topic, the Parquet list of the products that they are of, and a tally.
 
+The view over them goes out again as a topic of deltas, which a reader of its own adds up.
+
 One thread produces and counts what it has produced, which is what the view over topic, file and
 table is compared with; `hold` lets a verification see a moment in which all of it is delivered.
 """
@@ -13,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ import pyarrow.parquet
 
 from connectors.kafka.client import Client
 from connectors.kafka.connection import Connection
+from connectors.kafka.deltas import DeltaReader
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.given import Given
 
@@ -64,6 +68,8 @@ class Clicks:
         self._products: list[tuple[int, str, str]] = []
         options = Given({"bootstrap_servers": broker.bootstrap}, "source")
         self._client = Client(Connection.of(options), "source", "demo")
+        self._reader: DeltaReader | None = None
+        self._rows: Counter[tuple[Any, ...]] = Counter()
         self.tally: Counter[tuple[int, int]] = Counter()
         self.failure: Exception | None = None
         self.sent = 0
@@ -95,6 +101,26 @@ class Clicks:
             {"name": "catalogue", "type": "files", "options": files},
         ]
 
+    def sink(self) -> dict[str, Any]:
+        """The topic of the view's deltas, as POST /views/{name}/sinks takes it."""
+        options = {"bootstrap_servers": self._broker.bootstrap, "topic": VIEW}
+        return {"name": "deltas", "type": "kafka", "options": options}
+
+    def read_deltas(self, timeout_s: float) -> Counter[tuple[Any, ...]]:
+        """What the topic's records add up to, as rows of the view; waits for all clicks."""
+        if self._reader is None:
+            self._reader = DeltaReader(self._client, VIEW)
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            for change in self._reader.read(timeout_s):
+                row = change["row"]
+                key = (row["category"], row["region"], row["clicks"], Decimal(row["value"]))
+                self._rows[key] += change["weight"]
+            if sum(row[2] * n for row, n in self._rows.items()) == self.sent:
+                break
+            time.sleep(0.02)
+        return +self._rows
+
     def start_traffic(self, per_s: float) -> None:
         """Produce about so many records a second until `stop`."""
         self._thread = threading.Thread(
@@ -107,6 +133,8 @@ class Clicks:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
+        if self._reader is not None:
+            self._reader.close()
 
     @contextmanager
     def hold(self) -> Iterator[None]:

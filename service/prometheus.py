@@ -16,12 +16,20 @@ from service.models import ViewModel
 _PIPELINE = {
     "source_rows_total": "source rows stepped since the pipeline started",
     "transactions_total": "source transactions stepped since the pipeline started",
+    "epochs_in_parts_total": "epochs too large for memory since the pipeline started",
+    "sink_stalled_s": "seconds since the sink took the epoch that waits, 0: none waits",
     "epochs_written_total": "epochs committed in the sink since the pipeline started",
     "rows_written_total": "view changes committed in the sink since the pipeline started",
     "kernels_compiled_total": "kernels compiled while views waited, since the pipeline started",
     "wal_kept_bytes": "WAL that the source keeps for our replication slot",
     "wal_budget_bytes": "WAL that it may keep, 0: any",
     "rss_peak_bytes": "peak resident memory of the pipeline process",
+}
+
+_SOURCE = {
+    "rows_total": "records read of a source beside the database since the pipeline started",
+    "rejected_total": "records that were not rows since the pipeline started",
+    "lag": "about how many records the source has that were not read yet",
 }
 
 _QUANTILES = {
@@ -46,6 +54,7 @@ def render(groups: dict[str, dict[str, Any] | None], views: list[ViewModel]) -> 
         for name, gauge in quantiles.items():
             for quantile, value in figures[f"{name}_ms"].items():
                 gauge.labels(group, f"0.{quantile[1:]}").set(value / 1000)
+    _render_others(registry, groups)
     live = Gauge("tidemark_view_live", "1 when the view is live", ["view"], registry=registry)
     rows = Gauge("tidemark_view_rows", "rows of the view, about", ["view"], registry=registry)
     lag = Gauge("tidemark_view_lag_bytes", "WAL not yet shown", ["view"], registry=registry)
@@ -59,6 +68,27 @@ def render(groups: dict[str, dict[str, Any] | None], views: list[ViewModel]) -> 
         if view.lag_bytes is not None:
             lag.labels(title).set(view.lag_bytes)
     return generate_latest(registry)
+
+
+def _render_others(registry: CollectorRegistry, groups: dict[str, dict[str, Any] | None]) -> None:
+    """Sources beside the database, and further sinks."""
+    labels = ["group", "source"]
+    up = Gauge("tidemark_source_up", "1 when the source is being read", labels, registry=registry)
+    gauges = {
+        name: Gauge(f"tidemark_source_{name}", text, labels, registry=registry)
+        for name, text in _SOURCE.items()
+    }
+    labels = ["group", "sink"]
+    live = Gauge("tidemark_sink_live", "1 when the sink takes epochs", labels, registry=registry)
+    rows = Gauge("tidemark_sink_rows_total", "rows written to it", labels, registry=registry)
+    for group, figures in groups.items():
+        for source, facts in (figures or {}).get("sources", {}).items():
+            up.labels(group, source).set(facts["status"] == "running")
+            for name, gauge in gauges.items():
+                gauge.labels(group, source).set(facts[name])
+        for sink, facts in (figures or {}).get("sinks", {}).items():
+            live.labels(group, sink).set(facts["status"] == "live")
+            rows.labels(group, sink).set(facts["rows_total"])
 
 
 def _quantiles(registry: CollectorRegistry, name: str, help_text: str) -> Gauge:

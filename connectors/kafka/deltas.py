@@ -1,0 +1,49 @@
+"""A view's topic of deltas read from its beginning: what a consumer of ours in Python begins with.
+
+Only records of committed transactions are seen. The marks beside the topic tell epochs apart
+(docs/KAFKA_SINK.md); who wants no more than the newest state can leave them alone.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
+
+from connectors.kafka.client import Client
+
+_BATCH = 1_000
+_WAIT_S = 0.2
+
+
+class DeltaReader:
+    """The values of a topic of one partition, in order; used by one thread."""
+
+    def __init__(self, client: Client, topic: str) -> None:
+        self._client = client
+        self._consumer = client.consumer(enable_partition_eof=True)
+        self._consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+
+    def read(self, timeout_s: float) -> list[dict[str, Any]]:
+        """What there is since the last call, up to the topic's end or until time is up.
+
+        TidemarkError as the client tells it.
+        """
+        found: list[dict[str, Any]] = []
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            for record in self._consumer.consume(_BATCH, _WAIT_S):
+                error = record.error()
+                if error is None:
+                    found.append(json.loads(record.value() or b"null"))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    return found
+                else:
+                    raise self._client.refused(error, "reading deltas", self._consumer)
+        return found
+
+    def close(self) -> None:
+        """End the connection."""
+        self._consumer.close()
