@@ -24,7 +24,7 @@ from dataflow.changes import Changes
 from dataflow.errors import SourceError, TemporaryError, TidemarkError, ViewError
 from dataflow.schema import Relation
 from service import kernels
-from service.build import SideRead, ViewBuild
+from service.build import ViewBuild
 from service.desk import Desk
 from service.engine import Engine, ViewDefinition
 from service.failures import Failures
@@ -37,6 +37,7 @@ from service.parts import Parts
 from service.recovery import recover
 from service.settings import DEFAULT_GROUP, Settings
 from service.side_feeds import SideFeeds, is_main, side_relations
+from service.side_work import SideWork
 from service.wal_budget import WalBudget
 from service.writer import SinkWriter
 
@@ -78,6 +79,9 @@ class Pipeline:
         self._sides = SideFeeds(self._desk.sources.source, positions, self._feed.wake)
         self._is_sides_turn = self._have_sides_more = False
         self._failures = Failures(self._engine, self._desk, self._builds)
+        self._side_work = SideWork(
+            self._engine, self._failures, self._builds, self._desk.sources, self._sides.source
+        )
         self._reconciled_at = self._reported_at = self._progressed_at = 0.0
         self._synced_at = time.monotonic()
 
@@ -150,6 +154,7 @@ class Pipeline:
         for build in self._builds.values():
             build.cancel()
         self._wal_budget.close()
+        self._side_work.pins.close()
         self._sides.close()
         self._feed.close()
         if self._writer is not None:
@@ -170,6 +175,7 @@ class Pipeline:
         now = time.monotonic()
         is_drained = self._awaits_sink and self._writer.is_idle
         is_due = is_drained or now - self._reconciled_at > RECONCILE_S
+        is_due |= self._side_work.pins.is_any_found
         if self._desk.is_called() or is_due:
             self._reconciled_at = now
             if self._desk.refresh():
@@ -362,7 +368,8 @@ class Pipeline:
         """Do what the catalog asks for: drop, then build what is neither live nor being built."""
         if self._desk.sources.are_new():
             self._sides.declared_anew()
-        self._settle_dead_letters()
+        for batch in () if self._mute else self._side_work.settled_dead_letters():
+            self._run_epoch(batch)
         for row in self._desk.unwanted():
             self._drop(row)
         for row in self._desk.wanted(self._builds):
@@ -422,13 +429,15 @@ class Pipeline:
         self._held.pop(row.identity, None)
         definition = self._engine.in_free_scope(definition)
         folder = self._settings.state / "builds"
+        feeds = self._side_work.begin(definition, is_resumed=is_left(folder, row.identity))
+        if feeds is None:
+            return
         self._store.drop(definition.scope + "/")
         reads_database = self._reads_database(definition)
         if reads_database and not self._feed.is_open and not self._engine.position:
             position = source.ensure_slot()
             self._desk.remember_source()
             self._engine.positions.begin(MAIN_SOURCE, position)
-        feeds = self._begin_sides(definition, is_resumed=is_left(folder, row.identity))
         self._engine.commit(None, written=self._written())
         source.watch([r for r in definition.relations() if is_main(r)])
         parts = self._parts.build(definition, row.options.get("backfill", "auto"), feeds)
@@ -453,45 +462,6 @@ class Pipeline:
         """A view of nothing but constants or views stands where the database does, if anywhere."""
         relations = definition.relations()
         return any(map(is_main, relations)) or not (relations or self._sides.is_any)
-
-    def _begin_sides(self, definition: ViewDefinition, *, is_resumed: bool) -> dict[str, SideRead]:
-        """Where the snapshots of other sources' relations lie; part of the open epoch.
-
-        What is read already stands where the state does, as does what an interrupted build was
-        reading. The others begin where they are now.
-        """
-        positions = self._engine.positions
-        read = {relation.name for relation, _ in self._failures.reads()}
-        found = {}
-        for name, relations in side_relations(definition.relations()).items():
-            source = self._sides.source(name)
-            known = positions.places(name) if is_resumed else {}
-            new = [r for r in relations.values() if r.name not in read and r.name.name not in known]
-            positions.begin(name, {r.name.name: source.pin(r) for r in new})
-            found[name] = SideRead(source, positions.places(name), positions.notes(name))
-        return found
-
-    def _settle_dead_letters(self) -> None:
-        """Records that were asked to be tried again, or to be dropped, in an epoch of their own.
-
-        While a view is built of their relation they wait: its snapshot may read them too.
-        """
-        built = {r.name for b in self._builds.values() for r in b.definition.relations()}
-        read = {r.name: r for d in self._engine.views.values() for r in d.relations()}
-        for name, rows, is_retried in self._desk.sources.marked_dead_letters():
-            if self._mute or name in built:
-                continue
-            self._desk.sources.unmark_dead_letters(name, rows)
-            try:
-                if is_retried and name in read:
-                    batch = self._sides.source(name.source).decode_again(read[name], rows)
-                else:
-                    batch = SourceBatch(0, [], 0, 0, source=name.source, rejected=rows.negate())
-            except TidemarkError as error:
-                log.warning("dead_letters.retry", source=name.source, code=error.code)
-                continue
-            if batch.changes or batch.rejected is not None:
-                self._run_epoch(batch)
 
     def _advance_builds(self) -> None:
         for identity, build in list(self._builds.items()):
@@ -555,6 +525,7 @@ class Pipeline:
 
     def _drop(self, row: ViewRow) -> None:
         self._held.pop(row.identity, None)
+        self._side_work.pins.forget(row.identity)
         build = self._builds.get(row.identity)
         if build is not None:
             build.cancel()
