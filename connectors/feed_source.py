@@ -118,6 +118,12 @@ class SourceFeed(Protocol):
         """About how many records (files) the source has that no batch has held yet."""
         ...
 
+    @property
+    def skipped(self) -> int:
+        """How many records that are not rows this feed has passed over without telling them
+        (`on_error: skip`)."""
+        ...
+
     def close(self) -> None:
         """End reading and its threads."""
         ...

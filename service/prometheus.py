@@ -29,6 +29,7 @@ _PIPELINE = {
 _SOURCE = {
     "rows_total": "records read of a source beside the database since the pipeline started",
     "rejected_total": "records that were not rows since the pipeline started",
+    "skipped_total": "records passed over (on_error: skip) since the pipeline started",
     "lag": "about how many records the source has that were not read yet",
 }
 

@@ -30,12 +30,14 @@ RUNNING, RETRYING, STOPPED = "running", "retrying", "stopped"
 
 @dataclass
 class SideStatus:
-    """How a source stands, for people. lag: about how much it has that was not read."""
+    """How a source stands, for people. skipped: records that are not rows, passed over as its
+    options say; lag: about how much it has that was not read."""
 
     status: str = RUNNING
     error: TidemarkError | None = None
     rows: int = 0
     rejected: int = 0
+    skipped: int = 0
     lag: int = 0
 
     def facts(self) -> dict[str, object]:
@@ -45,6 +47,7 @@ class SideStatus:
             "error": "" if self.error is None else str(self.error),
             "rows_total": self.rows,
             "rejected_total": self.rejected,
+            "skipped_total": self.skipped,
             "lag": self.lag,
         }
 
@@ -57,9 +60,20 @@ class _Side:
     retry_at: float = 0.0
     pause_s: float = 0.0
     status: SideStatus = field(default_factory=SideStatus)
+    # By the feeds before this one.
+    skipped: int = 0
+
+    def tell(self) -> SideStatus:
+        """The status, with what the feed knows of itself."""
+        if self.feed is not None:
+            self.status.lag = self.feed.lag
+            self.status.skipped = self.skipped + self.feed.skipped
+        return self.status
 
     def close(self) -> None:
         if self.feed is not None:
+            self.skipped += self.feed.skipped
+            self.status.skipped = self.skipped
             self.feed.close()
             self.feed = None
 
@@ -96,10 +110,7 @@ class SideFeeds:
 
     def statuses(self) -> dict[str, SideStatus]:
         """Each source that is read, as it stands."""
-        for side in self._sides.values():
-            if side.feed is not None:
-                side.status.lag = side.feed.lag
-        return {name: side.status for name, side in self._sides.items()}
+        return {name: side.tell() for name, side in self._sides.items()}
 
     def open(self, reads: Iterable[Read]) -> None:
         """Read just this from now on. A feed whose relations stay the same goes on."""

@@ -89,7 +89,7 @@ class FilesFeed:
 
     @property
     def skipped(self) -> int:
-        """Records that were left out, under `on_error: skip`."""
+        """As SourceFeed says."""
         return sum(f.watch.skipped for f in self._followers.values())
 
     def poll(self, max_rows: int, *, until: Places | None = None) -> SourceBatch | None:

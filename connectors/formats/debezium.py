@@ -27,11 +27,13 @@ _ROWS, _REMOVES, _TRUNCATES, _SAYS_NOTHING = ("c", "r", "u"), "d", "t", ("m", ""
 class DebeziumDecoded(Decoded):
     """With what a source needs to drop repeated events and to keep transactions whole.
 
-    orders: int64[rows, 4], as debezium_order.LastSeen takes them. transactions: the id of each
-    row's transaction and its place in it, None where the connector adds no metadata.
+    orders: int64[rows, 4], as debezium_order.LastSeen takes them; truncated: those of the
+    truncations. transactions: the id of each row's transaction and its place in it, None where
+    the connector adds no metadata.
     """
 
     orders: np.ndarray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
+    truncated: np.ndarray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
     transactions: list[tuple[str, int] | None] = field(default_factory=list)
 
 
@@ -89,6 +91,7 @@ class DebeziumFormat:
         fields = found.fields
         wanted: list[int] = []
         truncations: list[int] = []
+        truncated: list[int] = []
         for number, op in enumerate(found.ops):
             if number in fields.bad or op in _SAYS_NOTHING:
                 continue
@@ -96,6 +99,7 @@ class DebeziumFormat:
                 wanted.append(number)
             elif op == _TRUNCATES:
                 truncations.append(places[number])
+                truncated.append(number)
             else:
                 fields.refuse(number, malformed(f"an envelope with the unknown op {op!r}"))
         removes = np.array([found.ops[number] == _REMOVES for number in wanted], np.bool_)
@@ -113,6 +117,7 @@ class DebeziumFormat:
             {at: mask[index] for at, mask in rows.unchanged.items()} or None,
             truncations,
             orders=found.orders[numbers],
+            truncated=found.orders[truncated],
             transactions=[found.transactions[number] for number in numbers],
         )
 

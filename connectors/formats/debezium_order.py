@@ -39,17 +39,17 @@ class LastSeen:
         a repeated one does no harm to rows with a key, a lost one would.
         """
         keep = np.ones(len(orders), np.bool_)
-        newest = self._newest.get(partition)
-        for row, order in enumerate(map(tuple, orders.tolist())):
-            if order[0] == UNKNOWN:
-                continue
-            has_place = order[2] != UNKNOWN
-            if newest is not None and (order < newest or (order == newest and has_place)):
-                keep[row] = False
-            else:
-                newest = order
-        if newest is not None:
-            self._newest[partition] = newest
+        known = orders[:, 0] != UNKNOWN
+        if not known.any():
+            return keep
+        newest = self._newest.get(partition, (UNKNOWN,) * 4)
+        asked = np.concatenate([np.array([newest], np.int64), orders[known]])
+        values, ranks = np.unique(asked, axis=0, return_inverse=True)
+        ranks = ranks.ravel()
+        before = np.maximum.accumulate(ranks)[:-1]
+        has_no_place = asked[1:, 2] == UNKNOWN
+        keep[known] = (ranks[1:] > before) | ((ranks[1:] == before) & has_no_place)
+        self._newest[partition] = tuple(values[-1].tolist())
         return keep
 
     def state(self) -> dict[str, list[int]]:

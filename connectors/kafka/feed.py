@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from connectors.feed_source import Places
+from connectors.formats.debezium_order import LastSeen
 from connectors.kafka.client import Client
-from connectors.kafka.options import FAIL, SKIP, KafkaOptions
+from connectors.kafka.options import FAIL, SKIP, KafkaOptions, TopicOptions
 from connectors.kafka.reader import Chunk, Reader, Span
 from connectors.kafka.records import Records
 from connectors.kafka.rows import RowReader, rejected_delta
+from connectors.kafka.seen import read_seen, seen_note, seen_of
+from connectors.kafka.start import place_of, starts_of
 from connectors.kafka.topics import Topics, recreated
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
@@ -30,21 +33,41 @@ LAG_EVERY = 20
 
 @dataclass
 class _Followed:
-    """A relation that is read. place: {"topic": id, "next": offset by partition}."""
+    """A relation that is read. place: {"topic": id, "next": offset by partition}. starts: where
+    its snapshot began; seen: of envelopes, None until it is known."""
 
     rows: RowReader
     topic_id: str
     nexts: dict[int, int]
+    starts: dict[int, int]
+    seen: LastSeen | None
 
     @property
     def name(self) -> str:
         return self.rows.relation.name.name
+
+    @property
+    def topic(self) -> TopicOptions:
+        return self.rows.options
+
+    def span(self, begins: dict[int, int], ends: dict[int, int] | None) -> Span:
+        wants = (self.rows.wants_times, self.rows.wants_headers)
+        relation = self.rows.relation.name
+        return Span(relation, self.topic.topic, self.topic_id, begins, ends, *wants)
 
     def place(self) -> dict[str, Any]:
         return {
             "topic": self.topic_id,
             "next": {str(p): offset for p, offset in sorted(self.nexts.items())},
         }
+
+
+@dataclass(frozen=True)
+class FeedState:
+    """Where a feed begins, as an earlier batch or the pins have left it."""
+
+    places: Places
+    notes: Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
@@ -57,25 +80,21 @@ class FeedEvents:
 
 
 class KafkaFeed:
-    """A SourceFeed. Nothing is opened before the first poll. skipped: how many bad records were
-    passed over without being told."""
+    """A SourceFeed. Nothing is opened before the first poll."""
 
     def __init__(
         self,
         client: Client,
         options: KafkaOptions,
         rows: Sequence[RowReader],
-        places: Places,
+        state: FeedState,
         events: FeedEvents,
     ) -> None:
-        self.skipped = 0
+        self._skipped = 0
         self._client = client
         self._options = options
         self._events = events
-        self._followed = {
-            one.relation.name: _Followed(one, *place_of(places[one.relation.name.name]))
-            for one in rows
-        }
+        self._followed = {one.relation.name: _followed(one, state) for one in rows}
         self._ahead: _Ahead | None = None
         self._until: Places | None = None
         self._failure: TidemarkError | None = None
@@ -84,6 +103,11 @@ class KafkaFeed:
     def lag(self) -> int:
         """Offsets that no batch has held yet, marks of transactions among them."""
         return 0 if self._ahead is None else self._ahead.unread + self._ahead.waiting
+
+    @property
+    def skipped(self) -> int:
+        """As SourceFeed says."""
+        return self._skipped
 
     def poll(self, max_rows: int, *, until: Places | None = None) -> SourceBatch | None:
         """As SourceFeed says."""
@@ -113,12 +137,16 @@ class KafkaFeed:
                 end = until.get(name.name)
                 topic_id, ends = (one.topic_id, {}) if end is None else place_of(end)
                 if topic_id != one.topic_id:
-                    raise recreated(one.rows.options.topic, name)
-            wants = (one.rows.wants_times, one.rows.wants_headers)
-            spans.append(
-                Span(name, one.rows.options.topic, one.topic_id, dict(one.nexts), ends, *wants)
-            )
-        self._ahead = _Ahead(self._client, self._options, spans, self._events)
+                    raise recreated(one.topic.topic, name)
+            spans.append(one.span(dict(one.nexts), ends))
+        self._ahead = _Ahead(self._client, self._options, spans, self._events, self._learn_seen)
+
+    def _learn_seen(self, is_wanted: Callable[[], bool]) -> None:
+        """By the feed's thread, before anything is read ahead: what the snapshots have seen."""
+        for one in self._followed.values():
+            if one.topic.is_debezium and one.seen is None:
+                span = one.span(one.starts, dict(one.nexts))
+                one.seen = read_seen(self._client, one.rows, span, is_wanted)
 
     def _batch(self, chunks: Sequence[Chunk]) -> SourceBatch | None:
         gathered: dict[Any, Records] = {}
@@ -128,6 +156,7 @@ class KafkaFeed:
             newest_ms = max(newest_ms, chunk.newest_ms)
         changes: list[Changes] = []
         rejected: list[tuple[Any, ...]] = []
+        notes: dict[str, bytes] = {}
         count = 0
         for name, records in gathered.items():
             one = self._followed[name]
@@ -139,6 +168,8 @@ class KafkaFeed:
                         one.nexts.update(chunk.nexts)
             else:
                 one.nexts.update(whole.nexts())
+            if one.seen is not None:
+                notes |= seen_note(one.seen, one.name, one.topic_id)
         if self._failure is not None and not count:
             raise self._failure
         return SourceBatch(
@@ -149,6 +180,7 @@ class KafkaFeed:
             commit_time_us=newest_ms * 1000,
             source=self._client.name,
             places={one.name: one.place() for one in self._followed.values()},
+            notes=notes,
             rejected=rejected_delta(rejected),
         )
 
@@ -168,9 +200,11 @@ class KafkaFeed:
             records = records.head(rows.bad[0].number)
             rows = one.rows.read(records)
         elif rows.bad and policy == SKIP:
-            self.skipped += len(rows.bad)
+            self._skipped += len(rows.bad)
         else:
             rejected += one.rows.rejected(records, rows.bad)
+        if one.seen is not None and rows.orders is not None:
+            rows = rows.fresh(records, one.seen)
         if rows.has_truncation and len(one.nexts) > 1:
             raise one.rows.truncation()
         if len(rows.kinds):
@@ -178,9 +212,16 @@ class KafkaFeed:
         return records
 
 
+def _followed(rows: RowReader, state: FeedState) -> _Followed:
+    name = rows.relation.name.name
+    topic_id, nexts = place_of(state.places[name])
+    starts = starts_of(state.notes, name, topic_id)
+    return _Followed(rows, topic_id, nexts, starts, seen_of(state.notes, name, topic_id))
+
+
 class _Ahead:
     """The thread that reads ahead, and what it has read. unread: offsets that it has not seen;
-    waiting: records that it has."""
+    waiting: records that it has. before: what the thread does first, as long as it is wanted."""
 
     def __init__(
         self,
@@ -188,6 +229,7 @@ class _Ahead:
         options: KafkaOptions,
         spans: Sequence[Span],
         events: FeedEvents,
+        before: Callable[[Callable[[], bool]], None],
     ) -> None:
         self.unread = 0
         self.waiting = 0
@@ -195,6 +237,7 @@ class _Ahead:
         self._options = options
         self._spans = spans
         self._events = events
+        self._before = before
         self._changed = threading.Condition()
         self._chunks: deque[tuple[Chunk, int]] = deque()
         self._bytes = 0
@@ -236,6 +279,7 @@ class _Ahead:
             self._fail(SourceError("source.reader", what, detail=repr(error)))
 
     def _read(self) -> None:
+        self._before(lambda: not self._is_closed)
         check_s = self._options.check_ms / 1000
         reader = Reader(self._client, self._spans, check_s=check_s)
         try:
@@ -267,8 +311,3 @@ class _Ahead:
         with self._changed:
             self._error = error
         self._events.on_ready()
-
-
-def place_of(place: Mapping[str, Any]) -> tuple[str, dict[int, int]]:
-    """(topic id, next offset by partition) of a place as JSON has it."""
-    return place["topic"], {int(p): offset for p, offset in place["next"].items()}

@@ -58,6 +58,11 @@ class TopicOptions:
     start: Start = Start()
     on_error: str = FAIL
 
+    @property
+    def is_debezium(self) -> bool:
+        """Whether records are envelopes, which may be delivered again."""
+        return str(self.format.get("format", "")).startswith("debezium-")
+
     def value_columns(self, names: Sequence[str]) -> list[Mapping[str, Any]]:
         """What the format is to find in records, in the order of these names (an object of
         columns need not have kept its own); the key's are never NULL."""
@@ -121,6 +126,9 @@ def _topic(name: str, given: Given, on_error: str, needs_columns: bool) -> Topic
     columns = _columns(given, needs_columns)
     mode = given.choice("mode", (APPEND, UPSERT), APPEND)
     key = _key(given, mode, [c["name"] for c in columns])
+    if KEY in key and str(format_options.get("format", "")).startswith("debezium-"):
+        hint = "the columns of the table's own key, which stand in the envelope"
+        raise given.refused("key", f'names "{KEY}", which does not know removals', hint=hint)
     start = _start(given)
     policy = given.choice("on_error", POLICIES, on_error)
     given.end()

@@ -13,6 +13,8 @@ import numpy as np
 
 from connectors.feed_source import REJECTED_KINDS, rejected_row
 from connectors.formats import open_format as formats
+from connectors.formats.debezium import DebeziumDecoded
+from connectors.formats.debezium_order import LastSeen
 from connectors.formats.declared import declare_columns
 from connectors.formats.record_format import BadRecord, Decoded, RecordFormat
 from connectors.kafka.options import APPEND, HEADERS, KEY, METADATA, TIME, TopicOptions
@@ -36,13 +38,15 @@ def open_format(options: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]
 @dataclass
 class Rows:
     """What records say. columns: of the relation's fields; kinds and unchanged as in Changes;
-    records: int64, the number of the record of each row; bad: in the order of their records."""
+    records: int64, the number of the record of each row; bad: in the order of their records.
+    orders: int64[rows, 4] of Debezium's events, as LastSeen takes them, else None."""
 
     columns: list[Column]
     kinds: np.ndarray
     records: np.ndarray
     bad: list[BadRecord]
     unchanged: dict[int, np.ndarray] = field(default_factory=dict)
+    orders: np.ndarray | None = None
 
     @property
     def has_truncation(self) -> bool:
@@ -52,6 +56,26 @@ class Rows:
     def changes(self, relation: Relation) -> Changes:
         """As a feed tells them."""
         return Changes(relation, self.kinds, tuple(self.columns), self.unchanged)
+
+    def fresh(self, records: Records, seen: LastSeen) -> Rows:
+        """Without what was seen before, which is remembered; they were read of `records`."""
+        assert self.orders is not None
+        numbers = np.array(records.numbers, np.int64)[self.records]
+        keep = np.ones(len(numbers), np.bool_)
+        for number in np.unique(numbers).tolist():
+            mine = numbers == number
+            keep[mine] = seen.fresh(number, self.orders[mine])
+        if keep.all():
+            return self
+        index = np.flatnonzero(keep)
+        return Rows(
+            [column.take(index) for column in self.columns],
+            self.kinds[index],
+            self.records[index],
+            self.bad,
+            {c: mask[index] for c, mask in self.unchanged.items()},
+            self.orders[index],
+        )
 
 
 class RowReader:
@@ -90,7 +114,8 @@ class RowReader:
         bad = list(decoded.bad)
         if not self._is_append:
             rows = self._rows(records, decoded, removes, bad)
-            return _with_truncations(rows, decoded.truncations)
+            rows.orders = _orders(decoded)
+            return _with_truncations(rows, decoded)
         unsent = np.zeros(len(decoded), np.bool_)
         for mask in (decoded.unchanged or {}).values():
             unsent |= mask
@@ -99,10 +124,14 @@ class RowReader:
         bad += [_removal(row) for row in decoded.truncations]
         bad += [_unavailable(row) for row in decoded.records[unsent].tolist()]
         keep = np.flatnonzero(~removes & ~unsent)
+        orders = _orders(decoded)
         if len(keep) < len(decoded):
             columns = [column.take(keep) for column in decoded.columns]
             decoded, removes = Decoded(columns, decoded.records[keep]), removes[keep]
-        return self._rows(records, decoded, removes, bad)
+            orders = None if orders is None else orders[keep]
+        rows = self._rows(records, decoded, removes, bad)
+        rows.orders = orders
+        return rows
 
     def _read_keyed(self, records: Records) -> Rows:
         """Where `_key` is the key, a record without a value removes its row."""
@@ -196,8 +225,13 @@ def _nulled(column: Column, where: np.ndarray) -> Column:
     return Column.concat([column, Column.nulls(column.kind, 1)]).take(index)
 
 
-def _with_truncations(rows: Rows, truncations: Sequence[int]) -> Rows:
+def _orders(decoded: Decoded) -> np.ndarray | None:
+    return decoded.orders if isinstance(decoded, DebeziumDecoded) else None
+
+
+def _with_truncations(rows: Rows, decoded: Decoded) -> Rows:
     """With a row of NULLs for each record that removes all before it, in the records' order."""
+    truncations = decoded.truncations
     if not truncations:
         return rows
     more = len(truncations)
@@ -208,7 +242,10 @@ def _with_truncations(rows: Rows, truncations: Sequence[int]) -> Rows:
     unchanged = {
         c: np.append(m, np.zeros(more, np.bool_))[order] for c, m in rows.unchanged.items()
     }
-    return Rows(columns, kinds, records[order], rows.bad, unchanged)
+    orders = None
+    if isinstance(decoded, DebeziumDecoded):
+        orders = np.concatenate([decoded.orders, decoded.truncated])[order]
+    return Rows(columns, kinds, records[order], rows.bad, unchanged, orders)
 
 
 class _Nothing:

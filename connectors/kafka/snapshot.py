@@ -2,32 +2,32 @@
 
 Invariant: the shares of a place are disjoint and hold every record from the start up to it. Of an
 upsert topic a share is a whole partition, of which the last row of each key is told; a key must
-therefore live in one partition, as it does wherever records are spread by their keys.
+therefore live in one partition, as it does wherever records are spread by their keys. Of events
+that may be delivered again (Debezium's) it is whole too, since a copy may lie far behind.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from connectors.feed_source import REJECTED_KINDS, FeedPart, Places
+from connectors.formats.debezium_order import LastSeen
 from connectors.kafka.client import Client
-from connectors.kafka.feed import place_of
 from connectors.kafka.last_rows import LastRows
 from connectors.kafka.options import FAIL, SKIP, UPSERT, KafkaOptions
 from connectors.kafka.reader import Reader, Span
 from connectors.kafka.records import Records
 from connectors.kafka.rows import OpenFormat, RowReader, Rows, rejected_delta
+from connectors.kafka.start import place_of, starts_of
 from connectors.kafka.topics import Topics, check_same
 from dataflow.delta import Delta
 from dataflow.errors import SourceError, TemporaryError
 from dataflow.schema import Relation
 
 TAKE_S = 1.0
-START_NOTE = "start/"
 
 
 @dataclass
@@ -82,11 +82,12 @@ class KafkaPart:
                 yield self._delta(found, np.arange(len(found.kinds)))
 
     def _read(self, rows: RowReader) -> Iterator[tuple[Records, Rows]]:
+        seen = LastSeen()
         for records in self._records(rows):
             found = rows.read(records)
             if found.bad and rows.options.on_error == FAIL:
                 raise rows.refusal(records, found.bad[0])
-            yield records, found
+            yield records, found if found.orders is None else found.fresh(records, seen)
 
     def _records(self, rows: RowReader) -> Iterator[Records]:
         client = Client(self.options.connection, "source", self.source)
@@ -165,7 +166,8 @@ class KafkaSnapshot:
         found = []
         for partition, end in sorted(ends.items()):
             start = starts.get(partition, 0)
-            for begin, stop in _cuts(begins[partition], end, topic.mode == UPSERT or step):
+            is_one = topic.mode == UPSERT or topic.is_debezium
+            for begin, stop in _cuts(begins[partition], end, is_one or step):
                 found.append(
                     KafkaPart(
                         f"{topic_id}:{partition}:{begin}-{stop}",
@@ -205,12 +207,3 @@ def _cuts(begin: int, end: int, step: int | bool) -> list[tuple[int, int]]:
         return [(0, end)]
     edges = list(range(begin // step * step, end, step))
     return list(zip(edges, [*edges[1:], end], strict=True))
-
-
-def starts_of(notes: Mapping[str, bytes], relation: str, topic_id: str) -> dict[int, int]:
-    """Where a relation begins, by partition, as `pin` has noted; else at 0."""
-    noted = notes.get(f"{START_NOTE}{relation}")
-    if noted is None:
-        return {}
-    found_id, starts = place_of(json.loads(noted))
-    return starts if found_id == topic_id else {}

@@ -21,7 +21,7 @@ from connectors.feed_source import (
 )
 from connectors.kafka import discover as discovery
 from connectors.kafka.client import Client
-from connectors.kafka.feed import FeedEvents, KafkaFeed
+from connectors.kafka.feed import FeedEvents, FeedState, KafkaFeed
 from connectors.kafka.options import (
     APPEND,
     EARLIEST,
@@ -35,7 +35,9 @@ from connectors.kafka.options import (
 )
 from connectors.kafka.retry import decode_again
 from connectors.kafka.rows import OpenFormat, RowReader, open_format
-from connectors.kafka.snapshot import START_NOTE, KafkaSnapshot
+from connectors.kafka.seen import SEEN_NOTE, UNSEEN
+from connectors.kafka.snapshot import KafkaSnapshot
+from connectors.kafka.start import START_NOTE
 from connectors.kafka.topics import Topic, Topics, missing, offsets_gone
 from connectors.source import SourceBatch
 from dataflow.delta import Delta
@@ -125,7 +127,10 @@ class KafkaSource:
         starts = self._starts(topics, topic, options.start, begins, ends)
         self._learn(topics)
         note = json.dumps(_place(topic.id, starts)).encode()
-        return Pin(_place(topic.id, ends), {f"{START_NOTE}{relation.name.name}": note})
+        notes = {f"{START_NOTE}{relation.name.name}": note}
+        if options.is_debezium:
+            notes[f"{SEEN_NOTE}{relation.name.name}"] = UNSEEN
+        return Pin(_place(topic.id, ends), notes)
 
     def open_snapshot(
         self, relations: Sequence[Relation], places: Places, notes: Mapping[str, bytes]
@@ -143,7 +148,7 @@ class KafkaSource:
         """As FeedSource says; the cluster is reached by the feed's own thread."""
         rows = [self._rows(relation) for relation in relations]
         events = FeedEvents(on_ready, self._learn)
-        return KafkaFeed(self._client, self._options, rows, places, events)
+        return KafkaFeed(self._client, self._options, rows, FeedState(places, notes), events)
 
     def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
         """As FeedSource says; see connectors/kafka/retry.py."""

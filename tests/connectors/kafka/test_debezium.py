@@ -9,11 +9,13 @@ import pytest
 
 from connectors.kafka import source as connector
 from connectors.kafka.embedded import EmbeddedKafka
+from connectors.kafka.source import KafkaSource
 from dataflow.changes import Changes
 from dataflow.errors import SourceError
 from tests.connectors.kafka.reading import (
     Following,
     Held,
+    ids,
     names,
     pins,
     snapshot,
@@ -104,3 +106,112 @@ def test_columns_are_proposed_from_samples(broker: EmbeddedKafka) -> None:
     proposed = {c["name"]: c["type"] for c in found["topics"]["seen"]["columns"]}
     assert proposed == {"id": "int8", "price": "numeric", "at": "timestamptz"}
     assert [relation.name for relation in connector.declare(found)] == ["seen", "known"]
+
+
+def told(op: str, lsn: int, id: int = 0, name: str | None = None) -> bytes:
+    """An event with its order at the database: a transaction of its own for each LSN."""
+    envelope = json.loads(event(op, id, name))
+    envelope["source"] = {"lsn": lsn, "sequence": json.dumps([str(lsn - 1), str(lsn)])}
+    envelope["transaction"] = {"id": f"t{lsn}", "total_order": 1, "data_collection_order": 1}
+    return json.dumps(envelope).encode()
+
+
+def send_told(broker: EmbeddedKafka, topic: str, values: list[bytes], partition: int = 0) -> None:
+    send(broker, topic, [(partition, b"k", value) for value in values])
+
+
+def read_to(source: KafkaSource, held: Held, notes: dict[str, bytes], end: int) -> list[Any]:
+    """A feed of its own up to an offset: (kind, name) of all that it tells; notes go on."""
+    found: list[Any] = []
+    with Following(source, held, notes) as feed:
+        while feed.held.places["clicks"]["next"].get("0") != end:
+            batch = feed.step(max_rows=2)
+            if batch is None:
+                continue
+            notes.update({key: text for key, text in batch.notes.items() if text is not None})
+            for change in batch.whole():
+                at = len(change.columns) - 1
+                found += zip(change.kinds.tolist(), change.columns[at].to_list(), strict=True)
+    return found
+
+
+def test_events_delivered_again_are_told_once_across_restarts(broker: EmbeddedKafka) -> None:
+    topic = new_topic(broker)
+    source = source_of(broker, {"clicks": options_of(topic)})
+    places, notes = pins(source)
+    held = Held(places=places)
+    log = [told("c", 10, 1, "a"), told("u", 20, 1, "b"), told("u", 30, 1, "c")]
+    send_told(broker, topic, log)
+    first = read_to(source, held, notes, 3)
+    assert [name for _, name in first] == [b"a", b"b", b"c"]
+    before = json.loads(json.dumps(held.places)), dict(notes)
+    send_told(broker, topic, [*log[1:], told("u", 40, 1, "d")])
+    again = read_to(source, held, notes, 6)
+    assert [name for _, name in again] == [b"d"]
+    assert names(held) == {1: "d"}
+    # A state that fell back takes its notes along: the same is told once more.
+    assert read_to(source, Held(places=before[0]), before[1], 6) == again
+    assert len(notes["seen/clicks"]) < 200
+
+
+def test_a_snapshot_amid_repeated_events_never_goes_back(broker: EmbeddedKafka) -> None:
+    topic = new_topic(broker)
+    source = source_of(broker, {"clicks": options_of(topic)})
+    log = [told("c", 10, 1, "a"), told("u", 20, 1, "b"), told("u", 30, 1, "c")]
+    send_told(broker, topic, [*log, log[0]])
+    places, notes = pins(source)
+    held = snapshot(source, places, notes)
+    assert names(held) == {1: "c"}
+    send_told(broker, topic, [*log[1:], told("u", 40, 1, "d")])
+    assert [name for _, name in read_to(source, held, notes, 7)] == [b"d"]
+    places, notes = pins(source)
+    assert names(snapshot(source, places, notes)) == names(held) == {1: "d"}
+
+
+def test_a_repeated_truncation_removes_nothing_new(broker: EmbeddedKafka) -> None:
+    topic = new_topic(broker)
+    source = source_of(broker, {"clicks": options_of(topic)})
+    log = [told("t", 10), told("c", 20, 1, "a")]
+    send_told(broker, topic, [*log, *log])
+    places, notes = pins(source)
+    held = snapshot(source, places, notes)
+    assert names(held) == {1: "a"}
+    send_told(broker, topic, [*log, told("c", 30, 2, "b")])
+    assert read_to(source, held, notes, 7) == [(Changes.UPSERT, b"b")]
+    assert names(held) == {1: "a", 2: "b"}
+
+
+def test_rows_that_are_only_added_are_added_once(broker: EmbeddedKafka) -> None:
+    topic = new_topic(broker, 2)
+    columns = {"_partition": "int4", "_offset": "int8", **COLUMNS}
+    append = {"mode": "append", "key": None, "columns": columns}
+    source = source_of(broker, {"clicks": options_of(topic, **append)})
+    log = [told("c", lsn, lsn) for lsn in range(1, 41)]
+    # By partition the first half, then the last ten of it again.
+    for partition in (0, 1):
+        mine = log[partition::2]
+        send_told(broker, topic, [*mine[:10], *mine[5:10]], partition)
+    places, notes = pins(source)
+    held = snapshot(source, places, notes)
+    assert ids(held) == list(range(1, 21))
+    for partition in (0, 1):
+        mine = log[partition::2]
+        send_told(broker, topic, [*mine[7:15], *mine[3:]], partition)
+    with Following(source, held, notes) as feed:
+        feed.until(lambda held: held.places["clicks"]["next"] == {"0": 40, "1": 40})
+    assert ids(held) == list(range(1, 41))
+
+
+def test_what_an_earlier_reading_knew_is_forgotten_by_a_pin(broker: EmbeddedKafka) -> None:
+    topic = new_topic(broker)
+    source = source_of(broker, {"clicks": options_of(topic)})
+    places, notes = pins(source)
+    held = Held(places=places)
+    send_told(broker, topic, [told("c", 10, 1, "a")])
+    read_to(source, held, notes, 1)
+    send_told(broker, topic, [told("u", 20, 1, "b"), told("u", 30, 1, "c")])
+    later, more = pins(source)
+    notes |= more
+    held = snapshot(source, later, notes)
+    send_told(broker, topic, [told("u", 20, 1, "b"), told("u", 40, 1, "d")])
+    assert [name for _, name in read_to(source, held, notes, 5)] == [b"d"]

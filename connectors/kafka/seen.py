@@ -1,0 +1,67 @@
+"""What of Debezium's topics has been told: kept in a note beside the places.
+
+Invariant: the note and the place of a relation move in one batch. Where there is no note yet, what
+lies before the place is read once more for its orders: the snapshot held just that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+
+from connectors.formats.debezium_order import LastSeen
+from connectors.kafka.client import Client
+from connectors.kafka.reader import Reader, Span
+from connectors.kafka.records import Records
+from connectors.kafka.rows import RowReader
+from connectors.kafka.topics import Topics
+
+TAKE_S = 0.5
+SEEN_NOTE = "seen/"
+# Of a relation that is pinned: what an earlier reading of it knew is of another place.
+UNSEEN = b"null"
+
+
+def seen_of(notes: Mapping[str, bytes], relation: str, topic_id: str) -> LastSeen | None:
+    """As a batch has noted; None where none has."""
+    noted = json.loads(notes.get(f"{SEEN_NOTE}{relation}", UNSEEN))
+    return LastSeen(noted["newest"]) if noted and noted["topic"] == topic_id else None
+
+
+def seen_note(seen: LastSeen, relation: str, topic_id: str) -> dict[str, bytes]:
+    """The note of a batch."""
+    state = {"topic": topic_id, "newest": seen.state()}
+    return {f"{SEEN_NOTE}{relation}": json.dumps(state).encode()}
+
+
+def read_seen(
+    client: Client, rows: RowReader, span: Span, is_wanted: Callable[[], bool]
+) -> LastSeen | None:
+    """What a snapshot of this span has seen; None as soon as it is not wanted any more."""
+    seen = LastSeen()
+    for records in _records(client, span, is_wanted):
+        found = rows.read(records)
+        if found.orders is not None:
+            found.fresh(records, seen)
+    return seen if is_wanted() else None
+
+
+def _records(client: Client, span: Span, is_wanted: Callable[[], bool]) -> Iterator[Records]:
+    ends = span.ends or {}
+    first = Topics(client).begins(span.topic, ends)
+    # What retention took meanwhile is not known to anyone; a copy of it counts as new.
+    begins = {p: max(first[p], span.begins.get(p, 0)) for p in ends}
+    begins = {p: begin for p, begin in begins.items() if begin < ends[p]}
+    if not begins:
+        return
+    wants = (span.wants_times, span.wants_headers)
+    kept = {p: ends[p] for p in begins}
+    part = Span(span.relation, span.topic, span.topic_id, begins, kept, *wants)
+    reader = Reader(client, [part], wait_ms=20)
+    try:
+        while is_wanted() and not reader.is_done:
+            for chunk in reader.take(TAKE_S):
+                if len(chunk.records):
+                    yield chunk.records
+    finally:
+        reader.close()
