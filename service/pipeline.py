@@ -217,6 +217,10 @@ class Pipeline:
                 return None
             self._reconnect(None)
             return None
+        if self._mute and MAIN_SOURCE not in self._mute:
+            # Others have yet to come where the sink is: nothing may be read beyond that.
+            self._feed.await_wake(timeout_s)
+            return None
         try:
             until = self._mute.get(MAIN_SOURCE)
             return self._feed.poll(self._epoch_rows(), timeout_s, until)

@@ -135,11 +135,12 @@ class SideFeeds:
             side.retry_at = 0.0
 
     def poll(self, max_rows: int, until: Mapping[str, Places]) -> SourceBatch | None:
-        """What one of the feeds has; they take turns. until: places that are not to be passed.
+        """What one of the feeds has; they take turns. until: places that are not to be passed, by
+        source; where it names any source, even the database, only those that it names are read.
 
         A TidemarkError with a relation is about what reads it; all others are kept as status.
         """
-        names = list(self._sides)
+        names = [name for name in self._sides if not until or name in until]
         for step in range(len(names)):
             name = names[(self._turn + step) % len(names)]
             batch = self._poll_one(self._sides[name], max_rows, until.get(name))
