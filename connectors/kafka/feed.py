@@ -15,6 +15,7 @@ from typing import Any
 from connectors.feed_source import Places
 from connectors.formats.debezium_order import LastSeen
 from connectors.kafka.client import Client
+from connectors.kafka.dead_topic import DeadTopic
 from connectors.kafka.options import FAIL, SKIP, KafkaOptions, TopicOptions
 from connectors.kafka.reader import Chunk, Reader, Span
 from connectors.kafka.records import Records
@@ -91,6 +92,7 @@ class KafkaFeed:
         events: FeedEvents,
     ) -> None:
         self._skipped = 0
+        self._dead = DeadTopic(client)
         self._client = client
         self._options = options
         self._events = events
@@ -202,7 +204,9 @@ class KafkaFeed:
         elif rows.bad and policy == SKIP:
             self._skipped += len(rows.bad)
         else:
-            rejected += one.rows.rejected(records, rows.bad)
+            bad = one.rows.rejected(records, rows.bad)
+            self._dead.write(one.topic, bad)
+            rejected += bad
         if one.seen is not None and rows.orders is not None:
             rows = rows.fresh(records, one.seen)
         if rows.has_truncation and len(one.nexts) > 1:

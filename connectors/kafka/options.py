@@ -7,7 +7,7 @@ cluster or a format can know is refused where that is asked.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -46,7 +46,8 @@ class TopicOptions:
     """One topic as a relation.
 
     columns: as declared, {"name", "type", ...}; the format understands the rest. format, key:
-    options of the format. key: columns by which an upsert's row is known.
+    options of the format. key: columns by which an upsert's row is known. dead_letter_topic:
+    where records that are not rows are written too, None for nowhere.
     """
 
     relation: str
@@ -57,6 +58,7 @@ class TopicOptions:
     key: tuple[str, ...] = ()
     start: Start = Start()
     on_error: str = FAIL
+    dead_letter_topic: str | None = None
 
     @property
     def is_debezium(self) -> bool:
@@ -103,6 +105,7 @@ def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> K
     given = Given(options, "source")
     connection = Connection.of(given)
     on_error = given.choice("on_error", POLICIES, FAIL)
+    dead_topic = given.optional("dead_letter_topic", str)
     check_ms = given.take("check_ms", int, 5000)
     buffer_bytes = given.take("buffer_bytes", int, 16 << 20)
     if check_ms < 10 or buffer_bytes < 1 << 16:
@@ -115,7 +118,23 @@ def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> K
         _topic(name, Given(one, "source", f"topics.{name}"), on_error, needs_columns)
         for name, one in listed.items()
     )
+    topics = tuple(
+        replace(one, dead_letter_topic=one.dead_letter_topic or dead_topic)
+        if one.on_error == DEAD_LETTER
+        else one
+        for one in topics
+    )
+    _check_dead_topics(topics, dead_topic, Given(options, "source"))
     return KafkaOptions(connection, topics, check_ms, buffer_bytes)
+
+
+def _check_dead_topics(topics: Sequence[TopicOptions], of_source: str | None, given: Given) -> None:
+    if of_source is not None and not any(one.on_error == DEAD_LETTER for one in topics):
+        raise given.refused("dead_letter_topic", f"is for on_error {DEAD_LETTER}")
+    read = {one.topic for one in topics}
+    for one in topics:
+        if one.dead_letter_topic in read:
+            raise given.refused("dead_letter_topic", "names a topic that is read here")
 
 
 def _topic(name: str, given: Given, on_error: str, needs_columns: bool) -> TopicOptions:
@@ -131,8 +150,11 @@ def _topic(name: str, given: Given, on_error: str, needs_columns: bool) -> Topic
         raise given.refused("key", f'names "{KEY}", which does not know removals', hint=hint)
     start = _start(given)
     policy = given.choice("on_error", POLICIES, on_error)
+    dead = given.optional("dead_letter_topic", str)
+    if dead is not None and policy != DEAD_LETTER:
+        raise given.refused("dead_letter_topic", f"is for on_error {DEAD_LETTER}")
     given.end()
-    return TopicOptions(name, topic, columns, format_options, mode, key, start, policy)
+    return TopicOptions(name, topic, columns, format_options, mode, key, start, policy, dead)
 
 
 def _format(given: Given) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import numpy as np
 from connectors.feed_source import REJECTED_KINDS, FeedPart, Places
 from connectors.formats.debezium_order import LastSeen
 from connectors.kafka.client import Client
+from connectors.kafka.dead_topic import DeadTopic
 from connectors.kafka.last_rows import LastRows
 from connectors.kafka.options import FAIL, SKIP, UPSERT, KafkaOptions
 from connectors.kafka.reader import Reader, Span
@@ -59,6 +60,8 @@ class KafkaPart:
             for records, found in self._read(rows):
                 yield self._delta(found, np.arange(len(found.kinds)))
                 self._reject(rows, records, found)
+        client = Client(self.options.connection, "source", self.source)
+        DeadTopic(client).write(topic, self._rejected)
 
     def rejected(self) -> Delta:
         """As FeedPart says."""

@@ -114,6 +114,13 @@ class KafkaSource:
         for relation in self._relations:
             topic = found[self._topic(relation).topic]
             topics.ends(topic.name, range(topic.partitions))
+            dead = self._topic(relation).dead_letter_topic
+            if dead is not None and dead not in topics.describe([dead]):
+                raise SourceError(
+                    "source.dead_letter_topic",
+                    f'topic "{dead}", which is to take dead letters, is not there',
+                    hint="make it: it is not made by us",
+                )
         self._learn(topics)
 
     def pin(self, relation: Relation) -> Pin:

@@ -23,7 +23,7 @@ from tests.connectors.kafka.reading import (
     upsert_options,
     value,
 )
-from tests.harness.broker import new_topic, producer_of, send
+from tests.harness.broker import drop_topic, new_topic, producer_of, read_all, send, unique_name
 
 POISON = [b"{", b'{"id": "many"}', b"\xff", b""]
 
@@ -72,6 +72,59 @@ def test_skipped_records_are_counted(broker: EmbeddedKafka) -> None:
     assert (ids(held), held.rejected) == ([0, 1, 2, 3, 4], [])
     again = snapshot(source, held.places, notes)
     assert (ids(again), again.rejected) == ([0, 1, 2, 3, 4], [])
+
+
+def test_dead_letters_go_to_a_topic_before_the_place_moves(broker: EmbeddedKafka) -> None:
+    topic, dead = new_topic(broker), new_topic(broker)
+    options = {"on_error": "dead_letter", "dead_letter_topic": dead}
+    source = source_of(broker, {"clicks": topic_options(topic)}, **options)
+    source.check()
+    held, notes = start(source)
+    send(broker, topic, mixed())
+    with Following(source, held, notes) as feed:
+        feed.until(lambda held: len(held.rejected) == 4)
+        # The feed is still open: what it has told is there already.
+        found = read_all(broker, dead)
+    assert [(one.key, one.value or b"") for one in found] == [(b"bad", p) for p in POISON]
+    told = [{name: text.decode() for name, text in one.headers} for one in found]
+    places = [f"{one['tidemark.partition']}:{one['tidemark.offset']}".encode() for one in told]
+    assert places == [row[2] for row in held.rejected]
+    assert {one["tidemark.topic"] for one in told} == {topic}
+    assert {one["tidemark.relation"] for one in told} == {"clicks"}
+    pairs = [(one["tidemark.code"].encode(), one["tidemark.reason"].encode()) for one in told]
+    assert pairs == [row[3:5] for row in held.rejected]
+    # A snapshot tells them once more.
+    snapshot(source, held.places, notes)
+    assert len(read_all(broker, dead)) == 8
+
+
+def test_no_place_moves_past_what_the_topic_does_not_take(broker: EmbeddedKafka) -> None:
+    topic, dead = new_topic(broker), unique_name()
+    one = topic_options(topic, on_error="dead_letter", dead_letter_topic=dead)
+    source = source_of(broker, {"clicks": one})
+    with pytest.raises(SourceError, match=r"source\.dead_letter_topic"):
+        source.check()
+    new_topic(broker, settings={"max.message.bytes": "300"}, name=dead)
+    held, notes = start(source)
+    before = dict(held.places)
+    send(broker, topic, [(0, b"k", b"{" * 2000)])
+    with Following(source, held, notes) as feed:
+        assert feed.failure().code == "source.dead_letter_topic"
+    assert (held.places, held.rejected) == (before, [])
+    drop_topic(broker, dead)
+    new_topic(broker, name=dead)
+    with Following(source, held, notes) as feed:
+        feed.until(lambda held: len(held.rejected) == 1)
+    assert [record.value for record in read_all(broker, dead)] == [b"{" * 2000]
+
+
+@pytest.mark.parametrize("more", [{}, {"on_error": "skip"}, {"on_error": "dead_letter"}])
+def test_a_topic_of_dead_letters_must_fit(broker: EmbeddedKafka, more: dict[str, str]) -> None:
+    """It needs the policy, and is never one that is read."""
+    with pytest.raises(SourceError, match=r"source\.bad_option"):
+        source_of(broker, {"clicks": topic_options("t", dead_letter_topic="t", **more)})
+    with pytest.raises(SourceError, match=r"source\.bad_option"):
+        source_of(broker, {"clicks": topic_options("t")}, **more, dead_letter_topic="t")
 
 
 def test_a_bad_record_stops_its_source_where_it_lies(broker: EmbeddedKafka) -> None:
