@@ -15,6 +15,11 @@ from rich.table import Table
 import tidemark
 from service.cli_output import Url, client_of, console, read_json
 
+TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="kafka or files")]
+Options = Annotated[Path, typer.Argument(help="a JSON file, - for standard input")]
+Relation = Annotated[str, typer.Argument()]
+Places = Annotated[list[str] | None, typer.Option("--place")]
+
 sources = typer.Typer(no_args_is_help=True, help="Sources beside the database: Kafka, files.")
 dead_letters = typer.Typer(
     no_args_is_help=True, help="Records that are not rows of their relation."
@@ -24,8 +29,8 @@ dead_letters = typer.Typer(
 @sources.command("create")
 def create_source(
     name: str,
-    type_name: Annotated[str, typer.Argument(metavar="TYPE", help="kafka or files")],
-    options: Annotated[Path, typer.Argument(help="a JSON file, - for standard input")],
+    type_name: TypeName,
+    options: Options,
     url: Url = tidemark.DEFAULT_URL,
 ) -> None:
     """Declare a source; it is reached and compared with what is declared first."""
@@ -35,8 +40,8 @@ def create_source(
 
 @sources.command("discover")
 def discover_source(
-    type_name: Annotated[str, typer.Argument(metavar="TYPE", help="kafka or files")],
-    options: Annotated[Path, typer.Argument(help="a JSON file, - for standard input")],
+    type_name: TypeName,
+    options: Options,
     url: Url = tidemark.DEFAULT_URL,
 ) -> None:
     """Propose columns from samples, as options to look at and to create the source with."""
@@ -74,7 +79,7 @@ def show_source(name: str, url: Url = tidemark.DEFAULT_URL) -> None:
 @sources.command("change")
 def change_source(
     name: str,
-    options: Annotated[Path, typer.Argument(help="a JSON file, - for standard input")],
+    options: Options,
     url: Url = tidemark.DEFAULT_URL,
 ) -> None:
     """Give a source other options; relations that views read must stay what they are."""
@@ -110,27 +115,28 @@ def list_dead_letters(
 @dead_letters.command("retry")
 def retry_dead_letters(
     source: str,
-    relation: Annotated[str, typer.Argument()] = "",
-    places: Annotated[list[str] | None, typer.Option("--place")] = None,
+    relation: Relation = "",
+    places: Places = None,
     url: Url = tidemark.DEFAULT_URL,
 ) -> None:
     """Decode records again; those that are rows now are taken in, the others stay."""
-    with client_of(url) as client:
-        count = client.choose_dead_letters("retry", source, relation, places or [])
-    console.print(f"{count} to be tried again")
+    console.print(f"{_choose('retry', source, relation, places, url)} to be tried again")
 
 
 @dead_letters.command("drop")
 def drop_dead_letters(
     source: str,
-    relation: Annotated[str, typer.Argument()] = "",
-    places: Annotated[list[str] | None, typer.Option("--place")] = None,
+    relation: Relation = "",
+    places: Places = None,
     url: Url = tidemark.DEFAULT_URL,
 ) -> None:
     """Give records up for good."""
+    console.print(f"{_choose('drop', source, relation, places, url)} to be dropped")
+
+
+def _choose(action: str, source: str, relation: str, places: list[str] | None, url: str) -> int:
     with client_of(url) as client:
-        count = client.choose_dead_letters("drop", source, relation, places or [])
-    console.print(f"{count} to be dropped")
+        return client.choose_dead_letters(action, source, relation, places or [])
 
 
 def _print(found: dict[str, Any]) -> None:

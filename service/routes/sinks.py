@@ -1,24 +1,20 @@
 """Further sinks of a view: add, list, show, drop.
 
-As with views, what waits polls the catalog, and what blocks runs in the thread pool.
+What blocks runs in the thread pool, never in the event loop.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.models import CreateSink, SinkList, SinkModel
+from service.routes.waiting import until_gone, until_settled
 from service.sink_catalog import SinkCatalog
 
 router = APIRouter(prefix="/views/{view}/sinks", tags=["sinks"])
-
-_POLL_S = 0.05
-_SETTLED = ("live", "failed")
 
 
 def _sinks(request: Request) -> SinkCatalog:
@@ -34,12 +30,8 @@ async def add_sink(
 ) -> SinkModel:
     """Send a live view to a further place. With wait_s the answer comes once that has begun."""
     sinks = _sinks(request)
-    sink = await run_in_threadpool(sinks.add, view, body)
-    deadline = time.monotonic() + wait_s
-    while sink.status not in _SETTLED and time.monotonic() < deadline:
-        await asyncio.sleep(_POLL_S)
-        sink = await run_in_threadpool(sinks.show, view, body.name)
-    return sink
+    await run_in_threadpool(sinks.add, view, body)
+    return await until_settled(lambda: sinks.show(view, body.name), wait_s)
 
 
 @router.get("")
@@ -65,9 +57,4 @@ async def drop_sink(
     """Stop writing to a sink; answers when that is done (or time is up: 202)."""
     sinks = _sinks(request)
     identity = await run_in_threadpool(sinks.drop, view, sink, is_erased=drop_topic)
-    deadline = time.monotonic() + wait_s
-    while time.monotonic() < deadline:
-        if not await run_in_threadpool(sinks.exists, identity):
-            return Response(status_code=204)
-        await asyncio.sleep(_POLL_S)
-    return Response(status_code=202)
+    return await until_gone(lambda: sinks.exists(identity), wait_s)

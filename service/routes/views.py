@@ -24,12 +24,11 @@ from service.models import (
     ViewModel,
     WaitAnswer,
 )
+from service.routes.waiting import until_gone, until_settled
 
 router = APIRouter(prefix="/views", tags=["views"])
 
-_POLL_S = 0.05
 _WAIT_POLL_S = 0.003
-_SETTLED = ("live", "failed")
 
 
 def _catalog(request: Request) -> Catalog:
@@ -46,11 +45,7 @@ async def create_view(
     """Create a view. With wait_s the answer comes once it is live or failed, or time is up."""
     catalog = _catalog(request)
     name = await run_in_threadpool(catalog.create, body)
-    deadline = time.monotonic() + wait_s
-    view = await run_in_threadpool(catalog.view, name)
-    while view.status not in _SETTLED and time.monotonic() < deadline:
-        await asyncio.sleep(_POLL_S)
-        view = await run_in_threadpool(catalog.view, name)
+    view = await until_settled(lambda: catalog.view(name), wait_s)
     response.headers["Location"] = f"/views/{name}"
     return view
 
@@ -85,12 +80,7 @@ async def drop_view(
     sinks = request.app.state.sinks
     before = functools.partial(sinks.erase_all, name) if drop_topics else None
     identity = await run_in_threadpool(catalog.drop, name, before)
-    deadline = time.monotonic() + wait_s
-    while time.monotonic() < deadline:
-        if not await run_in_threadpool(catalog.exists, identity):
-            return Response(status_code=204)
-        await asyncio.sleep(_POLL_S)
-    return Response(status_code=202)
+    return await until_gone(lambda: catalog.exists(identity), wait_s)
 
 
 @router.get("/{name}/wait")

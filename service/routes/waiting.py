@@ -1,0 +1,50 @@
+"""Answers that come when the pipeline has done something: the catalog is polled for it.
+
+The catalog answers for every API process alike; it is asked in the thread pool, never in the
+event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from fastapi import Response
+from starlette.concurrency import run_in_threadpool
+
+_POLL_S = 0.05
+_SETTLED = ("live", "failed")
+
+
+class HasStatus(Protocol):
+    """A view or a sink as it stands."""
+
+    @property
+    def status(self) -> str:
+        """How far it is."""
+        ...
+
+
+Found = TypeVar("Found", bound=HasStatus)
+
+
+async def until_settled(show: Callable[[], Found], wait_s: float) -> Found:
+    """What is shown once it is live or failed, or time is up."""
+    deadline = time.monotonic() + wait_s
+    found = await run_in_threadpool(show)
+    while found.status not in _SETTLED and time.monotonic() < deadline:
+        await asyncio.sleep(_POLL_S)
+        found = await run_in_threadpool(show)
+    return found
+
+
+async def until_gone(exists: Callable[[], bool], wait_s: float) -> Response:
+    """204 once it exists no more, 202 when time is up."""
+    deadline = time.monotonic() + wait_s
+    while time.monotonic() < deadline:
+        if not await run_in_threadpool(exists):
+            return Response(status_code=204)
+        await asyncio.sleep(_POLL_S)
+    return Response(status_code=202)
