@@ -2,10 +2,10 @@
 
 Words of --only: workloads (w1, w2, w2r, q1, q2, q3), runners (ours, dictionaries, pathway, flink,
 flink-rocksdb, ...), and the parts growth, memory (W1 of 10^7 orders, the engine alone), sharing,
-cap (the whole service under --memory), formats (records to columns), kafka (its clients) and
-path; without it everything runs, in about 25 minutes on a quiet machine of two cores. --quick
-takes small sizes: a smoke test whose figures mean nothing, kept apart. --show tells how old each
-record is and measures nothing.
+cap (the whole service under --memory), formats (records to columns), kafka (its clients, and
+kafka-path: the service behind a topic) and path; without it everything runs, in about half an hour
+on a quiet machine of two cores. --quick takes small sizes: a smoke test whose figures mean nothing,
+kept apart. --show tells how old each record is and measures nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench import formats, growth, kafka_clients, memory, path, report, sharing, streams
+from bench import formats, growth, kafka_clients, kafka_path, memory, path, report, sharing, streams
 from bench.generate import HOME, prepare
 from bench.record import RESULTS, commits_since, measuring, read_all
 from bench.workloads import FULL, QUICK, WORKLOADS, Sizes
@@ -26,7 +26,7 @@ from bench.workloads import FULL, QUICK, WORKLOADS, Sizes
 CAP, SHARING = "cap", "sharing"
 PARTS = (
     *(growth.GROWTH, growth.MEMORY, SHARING, CAP, path.PATH),
-    *(formats.FORMATS, kafka_clients.KAFKA),
+    *(formats.FORMATS, kafka_clients.KAFKA, kafka_path.PART),
 )
 CAP_MB = 512
 CAP_LOAD, QUICK_LOAD = memory.Load(1_000_000, 1_000, 500, 30.0), memory.Load(5_000, 50, 5, 1.0)
@@ -74,6 +74,8 @@ def measure(words: Sequence[str], folder: Path, options: argparse.Namespace) -> 
     growth.run(parts, folder, is_quick=options.quick)
     if kafka_clients.KAFKA in parts:
         kafka_clients.run(folder, is_quick=options.quick)
+    if {kafka_clients.KAFKA, kafka_path.PART} & set(parts):
+        kafka_path.run(folder, is_quick=options.quick)
     if SHARING in parts:
         orders = 2_000 if options.quick else 100_000
         with measuring(SHARING, "ours", {"orders": orders}, folder) as record:

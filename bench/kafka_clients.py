@@ -13,7 +13,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -187,20 +187,22 @@ def read_plain(bootstrap: str, count: int) -> Iterator[int]:
     consumer.close()
 
 
-def source_of(bootstrap: str, topic: str) -> tuple[KafkaSource, dict[str, Any]]:
+def source_of(
+    bootstrap: str, topic: str, columns: Mapping[str, str] = COLUMNS
+) -> tuple[KafkaSource, dict[str, Any]]:
     """A source with one append topic of JSON, and places at its beginning."""
-    topics = {TOPIC: {"topic": topic, "format": "json", "columns": COLUMNS}}
+    topics = {TOPIC: {"topic": topic, "format": "json", "columns": columns}}
     options = read_options({"bootstrap_servers": bootstrap, "topics": topics})
-    fields = tuple(Field(name, declared_type(of)[0]) for name, of in COLUMNS.items())
+    fields = tuple(Field(name, declared_type(of)[0]) for name, of in columns.items())
     relation = Relation(RelationName("bench", "bench", TOPIC), 1, fields, is_append=True)
     source = KafkaSource("bench", options, [relation])
     place = dict(source.pin(relation).place)
     return source, {TOPIC: {**place, "next": {"0": 0}}}
 
 
-def read_ours(bootstrap: str, count: int) -> Iterator[int]:
+def read_ours(bootstrap: str, count: int, columns: Mapping[str, str] = COLUMNS) -> Iterator[int]:
     """Our feed: changes in columns of their SQL types."""
-    source, places = source_of(bootstrap, TOPIC)
+    source, places = source_of(bootstrap, TOPIC, columns)
     ready = threading.Event()
     feed = source.open_feed(source.relations(), places, {}, ready.set)
     feed.poll(MOST_POLLED)

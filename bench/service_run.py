@@ -83,6 +83,13 @@ class ServiceRun:
             raise RuntimeError(f"view {name} is not live: {answer.text}\n{self.log_tail()}")
         return elapsed
 
+    def declare(self, name: str, kind: str, options: Mapping[str, Any]) -> None:
+        """Declare a source."""
+        body = {"name": name, "type": kind, "options": dict(options)}
+        answer = self._client.post("/sources", json=body)
+        if answer.status_code != 201:
+            raise RuntimeError(f"source {name} is refused: {answer.text}\n{self.log_tail()}")
+
     def create_sink(self, view: str, name: str, options: Mapping[str, Any]) -> None:
         """Send a view to a Kafka topic too; returns once that has begun."""
         body = {"name": name, "options": dict(options)}

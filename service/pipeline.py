@@ -206,7 +206,8 @@ class Pipeline:
         self._is_sides_turn = not self._is_sides_turn
         batch = self._poll_sides() if self._is_sides_turn else None
         batch = batch or self._poll_stream()
-        return batch or (None if self._is_sides_turn else self._poll_sides())
+        # Also after both: what ended the waiting is mostly a side, and the next tick may wait.
+        return batch or self._poll_sides()
 
     def _poll_stream(self) -> SourceBatch | None:
         # No waiting while another source may have more.

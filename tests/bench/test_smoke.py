@@ -61,12 +61,13 @@ def test_quick_run_writes_records_and_the_page(tmp_path: Path) -> None:
     assert main(arguments) == 0
     text = (tmp_path / "RESULTS.md").read_text()
     titles = ("W1", "A single change", "Growth", "Memory of the engine", "Memory of the service")
-    for title in (*titles, "The whole path", "Clients of Kafka"):
+    for title in (*titles, "The whole path", "Clients of Kafka", "From a topic through a view"):
         assert f"\n## {title}\n" in text
     assert "**wrong**" not in text
     assert "| commit to visible, 100 changes/s | p50 |" in text
     found = {record.name for record in read_all(tmp_path)}
     assert {"w1-ours", "w1-dictionaries", "memory-10000", "path-service", "kafka-ours"} <= found
+    assert "kafka-path-service" in found
 
 
 @pytest.mark.parametrize("peer", [PATHWAY, FLINK], ids=lambda peer: peer.name)
