@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -54,13 +53,6 @@ from tests.connectors.spark.views import (
 SIZES = {CUSTOMERS.name: 150, ORDERS.name: 1200, LOG.name: 90}
 PARTS = 3
 PLANS = plans()
-
-
-@pytest.fixture(scope="session")
-def session() -> Iterator[LazySession]:
-    lazy = LazySession("local[2]")
-    yield lazy
-    lazy.stop()
 
 
 def relations_of(plan: Plan) -> list[Relation]:
