@@ -1,0 +1,126 @@
+"""Oracle: docs/ERRORS.md and docs/SOURCES.md: every refusal about sources has its status and code,
+and leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.postgres.embedded import EmbeddedPostgres
+from tests.harness.postgres import new_database
+from tests.harness.service import RunningService
+
+COLUMNS = [{"name": "id", "type": "bigint"}, {"name": "price", "type": "numeric(10,2)"}]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("shop")
+    (made / "a.csv").write_text("id,price\n1,2.50\n")
+    return made
+
+
+@pytest.fixture(scope="module")
+def service(
+    postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningService]:
+    with new_database(postgres) as database:
+        database.execute("CREATE SCHEMA sales")
+        where = tmp_path_factory.mktemp("service")
+        with RunningService(database.dsn, where) as running:
+            yield running
+
+
+def _files(folder: Path, **more: Any) -> dict[str, Any]:
+    relation = {"path": f"{folder}/*.csv", "columns": COLUMNS, **more}
+    return {"relations": {"prices": relation}}
+
+
+def _create(service: RunningService, name: str, options: dict[str, Any]) -> tuple[int, str]:
+    body = {"name": name, "type": "files", "options": options}
+    answer = service.call("POST", "/sources", body)
+    return answer.status_code, answer.json().get("code", "")
+
+
+REFUSALS = [
+    ("Shop", {}, (422, "request.invalid")),
+    ("sales", {}, (409, "source.name_taken")),
+    ("source", {}, (409, "source.name_taken")),
+    ("pg_shop", {}, (409, "source.name_taken")),
+    ("tidemark", {}, (409, "source.name_taken")),
+    ("shop", {"nosuch": 1}, (422, "source.bad_option")),
+    ("shop", {"on_error": "perhaps"}, (422, "source.bad_option")),
+    ("shop", {"columns": [{"name": "id", "type": "nosuch"}]}, (422, "format.type")),
+    ("shop", {"columns": [{"name": "id", "type": "int); DROP"}]}, (422, "format.type")),
+    ("shop", {"path": "/nowhere/at/all/*.csv"}, (422, "source.folder")),
+]
+
+
+@pytest.mark.parametrize(("name", "more", "refusal"), REFUSALS)
+def test_refusals(
+    service: RunningService,
+    folder: Path,
+    name: str,
+    more: dict[str, Any],
+    refusal: tuple[int, str],
+) -> None:
+    assert _create(service, name, _files(folder, **more)) == refusal
+    assert service.call("GET", "/sources").json() == {"sources": []}
+
+
+@pytest.mark.parametrize(
+    ("type_name", "refusal"),
+    [
+        ("int); DROP TABLE t; --", (400, "sql.bad_type")),
+        ("nosuch", (400, "sql.undefined_object")),
+    ],
+)
+def test_types_that_are_none(
+    service: RunningService, type_name: str, refusal: tuple[int, str]
+) -> None:
+    """PostgreSQL is asked what a type is before the cluster is reached."""
+    topic = {"format": "json", "columns": {"id": type_name}}
+    options = {"bootstrap_servers": "127.0.0.1:1", "topics": {"clicks": topic}}
+    body = {"name": "web", "type": "kafka", "options": options}
+    answer = service.call("POST", "/sources", body)
+    assert (answer.status_code, answer.json()["code"]) == refusal
+
+
+def test_what_is_not_there(service: RunningService) -> None:
+    for method, path in (("GET", ""), ("DELETE", ""), ("PUT", "")):
+        body = {"options": {}} if method == "PUT" else None
+        answer = service.call(method, f"/sources/nosuch{path}", body)
+        assert (answer.status_code, answer.json()["code"]) == (404, "source.not_found")
+    chosen = {"source": "nosuch", "places": ["a.csv:1"]}
+    answer = service.call("POST", "/dead-letters/retry", chosen)
+    assert (answer.status_code, answer.json()["code"]) == (422, "request.invalid")
+    answer = service.call("POST", "/dead-letters/drop", {"source": "nosuch"})
+    assert (answer.status_code, answer.json()["code"]) == (404, "source.not_found")
+
+
+def test_a_relation_that_is_read_stays_what_it_is(service: RunningService, folder: Path) -> None:
+    assert _create(service, "shop", _files(folder))[0] == 201
+    assert _create(service, "shop", _files(folder)) == (409, "source.name_taken")
+    service.create("prices", "SELECT id, price FROM shop.prices", backfill="local")
+    fewer = {"options": _files(folder, columns=COLUMNS[:1])}
+    answer = service.call("PUT", "/sources/shop", fewer)
+    assert (answer.status_code, answer.json()["code"]) == (409, "source.in_use")
+    same = {"options": _files(folder, on_error="skip")}
+    answer = service.call("PUT", "/sources/shop", same)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["options"]["relations"]["prices"]["on_error"] == "skip"
+    service.drop("prices")
+    assert service.call("DELETE", "/sources/shop").status_code == 204
+    assert service.call("GET", "/sources").json() == {"sources": []}
+
+
+def test_columns_are_proposed_from_samples(service: RunningService, folder: Path) -> None:
+    options = {"relations": {"prices": {"path": f"{folder}/a.csv"}}}
+    answer = service.call("POST", "/sources/discover", {"type": "files", "options": options})
+    assert answer.status_code == 200, answer.text
+    proposed = answer.json()["options"]["relations"]["prices"]["columns"]
+    assert [column["name"] for column in proposed] == ["id", "price"]
+    assert service.call("GET", "/sources").json() == {"sources": []}
