@@ -1,0 +1,191 @@
+"""Oracle: the contract of feeds: who is away is tried again, who refuses stops, nobody waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from connectors.feed_source import FeedSnapshot, Pin, Places, SourceFeed
+from connectors.source import MAIN_SOURCE, SourceBatch
+from dataflow.delta import Delta
+from dataflow.errors import SourceError, TemporaryError, TidemarkError
+from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
+from dataflow.types import INT8
+from service import side_feeds
+from service.positions import Positions
+from service.side_feeds import SideFeeds, side_relations
+from storage.memory import MemoryStore
+
+
+class ListedFeed:
+    """Gives out what the test has put into its source's list; an error is raised."""
+
+    lag = skipped = 0
+
+    def __init__(self, source: ListedSource, places: Places) -> None:
+        self._source = source
+        self.places = places
+        self.is_closed = False
+
+    def poll(self, max_rows: int, *, until: Places | None = None) -> SourceBatch | None:
+        if not self._source.waiting:
+            return None
+        found = self._source.waiting.pop(0)
+        if isinstance(found, TidemarkError):
+            raise found
+        return found
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class ListedSource:
+    """A source behind our own contract, driven by the test."""
+
+    is_replayable = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.waiting: list[SourceBatch | TidemarkError] = []
+        self.opened: list[ListedFeed] = []
+
+    def relations(self) -> Sequence[Relation]:
+        return ()
+
+    def check(self) -> None: ...
+
+    def pin(self, relation: Relation) -> Pin:
+        return Pin({})
+
+    def open_snapshot(
+        self, relations: Sequence[Relation], places: Places, notes: Mapping[str, bytes]
+    ) -> FeedSnapshot:
+        raise NotImplementedError
+
+    def open_feed(
+        self,
+        relations: Sequence[Relation],
+        places: Places,
+        notes: Mapping[str, bytes],
+        on_ready: Callable[[], None],
+    ) -> SourceFeed:
+        self.opened.append(ListedFeed(self, places))
+        return self.opened[-1]
+
+    def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
+        raise NotImplementedError
+
+
+class Clock:
+    """Time that passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(side_feeds, "time", made)
+    return made
+
+
+def _relation(source: str, name: str) -> Relation:
+    return Relation(RelationName(source, source, name), 1, (Field("n", INT8),), is_append=True)
+
+
+def _batch(source: str, **places: Any) -> SourceBatch:
+    return SourceBatch(0, [], 0, 1, source=source, places=places)
+
+
+class World:
+    """Two sources, both read."""
+
+    def __init__(self) -> None:
+        self.sources = {name: ListedSource(name) for name in ("a", "b")}
+        self.positions = Positions(MemoryStore(), MAIN_SOURCE)
+        self.feeds = SideFeeds(self.sources.__getitem__, self.positions, lambda: None)
+        self.reads = [(_relation(name, "t"), (0,)) for name in self.sources]
+        self.feeds.open(self.reads)
+
+    def poll(self, until: Mapping[str, Any] | None = None) -> str | None:
+        batch = self.feeds.poll(10, until or {})
+        return None if batch is None else batch.source
+
+
+def test_they_take_turns(clock: Clock) -> None:
+    world = World()
+    world.sources["a"].waiting = [_batch("a")] * 3
+    world.sources["b"].waiting = [_batch("b")] * 2
+    assert [world.poll() for _ in range(6)] == ["a", "b", "a", "b", "a", None]
+
+
+def test_while_some_are_awaited_the_others_wait(clock: Clock) -> None:
+    world = World()
+    world.sources["a"].waiting = [_batch("a")]
+    world.sources["b"].waiting = [_batch("b")]
+    assert world.poll({"b": {"t": {}}}) == "b"
+    assert world.poll({MAIN_SOURCE: 7}) is None
+    assert world.poll() == "a"
+
+
+def test_one_that_is_away_is_tried_again_after_a_growing_pause(clock: Clock) -> None:
+    world = World()
+    source = world.sources["a"]
+    pauses = []
+    for _ in range(12):
+        source.waiting = [TemporaryError("source.unreachable", "away")]
+        world.poll()
+        status = world.feeds.statuses()["a"]
+        assert status.status == side_feeds.RETRYING
+        began, opened = clock.now, len(source.opened)
+        while len(source.opened) == opened:
+            clock.now += 0.05
+            world.poll()
+        pauses.append(clock.now - began)
+    assert all(feed.is_closed for feed in source.opened[:-1])
+    assert pauses[0] < 0.4 < 10 < pauses[-1] <= side_feeds.RETRY_S[1] * 1.25 + 0.1
+    source.waiting = [_batch("a")]
+    assert world.poll() == "a"
+    assert world.feeds.statuses()["a"].status == side_feeds.RUNNING
+
+
+def test_a_bad_record_stops_its_source_and_fails_no_view(clock: Clock) -> None:
+    world = World()
+    relation = _relation("a", "t").name
+    world.sources["a"].waiting = [SourceError("source.bad_record", "no row", relation=relation)]
+    world.sources["b"].waiting = [_batch("b")]
+    assert world.poll() == "b"
+    assert world.feeds.statuses()["a"].status == side_feeds.STOPPED
+    world.sources["a"].waiting = [SourceError("source.offsets_gone", "gone", relation=relation)]
+    clock.now += 60
+    with pytest.raises(SourceError, match="gone"):
+        world.poll()
+
+
+def test_a_feed_goes_on_unless_what_is_read_changes(clock: Clock) -> None:
+    world = World()
+    world.poll()
+    world.feeds.open(world.reads)
+    world.poll()
+    assert [len(s.opened) for s in world.sources.values()] == [1, 1]
+    world.positions.begin("a", {"t": Pin({"next": 5})})
+    world.feeds.open([*world.reads, (_relation("a", "u"), (0,))])
+    world.poll()
+    assert world.sources["a"].opened[0].is_closed
+    assert world.sources["a"].opened[1].places == {"t": {"next": 5}}
+    world.feeds.open(world.reads[1:])
+    assert world.sources["a"].opened[1].is_closed
+    assert list(world.feeds.statuses()) == ["b"]
+    world.feeds.open([])
+    assert not world.feeds.is_any
+
+
+def test_what_is_read_elsewhere_is_left_alone() -> None:
+    relations = [_relation(name, "t") for name in (MAIN_SOURCE, VIEW_SOURCE, "a")]
+    assert list(side_relations(relations)) == ["a"]
