@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from connectors.feed_source import Connector, DeclaredRelation, FeedSource
@@ -64,6 +65,10 @@ def relation_facts(declared: DeclaredRelation, columns: Sequence[Field]) -> dict
                 f'key column "{name}" of relation "{declared.name}" is not declared',
                 hint=f"its columns are: {', '.join(names)}",
             )
+    # A record without a whole key is no row, so views over these have a primary key too.
+    columns = [
+        replace(f, is_nullable=f.is_nullable and f.name not in declared.key) for f in columns
+    ]
     return {
         "name": declared.name,
         # It tells the relation from an earlier one of its name.

@@ -125,6 +125,7 @@ def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> K
         for one in topics
     )
     _check_dead_topics(topics, dead_topic, Given(options, "source"))
+    _check_each_once(topics, given)
     return KafkaOptions(connection, topics, check_ms, buffer_bytes)
 
 
@@ -135,6 +136,19 @@ def _check_dead_topics(topics: Sequence[TopicOptions], of_source: str | None, gi
     for one in topics:
         if one.dead_letter_topic in read:
             raise given.refused("dead_letter_topic", "names a topic that is read here")
+
+
+def _check_each_once(topics: Sequence[TopicOptions], given: Given) -> None:
+    by_topic: dict[str, str] = {}
+    for one in topics:
+        # A feed knows the records of its consumer by their topics.
+        other = by_topic.setdefault(one.topic, one.relation)
+        if other != one.relation:
+            raise given.refused(
+                f"topics.{one.relation}.topic",
+                f'is the topic of "{other}" too',
+                hint="declare a second source for it, or one relation with all columns",
+            )
 
 
 def _topic(name: str, given: Given, on_error: str, needs_columns: bool) -> TopicOptions:

@@ -113,13 +113,7 @@ class PostgresAnalyzer:
         self._shadows.make(query, self._make_shadow)
         body, moved = self._shadows.rename(query, self._exists)
         with self._step("the query cannot be analyzed", query, moved):
-            cursor = self._cursor()
-            if self._shadows:
-                cursor.execute(
-                    "SELECT set_config('search_path', concat_ws(', ', "
-                    "nullif(current_setting('search_path'), ''), 'pg_temp'), true)"
-                )
-            cursor.execute(_CREATE + body)
+            self._cursor().execute(_CREATE + body)
             return self._described(f"pg_temp.{_VIEW}")
 
     def relation(self, schema: str, name: str) -> Table | Analysis:
@@ -130,7 +124,7 @@ class PostgresAnalyzer:
             return Table(known, columns, has_row_type=False)
         with self._step(f'the relation "{schema}.{name}" cannot be looked up'):
             cursor = self._cursor()
-            cursor.execute("SET LOCAL search_path = ''")
+            cursor.execute("SET LOCAL search_path = pg_temp")
             found = find_relation(cursor, schema or "pg_catalog", name)
             if found.kind == "v":
                 return self._described(found.oid)
@@ -153,7 +147,7 @@ class PostgresAnalyzer:
                     one_row = _row(columns, lambda type: _PLAIN.get(type.kind))
                     cursor.execute(f"{_CREATE}SELECT ({expression}) IS NULL AS v FROM {one_row}")
                     cursor.execute(
-                        "SET LOCAL search_path = ''; SET LOCAL transaction_read_only = on"
+                        "SET LOCAL search_path = pg_temp; SET LOCAL transaction_read_only = on"
                     )
                     cursor.execute(f"SELECT * FROM pg_temp.{_VIEW}")
             except SqlError as error:
@@ -195,7 +189,7 @@ class PostgresAnalyzer:
         with self._step("the types of the query's parts cannot be asked"):
             cursor = self._cursor()
             cursor.execute(_CREATE + text)
-            cursor.execute("SET LOCAL search_path = ''")
+            cursor.execute("SET LOCAL search_path = pg_temp")
             return tuple(ColumnTypes(cursor).read_fields(self._oid(f"pg_temp.{_VIEW}")).values())
         raise AssertionError("a step neither answers nor fails")
 
@@ -227,7 +221,9 @@ class PostgresAnalyzer:
                 cursor = self._cursor()
                 columns = ", ".join(f"{e} AS v{i}" for i, e in enumerate(part))
                 cursor.execute(f"{_CREATE}SELECT {columns}")
-                cursor.execute("SET LOCAL search_path = ''; SET LOCAL transaction_read_only = on")
+                cursor.execute(
+                    "SET LOCAL search_path = pg_temp; SET LOCAL transaction_read_only = on"
+                )
                 raw = new_type(tuple(string_types), "raw", lambda value, _: value)
                 psycopg2.extensions.register_type(raw, cursor)
                 cursor.execute(f"SELECT * FROM pg_temp.{_VIEW}")
@@ -235,9 +231,9 @@ class PostgresAnalyzer:
         return found
 
     def _described(self, view: str | int) -> Analysis:
-        """Text, fields and calls of a view; leaves an empty search_path behind."""
+        """Text, fields and calls of a view; leaves the search_path at pg_temp."""
         cursor = self._cursor()
-        cursor.execute("SET LOCAL search_path = ''")
+        cursor.execute("SET LOCAL search_path = pg_temp")
         oid = self._oid(view) if isinstance(view, str) else view
         cursor.execute("SELECT pg_get_viewdef(%s::oid)", (oid,))
         (text,) = cursor.fetchone() or ("",)
@@ -252,6 +248,12 @@ class PostgresAnalyzer:
 
     def _make_shadow(self, relation: Relation, statement: str) -> None:
         with self._kept_step(f'the relation "{relation.name}" cannot be shown to the source'):
+            if not self._shadows:
+                # Last, or a table named "text" would be what the word means in casts.
+                self._cursor().execute(
+                    "SELECT set_config('search_path', concat_ws(', ', "
+                    "nullif(current_setting('search_path'), ''), 'pg_temp'), true)"
+                )
             self._cursor().execute(statement)
 
     def _exists(self, view: Relation) -> bool:

@@ -133,12 +133,12 @@ def can_read(reader: Any, writer: Any) -> bool:
     match reader["type"]:
         case "record":
             written = {one["name"]: one for one in writer["fields"]}
-            return all(
-                can_read(one["type"], written[one["name"]]["type"])
-                if one["name"] in written
-                else "default" in one
-                for one in reader["fields"]
-            )
+            for one in reader["fields"]:
+                known = [n for n in (one["name"], *one.get("aliases", ())) if n in written]
+                is_read = known and can_read(one["type"], written[known[0]]["type"])
+                if not (is_read or (not known and "default" in one)):
+                    return False
+            return True
         case "array":
             return can_read(reader["items"], writer["items"])
         case "map":

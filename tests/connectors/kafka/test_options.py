@@ -82,6 +82,7 @@ def test_what_a_topic_cannot_be_told(more: dict[str, Any], named: str) -> None:
         ({"topics": {}}, "topics"),
         ({"topics": None}, "topics"),
         ({"topics": {"a" * 64: {}}}, "a" * 64),
+        ({"topics": {name: topic_options("same") for name in "ab"}}, "topics.b.topic"),
         ({"on_error": "ignore"}, "on_error"),
         ({"check_ms": 1}, "check_ms"),
         ({"buffer_bytes": "many"}, "buffer_bytes"),
