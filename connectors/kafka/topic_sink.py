@@ -38,8 +38,15 @@ _QUEUE_FULL = 0.05
 _FENCED = {
     KafkaError._FATAL,
     KafkaError._FENCED,
+    # What the client says to the next record once the broker has given the transaction up.
+    KafkaError._STATE,
+    KafkaError._PURGE_QUEUE,
+    KafkaError._PURGE_INFLIGHT,
     KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    KafkaError.INVALID_TXN_STATE,
     KafkaError.PRODUCER_FENCED,
+    KafkaError.UNKNOWN_PRODUCER_ID,
 }
 
 
