@@ -26,8 +26,9 @@ _PIPELINE = {
     "rss_peak_bytes": "peak resident memory of the pipeline process",
 }
 
+# tidemark_source_rows_total is the pipeline's own: a source has records.
 _SOURCE = {
-    "rows_total": "records read of a source beside the database since the pipeline started",
+    "records_total": "records read of a source beside the database since the pipeline started",
     "rejected_total": "records that were not rows since the pipeline started",
     "skipped_total": "records passed over (on_error: skip) since the pipeline started",
     "lag": "about how many records the source has that were not read yet",
@@ -86,7 +87,8 @@ def _render_others(registry: CollectorRegistry, groups: dict[str, dict[str, Any]
         for source, facts in (figures or {}).get("sources", {}).items():
             up.labels(group, source).set(facts["status"] == "running")
             for name, gauge in gauges.items():
-                gauge.labels(group, source).set(facts[name])
+                figure = "rows_total" if name == "records_total" else name
+                gauge.labels(group, source).set(facts[figure])
         for sink, facts in (figures or {}).get("sinks", {}).items():
             live.labels(group, sink).set(facts["status"] == "live")
             rows.labels(group, sink).set(facts["rows_total"])
