@@ -89,8 +89,18 @@ class FeedPart(Protocol):
 class FeedSnapshot(Protocol):
     """The asked relations, each as of its place."""
 
-    def parts(self, relation: Relation, columns: Sequence[int], count: int) -> Sequence[FeedPart]:
-        """About `count` disjoint parts that together hold the relation."""
+    def parts(
+        self,
+        relation: Relation,
+        columns: Sequence[int],
+        count: int,
+        known: Sequence[str] = (),
+    ) -> Sequence[FeedPart]:
+        """About `count` disjoint parts that together hold the relation.
+
+        known: names of the parts of an earlier snapshot at the same place. It is cut into the same
+        again, also when the source has lost what they were read from.
+        """
         ...
 
     def close(self) -> None:

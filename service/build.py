@@ -20,7 +20,7 @@ from operator import sub
 from pathlib import Path
 
 from connectors.exchange import Exchange, FolderExchange
-from connectors.feed_source import FeedSnapshot, FeedSource, Places
+from connectors.feed_source import FeedSource, Places
 from connectors.kept_parts import RUNS, OnProgress, Progress, is_kept
 from connectors.sink import Sink
 from connectors.source import MAIN_SOURCE, Snapshot, SnapshotPart, SourceBatch
@@ -313,7 +313,7 @@ class ViewBuild:
             side = read.source.open_snapshot(own, places, notes)
             held.callback(side.close)
             for r in own:
-                cut = kept.cut(partial(_uncut, side, r), r, self.columns[r.name], self._parts.parts)
+                cut = kept.cut(partial(side.parts, r), r, self.columns[r.name], self._parts.parts)
                 parts[r.name] = kept.wrapped(r, cut, kept.finished(r))
         kept.save()
         return {r.name: parts[r.name] for r in relations}
@@ -358,17 +358,6 @@ class ViewBuild:
         self.status.progress = progress
         if self.is_cancelled:
             raise _dropped()
-
-
-def _uncut(
-    snapshot: FeedSnapshot,
-    relation: Relation,
-    columns: tuple[int, ...],
-    count: int,
-    known: Sequence[str],
-) -> Sequence[SnapshotPart]:
-    """At one place the parts are the same by themselves."""
-    return snapshot.parts(relation, columns, count)
 
 
 def _dropped() -> TidemarkError:

@@ -82,8 +82,15 @@ class FilesSnapshot:
         self._shapes = shapes
         self._journals = {name: Journal.read(name, places[name], notes) for name in shapes}
 
-    def parts(self, relation: Relation, columns: Sequence[int], count: int) -> Sequence[FilesPart]:
-        """About `count` parts of equal size."""
+    def parts(
+        self,
+        relation: Relation,
+        columns: Sequence[int],
+        count: int,
+        known: Sequence[str] = (),
+    ) -> Sequence[FilesPart]:
+        """About `count` parts of equal size. Of one place and count they are always the same: the
+        journal alone says what is in them."""
         name = relation.name.name
         shape = self._shapes[name]
         wanted = [shape.field_index(relation.fields[i].name) for i in columns]

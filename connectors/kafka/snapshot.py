@@ -152,41 +152,47 @@ class KafkaSnapshot:
         self._notes = notes
         self._opened = opened
 
-    def parts(self, relation: Relation, columns: Sequence[int], count: int) -> Sequence[FeedPart]:
-        """As FeedSnapshot says: of an append topic cut at round offsets, so that the same place
-        is cut alike when records at its beginning have gone meanwhile."""
+    def parts(
+        self,
+        relation: Relation,
+        columns: Sequence[int],
+        count: int,
+        known: Sequence[str] = (),
+    ) -> Sequence[FeedPart]:
+        """As FeedSnapshot says; an append topic is cut at round offsets."""
         name = relation.name.name
         topic = self._options.topic_of(name)
         topic_id, ends = place_of(self._places[name])
         client = Client(self._options.connection, "source", self._source)
         topics = Topics(client)
         check_same(topic.topic, topic_id, topics.describe([topic.topic]), relation.name)
-        first = topics.begins(topic.topic, ends)
         starts = starts_of(self._notes, name, topic_id)
-        begins = {p: max(first[p], starts.get(p, 0)) for p in ends}
-        spread = sum(max(0, ends[p] - begins[p]) for p in ends)
-        step = 1 << max(0, (spread // max(1, count)) - 1).bit_length()
-        found = []
-        for partition, end in sorted(ends.items()):
-            start = starts.get(partition, 0)
+        shares = [_share(part) for part in known]
+        if not shares:
+            first = topics.begins(topic.topic, ends)
+            begins = {p: max(first[p], starts.get(p, 0)) for p in ends}
+            spread = sum(max(0, ends[p] - begins[p]) for p in ends)
+            step = 1 << max(0, (spread // max(1, count)) - 1).bit_length()
             is_one = topic.mode == UPSERT or topic.is_debezium
-            for begin, stop in _cuts(begins[partition], end, is_one or step):
-                found.append(
-                    KafkaPart(
-                        f"{topic_id}:{partition}:{begin}-{stop}",
-                        self._source,
-                        self._options,
-                        relation,
-                        tuple(columns),
-                        self._opened,
-                        topic_id,
-                        partition,
-                        max(begin, start),
-                        stop,
-                        len(ends) == 1,
-                    )
-                )
-        return found
+            for partition, end in sorted(ends.items()):
+                cuts = _cuts(begins[partition], end, is_one or step)
+                shares += [(partition, begin, stop) for begin, stop in cuts]
+        return [
+            KafkaPart(
+                f"{topic_id}:{partition}:{begin}-{stop}",
+                self._source,
+                self._options,
+                relation,
+                tuple(columns),
+                self._opened,
+                topic_id,
+                partition,
+                max(begin, starts.get(partition, 0)),
+                stop,
+                len(ends) == 1,
+            )
+            for partition, begin, stop in shares
+        ]
 
     def close(self) -> None:
         """Nothing is held."""
@@ -200,6 +206,13 @@ def _unavailable(rows: RowReader) -> SourceError:
         hint="ALTER TABLE ... REPLICA IDENTITY FULL at its source, or do not declare that column",
         relation=rows.relation.name,
     )
+
+
+def _share(name: str) -> tuple[int, int, int]:
+    """Partition, begin and stop of the part of this name."""
+    _, partition, offsets = name.rsplit(":", 2)
+    begin, stop = offsets.split("-")
+    return int(partition), int(begin), int(stop)
 
 
 def _cuts(begin: int, end: int, step: int | bool) -> list[tuple[int, int]]:

@@ -289,8 +289,16 @@ def check_java() -> None:
 
 def _is_alive() -> bool:
     """False once the JVM is gone: out of memory, or killed."""
-    child = getattr(SparkContext._gateway, "proc", None)
-    return SparkContext._gateway is not None and (child is None or child.poll() is None)
+    gateway = SparkContext._gateway
+    child = getattr(gateway, "proc", None)
+    if gateway is None or (child is not None and child.poll() is not None):
+        return False
+    try:
+        # A JVM that was killed ends its connections first: the process is still there for a while.
+        gateway.jvm.java.lang.System.nanoTime()  # type: ignore[union-attr]
+    except GONE:
+        return False
+    return True
 
 
 def _end_gateway() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -30,10 +31,12 @@ from tests.harness.broker import admin_of, drop_topic, new_topic, producer_of, s
 SEED = 20261122
 
 
-def parts_of(source: KafkaSource, places: Any, notes: Any, count: int) -> list[Any]:
+def parts_of(
+    source: KafkaSource, places: Any, notes: Any, count: int, known: Sequence[str] = ()
+) -> list[Any]:
     relation = source.relations()[0]
     opened = source.open_snapshot([relation], places, notes)
-    return list(opened.parts(relation, range(len(relation.fields)), count))
+    return list(opened.parts(relation, range(len(relation.fields)), count, known))
 
 
 def test_snapshot_and_feed_make_all_records_wherever_it_is_pinned(broker: EmbeddedKafka) -> None:
@@ -112,6 +115,25 @@ def test_parts_are_disjoint_stable_and_travel(broker: EmbeddedKafka) -> None:
     assert [part.name for part in again] == before
     later = [row[2] for part in again for d in part.read() for row, _ in d.rows()]
     assert sorted(later) == sorted([*range(20, 1000, 2), *range(1, 1000, 2)])
+
+
+@pytest.mark.parametrize("kind", [topic_options, upsert_options])
+def test_a_place_is_cut_as_before_when_records_have_gone(broker: EmbeddedKafka, kind: Any) -> None:
+    topic = new_topic(broker, 3)
+    send(broker, topic, [(n % 3, b"%d" % n, value(n)) for n in range(300)])
+    source = source_of(broker, {"clicks": kind(topic)})
+    places, notes = pins(source)
+    before = [part.name for part in parts_of(source, places, notes, 8)]
+    with admin_of(broker) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 100, TopicPartition(topic, 1): 90})
+    parts = parts_of(source, places, notes, 8, before)
+    assert [part.name for part in parts] == before
+    held = Held()
+    for part in parts:
+        for delta in part.read():
+            held.add_snapshot(source.relations()[0], delta)
+    left = [n for n in range(300) if n % 3 == 2 or (n % 3 == 1 and n // 3 >= 90)]
+    assert sorted([*ids(held), *names(held)]) == left
 
 
 def test_only_asked_columns_are_told(broker: EmbeddedKafka) -> None:
