@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from connectors.formats.debezium_order import UNKNOWN
 from connectors.formats.declared import KEY, DeclaredColumn
 from connectors.formats.fields import Fault, Fields, malformed, null_value
 from connectors.formats.record_format import BadRecord, Decoded
@@ -120,6 +121,20 @@ class DebeziumFormat:
             truncated=found.orders[truncated],
             transactions=[found.transactions[number] for number in numbers],
         )
+
+    def envelopes(self, values: Sequence[bytes | None]) -> Envelopes:
+        """What each record is, its row unread; one without a value says nothing."""
+        places = [number for number, value in enumerate(values) if value is not None]
+        found = self._reader.read_envelopes([value for value in values if value is not None])
+        if len(places) == len(values):
+            return found
+        ops, orders = [""] * len(values), np.full((len(values), 4), UNKNOWN, np.int64)
+        transactions: list[tuple[str, int] | None] = [None] * len(values)
+        for at, number in enumerate(places):
+            ops[number], transactions[number] = found.ops[at], found.transactions[at]
+        orders[places] = found.orders
+        bad = {places[at]: fault for at, fault in found.fields.bad.items()}
+        return Envelopes(ops, orders, transactions, Fields([], bad))
 
     def _refuse_nulls(
         self, rows: Rows, wanted: Sequence[int], removes: np.ndarray, fields: Fields

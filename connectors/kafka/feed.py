@@ -16,6 +16,7 @@ from connectors.feed_source import Places
 from connectors.formats.debezium_order import LastSeen
 from connectors.kafka.client import Client
 from connectors.kafka.dead_topic import DeadTopic
+from connectors.kafka.held import Held, bad_of
 from connectors.kafka.options import FAIL, SKIP, KafkaOptions, TopicOptions
 from connectors.kafka.reader import Chunk, Reader, Span
 from connectors.kafka.records import Records
@@ -98,13 +99,17 @@ class KafkaFeed:
         self._events = events
         self._followed = {one.relation.name: _followed(one, state) for one in rows}
         self._ahead: _Ahead | None = None
+        self._notes = state.notes
+        self._held: Held | None = None
+        self._markers: _Ahead | None = None
         self._until: Places | None = None
         self._failure: TidemarkError | None = None
 
     @property
     def lag(self) -> int:
         """Offsets that no batch has held yet, marks of transactions among them."""
-        return 0 if self._ahead is None else self._ahead.unread + self._ahead.waiting
+        held = 0 if self._held is None else self._held.waiting
+        return 0 if self._ahead is None else self._ahead.unread + self._ahead.waiting + held
 
     @property
     def skipped(self) -> int:
@@ -118,14 +123,51 @@ class KafkaFeed:
         if self._ahead is None or until != self._until:
             self._read_from_here(until)
         assert self._ahead is not None
+        if self._held is not None:
+            chunks = self._take_whole(self._held, max_rows)
+            return self._batch(chunks) if chunks or self._held.is_due() else None
         chunks = self._ahead.take(max_rows)
         return self._batch(chunks) if chunks else None
 
     def close(self) -> None:
-        """End the thread; what it has read ahead is dropped."""
-        if self._ahead is not None:
-            self._ahead.close()
-            self._ahead = None
+        """End the threads; what was read ahead or held back is dropped."""
+        for ahead in (self._ahead, self._markers):
+            if ahead is not None:
+                ahead.close()
+        self._ahead = self._markers = None
+
+    def _take_whole(self, held: Held, max_rows: int) -> list[Chunk]:
+        """What was read and may be told: transactions of which all is there."""
+        assert self._ahead is not None and self._markers is not None
+        most_bytes = self._options.transaction_buffer_bytes
+        while True:
+            is_full = held.is_full(most_bytes)
+            markers = self._markers.take(max_rows) if is_full or held.is_wanting else []
+            held.add_markers(markers)
+            # What lies before `until` was told before, so all of it may be told.
+            is_last = self._until is not None and self._ahead.is_finished
+            chunks = [] if is_full else self._ahead.take(max_rows)
+            for chunk in chunks:
+                held.add_events(chunk, self._followed[chunk.relation].seen)
+            told = held.take(self._bad_at, all=is_last and not chunks)
+            if told or self._failure is not None:
+                break
+            if not chunks and not markers:
+                if is_full:
+                    held.check_size(most_bytes)
+                break
+        if not told and self._failure is not None:
+            raise self._failure
+        return told
+
+    def _bad_at(self, name: str, records: Records) -> int | None:
+        """Where the source is to stop: from the next poll on it does."""
+        rows = next(one.rows for one in self._followed.values() if one.name == name)
+        bad = bad_of(rows, records)
+        if bad is not None:
+            self._failure = rows.refusal(records, bad)
+            return bad.number
+        return None
 
     def _read_from_here(self, until: Places | None) -> None:
         """A new reader from the places of the last batch; it never passes `until`."""
@@ -142,6 +184,15 @@ class KafkaFeed:
                     raise recreated(one.topic.topic, name)
             spans.append(one.span(dict(one.nexts), ends))
         self._ahead = _Ahead(self._client, self._options, spans, self._events, self._learn_seen)
+        if self._options.transactions is not None:
+            if self._held is not None:
+                self._notes = {**self._notes, **self._held.note()}
+            rows = [one.rows for one in self._followed.values()]
+            topic = self._options.transactions
+            self._held = Held(self._client, topic, rows, self._notes)
+            spans = [self._held.span()]
+            events = FeedEvents(self._events.on_ready, lambda _: None)
+            self._markers = _Ahead(self._client, self._options, spans, events, lambda _: None)
 
     def _learn_seen(self, is_wanted: Callable[[], bool]) -> None:
         """By the feed's thread, before anything is read ahead: what the snapshots have seen."""
@@ -174,6 +225,8 @@ class KafkaFeed:
                 notes |= seen_note(one.seen, one.name, one.topic_id)
         if self._failure is not None and not count:
             raise self._failure
+        if self._held is not None:
+            notes |= self._held.note()
         return SourceBatch(
             0,
             changes,
@@ -225,7 +278,8 @@ def _followed(rows: RowReader, state: FeedState) -> _Followed:
 
 class _Ahead:
     """The thread that reads ahead, and what it has read. unread: offsets that it has not seen;
-    waiting: records that it has. before: what the thread does first, as long as it is wanted."""
+    waiting: records that it has; is_finished: all ends were reached. before: what the thread does
+    first, as long as it is wanted."""
 
     def __init__(
         self,
@@ -237,6 +291,7 @@ class _Ahead:
     ) -> None:
         self.unread = 0
         self.waiting = 0
+        self.is_finished = False
         self._client = client
         self._options = options
         self._spans = spans
@@ -295,8 +350,10 @@ class _Ahead:
                     self.unread = reader.unread()
                 turn += 1
                 self._put(chunks)
+            self.is_finished = reader.is_done
         finally:
             reader.close()
+        self._events.on_ready()
 
     def _put(self, chunks: Sequence[Chunk]) -> None:
         """Hand on what was read, once there is room for it."""

@@ -47,7 +47,8 @@ class TopicOptions:
 
     columns: as declared, {"name", "type", ...}; the format understands the rest. format, key:
     options of the format. key: columns by which an upsert's row is known. dead_letter_topic:
-    where records that are not rows are written too, None for nowhere.
+    where records that are not rows are written too, None for nowhere. collection: how Debezium
+    names the table in the END of a transaction.
     """
 
     relation: str
@@ -59,6 +60,7 @@ class TopicOptions:
     start: Start = Start()
     on_error: str = FAIL
     dead_letter_topic: str | None = None
+    collection: str = ""
 
     @property
     def is_debezium(self) -> bool:
@@ -88,12 +90,15 @@ class TopicOptions:
 @dataclass(frozen=True)
 class KafkaOptions:
     """A whole source. check_ms: how often topics are looked at while nothing arrives.
-    buffer_bytes: how much is read ahead."""
+    buffer_bytes: how much is read ahead. transactions: the topic of Debezium's BEGIN and END,
+    None to tell events as they come; transaction_buffer_bytes: how much waits for its END."""
 
     connection: Connection
     topics: tuple[TopicOptions, ...]
     check_ms: int = 5000
     buffer_bytes: int = 16 << 20
+    transactions: str | None = None
+    transaction_buffer_bytes: int = 64 << 20
 
     def topic_of(self, relation: str) -> TopicOptions:
         """The topic behind a relation that was declared."""
@@ -111,6 +116,10 @@ def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> K
     if check_ms < 10 or buffer_bytes < 1 << 16:
         raise given.refused("check_ms or buffer_bytes", "is too small")
     listed = given.take("topics", dict)
+    transactions = given.optional("transactions", str)
+    held_bytes = given.take("transaction_buffer_bytes", int, 64 << 20)
+    if held_bytes < 1 << 10:
+        raise given.refused("transaction_buffer_bytes", "is too small")
     given.end()
     if not listed:
         raise given.refused("topics", "names no topic")
@@ -126,7 +135,21 @@ def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> K
     )
     _check_dead_topics(topics, dead_topic, Given(options, "source"))
     _check_each_once(topics, given)
-    return KafkaOptions(connection, topics, check_ms, buffer_bytes)
+    if transactions is not None:
+        _check_transactions(topics, transactions, given)
+    return KafkaOptions(connection, topics, check_ms, buffer_bytes, transactions, held_bytes)
+
+
+def _check_transactions(topics: Sequence[TopicOptions], name: str, given: Given) -> None:
+    enveloped = [one for one in topics if one.is_debezium]
+    if not enveloped or any(one.format["format"] != "debezium-json" for one in enveloped):
+        raise given.refused("transactions", "is for topics of debezium-json")
+    if any(one.topic == name for one in topics):
+        raise given.refused("transactions", "is a topic that is a relation too")
+    for one in enveloped:
+        if one.columns and all(column["name"] in METADATA for column in one.columns):
+            why = "needs a column of the row, to be read with its transactions"
+            raise given.refused(f"topics.{one.relation}.columns", why)
 
 
 def _check_dead_topics(topics: Sequence[TopicOptions], of_source: str | None, given: Given) -> None:
@@ -167,8 +190,11 @@ def _topic(name: str, given: Given, on_error: str, needs_columns: bool) -> Topic
     dead = given.optional("dead_letter_topic", str)
     if dead is not None and policy != DEAD_LETTER:
         raise given.refused("dead_letter_topic", f"is for on_error {DEAD_LETTER}")
+    collection = given.take("collection", str, ".".join(topic.split(".")[-2:]))
     given.end()
-    return TopicOptions(name, topic, columns, format_options, mode, key, start, policy, dead)
+    return TopicOptions(
+        name, topic, columns, format_options, mode, key, start, policy, dead, collection
+    )
 
 
 def _format(given: Given) -> dict[str, Any]:

@@ -34,10 +34,10 @@ class Span:
     """What is read of a topic for a relation: by partition from `begins`, up to `ends`.
 
     ends: None to go on for ever, with new partitions from their beginning; else the offsets
-    after the last, and only these partitions.
+    after the last, and only these partitions. relation: None where all of the source need it.
     """
 
-    relation: RelationName
+    relation: RelationName | None
     topic: str
     topic_id: str
     begins: dict[int, int]
@@ -50,7 +50,7 @@ class Span:
 class Chunk:
     """Records of one relation, and by partition where it stands after them."""
 
-    relation: RelationName
+    relation: RelationName | None
     records: Records
     nexts: dict[int, int] = field(default_factory=dict)
     newest_ms: int = 0

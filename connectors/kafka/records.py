@@ -55,6 +55,10 @@ class Records:
         """The first ones."""
         return Records(*(part[:count] for part in self._parts()))
 
+    def tail(self, count: int) -> Records:
+        """All but the first ones."""
+        return Records(*(part[count:] for part in self._parts()))
+
     def where(self, keep: Sequence[bool]) -> Records:
         """Those with True."""
         return Records(*(list(compress(part, keep)) for part in self._parts()))

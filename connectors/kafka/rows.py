@@ -13,7 +13,7 @@ import numpy as np
 
 from connectors.feed_source import REJECTED_KINDS, rejected_row
 from connectors.formats import open_format as formats
-from connectors.formats.debezium import DebeziumDecoded
+from connectors.formats.debezium import DebeziumDecoded, DebeziumFormat, Envelopes
 from connectors.formats.debezium_order import LastSeen
 from connectors.formats.declared import declare_columns
 from connectors.formats.record_format import BadRecord, Decoded, RecordFormat
@@ -132,6 +132,11 @@ class RowReader:
         rows = self._rows(records, decoded, removes, bad)
         rows.orders = orders
         return rows
+
+    def envelopes(self, records: Records) -> Envelopes | None:
+        """Of a topic of Debezium what each record is, its row unread."""
+        is_enveloped = isinstance(self._format, DebeziumFormat)
+        return self._format.envelopes(records.values) if is_enveloped else None
 
     def _read_keyed(self, records: Records) -> Rows:
         """Where `_key` is the key, a record without a value removes its row."""

@@ -22,6 +22,7 @@ from connectors.feed_source import (
 from connectors.kafka import discover as discovery
 from connectors.kafka.client import Client
 from connectors.kafka.feed import FeedEvents, FeedState, KafkaFeed
+from connectors.kafka.held import begun_note, newest_transactions
 from connectors.kafka.options import (
     APPEND,
     EARLIEST,
@@ -121,6 +122,9 @@ class KafkaSource:
                     f'topic "{dead}", which is to take dead letters, is not there',
                     hint="make it: it is not made by us",
                 )
+        marks = self._options.transactions
+        if marks is not None and marks not in topics.describe([marks]):
+            raise missing(marks)
         self._learn(topics)
 
     def pin(self, relation: Relation) -> Pin:
@@ -137,6 +141,11 @@ class KafkaSource:
         notes = {f"{START_NOTE}{relation.name.name}": note}
         if options.is_debezium:
             notes[f"{SEEN_NOTE}{relation.name.name}"] = UNSEEN
+            if self._options.transactions is not None:
+                own = self._client, self._rows(relation)
+                cut = newest_transactions(*own, topic.id, begins, ends)
+                marks = self._options.transactions
+                notes |= begun_note(topics, marks, relation.name.name, cut)
         return Pin(_place(topic.id, ends), notes)
 
     def open_snapshot(

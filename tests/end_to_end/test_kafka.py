@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka
+from tests.connectors.kafka.test_debezium import options_of
+from tests.connectors.kafka.test_transactions import Shop
 from tests.harness.broker import new_topic, producer_of, send
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
@@ -30,9 +32,13 @@ def service(database: Database, tmp_path: Path) -> Iterator[RunningService]:
 
 
 def _declare(
-    service: RunningService, broker: EmbeddedKafka, topics: dict[str, Any], name: str = "shop"
+    service: RunningService,
+    broker: EmbeddedKafka,
+    topics: dict[str, Any],
+    name: str = "shop",
+    **more: Any,
 ) -> None:
-    options = {"bootstrap_servers": broker.bootstrap, "check_ms": 100, "topics": topics}
+    options = {"bootstrap_servers": broker.bootstrap, "check_ms": 100, "topics": topics, **more}
     body = {"name": name, "type": "kafka", "options": options}
     answer = service.call("POST", "/sources", body)
     assert answer.status_code == 201, answer.text
@@ -186,3 +192,40 @@ def test_a_poison_record_stops_its_source_until_it_may_be_left_out(
     _await(lambda: database.rows("SELECT n FROM clicks") == [(2,)], service)
     (letter,) = service.call("GET", "/dead-letters?source=shop").json()["dead_letters"]
     assert (letter["place"], letter["value"]) == ("0:1", "poison")
+
+
+def test_a_join_of_two_topics_never_shows_half_a_transaction(
+    broker: EmbeddedKafka, service: RunningService, database: Database
+) -> None:
+    """Each transaction has an order and two items of its name, in three partitions; kills amid."""
+    shop = Shop(broker)
+    shop.whole("t0", 0)
+    topics = {one: options_of(shop.topics[one]) for one in ("orders", "items")}
+    _declare(service, broker, topics, transactions=shop.marks)
+    query = (
+        "SELECT coalesce(o.name, i.name) AS name, count(DISTINCT o.id) AS o, count(i.id) AS i "
+        "FROM shop.orders o FULL JOIN shop.items i ON i.name = o.name "
+        "GROUP BY coalesce(o.name, i.name)"
+    )
+    service.create("bought", query, backfill="local")
+
+    def shown() -> set[str]:
+        rows = database.rows("SELECT name, o, i FROM bought WHERE name LIKE 't%'")
+        assert all(counts == [1, 2] for _, *counts in rows), rows
+        return {name for name, *_ in rows}
+
+    beside = "SELECT o FROM bought WHERE name = 'alone'"
+    for number in range(1, 4):
+        id, row = f"t{number}", number * 10
+        shop.begin(id)
+        shop.put("orders", id, 1, row)
+        shop.put("items", id, 2, row, 1)
+        shop.put("items", None, 0, 100 + number, 1)
+        shop.put("orders", None, 0, 100 + number, 1)
+        _await(lambda n=number: shown() and database.rows(beside) == [(n,)], service)
+        if number % 2:
+            service.kill_child("pipeline")
+        shop.put("items", id, 3, row + 1)
+        shop.end(id, orders=1, items=2)
+        _await(lambda id=id: id in shown(), service)
+    assert shown() == {f"t{n}" for n in range(4)}

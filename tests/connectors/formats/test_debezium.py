@@ -1,5 +1,5 @@
 """Debezium's envelopes. Oracle: the encodings that Debezium's manual gives for each type and mode,
-and for the order and transactions a list of the events as they happened."""
+and for the order a list of the events as they happened."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from connectors.formats.debezium import PLACEHOLDER, DebeziumDecoded
-from connectors.formats.debezium_order import LastSeen, Transactions
+from connectors.formats.debezium_order import LastSeen
 from connectors.formats.declared import declare_columns
 from connectors.formats.open_format import open_format
 from dataflow.errors import SourceError
@@ -265,53 +265,6 @@ def test_what_cannot_be_told_apart_is_not_dropped() -> None:
     assert seen.fresh(0, np.array([[-1, 0, 0, 0], [5, 9, -1, 0]])).all()
     assert seen.fresh(1, np.array([[5, 8, -1, 0]])).all()
     assert not seen.fresh(0, np.array([[5, 8, -1, 0]])).any()
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_transactions_are_given_out_whole_and_in_order(seed: int) -> None:
-    draw = random.Random(seed)
-    log: list[tuple[str, list[tuple[str, int]]]] = []
-    for number in range(12):
-        count = draw.randrange(0, 5)
-        log.append((f"t{number}", [(draw.choice("abz"), at + 1) for at in range(count)]))
-    # Each topic and the transaction topic keep their order, all else is left to chance.
-    streams: dict[str, list[Any]] = {name: [] for name in ("a", "b", "markers")}
-    for id, events in log:
-        counts = {c: sum(1 for x, _ in events if x == c) for c in "abz"}
-        streams["markers"].append({"id": id, "status": "BEGIN"})
-        for collection, order in events:
-            if collection != "z":
-                streams[collection].append((id, order, collection))
-        collections = [{"data_collection": c, "event_count": n} for c, n in counts.items() if n]
-        end = {"id": id, "status": "END", "event_count": len(events)}
-        streams["markers"].append({**end, "data_collections": collections})
-    held: Transactions[tuple[str, int]] = Transactions({"a", "b"})
-    given: list[tuple[str, list[tuple[str, int]]]] = []
-    while any(streams.values()):
-        name = draw.choice([name for name, left in streams.items() if left])
-        one = streams[name].pop(0)
-        for _ in range(draw.choice([1, 1, 2])):
-            if name == "markers":
-                held.add_marker(one)
-            else:
-                held.add_event(one[0], one[1], one[2], (one[2], one[1]))
-        given += held.take_whole()
-    assert given == [(id, [e for e in events if e[0] != "z"]) for id, events in log]
-    assert not held.held() and not held.waiting()
-
-
-def test_a_transaction_that_lacks_events_waits() -> None:
-    held: Transactions[str] = Transactions({"a"})
-    held.add_event("t1", 1, "a", "first")
-    count = [{"data_collection": "a", "event_count": 2}]
-    held.add_marker({"id": "t1", "status": "END", "data_collections": count})
-    held.add_marker({"id": "t2", "status": "END", "data_collections": []})
-    assert held.take_whole() == [] and held.held() == ["first"]
-    assert held.waiting() == ["t1", "t2"]
-    held.add_event("t1", 2, "a", "second")
-    assert held.take_whole() == [("t1", ["first", "second"]), ("t2", [])]
-    with pytest.raises(SourceError):
-        held.add_marker({"id": "t3"})
 
 
 def test_options_that_do_not_do() -> None:

@@ -1,0 +1,251 @@
+"""Which of Debezium's events may be told: transactions whole, partitions in their order.
+
+Pure state. A lane is a partition of a relation: its events that wait, as runs of one transaction.
+Invariant: a cut has all that is followed of a transaction, or nothing of it. A transaction whose
+BEGIN lies before a relation's bound was cut by the relation's pin: its END waits for nothing of
+that relation, and what comes after the END is told as it comes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dataflow.errors import SourceError
+
+# A relation and a partition.
+Lane = tuple[str, int]
+# Marks of events that are in no transaction: FREE pass, BAD are no envelopes (one may be what a
+# transaction lacks), BARRED stop their lane. All others are transactions' ids.
+FREE, BAD, BARRED = "\0free", "\0bad", "\0barred"
+_MARKS = {FREE, BAD, BARRED}
+# So many that are through are known by their ids, and about so many ENDs are read ahead.
+REMEMBERED, AHEAD = 10_000, 2_000
+LOOSE = 1_000
+
+
+@dataclass
+class _Open:
+    """begin: (partition, offset) of its BEGIN; counts: by collection, once its END is there;
+    places: by relation its events that came, by their places in the transaction. is_held: whether
+    any of them waits in a lane."""
+
+    begin: tuple[int, int] | None = None
+    counts: dict[str, int] | None = None
+    places: dict[str, set[int]] = field(default_factory=dict)
+    is_held: bool = False
+
+
+class Transactions:
+    """collections: by followed relation how END names its table. bounds: by relation and
+    partition of the transaction topic, where transactions that are waited for begin; cut: by
+    relation those that its pin has cut besides, whose BEGIN came late."""
+
+    def __init__(
+        self,
+        collections: Mapping[str, str],
+        bounds: Mapping[str, Mapping[int, int]],
+        state: Mapping[str, Any] | None = None,
+        cut: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self._collections = dict(collections)
+        self._bounds = {name: dict(bound) for name, bound in bounds.items()}
+        self._cut = {name: frozenset(ids) for name, ids in (cut or {}).items()}
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._loose: OrderedDict[str, None] = OrderedDict()
+        self._done: OrderedDict[str, None] = OrderedDict()
+        self._runs: dict[Lane, list[list[Any]]] = {}
+        self._bad: dict[str, int] = {}
+        # Transactions with an event that is never to be passed.
+        self._barred: set[str] = set()
+        for id, begin, counts in (state or {}).get("open", ()):
+            self._open[id] = _Open(tuple(begin) if begin else None, counts)
+        for id in (state or {}).get("loose", ()):
+            self._loose[id] = None
+
+    def state(self) -> dict[str, Any]:
+        """As JSON has it: what the transaction topic has told, without events, which are read
+        again."""
+        told = [(id, one.begin, one.counts) for id, one in self._open.items() if one.begin or
+                one.counts is not None]  # fmt: skip
+        return {"open": told, "loose": list(self._loose)}
+
+    @property
+    def is_wanting(self) -> bool:
+        """Whether more of the transaction topic should be read: an event waits for its END, or
+        there is room for what is not needed yet."""
+        held = {run[0] for runs in self._runs.values() for run in runs} - _MARKS
+        lacks = any(self._open[id].counts is None for id in held)
+        return lacks or len(self._open) < AHEAD
+
+    def add_event(self, lane: Lane, id: str | None, place: int = 0) -> None:
+        """An event at the end of a lane; id: of its transaction, or FREE or BAD."""
+        mark = FREE if id is None else id
+        if mark not in _MARKS:
+            mark = self._mark_of(lane[0], mark, place)
+        if mark == BAD:
+            self._bad[lane[0]] = self._bad.get(lane[0], 0) + 1
+        runs = self._runs.setdefault(lane, [])
+        if runs and runs[-1][0] == mark:
+            runs[-1][1] += 1
+        else:
+            runs.append([mark, 1])
+
+    def add_repeated(self, relation: str, id: str, place: int) -> None:
+        """An event that was told before, and counts in case that its END is repeated as well."""
+        if id not in self._done and id not in self._loose:
+            one = self._open.setdefault(id, _Open())
+            one.places.setdefault(relation, set()).add(place)
+            self._settle(id)
+
+    def add_marker(self, partition: int, offset: int, marker: Any) -> None:
+        """A record of the transaction topic, decoded. SourceError record.malformed."""
+        found = marker if isinstance(marker, Mapping) else {}
+        id, status = found.get("id"), found.get("status")
+        if not isinstance(id, str) or status not in ("BEGIN", "END"):
+            raise SourceError(
+                "record.malformed",
+                "a record of the transaction topic is none of Debezium's",
+                detail=f"at {partition}:{offset} (partition:offset): {str(marker)[:200]}",
+                hint="is the option the topic <prefix>.transaction?",
+            )
+        if id in self._done or id in self._loose:
+            return
+        one = self._open.setdefault(id, _Open())
+        if status == "BEGIN":
+            one.begin = one.begin or (partition, offset)
+            return
+        one.counts = {
+            str(told["data_collection"]): int(told["event_count"])
+            for told in found.get("data_collections") or ()
+        }
+        self._settle(id)
+
+    def cut(self) -> dict[Lane, int]:
+        """By lane how many events may be told now: the most that keep transactions whole."""
+        marks = {run[0] for runs in self._runs.values() for run in runs}
+        stuck = {mark for mark in marks - _MARKS if not self._is_whole(mark)} | {BARRED}
+        stops = {lane: len(runs) for lane, runs in self._runs.items()}
+        is_new = True
+        while is_new:
+            is_new = False
+            for lane, runs in self._runs.items():
+                for at in range(stops[lane]):
+                    if runs[at][0] in stuck:
+                        behind = {run[0] for run in runs[at : stops[lane]]} - _MARKS - stuck
+                        stops[lane] = at
+                        stuck |= behind
+                        is_new = True
+                        break
+        return {
+            lane: sum(run[1] for run in runs[: stops[lane]]) for lane, runs in self._runs.items()
+        }
+
+    def all(self) -> dict[Lane, int]:
+        """Everything, whole or not."""
+        return {lane: sum(run[1] for run in runs) for lane, runs in self._runs.items()}
+
+    def bar(self, lane: Lane, at: int) -> None:
+        """Never pass the event with this number in the lane."""
+        runs = self._runs[lane]
+        for number, (mark, count) in enumerate(runs):
+            if at < count:
+                split = [[mark, at], [BARRED, 1], [mark, count - at - 1]]
+                runs[number : number + 1] = [run for run in split if run[1]]
+                if mark == BAD:
+                    self._bad[lane[0]] -= 1
+                self._barred.add(mark)
+                return
+            at -= count
+
+    def drop(self, cut: Mapping[Lane, int]) -> None:
+        """These were told. SourceError source.transaction_collection where an END does not know
+        of a table whose events it ends."""
+        ended: dict[str, None] = {}
+        for lane, count in cut.items():
+            runs = self._runs[lane]
+            while count:
+                taken = min(count, runs[0][1])
+                ended.setdefault(runs[0][0])
+                if runs[0][0] == BAD:
+                    self._bad[lane[0]] -= taken
+                count -= taken
+                runs[0][1] -= taken
+                if not runs[0][1]:
+                    del runs[0]
+        for id in ended:
+            if id in self._open:
+                self._check_listed(id)
+                self._finish(id)
+
+    def held(self) -> list[str]:
+        """Transactions that have events here."""
+        found = {run[0]: None for runs in self._runs.values() for run in runs}
+        return [mark for mark in found if mark not in _MARKS]
+
+    def _mark_of(self, relation: str, id: str, place: int) -> str:
+        if id in self._done or id in self._loose:
+            return FREE
+        one = self._open.setdefault(id, _Open())
+        places = one.places.setdefault(relation, set())
+        if place in places:
+            return FREE
+        places.add(place)
+        one.is_held = True
+        return id
+
+    def _settle(self, id: str) -> None:
+        """Forget one of which nothing is to be told any more."""
+        if not self._open[id].is_held and self._is_whole(id):
+            self._finish(id)
+
+    def _wanted(self, id: str, one: _Open) -> dict[str, int]:
+        counts = one.counts or {}
+        return {
+            name: counts[told]
+            for name, told in self._collections.items()
+            if counts.get(told) and self._is_bound(name, one) and id not in self._cut.get(name, ())
+        }
+
+    def _is_bound(self, relation: str, one: _Open) -> bool:
+        """Whether all that it has of a relation comes after the relation's pin."""
+        if one.begin is None:
+            return False
+        partition, offset = one.begin
+        return offset >= self._bounds.get(relation, {}).get(partition, 0)
+
+    def _is_whole(self, id: str) -> bool:
+        one = self._open[id]
+        if one.counts is None or id in self._barred:
+            return False
+        return all(
+            len(one.places.get(name, ())) + self._bad.get(name, 0) >= n
+            for name, n in self._wanted(id, one).items()
+        )
+
+    def _finish(self, id: str) -> None:
+        one = self._open.pop(id)
+        told = {name for name, c in self._collections.items() if (one.counts or {}).get(c)}
+        kept, most = self._done, REMEMBERED
+        if told - self._wanted(id, one).keys():
+            kept, most = self._loose, LOOSE
+        kept[id] = None
+        if len(kept) > most:
+            kept.popitem(last=False)
+
+    def _check_listed(self, id: str) -> None:
+        one = self._open[id]
+        counts = one.counts
+        if counts is None:
+            return
+        for name in one.places:
+            if self._collections[name] not in counts:
+                raise SourceError(
+                    "source.transaction_collection",
+                    f'the END of a transaction does not know the table of "{name}"',
+                    detail=f"it counts {', '.join(counts) or 'nothing'}, not "
+                    f"{self._collections[name]}",
+                    hint=f"give topics.{name}.collection as Debezium's data_collections name it",
+                )

@@ -1,0 +1,305 @@
+"""Oracle: the transactions as they were written, of which no batch may show a part."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from connectors.kafka.embedded import EmbeddedKafka
+from connectors.kafka.options import read_options
+from connectors.kafka.source import KafkaSource
+from connectors.kafka.transactions import Lane, Transactions
+from connectors.source import SourceBatch
+from dataflow.errors import SourceError
+from tests.connectors.kafka.reading import Following, Held, pins, snapshot, source_of
+from tests.connectors.kafka.test_debezium import options_of
+from tests.harness.broker import drop_topic, new_topic, send, unique_name
+
+TABLES = ("orders", "items", "audit")
+
+
+class Shop:
+    """Three tables of two partitions each, of which two are read, and the transaction topic."""
+
+    def __init__(self, broker: EmbeddedKafka) -> None:
+        self.broker = broker
+        stem = unique_name("db")
+        self.topics = {one: new_topic(broker, 2, name=f"{stem}.public.{one}") for one in TABLES}
+        self.marks = new_topic(broker, name=f"{stem}.transaction")
+        self.lsn = 0
+
+    def source(self, followed: Iterable[str] = TABLES[:2], **more: Any) -> KafkaSource:
+        topics = {one: options_of(self.topics[one]) for one in followed}
+        return source_of(self.broker, topics, **{"transactions": self.marks, **more})
+
+    def begin(self, id: str) -> None:
+        self.mark({"status": "BEGIN", "id": id})
+
+    def end(self, id: str, **counts: int) -> None:
+        told = [{"data_collection": f"public.{t}", "event_count": n} for t, n in counts.items()]
+        total = sum(counts.values())
+        self.mark({"status": "END", "id": id, "event_count": total, "data_collections": told})
+
+    def mark(self, marker: dict[str, Any]) -> None:
+        send(self.broker, self.marks, [(0, None, json.dumps(marker).encode())])
+
+    def put(self, table: str, id: str | None, place: int, row: int, partition: int = 0) -> None:
+        """A row of which the name is the transaction."""
+        self.lsn += 10
+        value = {
+            "op": "c",
+            "after": {"id": row, "name": id or "alone"},
+            "source": {"lsn": self.lsn, "sequence": json.dumps([str(self.lsn - 1), str(self.lsn)])},
+        }
+        if id is not None:
+            value["transaction"] = {"id": id, "total_order": place, "data_collection_order": place}
+        send(self.broker, self.topics[table], [(partition, b"k", json.dumps(value).encode())])
+
+    def whole(self, id: str, rows: int) -> None:
+        """A transaction over all three tables."""
+        self.begin(id)
+        self.put("orders", id, 1, rows)
+        self.put("items", id, 2, rows, 1)
+        self.put("items", id, 3, rows + 1)
+        self.put("audit", id, 4, rows)
+        self.end(id, orders=1, items=2, audit=1)
+
+
+def told(batch: SourceBatch | None) -> list[tuple[str, int, str]]:
+    """(table, id, transaction) of all that a batch tells."""
+    found = []
+    for change in [] if batch is None else batch.whole():
+        ids, names = (column.to_list() for column in change.columns)
+        found += [
+            (change.relation.name.name, i, n.decode()) for i, n in zip(ids, names, strict=True)
+        ]
+    return sorted(found)
+
+
+def kept(notes: dict[str, bytes], batch: SourceBatch) -> None:
+    notes.update({key: text for key, text in batch.notes.items() if text is not None})
+
+
+def next_told(feed: Following, notes: dict[str, bytes], **more: Any) -> list[tuple[str, int, str]]:
+    """What the next batch with rows tells."""
+    for _ in range(100):
+        batch = feed.step(**more)
+        if batch is not None:
+            kept(notes, batch)
+            found = told(batch)
+            if found:
+                return found
+    raise AssertionError("nothing was told")
+
+
+@pytest.fixture
+def shop(broker: EmbeddedKafka) -> Shop:
+    return Shop(broker)
+
+
+def test_a_transaction_is_told_in_one_batch(shop: Shop) -> None:
+    source = shop.source()
+    places, notes = pins(source)
+    with Following(source, Held(places=places), notes) as feed:
+        shop.begin("t1")
+        shop.put("orders", None, 0, 90)
+        shop.put("orders", "t1", 1, 1)
+        shop.put("orders", None, 0, 91)
+        assert next_told(feed, notes) == [("orders", 90, "alone")]
+        shop.put("items", "t1", 2, 2, 1)
+        shop.put("items", None, 0, 92)
+        assert next_told(feed, notes) == [("items", 92, "alone")]
+        # The END is there before the last event, and counts a table that nobody reads.
+        shop.end("t1", orders=1, items=2, audit=7)
+        shop.put("orders", None, 0, 93, 1)
+        assert next_told(feed, notes) == [("orders", 93, "alone")]
+        shop.put("items", "t1", 3, 3)
+        assert next_told(feed, notes) == [
+            ("items", 2, "t1"), ("items", 3, "t1"), ("orders", 1, "t1"), ("orders", 91, "alone"),
+        ]  # fmt: skip
+        assert feed.held.places["orders"]["next"] == {"0": 3, "1": 1}
+
+
+def test_an_interrupted_feed_goes_on_with_what_was_held(shop: Shop) -> None:
+    source = shop.source()
+    places, notes = pins(source)
+    held = Held(places=places)
+    shop.whole("t1", 1)
+    shop.begin("t2")
+    shop.put("orders", "t2", 1, 5)
+    shop.end("t2", orders=1, items=1)
+    shop.put("orders", None, 0, 90, 1)
+    seen: list[tuple[str, int, str]] = []
+    states = [(json.loads(json.dumps(places)), dict(notes))]
+    while len(seen) < 4:
+        with Following(source, held, notes) as feed:
+            seen += next_told(feed, notes, max_rows=1)
+            states.append((json.loads(json.dumps(feed.held.places)), dict(notes)))
+            held = feed.held
+    assert held.places["orders"]["next"]["0"] == 1
+    with Following(source, held, notes) as feed:
+        shop.put("items", "t2", 2, 6)
+        seen += next_told(feed, notes)
+        end = json.loads(json.dumps(feed.held.places))
+    assert sorted(seen) == sorted(set(seen)) and len(seen) == 6
+    # From every state that was: the same places are reached, and nothing beyond them.
+    shop.whole("t3", 10)
+    for places, notes in states:
+        with Following(source, Held(places=dict(places)), dict(notes)) as feed:
+            feed.until(lambda held: held.places == end, places=end)
+            assert feed.step(until=end) is None
+            again = {(n, *k) for n, rows in feed.held.keyed.items() for k in rows}
+            assert next_told(feed, notes) == [
+                ("items", 10, "t3"), ("items", 11, "t3"), ("orders", 10, "t3"),
+            ]  # fmt: skip
+        assert again <= {(name, id) for name, id, _ in seen}
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_pin_amid_a_transaction_loses_and_doubles_nothing(shop: Shop, is_late: bool) -> None:
+    source = shop.source()
+    if not is_late:
+        shop.begin("t1")
+    shop.put("orders", "t1", 1, 1)
+    shop.put("items", "t1", 2, 1)
+    places, notes = pins(source)
+    held = snapshot(source, places, notes)
+    assert set(held.keyed["orders"]) == {(1,)}
+    if is_late:
+        shop.begin("t1")
+    shop.put("orders", "t1", 3, 2)
+    shop.end("t1", orders=3, items=1)
+    shop.whole("t2", 5)
+    with Following(source, held, notes) as feed:
+        seen = next_told(feed, notes)
+        shop.put("orders", "t1", 4, 3, 1)
+        while len(seen) < 5:
+            seen += next_told(feed, notes)
+    t2 = [("items", 5, "t2"), ("items", 6, "t2"), ("orders", 5, "t2")]
+    assert sorted(seen) == sorted([("orders", 2, "t1"), ("orders", 3, "t1"), *t2])
+
+
+def test_what_is_delivered_again_is_told_once_and_holds_nothing(shop: Shop) -> None:
+    source = shop.source()
+    places, notes = pins(source)
+    shop.whole("t1", 1)
+    with Following(source, Held(places=places), notes) as feed:
+        assert len(next_told(feed, notes)) == 3
+        held = feed.held
+    shop.lsn = 0
+    shop.whole("t1", 1)
+    shop.whole("t2", 5)
+    with Following(source, held, notes) as feed:
+        assert {id for _, _, id in next_told(feed, notes)} == {"t2"}
+        assert feed.held.places["orders"]["next"]["0"] == 3
+
+
+def test_a_transaction_that_does_not_fit_is_refused(shop: Shop) -> None:
+    source = shop.source(transaction_buffer_bytes=2000)
+    places, notes = pins(source)
+    shop.begin("big")
+    for row in range(10):
+        shop.put("orders", "big", row + 1, row)
+    with Following(source, Held(places=places), notes) as feed:
+        failure = feed.failure()
+    assert failure.code == "source.transaction_too_large" and "big" in failure.detail
+
+
+def test_a_bad_record_stops_before_its_transaction(shop: Shop) -> None:
+    source = shop.source()
+    places, notes = pins(source)
+    shop.whole("t1", 1)
+    shop.begin("t2")
+    shop.put("orders", "t2", 1, 5)
+    send(shop.broker, shop.topics["items"], [(0, b"k", b"{")])
+    shop.end("t2", orders=1, items=1)
+    with Following(source, Held(places=places), notes) as feed:
+        assert {id for _, _, id in next_told(feed, notes)} == {"t1"}
+        assert feed.failure().code == "source.bad_record"
+        assert feed.held.places["orders"]["next"]["0"] == 1
+        assert feed.held.places["items"]["next"]["0"] == 1
+
+
+def test_a_transaction_topic_that_is_gone_or_another_is_refused(shop: Shop) -> None:
+    source = shop.source()
+    places, notes = pins(source)
+    drop_topic(shop.broker, shop.marks)
+    with pytest.raises(SourceError, match=r"source\.topic_missing"):
+        source.check()
+    with Following(source, Held(places=places), notes) as feed:
+        assert feed.failure().code == "source.topic_missing"
+    new_topic(shop.broker, name=shop.marks)
+    with Following(source, Held(places=places), notes) as feed:
+        assert feed.failure().code == "source.topic_recreated"
+
+
+def test_a_table_by_another_name_is_refused(shop: Shop) -> None:
+    topics = {"orders": options_of(shop.topics["orders"], collection="shop.orders")}
+    source = source_of(shop.broker, topics, transactions=shop.marks)
+    places, notes = pins(source)
+    shop.whole("t1", 1)
+    with Following(source, Held(places=places), notes) as feed:
+        assert feed.failure().code == "source.transaction_collection"
+    with pytest.raises(SourceError, match=r"record\.malformed"):
+        Transactions({}, {}).add_marker(0, 0, {"id": "t"})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"transactions": "t"},
+        {"transactions": 1},
+        {"transactions": "m", "topics": {"t": {**options_of("t"), "format": "json"}}},
+        {"transactions": "m", "transaction_buffer_bytes": 1},
+    ],
+)
+def test_options_that_do_not_do(more: dict[str, Any]) -> None:
+    given = {"bootstrap_servers": "h:1", "topics": {"t": options_of("t")}, **more}
+    with pytest.raises(SourceError, match=r"source\.bad_option"):
+        read_options(given)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_order_and_any_restart_keeps_transactions_whole(seed: int) -> None:
+    """Each lane and the markers keep their order; all else, and where it stops, is chance."""
+    draw = random.Random(seed)
+    names = ("a", "b", "unread")
+    lanes: dict[Lane, list[tuple[str, int]]] = {(n, p): [] for n in "ab" for p in (0, 1)}
+    markers: list[dict[str, Any]] = []
+    size: dict[str, int] = {}
+    for number in range(30):
+        id, counts = f"t{number}", dict.fromkeys(names, 0)
+        markers.append({"id": id, "status": "BEGIN"})
+        for place in range(draw.randrange(6)):
+            name = draw.choice(names)
+            counts[name] += 1
+            if name != "unread":
+                lanes[name, draw.randrange(2)].append((id, place))
+        size[id] = counts["a"] + counts["b"]
+        listed = [{"data_collection": n, "event_count": c} for n, c in counts.items() if c]
+        markers.append({"id": id, "status": "END", "data_collections": listed})
+    tables, bounds = {"a": "a", "b": "b"}, {"a": {0: 0}, "b": {0: 0}}
+    kept = Transactions(tables, bounds)
+    read, told, marked = dict.fromkeys(lanes, 0), dict.fromkeys(lanes, 0), 0
+    while any(told[lane] < len(events) for lane, events in lanes.items()):
+        lane = draw.choice([*lanes, None])
+        if lane is None and marked < len(markers):
+            kept.add_marker(0, marked, markers[marked])
+            marked += 1
+        elif lane is not None and read[lane] < len(lanes[lane]):
+            kept.add_event(lane, *lanes[lane][read[lane]])
+            read[lane] += 1
+        cut = kept.cut()
+        kept.drop(cut)
+        batch = [e for at, n in cut.items() for e in lanes[at][told[at] : told[at] + n]]
+        told = {at: told[at] + cut.get(at, 0) for at in told}
+        for id in {id for id, _ in batch}:
+            assert sum(1 for one, _ in batch if one == id) == size[id]
+        if draw.random() < 0.05:
+            kept = Transactions(tables, bounds, json.loads(json.dumps(kept.state())))
+            read = dict(told)
+    assert not kept.held()
