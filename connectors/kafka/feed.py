@@ -148,6 +148,7 @@ class KafkaFeed:
             is_last = self._until is not None and self._ahead.is_finished
             chunks = [] if is_full else self._ahead.take(max_rows)
             for chunk in chunks:
+                assert chunk.relation is not None
                 held.add_events(chunk, self._followed[chunk.relation].seen)
             told = held.take(self._bad_at, all=is_last and not chunks)
             if told or self._failure is not None:

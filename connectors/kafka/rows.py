@@ -135,8 +135,9 @@ class RowReader:
 
     def envelopes(self, records: Records) -> Envelopes | None:
         """Of a topic of Debezium what each record is, its row unread."""
-        is_enveloped = isinstance(self._format, DebeziumFormat)
-        return self._format.envelopes(records.values) if is_enveloped else None
+        if not isinstance(self._format, DebeziumFormat):
+            return None
+        return self._format.envelopes(records.values)
 
     def _read_keyed(self, records: Records) -> Rows:
         """Where `_key` is the key, a record without a value removes its row."""

@@ -9,7 +9,7 @@ that relation, and what comes after the END is told as it comes.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +55,8 @@ class Transactions:
         self._cut = {name: frozenset(ids) for name, ids in (cut or {}).items()}
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._loose: OrderedDict[str, None] = OrderedDict()
-        self._done: OrderedDict[str, None] = OrderedDict()
+        # With the tables that their ENDs counted.
+        self._done: OrderedDict[str, tuple[str, ...]] = OrderedDict()
         self._runs: dict[Lane, list[list[Any]]] = {}
         self._bad: dict[str, int] = {}
         # Transactions with an event that is never to be passed.
@@ -177,7 +178,8 @@ class Transactions:
                     del runs[0]
         for id in ended:
             if id in self._open:
-                self._check_listed(id)
+                for name in self._open[id].places:
+                    self._check_listed(name, self._open[id].counts)
                 self._finish(id)
 
     def held(self) -> list[str]:
@@ -187,6 +189,7 @@ class Transactions:
 
     def _mark_of(self, relation: str, id: str, place: int) -> str:
         if id in self._done or id in self._loose:
+            self._check_listed(relation, self._done.get(id))
             return FREE
         one = self._open.setdefault(id, _Open())
         places = one.places.setdefault(relation, set())
@@ -228,24 +231,21 @@ class Transactions:
     def _finish(self, id: str) -> None:
         one = self._open.pop(id)
         told = {name for name, c in self._collections.items() if (one.counts or {}).get(c)}
-        kept, most = self._done, REMEMBERED
         if told - self._wanted(id, one).keys():
-            kept, most = self._loose, LOOSE
-        kept[id] = None
-        if len(kept) > most:
-            kept.popitem(last=False)
+            self._loose[id] = None
+        else:
+            self._done[id] = tuple(one.counts or ())
+        for kept, most in ((self._done, REMEMBERED), (self._loose, LOOSE)):
+            if len(kept) > most:
+                kept.popitem(last=False)
 
-    def _check_listed(self, id: str) -> None:
-        one = self._open[id]
-        counts = one.counts
-        if counts is None:
+    def _check_listed(self, relation: str, counts: Collection[str] | None) -> None:
+        """That an END which counts these tables knows of the relation's; None: it is not known."""
+        if counts is None or self._collections[relation] in counts:
             return
-        for name in one.places:
-            if self._collections[name] not in counts:
-                raise SourceError(
-                    "source.transaction_collection",
-                    f'the END of a transaction does not know the table of "{name}"',
-                    detail=f"it counts {', '.join(counts) or 'nothing'}, not "
-                    f"{self._collections[name]}",
-                    hint=f"give topics.{name}.collection as Debezium's data_collections name it",
-                )
+        raise SourceError(
+            "source.transaction_collection",
+            f'the END of a transaction does not know the table of "{relation}"',
+            detail=f"it counts {', '.join(counts) or 'nothing'}, not {self._collections[relation]}",
+            hint=f"give topics.{relation}.collection as Debezium's data_collections name it",
+        )

@@ -244,6 +244,10 @@ def test_a_table_by_another_name_is_refused(shop: Shop) -> None:
     shop.whole("t1", 1)
     with Following(source, Held(places=places), notes) as feed:
         assert feed.failure().code == "source.transaction_collection"
+    late = Transactions({"a": "shop.a"}, {})
+    late.add_marker(0, 0, {"id": "t", "status": "END", "data_collections": []})
+    with pytest.raises(SourceError, match=r"source\.transaction_collection"):
+        late.add_event(("a", 0), "t", 1)
     with pytest.raises(SourceError, match=r"record\.malformed"):
         Transactions({}, {}).add_marker(0, 0, {"id": "t"})
 
