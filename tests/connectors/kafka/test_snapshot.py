@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from kafka import TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.source import KafkaSource
@@ -39,6 +40,23 @@ def parts_of(
     return list(opened.parts(relation, range(len(relation.fields)), count, known))
 
 
+def _ends(broker: EmbeddedKafka, topic: str, level: str) -> dict[TopicPartition, int]:
+    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, isolation_level=level)
+    try:
+        return consumer.end_offsets([TopicPartition(topic, n) for n in range(3)])
+    finally:
+        consumer.close()
+
+
+def _await_marks(broker: EmbeddedKafka, topic: str) -> None:
+    """The marks that end a transaction come to its partitions a moment after the commit, one by
+    one; until then its records are not seen in all of them."""
+    deadline = time.monotonic() + 30
+    while _ends(broker, topic, "read_committed") != _ends(broker, topic, "read_uncommitted"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def test_snapshot_and_feed_make_all_records_wherever_it_is_pinned(broker: EmbeddedKafka) -> None:
     chance = random.Random(SEED)
     topic = new_topic(broker, 3)
@@ -58,6 +76,7 @@ def test_snapshot_and_feed_make_all_records_wherever_it_is_pinned(broker: Embedd
             else:
                 producer.commit_transaction()
                 written += fresh
+            _await_marks(broker, topic)
             pinned.append((*pins(source), len(written)))
     for places, notes, count in chance.sample(pinned, 5):
         held = snapshot(source, places, notes, chance.choice([1, 3, 8]))
