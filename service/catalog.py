@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from connectors.postgres import control_sinks
 from connectors.postgres.control import ViewRow
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.sink import Progress, SinkTable
@@ -132,8 +133,11 @@ class Catalog:
         return row.identity
 
     def exists(self, identity: str) -> bool:
-        """Whether a view of this identity is still there."""
-        return any(r.identity == identity for r in self._control.list_views())
+        """Whether a view of this identity, or a sink of it, is still there."""
+        if any(r.identity == identity for r in self._control.list_views()):
+            return True
+        sinks = control_sinks.list_sinks(self._control)
+        return any(sink.view_identity == identity for sink in sinks)
 
     # --- telling -------------------------------------------------------------------------------
 
