@@ -1,4 +1,7 @@
-"""One Spark session for all tests of this folder: its JVM costs seconds."""
+"""One Spark session for the tests of a module: its JVM costs seconds.
+
+Not one for the folder: Spark has one session a process, and some modules bring their clusters.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import pytest
 from connectors.spark.session import LazySession
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def session() -> Iterator[LazySession]:
     """Two cores in this process's own JVM."""
     lazy = LazySession("local[2]")
