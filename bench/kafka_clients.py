@@ -96,20 +96,24 @@ def make_topics(bootstrap: str) -> None:
         future.result()
 
 
+def page_view(number: int) -> dict[str, Any]:
+    """What a record says."""
+    return {
+        "id": number,
+        "user_id": number * 7919 % 100_003,
+        "url": f"https://shop.example/products/{number % 5000}",
+        "country": ("AT", "DE", "FR", "IT")[number % 4],
+        "duration_ms": number % 30_000,
+        "price": round(number % 9_973 / 7, 2),
+        "is_mobile": number % 3 == 0,
+        "at": f"2026-11-{number % 28 + 1:02}T12:{number % 60:02}:00Z",
+    }
+
+
 def value_of(number: int) -> bytes:
     """A record of about 200 bytes."""
-    return json.dumps(
-        {
-            "id": number,
-            "user_id": number * 7919 % 100_003,
-            "url": f"https://shop.example/products/{number % 5000}?from=mail",
-            "country": ("AT", "DE", "FR", "IT")[number % 4],
-            "duration_ms": number % 30_000,
-            "price": round(number % 9_973 / 7, 2),
-            "is_mobile": number % 3 == 0,
-            "at": f"2026-11-{number % 28 + 1:02}T12:{number % 60:02}:00Z",
-        }
-    ).encode()
+    view = page_view(number)
+    return json.dumps({**view, "url": f"{view['url']}?from=mail"}).encode()
 
 
 def timed(steps: Iterator[int]) -> dict[str, Any]:

@@ -97,20 +97,8 @@ def run(folder: Path, *, is_quick: bool) -> None:
 
 def value_of(number: int) -> bytes:
     """A record of about 200 bytes and nine fields."""
-    return json.dumps(
-        {
-            "id": number,
-            "user_id": number * 7919 % 100_003,
-            "url": f"https://shop.example/products/{number % 5000}",
-            "country": ("AT", "DE", "FR", "IT")[number % 4],
-            "duration_ms": number % 30_000,
-            "price": round(number % 9_973 / 7, 2),
-            "is_mobile": number % 3 == 0,
-            "at": f"2026-11-{number % 28 + 1:02}T12:{number % 60:02}:00Z",
-            "campaign": f"autumn-{number % 50}",
-        },
-        separators=(",", ":"),
-    ).encode()
+    view = {**clients.page_view(number), "campaign": f"autumn-{number % 50}"}
+    return json.dumps(view, separators=(",", ":")).encode()
 
 
 class Written:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -79,14 +79,12 @@ def relation_facts(declared: DeclaredRelation, columns: Sequence[Field]) -> dict
     }
 
 
-def kept_oids(facts: list[dict[str, Any]], before: Sequence[Mapping[str, Any]]) -> bool:
-    """Give relations the identity that they had; whether all of them are what they were."""
+def keep_oids(facts: Iterable[dict[str, Any]], before: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Give relations that are what they were their identity again; the names of those lost."""
     known = {f["name"]: f for f in before}
-    is_same = len(known) == len(facts)
     for relation in facts:
         old = known.get(relation["name"])
         if old is not None and {**old, "oid": 0} == {**relation, "oid": 0}:
             relation["oid"] = old["oid"]
-        else:
-            is_same = False
-    return is_same
+            del known[relation["name"]]
+    return set(known)

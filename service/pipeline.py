@@ -323,8 +323,9 @@ class Pipeline:
         self._metrics.sink_stalled_s = self._writer.stalled_s
         self._tell_stall(is_stalled=self._writer.stalled_s > STALLED_S)
         self._metrics.parts_shared(self._engine.shared_parts())
-        self._metrics.sources = {n: s.facts() for n, s in self._sides.statuses().items()}
-        self._desk.sources.tell(self._sides.statuses())
+        statuses = self._sides.statuses()
+        self._metrics.sources = {name: status.facts() for name, status in statuses.items()}
+        self._desk.sources.tell(statuses)
         self._desk.report(self._builds)
         self._followers.report()
         self._metrics.followers = self._followers.figures()
@@ -371,8 +372,7 @@ class Pipeline:
 
     def _reconcile(self) -> None:
         """Do what the catalog asks for: drop, then build what is neither live nor being built."""
-        if self._desk.sources.are_new():
-            self._sides.declared_anew()
+        self._sides.declared_anew(self._desk.sources.changed())
         for batch in () if self._mute else self._side_work.settled_dead_letters():
             self._run_epoch(batch)
         for row in self._desk.unwanted():

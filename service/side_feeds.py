@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from connectors.feed_source import FeedSource, Places, SourceFeed
@@ -127,9 +127,10 @@ class SideFeeds:
                 side.retry_at = 0.0
             side.relations = relations
 
-    def declared_anew(self) -> None:
-        """Sources may have other options now: open all of them again."""
-        for name, side in self._sides.items():
+    def declared_anew(self, names: Collection[str]) -> None:
+        """These sources have other options now: those that are read are opened again."""
+        for name in self._sides.keys() & names:
+            side = self._sides[name]
             side.close()
             side.source = self._make(name)
             side.retry_at = 0.0

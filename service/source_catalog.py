@@ -15,7 +15,7 @@ from connectors.source import MAIN_SOURCE
 from dataflow.errors import SourceError
 from dataflow.schema import VIEW_SOURCE
 from service import fields
-from service.declared import connector, feed_source, kept_oids, relation_facts
+from service.declared import connector, feed_source, keep_oids, relation_facts
 from service.desk import DROPPED
 from service.groups import groups_on_disk
 from service.metrics import read_metrics
@@ -58,10 +58,7 @@ class SourceCatalog:
         """Give a source other options; what views read must stay what it is."""
         row = self._row(name)
         relations = self._declared(row.type, options)
-        kept_oids(relations, row.relations)
-        kept = {(r["name"], r["oid"]) for r in relations}
-        lost = {r["name"] for r in row.relations if (r["name"], r["oid"]) not in kept}
-        self._require_unread(name, lost)
+        self._require_unread(name, keep_oids(relations, row.relations))
         changed = SourceRow(name, "", type=row.type, options=options, relations=relations)
         feed_source(changed).check()
         self._control.update_source(name, options=dict(options), relations=relations)

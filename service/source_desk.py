@@ -27,19 +27,20 @@ class SourceDesk:
         self._control = control
         self._letters = DeadLetters(control)
         self._key = sink_key
-        self._are_new = False
+        self._changed: set[str] = set()
         self._told: dict[str, tuple[str, str]] = {}
         self.rows: Sequence[SourceRow] = ()
 
     def refresh(self) -> None:
         """Read what is declared. TemporaryError when the sink cannot be reached."""
         rows = self._control.list_sources()
-        self._are_new |= _declared(rows) != _declared(self.rows)
+        before, now = _declared(self.rows), _declared(rows)
+        self._changed |= {n for n in before.keys() | now.keys() if before.get(n) != now.get(n)}
         self.rows = rows
 
-    def are_new(self) -> bool:
-        """Whether what is declared has changed since the last call."""
-        found, self._are_new = self._are_new, False
+    def changed(self) -> set[str]:
+        """The sources that were declared, changed or dropped since the last call."""
+        found, self._changed = self._changed, set()
         return found
 
     def source(self, name: str) -> FeedSource:
@@ -86,5 +87,5 @@ class SourceDesk:
         self._letters.unmark(self._key, name, places)
 
 
-def _declared(rows: Iterable[SourceRow]) -> list[tuple[object, ...]]:
-    return [(r.name, r.options, r.relations) for r in rows if r.type != "postgres"]
+def _declared(rows: Iterable[SourceRow]) -> dict[str, tuple[object, object]]:
+    return {r.name: (r.options, r.relations) for r in rows if r.type != "postgres"}

@@ -186,6 +186,15 @@ def test_a_feed_goes_on_unless_what_is_read_changes(clock: Clock) -> None:
     assert not world.feeds.is_any
 
 
+def test_other_options_of_one_source_leave_the_others_open(clock: Clock) -> None:
+    world = World()
+    world.poll()
+    world.feeds.declared_anew({"a", "unread"})
+    world.poll()
+    assert [len(source.opened) for source in world.sources.values()] == [2, 1]
+    assert world.sources["a"].opened[0].is_closed
+
+
 def test_what_is_read_elsewhere_is_left_alone() -> None:
     relations = [_relation(name, "t") for name in (MAIN_SOURCE, VIEW_SOURCE, "a")]
     assert list(side_relations(relations)) == ["a"]
