@@ -270,7 +270,7 @@ class Pipeline:
             if epoch.later is not None:
                 epoch.later.close()
         else:
-            self._finish_epoch(epoch, sync=not self._sides.is_replayable(batch.source))
+            self._finish_epoch(epoch, sync=not self._sides.is_replayable(batch))
         self._settle_failed(failed)
 
     def _forget_mutes(self) -> None:

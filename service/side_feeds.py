@@ -104,9 +104,14 @@ class SideFeeds:
         side = self._sides.get(name)
         return self._make(name) if side is None else side.source
 
-    def is_replayable(self, name: str) -> bool:
-        """Whether what was read can be read once more."""
-        return name == MAIN_SOURCE or self.source(name).is_replayable
+    def is_replayable(self, batch: SourceBatch) -> bool:
+        """Whether what the batch says can be read once more.
+
+        What has no place (a record that was asked to be tried again) no feed tells again.
+        """
+        if batch.source == MAIN_SOURCE:
+            return True
+        return batch.places is not None and self.source(batch.source).is_replayable
 
     def statuses(self) -> dict[str, SideStatus]:
         """Each source that is read, as it stands."""

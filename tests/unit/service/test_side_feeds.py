@@ -195,6 +195,13 @@ def test_other_options_of_one_source_leave_the_others_open(clock: Clock) -> None
     assert world.sources["a"].opened[0].is_closed
 
 
+def test_what_has_no_place_cannot_be_read_again() -> None:
+    feeds = World().feeds
+    assert feeds.is_replayable(SourceBatch(7, [], 1, 1))
+    assert feeds.is_replayable(_batch("a", t={}))
+    assert not feeds.is_replayable(SourceBatch(0, [], 0, 1, source="a"))
+
+
 def test_what_is_read_elsewhere_is_left_alone() -> None:
     relations = [_relation(name, "t") for name in (MAIN_SOURCE, VIEW_SOURCE, "a")]
     assert list(side_relations(relations)) == ["a"]
