@@ -42,7 +42,7 @@ def test_skipped_records_are_counted_across_feeds(tmp_path: Path) -> None:
     (folder / "a.jsonl").write_text('{"id": 1}\n{"id": "x"}\nno row\n')
     read(1)
     assert feeds.statuses()["in"].facts()["skipped_total"] == 2
-    feeds.declared_anew()
+    feeds.declared_anew({"in"})
     assert feeds.statuses()["in"].skipped == 2
     (folder / "b.jsonl").write_text('no row\n{"id": 2}\n')
     read(2)
