@@ -1,0 +1,60 @@
+"""Errors as REST tells them: problem+json (RFC 9457), each code with its HTTP status.
+
+Invariant: the status of a code stands here and nowhere else; what has no line is 400 for SQL, 503
+where another try may heal it, else 422.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fastapi.responses import JSONResponse
+
+from dataflow.errors import SqlError, TemporaryError, TidemarkError
+from service.models import ProblemModel
+
+PROBLEM_TYPE = "application/problem+json"
+_STATUS = {
+    "view.not_found": 404,
+    "view.name_taken": 409,
+    "view.has_children": 409,
+    "view.bad_name": 400,
+    "view.wait_timeout": 504,
+    "sink.name_taken": 409,
+    "source.not_found": 404,
+    "source.name_taken": 409,
+    "source.in_use": 409,
+    "sink.exists": 409,
+    "sink.not_found": 404,
+    "view.not_live": 409,
+    "position.bad": 400,
+}
+
+
+def problem_of(error: TidemarkError) -> ProblemModel:
+    """A TidemarkError as REST shows it."""
+    if isinstance(error, TemporaryError) or error.is_temporary:
+        status = 503
+    elif isinstance(error, SqlError):
+        status = 400
+    else:
+        status = _STATUS.get(error.code, 422)
+    place = error.position
+    return ProblemModel(
+        title=error.what,
+        status=status,
+        code=error.code,
+        detail=error.detail,
+        hint=error.hint,
+        position=None if place is None else {"line": place.line, "column": place.column},
+    )
+
+
+def answer(problem: ProblemModel, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """A problem as a response."""
+    return JSONResponse(
+        problem.model_dump(exclude_none=True),
+        status_code=problem.status,
+        headers=headers,
+        media_type=PROBLEM_TYPE,
+    )
