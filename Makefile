@@ -9,6 +9,8 @@ SECONDS :=
 KILLS := 200
 QUERIES := 10000
 ONLY :=
+# Processes of `make test`, one a core up to four: each has servers and a Spark session of its own.
+WORKERS := $(shell cores=$$(nproc); echo $$((cores > 4 ? 4 : cores)))
 
 .PHONY: setup demo test quick lint bench torture queries soak clean
 
@@ -19,7 +21,7 @@ demo: setup  ## a private shop under live traffic; SECONDS=30 ends it, exit 0 if
 	@exec $(VENV)/tidemark demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: setup  ## the whole suite; style and types are tests of it (tests/test_tidy.py)
-	@exec $(VENV)/python -m pytest
+	@exec $(VENV)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 quick: setup  ## is the core sound: no server, no JVM
 	@exec $(VENV)/python -m pytest -q $(wildcard tests/unit tests/property) tests/test_tidy.py

@@ -14,7 +14,7 @@ import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.shared_memory import SharedMemory
@@ -109,13 +109,23 @@ class Clock:
         def timed(*arguments: Any, **named: Any) -> Any:
             if before is not None:
                 before(*arguments, **named)
-            started = time.process_time()
-            result = method(*arguments, **named)
-            place = self._size, label
-            self.spent[place] = self.spent.get(place, 0.0) + time.process_time() - started
-            return result
+            result = self._count(label, lambda: method(*arguments, **named))
+            return self._turns(label, result) if isinstance(result, Iterator) else result
 
         setattr(owner, name, timed)
+
+    def _turns(self, label: str, turns: Iterator[Any]) -> Iterator[Any]:
+        """What a generator does happens at each turn; its reader's time between is not its own."""
+        end = object()
+        while (turn := self._count(label, lambda: next(turns, end))) is not end:
+            yield turn
+
+    def _count(self, label: str, call: Callable[[], Any]) -> Any:
+        started = time.process_time()
+        result = call()
+        place = self._size, label
+        self.spent[place] = self.spent.get(place, 0.0) + time.process_time() - started
+        return result
 
     def parts(self, changes: int) -> Parts:
         """Of the epochs of this size: operators and their store can be shared out."""

@@ -11,6 +11,7 @@ reason, where the broker's jars are not there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -23,11 +24,27 @@ from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, vers
 settings.register_profile("tidemark", deadline=None, print_blob=True)
 settings.load_profile("tidemark")
 
+TESTS = Path(__file__).parent
+
 # What waits for minutes in production is looked at often, so that no test has to wait for it.
 BROKER_SETTINGS = {
     "log.cleaner.backoff.ms": 200,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
 }
+
+# Files are handed to several processes in this order: what failed before first, then the long
+# ones, so that no process is left alone with one of them at the end.
+FOLDERS = ("regressions", "recovery", "end_to_end", "equality", "connectors", "sql", "api")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the tests by their folders, as above; within a folder as they were collected."""
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    folder = item.path.relative_to(TESTS).parts[0]
+    return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
 
 
 @pytest.fixture(scope="session")
