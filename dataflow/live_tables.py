@@ -8,7 +8,7 @@ NULL from then on, and never again counts as kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dataflow.changes import Changes
@@ -19,6 +19,13 @@ from dataflow.schema import Field, Relation, RelationName
 from dataflow.sql.plan import Scan
 from dataflow.types import SqlType
 from storage.store import Store
+
+Clock = Callable[[], float]
+
+
+def stopped() -> float:
+    """The clock of a run that nobody measures."""
+    return 0.0
 
 
 @dataclass(frozen=True)
@@ -49,12 +56,18 @@ class TableHome:
 
 
 class LiveTable:
-    """A table that views read, and by their node numbers the scans that read it."""
+    """A table that views read, and by their node numbers the scans that read it.
+
+    rows_in counts changes as the source tells them, rows_out those of exact deltas, time_s what
+    making these of those took.
+    """
 
     def __init__(self, home: TableHome, store: Store) -> None:
         self.home = home
         self.state = TableState(home.relation, home.columns, store, home.scope, home.dead)
         self.scans: dict[int, TableScan] = {}
+        self.rows_in = self.rows_out = 0
+        self.time_s = 0.0
 
 
 class TableScan:
@@ -81,8 +94,9 @@ class TableScan:
 class LiveTables:
     """All tables of one store, oldest first, and the scans that are to be read through them."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Clock = stopped) -> None:
         self._store = store
+        self._clock = clock
         self._tables: list[LiveTable] = []
         self._scans: dict[int, Scan] = {}
 
@@ -143,6 +157,8 @@ class LiveTables:
             return table
         narrowed = LiveTable(replace(home, dead=dead), self._store)
         narrowed.scans = table.scans
+        narrowed.rows_in, narrowed.rows_out = table.rows_in, table.rows_out
+        narrowed.time_s = table.time_s
         return narrowed
 
     def resolve(self, changes: Iterable[Changes]) -> Iterator[tuple[LiveTable, Delta]]:
@@ -151,7 +167,12 @@ class LiveTables:
         for change in changes:
             for position, table in enumerate(self._tables):
                 if table.home.relation.name == change.relation.name:
-                    parts.setdefault(position, []).append(table.state.resolve(change))
+                    started = self._clock()
+                    delta = table.state.resolve(change)
+                    table.time_s += self._clock() - started
+                    table.rows_in += len(change)
+                    table.rows_out += len(delta)
+                    parts.setdefault(position, []).append(delta)
         for position, found in parts.items():
             # Each is consolidated already: only several can meet in a row.
             delta = found[0] if len(found) == 1 else Delta.concat(found).consolidate()

@@ -18,7 +18,7 @@ from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator, RowErrors
-from dataflow.live_tables import LiveTables, TableScan
+from dataflow.live_tables import Clock, LiveTables, TableScan, stopped
 from dataflow.loose import is_loose
 from dataflow.operators.base import Operator, kinds_of
 from dataflow.operators.project import ProjectOperator
@@ -48,7 +48,7 @@ class LiveNode:
     """One node of the live dataflow, and the error rows' way to all views that read it.
 
     home: None for a scan. names: for each view what the node is called there. is_loose: see
-    `dataflow.loose`. rows_in and rows_out count the rows of its deltas.
+    `dataflow.loose`. rows_in and rows_out count the rows of its deltas, time_s what its steps took.
     """
 
     def __init__(self, number: int, plan: Plan, home: Home | None) -> None:
@@ -66,6 +66,7 @@ class LiveNode:
         self.names: dict[RelationName, list[str]] = {}
         self.errors: dict[RelationName, ErrorRows] = {}
         self.rows_in = self.rows_out = 0
+        self.time_s = 0.0
 
     def collect(
         self, operator: str, types: Sequence[SqlType], rows: Delta, errors: RowErrors
@@ -109,15 +110,24 @@ class SharedDataflow:
     """The nodes of all live views over one store, views in the order in which they joined.
 
     part_rows: rows from which on what a join makes is passed on in parts. widest: the most rows
-    that a node has given out in the last step, with all parts.
+    that a node has given out in the last step, with all parts. clock: seconds, for figures alone.
+    shape: counts up when views come or go.
     """
 
-    def __init__(self, store: Store, evaluator: Evaluator, part_rows: int = EVERY_ROW) -> None:
+    def __init__(
+        self,
+        store: Store,
+        evaluator: Evaluator,
+        part_rows: int = EVERY_ROW,
+        clock: Clock = stopped,
+    ) -> None:
         self._store = store
         self.part_rows = part_rows
         self._evaluator = evaluator
+        self._clock = clock
+        self.shape = 0
         self.views: dict[RelationName, LiveView] = {}
-        self.tables = LiveTables(store)
+        self.tables = LiveTables(store, clock)
         self._nodes: dict[int, LiveNode] = {}
         self._alike: dict[Plan | None, LiveNode] = {}
         self._homes: dict[Home, LiveNode] = {}
@@ -143,6 +153,7 @@ class SharedDataflow:
         errors = ErrorRows()
         own: list[LiveNode] = []
         twice: list[str] = []
+        self.shape += 1
         for position, node in enumerate(nodes):
             home = None
             if not isinstance(node.plan, Scan):
@@ -200,6 +211,7 @@ class SharedDataflow:
     def remove(self, view: RelationName) -> list[str]:
         """Forget a view; the prefixes of the state that no other view reads."""
         unread: list[str] = []
+        self.shape += 1
         gone = self.views.pop(view)
         for node in dict.fromkeys(reversed(gone.nodes)):
             del node.names[view], node.errors[view]
@@ -240,8 +252,7 @@ class SharedDataflow:
         for table, delta in self.tables.resolve(changes):
             for number, scan in table.scans.items():
                 node = self._nodes[number]
-                node.rows_in += len(delta)
-                self._pass_on(node, scan.read(delta, is_loose=node.is_loose), deltas, queue)
+                self._pass_on(node, self._read(node, scan, delta), deltas, queue)
         yield from self._run(deltas, queue)
 
     def _run(self, deltas: dict[int, Delta], queue: _Queue) -> Iterator[Stepped]:
@@ -272,18 +283,37 @@ class SharedDataflow:
                 self._failures[node.number] = self._failures[below.number]
                 return
         inputs = [deltas.get(below.number, below.empty) for below in node.inputs]
-        node.rows_in += sum(map(len, inputs))
         if node.operator is None:
             assert node.scan is not None
-            yield node.scan.read(inputs[0], is_loose=node.is_loose)
+            yield self._read(node, node.scan, inputs[0])
             return
+        node.rows_in += sum(map(len, inputs))
         try:
             if node.in_parts is None:
-                yield node.operator.step(*inputs)
+                started = self._clock()
+                out = node.operator.step(*inputs)
+                node.time_s += self._clock() - started
+                yield out
             else:
-                yield from node.in_parts(*inputs, most_rows=self.part_rows)
+                yield from self._parts_of(node, node.in_parts(*inputs, most_rows=self.part_rows))
         except ViewError as error:
             self._failures[node.number] = error
+
+    def _read(self, node: LiveNode, scan: TableScan, delta: Delta) -> Delta:
+        node.rows_in += len(delta)
+        started = self._clock()
+        rows = scan.read(delta, is_loose=node.is_loose)
+        node.time_s += self._clock() - started
+        return rows
+
+    def _parts_of(self, node: LiveNode, parts: Iterator[Delta]) -> Iterator[Delta]:
+        """The parts, with the time that making them takes, not what is done with each."""
+        started = self._clock()
+        for part in parts:
+            node.time_s += self._clock() - started
+            yield part
+            started = self._clock()
+        node.time_s += self._clock() - started
 
     def _pass_on(self, node: LiveNode, out: Delta, deltas: dict[int, Delta], queue: _Queue) -> None:
         if len(out):

@@ -1,6 +1,7 @@
-"""What live views share, for people: which parts, with whom, and what is kept once for them.
+"""The nodes of the live dataflow for people: what each does, for whom, and with what figures.
 
-Figures only: nothing is ever decided by them.
+Figures only: nothing is ever decided by them. Rows, bytes and times are totals since the start,
+so that whoever asks twice has the rates between.
 """
 
 from __future__ import annotations
@@ -12,75 +13,147 @@ from dataflow.live_tables import LiveTable
 from dataflow.schema import RelationName
 from dataflow.shared import LiveNode, SharedDataflow
 from dataflow.sql.explain import describe
+from dataflow.sql.lower import Node, title_of
 from dataflow.sql.plan import Loop, Plan
 from storage.store import Store
 
+TABLE = "table"
+
 
 @dataclass(frozen=True)
-class SharedPart:
-    """One part of the dataflow that several views read.
+class NodeFigures:
+    """One node. id: its own as long as the process runs; inputs: ids of what it reads.
 
-    rows, bytes: about what it keeps, once for all of them. rows_in, rows_out: of its deltas since
-    the start.
+    views: who reads it. output_of: the views whose rows it gives out. is_part: it stands for what
+    its views share. rows, bytes: about what it keeps, once for all of them. rows_in, rows_out:
+    of its deltas; time_s: in its steps, without what it waits for.
     """
 
+    id: str
     what: str
+    detail: str
+    inputs: tuple[str, ...]
     views: tuple[RelationName, ...]
+    output_of: tuple[RelationName, ...]
+    is_part: bool
     rows: int
     bytes: int
     rows_in: int
     rows_out: int
+    time_s: float
 
 
-def shared_parts(dataflow: SharedDataflow, store: Store) -> list[SharedPart]:
-    """The tables that several views read; then, inputs first, their nodes that keep state, and
-    those at which the views part."""
-    nodes = {node.number: node for view in dataflow.views.values() for node in view.nodes}
-    sizes = _Sizes(store)
-    parts = [_table(table, nodes, sizes) for table in dataflow.tables.tables]
-    parts += [_node(node, sizes) for _, node in sorted(nodes.items())]
-    return [part for part in parts if part is not None]
+@dataclass(frozen=True)
+class _Outline:
+    """What stays the same of a node as long as no view comes or goes."""
+
+    id: str
+    what: str
+    detail: str
+    inputs: tuple[str, ...]
+    views: tuple[RelationName, ...]
+    output_of: tuple[RelationName, ...]
+    counted: LiveNode | LiveTable
+    names: tuple[str, ...]
+    is_last: bool
 
 
-class _Sizes:
-    """Rows and bytes under "<scope>/<node>/"."""
+class DataflowFigures:
+    """The figures of one dataflow over one store; for the thread that steps it."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, dataflow: SharedDataflow, store: Store) -> None:
+        self._dataflow = dataflow
         self._store = store
-        self._names: dict[str, list[str]] = {}
-        for name in store.names():
-            self._names.setdefault(_owner(name), []).append(name)
+        self._shape = (-1, -1)
+        self._outlines: list[_Outline] = []
+        self._tables: dict[str, str] = {}
 
-    def of(self, prefix: str) -> tuple[int, int]:
-        """(rows, bytes), about."""
-        found = [self._store.size(name) for name in self._names.get(_owner(prefix), ())]
-        return sum(rows for rows, _ in found), sum(size for _, size in found)
+    def nodes(self) -> list[NodeFigures]:
+        """The tables' rows first, then all other nodes, each after what it reads."""
+        shape = (self._dataflow.shape, len(self._store.names()))
+        if self._shape != shape:
+            self._outlines = self._drawn()
+            self._shape = shape
+        return [self._counted(outline) for outline in self._outlines]
+
+    def _counted(self, outline: _Outline) -> NodeFigures:
+        sizes = [self._store.size(name) for name in outline.names]
+        rows = sum(rows for rows, _ in sizes)
+        counted = outline.counted
+        has_own = outline.what == TABLE or bool(rows) or outline.is_last
+        is_scan = isinstance(counted, LiveNode) and counted.home is None
+        return NodeFigures(
+            outline.id,
+            outline.what,
+            outline.detail,
+            outline.inputs,
+            outline.views,
+            outline.output_of,
+            len(outline.views) > 1 and has_own and not is_scan,
+            rows,
+            sum(size for _, size in sizes),
+            counted.rows_in,
+            counted.rows_out,
+            counted.time_s,
+        )
+
+    def _drawn(self) -> list[_Outline]:
+        views = self._dataflow.views
+        nodes = {node.number: node for view in views.values() for node in view.nodes}
+        stored: dict[str, list[str]] = {}
+        for name in self._store.names():
+            stored.setdefault(_owner(name), []).append(name)
+        tables = self._dataflow.tables.tables
+        drawn = [self._table(table, nodes, stored) for table in tables]
+        of_scan = {n: o.id for t, o in zip(tables, drawn, strict=True) for n in t.scans}
+        for number, node in sorted(nodes.items()):
+            inputs = tuple(_id(below) for below in node.inputs) or (of_scan.get(number, ""),)
+            readers = _together(node.names)
+            drawn.append(
+                _Outline(
+                    _id(node),
+                    title_of(node.plan),
+                    _shown(node.plan),
+                    tuple(filter(None, inputs)),
+                    readers,
+                    tuple(name for name, view in views.items() if view.root is node),
+                    node,
+                    tuple(stored.get(_owner(node.home.prefix), ())) if node.home else (),
+                    all(len(reader.names) < len(readers) for reader in node.readers),
+                )
+            )
+        return drawn
+
+    def _table(
+        self, table: LiveTable, nodes: dict[int, LiveNode], stored: dict[str, list[str]]
+    ) -> _Outline:
+        home = table.home
+        number = self._tables.setdefault(home.prefix, f"t{len(self._tables)}")
+        views = _together(view for scan in table.scans for view in nodes[scan].names)
+        detail = f"rows of {home.relation.name} ({', '.join(home.kept())})"
+        names = tuple(stored.get(_owner(home.prefix), ()))
+        return _Outline(number, TABLE, detail, (), views, (), table, names, is_last=False)
+
+
+def planned_nodes(nodes: Iterable[Node]) -> list[dict[str, object]]:
+    """The nodes of a view by itself, as they will run: id, what, detail, inputs."""
+    return [
+        {
+            "id": f"p{position}",
+            "what": title_of(node.plan),
+            "detail": _shown(node.plan),
+            "inputs": [f"p{below}" for below in node.inputs],
+        }
+        for position, node in enumerate(nodes)
+    ]
+
+
+def _id(node: LiveNode) -> str:
+    return f"n{node.number}"
 
 
 def _owner(name: str) -> str:
     return "/".join(name.split("/", 2)[:2])
-
-
-def _table(table: LiveTable, nodes: dict[int, LiveNode], sizes: _Sizes) -> SharedPart | None:
-    scans = [nodes[number] for number in table.scans]
-    views = _together(view for scan in scans for view in scan.names)
-    if len(views) < 2:
-        return None
-    columns = ", ".join(table.home.kept())
-    what = f"rows of {table.home.relation.name} ({columns})"
-    counts = (sum(scan.rows_in for scan in scans), sum(scan.rows_out for scan in scans))
-    return SharedPart(what, views, *sizes.of(table.home.prefix), *counts)
-
-
-def _node(node: LiveNode, sizes: _Sizes) -> SharedPart | None:
-    views = _together(node.names)
-    if len(views) < 2 or node.home is None:
-        return None
-    rows, size = sizes.of(node.home.prefix)
-    is_last = all(len(reader.names) < len(views) for reader in node.readers)
-    if not rows and not is_last:
-        return None
-    return SharedPart(_shown(node.plan), views, rows, size, node.rows_in, node.rows_out)
 
 
 def _shown(plan: Plan) -> str:

@@ -18,16 +18,19 @@ from connectors.postgres.control import ViewRow
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.sink import Progress, SinkTable
 from dataflow.errors import TidemarkError
+from dataflow.sharing import planned_nodes
 from dataflow.sql.explain import explain_text, explain_tree
+from dataflow.sql.lower import lower
 from dataflow.sql.plan import ViewPlan
 from dataflow.sql.view_key import why_bag
 from service import fields
 from service.desk import DROPPED, children_of
 from service.engine import ViewDefinition
 from service.groups import group_of, groups_on_disk
-from service.metrics import read_metrics
+from service.metrics import read_dataflow, read_metrics
 from service.models import (
     CreateView,
+    DataflowAnswer,
     FieldModel,
     Health,
     PlanAnswer,
@@ -39,7 +42,7 @@ from service.names import parse_name
 from service.parts import SOURCE, Parts
 from service.planning import plan_definition
 from service.settings import DEFAULT_GROUP, Settings
-from service.shared_parts import shared_with_others, shown
+from service.shared_parts import dataflow_of, shared_with_others, shown
 
 STALE_S = 10.0
 MAX_POSITION = 2**64 - 1
@@ -157,14 +160,18 @@ class Catalog:
         """How a view is computed."""
         row = self._row(name)
         facts = row.plan or {}
-        figures = self._figures(group_of(row)) or {}
-        shared = shared_with_others(row.title, figures.get("shared", []))
+        shared = shared_with_others(row.title, self._told(row)["nodes"])
         return PlanAnswer(
             text="\n".join([facts.get("text", ""), *map(shown, shared)]),
             tree=facts.get("tree", {}),
             in_postgres=facts.get("in_postgres", []),
             shared=shared,
         )
+
+    def dataflow(self, name: str) -> DataflowAnswer:
+        """The nodes that compute a view, with figures when it runs."""
+        row = self._row(name)
+        return dataflow_of(row.title, self._told(row), (row.plan or {}).get("nodes", []))
 
     def metrics(self) -> dict[str, dict[str, Any] | None]:
         """The newest figures of each group's pipeline, the default one's first."""
@@ -241,6 +248,10 @@ class Catalog:
 
     def _figures(self, group: str) -> dict[str, Any] | None:
         return read_metrics(self._settings.for_group(group).state)
+
+    def _told(self, row: ViewRow) -> dict[str, Any]:
+        """What the pipeline tells of the nodes of the view's group."""
+        return read_dataflow(self._settings.for_group(group_of(row)).state)
 
     def _progress(self, group: str) -> Progress | None:
         return self._control.read_progress(self._settings.for_group(group).sink_key)
@@ -339,6 +350,7 @@ def _plan_facts(definition: ViewDefinition) -> dict[str, Any]:
     return {
         "text": explain_text(plan),
         "tree": explain_tree(plan),
+        "nodes": planned_nodes(lower(plan.root)),
         "in_postgres": list(plan.evaluates),
         "reads": [[r.name.source, r.name.name] for r in definition.relations()],
         "parents": [[p.schema, p.name] for p in definition.parents()],

@@ -22,11 +22,11 @@ from dataflow.delta import Column, Delta
 from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.graph import ViewDataflow, needed_columns
-from dataflow.live_tables import TableHome
+from dataflow.live_tables import Clock, TableHome, stopped
 from dataflow.operators.table import TableState
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.shared import Home, SharedDataflow
-from dataflow.sharing import SharedPart, shared_parts
+from dataflow.sharing import DataflowFigures, NodeFigures
 from dataflow.sql.lower import lower
 from dataflow.sql.plan import ViewPlan, scans_of
 from service.gathered import Gathered, added_up
@@ -175,10 +175,17 @@ class Engine:
 
     source: the name under which the database's position is kept.
     epoch_bytes: what an epoch's output may take in memory, and about what one slice's deltas may.
+    clock: seconds, for figures alone.
     """
 
     def __init__(
-        self, store: Store, evaluator: Evaluator, source: str, epoch_bytes: int = EPOCH_BYTES
+        self,
+        store: Store,
+        evaluator: Evaluator,
+        source: str,
+        epoch_bytes: int = EPOCH_BYTES,
+        *,
+        clock: Clock = stopped,
     ) -> None:
         self.store = store
         self.source = source
@@ -186,7 +193,8 @@ class Engine:
         self._pace = Pace(epoch_bytes // BYTES_A_ROW)
         self.views: dict[RelationName, ViewDefinition] = {}
         part_rows = PARTS_FROM * epoch_bytes // BYTES_A_ROW
-        self.dataflow = SharedDataflow(store, evaluator, part_rows)
+        self.dataflow = SharedDataflow(store, evaluator, part_rows, clock)
+        self._figures = DataflowFigures(self.dataflow, store)
         self._refused: list[ViewError] = []
         self.positions = Positions(store, source)
         self._outbox = Outbox(store)
@@ -329,9 +337,9 @@ class Engine:
             self.positions.progress, part.deltas, part.errors, commit_time_us, swaps, later=later
         )
 
-    def shared_parts(self) -> list[SharedPart]:
-        """What several views read, with figures for people."""
-        return shared_parts(self.dataflow, self.store)
+    def figures(self) -> list[NodeFigures]:
+        """All nodes as they run, with figures for people."""
+        return self._figures.nodes()
 
     def refused(self) -> list[ViewError]:
         """The views that failed since the last call; remove them before the epoch's commit."""

@@ -11,17 +11,19 @@ import os
 import resource
 import time
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from connectors.sink import SinkEpoch
-from dataflow.sharing import SharedPart
+from dataflow.sharing import NodeFigures
 from service.log import log
 
 FILE = "pipeline.json"
 WAL_FILE = "wal.json"
+DATAFLOW_FILE = "dataflow.json"
+# Of the pipeline's time, that telling people of the dataflow may take: one part in so many.
+_DATAFLOW_SHARE = 100
 _WINDOW = 2_000
 
 
@@ -45,13 +47,23 @@ class PipelineMetrics:
         self.sink_stalled_s = 0.0
         self.sources: dict[str, dict[str, object]] = {}
         self.views: dict[str, dict[str, int]] = {}
-        self.shared: list[dict[str, Any]] = []
         self.followers: dict[str, dict[str, Any]] = {}
         self.started_at = time.time()
+        self._dataflow_at = 0.0
 
-    def parts_shared(self, parts: Iterable[SharedPart]) -> None:
-        """Note what several views read; views by the titles that people know."""
-        self.shared = [{**asdict(part), "views": list(map(str, part.views))} for part in parts]
+    def tell_dataflow(self, figures: Callable[[], Iterable[NodeFigures]]) -> None:
+        """Write the nodes' figures to their own file; where that takes long, seldom."""
+        started = time.perf_counter()
+        if started < self._dataflow_at:
+            return
+        facts = {
+            "at": round(time.time(), 3),
+            "since": round(self.started_at, 3),
+            "nodes": [_plain(node) for node in figures()],
+        }
+        replace_file(self._folder / DATAFLOW_FILE, facts)
+        ended = time.perf_counter()
+        self._dataflow_at = ended + _DATAFLOW_SHARE * (ended - started)
 
     def epoch_stepped(self, rows: int, transactions: int, seconds: float) -> None:
         """Count one step of the engine."""
@@ -97,7 +109,6 @@ class PipelineMetrics:
             "rss_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "sources": self.sources,
             "views": self.views,
-            "shared": self.shared,
             "sinks": self.followers,
         }
 
@@ -110,6 +121,11 @@ def read_metrics(folder: Path) -> dict[str, Any] | None:
     """The pipeline's newest figures, or None before the first."""
     figures = _read(folder / FILE)
     return None if figures is None else {**figures, **(_read(folder / WAL_FILE) or {})}
+
+
+def read_dataflow(folder: Path) -> dict[str, Any]:
+    """The nodes of the pipeline's dataflow: at, since and nodes; none before the first."""
+    return _read(folder / DATAFLOW_FILE) or {"at": None, "since": None, "nodes": []}
 
 
 def write_refusal(folder: Path, error: Exception) -> None:
@@ -138,6 +154,12 @@ def _read(path: Path) -> dict[str, Any] | None:
         return json.loads(path.read_text())
     except FileNotFoundError:
         return None
+
+
+def _plain(node: NodeFigures) -> dict[str, Any]:
+    """A node with its views by the titles that people know."""
+    names = {word: list(map(str, getattr(node, word))) for word in ("views", "output_of")}
+    return {**vars(node), **names, "time_s": round(node.time_s, 6)}
 
 
 def _quantiles(values: deque[float]) -> dict[str, float]:

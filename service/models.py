@@ -178,8 +178,7 @@ class WaitAnswer(BaseModel):
 class SharedPartModel(BaseModel):
     """A part of a view that other views read too: computed and kept once, not once for each.
 
-    rows, bytes: about what is kept, without texts. saved_bytes: about what else would be kept
-    again.
+    rows, bytes: about what is kept. saved_bytes: about what else would be kept again.
     rows_in, rows_out: that passed it since the pipeline's start.
     """
 
@@ -199,6 +198,39 @@ class PlanAnswer(BaseModel):
     tree: dict[str, Any]
     in_postgres: list[str]
     shared: list[SharedPartModel] = []
+
+
+class NodeModel(BaseModel):
+    """One node of a view as it runs: rows of a table, a view that is read, or an operator.
+
+    inputs: ids of the nodes whose rows come in. shared_with: the other views that it runs for.
+    rows, bytes: about what it keeps. rows_in, rows_out: that passed it, time_s: that its steps
+    took, all since the pipeline's start: rates are differences of two answers. All are null for a
+    view that does not run, and for what another view computes.
+    """
+
+    id: str
+    what: str = Field(description="table, view, scan, join, aggregate, ...")
+    detail: str
+    inputs: list[str]
+    shared_with: list[str] = []
+    rows: int | None = None
+    bytes: int | None = None
+    rows_in: int | None = None
+    rows_out: int | None = None
+    time_s: float | None = None
+
+
+class DataflowAnswer(BaseModel):
+    """The nodes of a view, each after what it reads, the view's output last.
+
+    at: when the figures were taken, since: when the totals began, in seconds since 1970; null
+    where there are no figures. Ids are the same as long as `since` is.
+    """
+
+    nodes: list[NodeModel]
+    at: float | None
+    since: float | None
 
 
 class Health(BaseModel):

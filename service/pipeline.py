@@ -62,7 +62,8 @@ class Pipeline:
         kernels.watch(self._metrics.kernel_compiled)
         self._store = parts.open_store()
         budget = settings.budget
-        self._engine = Engine(self._store, parts.evaluator(), parts.source.name, budget.epoch)
+        name, clock = parts.source.name, time.perf_counter
+        self._engine = Engine(self._store, parts.evaluator(), name, budget.epoch, clock=clock)
         self._sink = parts.sink()
         self._staging = parts.sink()
         self._writer: SinkWriter | None = None
@@ -322,7 +323,7 @@ class Pipeline:
         self._metrics.source_position = self._feed.received_position
         self._metrics.sink_stalled_s = self._writer.stalled_s
         self._tell_stall(is_stalled=self._writer.stalled_s > STALLED_S)
-        self._metrics.parts_shared(self._engine.shared_parts())
+        self._metrics.tell_dataflow(self._engine.figures)
         statuses = self._sides.statuses()
         self._metrics.sources = {name: status.facts() for name, status in statuses.items()}
         self._desk.sources.tell(statuses)

@@ -219,8 +219,11 @@ class RocksStore:
         if name not in self._open:
             return 0, 0
         runs = self._open[name][1]
-        rows = sum(runs.run_rows())
-        return rows, rows * runs.layout.row_bytes
+        return sum(runs.run_rows()), runs.about_bytes()
+
+    def disk_bytes(self) -> int:
+        """What the files of the whole state take, as RocksDB counts them."""
+        return self._db.property_int_value("rocksdb.total-sst-files-size") or 0
 
     def put(self, key: str, value: bytes | None) -> None:
         """Set (None: remove) a named value; part of the open epoch, visible to get at once."""

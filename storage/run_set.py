@@ -41,6 +41,7 @@ from storage.store import NegativeWeightError
 from storage.write_set import WriteSet
 
 _OPEN_FAN = 32
+_SAMPLED_PAGES = 8
 
 
 class Shared(NamedTuple):
@@ -116,6 +117,19 @@ class RunSet:
     def run_rows(self) -> list[int]:
         """Entries of each run, oldest first, those in memory last."""
         return [r.rows for r in self._table.runs] + [p.rows for p in self._memory]
+
+    def about_bytes(self) -> int:
+        """About what all runs take, byte strings included: of a run on disk as its pages that are
+        in memory tell, or else by its rows."""
+        total = self.memory_bytes
+        for run in self._table.runs:
+            held = np.flatnonzero(run.addresses)[:_SAMPLED_PAGES].tolist()
+            if held:
+                sample = sum(len(run.buffers[page] or b"") for page in held)
+                total += sample * len(run.numbers) // len(held)
+            else:
+                total += self.layout.row_bytes * run.rows
+        return total
 
     def add(self, columns: Sequence[Column], values: np.ndarray) -> None:
         """Add int64[width, n] values to the totals of n rows, which may repeat."""

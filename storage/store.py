@@ -161,8 +161,8 @@ class Store(Protocol):
         ...
 
     def size(self, name: str) -> tuple[int, int]:
-        """About (rows, bytes) of an arrangement or sums, for people: byte strings are left out,
-        and rows that were taken back may count until they are merged away."""
+        """About (rows, bytes) of an arrangement or sums, for people: rows that were taken back may
+        count until they are merged away."""
         ...
 
     def put(self, key: str, value: bytes | None) -> None:

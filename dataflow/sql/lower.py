@@ -84,7 +84,7 @@ def _nodes(prepared: Plan) -> tuple[Node, ...]:
     nodes: list[Node] = []
 
     def visit(plan: Plan, inputs: tuple[int, ...]) -> int:
-        name = f"{len(nodes):02d}.{_title(plan)}"
+        name = f"{len(nodes):02d}.{title_of(plan)}"
         nodes.append(Node(name, plan, inputs, _exchange(plan)))
         return len(nodes) - 1
 
@@ -163,7 +163,8 @@ _TITLES = {
 }
 
 
-def _title(plan: Plan) -> str:
+def title_of(plan: Plan) -> str:
+    """One word for what a node does."""
     if isinstance(plan, Join):
         return "join" if plan.kind == "inner" else f"{plan.kind}_join"
     if isinstance(plan, SemiJoin):

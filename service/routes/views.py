@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from service.catalog import Catalog
 from service.models import (
     CreateView,
+    DataflowAnswer,
     PlanAnswer,
     ValidateView,
     Validation,
@@ -114,3 +115,12 @@ async def wait_for_position(
 def show_plan(request: Request, name: str) -> PlanAnswer:
     """How the view is computed: a tree, and which expressions go to PostgreSQL."""
     return _catalog(request).plan(name)
+
+
+@router.get("/{name}/dataflow")
+def show_dataflow(request: Request, name: str) -> DataflowAnswer:
+    """The nodes that compute the view as they really run, with figures of a second ago.
+
+    What views share is one node. A view that is being built has its nodes without figures.
+    """
+    return _catalog(request).dataflow(name)

@@ -247,15 +247,16 @@ def test_what_is_shared_is_told_with_its_size() -> None:
     engine = engine_of(MemoryStore(), one=common, two=Distinct(common), other=counted(scan(2)))
     answers(engine, inserts((1, 7, 0, b""), (2, 7, 0, b""), (3, 8, 1, b"")))
     one, two, other = (name_of(n) for n in ("one", "two", "other"))
-    found = [(p.what, p.views, p.rows, p.rows_in, p.rows_out) for p in engine.shared_parts()]
+    parts = [node for node in engine.figures() if node.is_part]
+    found = [(p.detail, p.views, p.rows, p.rows_in, p.rows_out) for p in parts]
     assert found == [
-        ("rows of public.t (id, a, b)", (one, two, other), 3, 6, 4),
+        ("rows of public.t (id, a, b)", (one, two, other), 3, 3, 3),
         ("aggregate by (a): count(*)", (one, two), 2, 2, 2),
     ]
-    assert all(part.bytes >= 8 * part.rows for part in engine.shared_parts())
+    assert all(part.bytes >= 8 * part.rows for part in parts)
     engine.remove(one)
     engine.remove(other)
-    assert engine.shared_parts() == []
+    assert not [node for node in engine.figures() if node.is_part]
 
 
 def test_likeness_is_of_work_not_of_names() -> None:
