@@ -12,7 +12,7 @@ ONLY :=
 # Processes of `make test`, one a core up to four: each has servers and a Spark session of its own.
 WORKERS := $(shell cores=$$(nproc); echo $$((cores > 4 ? 4 : cores)))
 
-.PHONY: setup demo test quick lint bench torture queries soak clean
+.PHONY: setup demo test quick lint console bench torture queries soak clean
 
 setup:
 	@deploy/setup.sh
@@ -31,6 +31,9 @@ lint: setup
 	@$(VENV)/ruff format --check .
 	@$(VENV)/pyright
 
+console:  ## build service/console/dist from its sources; needs node 20 and npm, as no other target does
+	@cd service/console && npm ci --silent && npm run --silent build
+
 bench: setup  ## ours beside its peers, written to bench/RESULTS.md; ONLY=w2r,flink for a part
 	@exec $(VENV)/python -m bench $(if $(ONLY),--only $(ONLY))
 
@@ -46,4 +49,4 @@ soak: setup  ## random changes against PostgreSQL's own answers, for SECONDS (an
 clean:
 	rm -rf .pytest_cache .ruff_cache .hypothesis .tidemark build *.egg-info spark-warehouse metastore_db bench/data
 	find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
-	rm -rf .venv
+	rm -rf .venv service/console/node_modules

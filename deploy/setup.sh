@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes .venv with everything the project needs; done again only when pyproject.toml, Python or the
 # place of the repository has changed. As root on Debian it installs what is missing (Python, Java,
-# PostgreSQL binaries, Maven); as anyone else it says what to install. It starts no service, makes
-# no database cluster and changes none that is there.
+# PostgreSQL binaries, Maven, Chromium); as anyone else it says what to install. It starts no
+# service, makes no database cluster and changes none that is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -116,6 +116,23 @@ install_kafka() {
     .venv/bin/python -m connectors.kafka.embedded >&2 || no_kafka "it does not start"
 }
 
+has_chromium() {
+    local name
+    for name in chromium chromium-browser google-chrome-stable google-chrome; do
+        command -v "$name" >/dev/null && return
+    done
+    return 1
+}
+
+# For the tests of the console, which are skipped without it.
+install_chromium() {
+    has_chromium && return
+    if has_apt; then
+        apt_install chromium || true
+    fi
+    has_chromium || say "no Chromium: the tests of the console are skipped (apt-get install chromium)"
+}
+
 stamp=.venv/tidemark-setup
 wanted() {
     pwd
@@ -136,6 +153,7 @@ install_java
 make_venv
 install_postgres
 install_kafka
+install_chromium
 .venv/bin/python -m service.kernels --show
 wanted >"$stamp"
 say "done: .venv/bin/tidemark"

@@ -13,11 +13,13 @@ from starlette.exceptions import HTTPException
 
 from dataflow.errors import TidemarkError
 from service.catalog import Catalog
+from service.console_files import read_files
 from service.log import log
 from service.models import ProblemModel
+from service.overview import Glances
 from service.parts import Parts
 from service.problems import answer, problem_of
-from service.routes import sinks, sources, system, views
+from service.routes import console, overview, sinks, sources, system, views
 from service.settings import Settings
 from service.sink_catalog import SinkCatalog
 from service.source_catalog import SourceCatalog
@@ -35,10 +37,14 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.catalog = Catalog(settings, parts)
     app.state.sinks = SinkCatalog(parts)
     app.state.sources = SourceCatalog(settings, Parts(settings))
+    app.state.glances = Glances(parts, app.state.catalog, app.state.sources)
+    app.state.console = read_files()
+    app.include_router(overview.router)
     app.include_router(views.router)
     app.include_router(sinks.router)
     app.include_router(sources.router)
     app.include_router(system.router)
+    app.include_router(console.router)
     app.add_exception_handler(TidemarkError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(HTTPException, _on_http_error)

@@ -157,6 +157,7 @@ class Demo:
         service = subprocess.Popen(command, env=environment, stderr=log, stdin=subprocess.DEVNULL)
         try:
             self._await_service(service, folder / "service.log")
+            self._say(f"the console: {self._url}/")
             yield
         finally:
             service.send_signal(signal.SIGTERM)

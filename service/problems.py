@@ -28,6 +28,7 @@ _STATUS = {
     "sink.not_found": 404,
     "view.not_live": 409,
     "position.bad": 400,
+    "console.not_found": 404,
 }
 
 

@@ -96,7 +96,12 @@ REGISTRY_HOSTS = re.compile(
     )
 )
 UNFINISHED = re.compile("|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")) + r"\b")
-TEXT_SUFFIXES = (".py", ".md", ".toml", ".sh", ".sql", ".yml", ".yaml", ".xml", ".json", ".html")
+TEXT_SUFFIXES = (
+    *(".py", ".md", ".toml", ".sh", ".sql", ".yml", ".yaml", ".xml", ".json", ".html"),
+    *(".ts", ".tsx", ".css"),
+)
+# Built from what is written by hand beside it.
+BUILT = ROOT / "service" / "console" / "dist"
 
 
 @cache
@@ -137,7 +142,7 @@ def text_files() -> list[Path]:
     else:
         names = [p for p in ROOT.rglob("*") if ".venv" not in p.parts]
     named = [p for p in names if p.suffix in TEXT_SUFFIXES or p.name in ("Makefile", "run")]
-    return sorted(p for p in named if p.is_file())
+    return sorted(p for p in named if p.is_file() and BUILT not in p.parents)
 
 
 def name_of(path: Path) -> str:

@@ -1,0 +1,119 @@
+// One way to the service: every call of the console goes through `call`, which adds the token,
+// and turns problem+json into a Problem. What the service does not offer is known from its own
+// description (/openapi.json), so that no control is shown for it.
+import { signal } from "@preact/signals";
+
+export interface Place {
+  line: number;
+  column: number;
+}
+
+export class Problem extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    readonly title: string,
+    readonly detail = "",
+    readonly hint = "",
+    readonly position: Place | null = null,
+  ) {
+    super(title);
+  }
+}
+
+const KEPT = "tidemark.token";
+
+export const token = signal(sessionStorage.getItem(KEPT) ?? "");
+/** Set when the service answered 401: the console asks for a token. */
+export const needsToken = signal(false);
+export const routes = signal<ReadonlySet<string> | null>(null);
+/** The role as the service told it; without tokens everyone is admin. */
+export const role = signal<string>("admin");
+
+export function keepToken(value: string): void {
+  if (value) sessionStorage.setItem(KEPT, value);
+  else sessionStorage.removeItem(KEPT);
+  token.value = value;
+  needsToken.value = false;
+}
+
+export function mayOperate(): boolean {
+  return role.value !== "reader";
+}
+
+export function headersOf(): Record<string, string> {
+  return token.value ? { Authorization: `Bearer ${token.value}` } : {};
+}
+
+export async function call<T>(
+  method: string,
+  path: string,
+  body?: unknown,
+  abort?: AbortSignal,
+): Promise<T> {
+  const headers = headersOf();
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  let answer: Response;
+  try {
+    answer = await fetch(path, {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      signal: abort,
+      cache: "no-store",
+    });
+  } catch (error) {
+    if (abort?.aborted) throw error;
+    throw new Problem(0, "console.unreachable", "the service does not answer", "", "is it running?");
+  }
+  if (!answer.ok) throw await problemOf(answer);
+  return answer.status === 204 || answer.status === 202 && !answer.headers.get("content-type")
+    ? (undefined as T)
+    : ((await answer.json()) as T);
+}
+
+export async function problemOf(answer: Response): Promise<Problem> {
+  if (answer.status === 401) needsToken.value = true;
+  try {
+    const told = await answer.json();
+    return new Problem(
+      answer.status,
+      String(told.code ?? "internal"),
+      String(told.title ?? answer.statusText),
+      told.detail ?? "",
+      told.hint ?? "",
+      told.position ?? null,
+    );
+  } catch {
+    return new Problem(answer.status, "internal", answer.statusText || `HTTP ${answer.status}`);
+  }
+}
+
+export function asProblem(error: unknown): Problem {
+  return error instanceof Problem ? error : new Problem(0, "console.error", String(error));
+}
+
+interface OpenApi {
+  paths: Record<string, Record<string, unknown>>;
+}
+
+export async function learnRoutes(): Promise<void> {
+  try {
+    const told = await call<OpenApi>("GET", "/openapi.json");
+    const found = new Set<string>();
+    for (const [path, methods] of Object.entries(told.paths)) {
+      const plain = path.replace(/\{\w+\}/g, "{}");
+      for (const method of Object.keys(methods)) found.add(`${method.toUpperCase()} ${plain}`);
+    }
+    routes.value = found;
+  } catch {
+    routes.value = null;
+  }
+}
+
+/** Whether the service has a route, as "POST /views/{}/pause"; yes while that is not known. */
+export function offers(route: string): boolean {
+  return routes.value === null || routes.value.has(route);
+}
+
+export const viewPath = (name: string): string => `/views/${encodeURIComponent(name)}`;

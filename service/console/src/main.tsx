@@ -1,0 +1,121 @@
+// The start: styles, the frame around the screens, keys that hold everywhere.
+import { render } from "preact";
+import { lazy, Suspense } from "preact/compat";
+import { useEffect, useState } from "preact/hooks";
+import { learnRoutes, mayOperate, needsToken, token } from "./lib/api";
+import { useKeys } from "./lib/keys";
+import { look, overview, start, unreachable } from "./lib/live";
+import { address, go } from "./lib/router";
+import { apply, theme, turnTheme } from "./lib/theme";
+import { Skeleton } from "./parts/basic";
+import { Toasts } from "./parts/toasts";
+import { HelpDialog } from "./screens/help";
+import { HealthScreen } from "./screens/health";
+import { ListScreen } from "./screens/list";
+import { SourceScreen } from "./screens/source";
+import { TokenScreen } from "./screens/token";
+import { ViewScreen } from "./screens/view";
+import "./style/tokens.css";
+import "./style/base.css";
+import "./style/parts.css";
+import "./style/screens.css";
+
+const EditorScreen = lazy(() => import("./screens/editor").then((m) => m.EditorScreen));
+
+const THEME_SIGNS: Record<string, string> = { system: "◐", light: "○", dark: "●" };
+
+function Screen() {
+  const { screen, name, query } = address.value;
+  if (screen === "view") return <ViewScreen key={name} name={name} />;
+  if (screen === "source") return <SourceScreen key={name} name={name} />;
+  if (screen === "health") return <HealthScreen />;
+  if (screen === "new") {
+    return (
+      <Suspense fallback={<Skeleton rows={8} wide />}>
+        <EditorScreen key={query.toString()} replaces={query.get("replace") ?? ""} />
+      </Suspense>
+    );
+  }
+  return <ListScreen />;
+}
+
+function App() {
+  const [isHelp, setHelp] = useState(false);
+  const { screen } = address.value;
+  useKeys({
+    "?": () => setHelp(true),
+    t: turnTheme,
+    n: () => mayOperate() && go("#/new"),
+    "g v": () => go("#/"),
+    "g h": () => go("#/health"),
+  });
+  useEffect(() => {
+    document.title = titleOf();
+  });
+  if (needsToken.value) return <TokenScreen />;
+  const health = overview.value?.status;
+  return (
+    <>
+      <a class="skip" href="#content" onClick={skip}>Skip to the content</a>
+      <header class="bar-top">
+        <a class="brand" href="#/" aria-label="Tidemark, all views">
+          <Mark />
+          <span>Tidemark</span>
+        </a>
+        <nav aria-label="Screens">
+          <NavLink href="#/" isHere={["list", "view", "source", "unknown"].includes(screen)}>Views</NavLink>
+          <NavLink href="#/health" isHere={screen === "health"}>
+            Health
+            {health === "degraded" && <span class="alarm" role="img" aria-label="degraded" />}
+          </NavLink>
+        </nav>
+        <div class="tools">
+          {mayOperate() && <a class="button primary small" href="#/new">New view</a>}
+          <button type="button" class="quiet small icon" onClick={turnTheme} title="Theme (t)" aria-label={`Theme: ${theme.value}`}>
+            {THEME_SIGNS[theme.value]}
+          </button>
+          <button type="button" class="quiet small icon" onClick={() => setHelp(true)} title="Keys (?)" aria-label="Help">
+            ?
+          </button>
+        </div>
+      </header>
+      {unreachable.value && (
+        <p class="banner" role="status">
+          {unreachable.value.status === 0 ? "The service does not answer; trying again every second." : unreachable.value.title}
+        </p>
+      )}
+      <main id="content" tabIndex={-1}><Screen /></main>
+      {isHelp && <HelpDialog onClose={() => setHelp(false)} />}
+      <Toasts />
+    </>
+  );
+}
+
+function NavLink({ href, isHere, children }: { href: string; isHere: boolean; children: preact.ComponentChildren }) {
+  return <a href={href} aria-current={isHere ? "page" : undefined}>{children}</a>;
+}
+
+function Mark() {
+  return (
+    <svg viewBox="0 0 24 24" width="22" height="22" aria-hidden="true">
+      <path d="M3 8c2.25 0 2.25-2 4.5-2S9.75 8 12 8s2.25-2 4.5-2S18.75 8 21 8M3 13c2.25 0 2.25-2 4.5-2s2.25 2 4.5 2 2.25-2 4.5-2 2.25 2 4.5 2M3 18c2.25 0 2.25-2 4.5-2s2.25 2 4.5 2" />
+    </svg>
+  );
+}
+
+function skip(event: Event): void {
+  event.preventDefault();
+  document.getElementById("content")?.focus();
+}
+
+function titleOf(): string {
+  const { screen, name } = address.value;
+  const part = { view: name, source: name, new: "New view", health: "Health", list: "", unknown: "" }[screen];
+  return part ? `${part} · Tidemark` : "Tidemark";
+}
+
+apply();
+token.subscribe(() => void learnRoutes().then(look));
+start();
+const place = document.getElementById("app");
+if (place) render(<App />, place);

@@ -1,0 +1,110 @@
+// Courses of figures as SVG: a sparkline for tables, a chart with a scale for the health screen.
+import { useState } from "preact/hooks";
+import { clock } from "../lib/format";
+import type { Course } from "../lib/live";
+
+const SPAN_S = 120;
+
+/** The last two minutes; as wide as its place, so that nothing moves when points come. */
+export function Sparkline({ course, label }: { course: Course; label: string }) {
+  const width = 96;
+  const height = 24;
+  const { at, value } = course;
+  const end = at.at(-1) ?? 0;
+  const top = Math.max(1e-9, ...value);
+  const points = at
+    .map((when, i) => [width - ((end - when) / SPAN_S) * width, height - 2 - ((value[i] ?? 0) / top) * (height - 4)])
+    .filter(([x]) => (x ?? -1) >= 0);
+  const line = points.map(([x, y]) => `${x?.toFixed(1)},${y?.toFixed(1)}`).join(" ");
+  const first = points[0]?.[0]?.toFixed(1) ?? 0;
+  return (
+    <svg class="spark" viewBox={`0 0 ${width} ${height}`} width={width} height={height} role="img" aria-label={label}>
+      {points.length > 1 && (
+        <>
+          <polygon points={`${first},${height} ${line} ${width},${height}`} />
+          <polyline points={line} />
+        </>
+      )}
+    </svg>
+  );
+}
+
+export interface Line {
+  name: string;
+  course: Course;
+}
+
+/** One or two courses over time with a scale, and the figures of the point under the pointer. */
+export function Chart({ title, lines, show }: {
+  title: string;
+  lines: Line[];
+  show: (value: number) => string;
+}) {
+  const [over, setOver] = useState<number | null>(null);
+  const width = 320;
+  const height = 96;
+  const first = lines[0]?.course ?? { at: [], value: [] };
+  const end = first.at.at(-1) ?? 0;
+  const span = 180;
+  const top = niceTop(Math.max(0, ...lines.flatMap((line) => line.course.value)));
+  const x = (when: number): number => width - ((end - when) / span) * width;
+  const y = (value: number): number => height - (value / top) * (height - 6);
+  const shown = over === null ? first.at.length - 1 : over;
+  const figures = lines.map((line) => line.course.value[shown] ?? null);
+  const onMove = (event: PointerEvent): void => {
+    const box = (event.currentTarget as Element).getBoundingClientRect();
+    const when = end - span * (1 - (event.clientX - box.left) / box.width);
+    let best: number | null = null;
+    first.at.forEach((t, i) => {
+      if (best === null || Math.abs(t - when) < Math.abs((first.at[best] ?? 0) - when)) best = i;
+    });
+    setOver(best);
+  };
+  return (
+    <figure class="chart">
+      <figcaption>
+        <span>{title}</span>
+        <span class="now">
+          {lines.map((line, i) => (
+            <span key={line.name} class={`line${i}`}>
+              {lines.length > 1 && <i>{line.name}</i>} {figures[i] === null ? "–" : show(figures[i] ?? 0)}
+            </span>
+          ))}
+        </span>
+      </figcaption>
+      <svg
+        viewBox={`0 0 ${width} ${height}`}
+        preserveAspectRatio="none"
+        role="img"
+        aria-label={`${title}: ${figures.map((f) => (f === null ? "none" : show(f))).join(", ")}`}
+        onPointerMove={onMove}
+        onPointerLeave={() => setOver(null)}
+      >
+        {[0.5, 1].map((share) => (
+          <line key={share} class="grid" x1="0" x2={width} y1={y(top * share)} y2={y(top * share)} />
+        ))}
+        {lines.map((line, i) => (
+          <polyline
+            key={line.name}
+            class={`line${i}`}
+            points={line.course.at.map((when, n) => `${x(when).toFixed(1)},${y(line.course.value[n] ?? 0).toFixed(1)}`).join(" ")}
+          />
+        ))}
+        {over !== null && first.at[over] !== undefined && (
+          <line class="cursor" x1={x(first.at[over] ?? 0)} x2={x(first.at[over] ?? 0)} y1="0" y2={height} />
+        )}
+      </svg>
+      <p class="scale">
+        <span>{over !== null && first.at[over] !== undefined ? clock((first.at[over] ?? 0) * 1000) : "3 minutes"}</span>
+        <span>{show(top)}</span>
+      </p>
+    </figure>
+  );
+}
+
+/** The next of 1, 2, 5 times a power of ten. */
+function niceTop(value: number): number {
+  if (value <= 0) return 1;
+  const power = 10 ** Math.floor(Math.log10(value));
+  return (([1, 2, 5, 10].find((n) => n * power >= value) ?? 10) * power);
+}

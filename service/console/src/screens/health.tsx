@@ -1,0 +1,86 @@
+// How the service itself does: epochs, freshness, lag, what the source keeps for us, memory.
+import { bytes, compact, millis, rate, seconds } from "../lib/format";
+import { courseOf, newest, overview, type Pipeline } from "../lib/live";
+import { Bar, Empty, Figure, Skeleton, Status, Text } from "../parts/basic";
+import { Chart } from "../parts/charts";
+
+export function HealthScreen() {
+  const told = overview.value;
+  if (!told) return <div class="screen"><h1>Health</h1><Skeleton rows={6} wide /></div>;
+  return (
+    <div class="screen">
+      <div class="title">
+        <h1>Health</h1>
+        <Status status={told.status} />
+      </div>
+      {told.reasons.length > 0 && (
+        <ul class="reasons">{told.reasons.map((reason) => <li key={reason}><Text>{reason}</Text></li>)}</ul>
+      )}
+      {!told.pipelines.length && <Empty title="Nothing to report yet"><p>The pipeline has written no figures so far.</p></Empty>}
+      {told.pipelines.map((pipeline) => <Group key={pipeline.group} told={pipeline} isOnly={told.pipelines.length === 1} />)}
+      {told.sources.length > 0 && (
+        <section aria-labelledby="lags">
+          <div class="section-head"><h2 id="lags">Other sources</h2></div>
+          <div class="charts">
+            {told.sources.map((source) => (
+              <Chart
+                key={source.name}
+                title={`${source.name}: records/s, ${compact(source.lag)} behind`}
+                lines={[{ name: source.name, course: courseOf(`source ${source.name}`) }]}
+                show={rate}
+              />
+            ))}
+          </div>
+        </section>
+      )}
+    </div>
+  );
+}
+
+function Group({ told, isOnly }: { told: Pipeline; isOnly: boolean }) {
+  const { group } = told;
+  const budget = told.wal_budget_bytes ?? 0;
+  const kept = told.wal_kept_bytes;
+  const up = Math.max(0, told.updated_at - told.started_at);
+  return (
+    <section aria-label={`pipeline ${group}`}>
+      {!isOnly && <div class="section-head"><h2>Group {group}</h2><Status status={told.is_up ? "running" : "stopped"} /></div>}
+      <dl class="figures">
+        <Figure label="Epochs a second" note={`${compact(told.epochs_written_total)} since ${seconds(up)}`}>
+          {rate(newest(`epochs ${group}`))}
+        </Figure>
+        <Figure label="Source rows a second" note={`${compact(told.source_rows_total)} in all`}>
+          {rate(newest(`rows ${group}`))}
+        </Figure>
+        <Figure label="Commit to visible" note={`99 % within ${millis(told.freshness_ms.p99)}`}>
+          {millis(told.freshness_ms.p50)}
+        </Figure>
+        <Figure label="One step" note={`99 % within ${millis(told.step_ms.p99)}`}>{millis(told.step_ms.p50)}</Figure>
+      </dl>
+      <div class="charts">
+        <Chart title="Epochs/s" lines={[{ name: "epochs", course: courseOf(`epochs ${group}`) }]} show={rate} />
+        <Chart title="Source rows/s" lines={[{ name: "rows", course: courseOf(`rows ${group}`) }]} show={rate} />
+        <Chart
+          title="Commit to visible"
+          lines={[
+            { name: "half", course: courseOf(`p50 ${group}`) },
+            { name: "99 %", course: courseOf(`p99 ${group}`) },
+          ]}
+          show={millis}
+        />
+        <Chart title="Behind the source" lines={[{ name: "lag", course: courseOf(`lag ${group}`) }]} show={bytes} />
+        <Chart title="WAL kept by the slot" lines={[{ name: "kept", course: courseOf(`wal ${group}`) }]} show={bytes} />
+        <Chart title="Memory, peak" lines={[{ name: "memory", course: courseOf(`memory ${group}`) }]} show={bytes} />
+      </div>
+      {kept !== null && budget > 0 && (
+        <div class="budget">
+          <p><span>WAL of the slot</span><span class="dim">{bytes(kept)} of {bytes(budget)} allowed</span></p>
+          <Bar share={Math.min(1, kept / budget)} label="share of the WAL budget" />
+        </div>
+      )}
+      {told.sink_stalled_s > 0 && (
+        <p class="reasons">The sink has not taken an epoch for {seconds(told.sink_stalled_s)}.</p>
+      )}
+    </section>
+  );
+}

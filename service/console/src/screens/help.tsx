@@ -1,0 +1,35 @@
+// The keys, and where else to look.
+import { Dialog } from "../parts/dialog";
+
+const KEYS: [string, string][] = [
+  ["j  k", "next and previous row"],
+  ["Enter", "open the row"],
+  ["/", "search"],
+  ["n", "new view"],
+  ["g v", "all views"],
+  ["g h", "health"],
+  ["[  ]", "previous and next part of a view"],
+  ["p", "pause the stream of changes"],
+  ["Ctrl Enter", "in the editor: create the view"],
+  ["t", "light, dark, as the system"],
+  ["?", "this help"],
+  ["Esc", "close, or leave the search"],
+];
+
+export function HelpDialog({ onClose }: { onClose: () => void }) {
+  return (
+    <Dialog title="Keys" onClose={onClose}>
+      <dl class="keys">
+        {KEYS.map(([key, what]) => (
+          <div key={key}>
+            <dt>{key.split("  ").map((k) => <kbd key={k}>{k}</kbd>)}</dt>
+            <dd>{what}</dd>
+          </div>
+        ))}
+      </dl>
+      <p class="dim">
+        All that this console does is there in psql, REST and Python too. <a href="/docs">REST reference</a>
+      </p>
+    </Dialog>
+  );
+}

@@ -1,0 +1,252 @@
+// All views at a glance, and what they are fed from and go to.
+import { useRef, useState } from "preact/hooks";
+import { bytes, compact, count, millis, rate, seconds } from "../lib/format";
+import { moveFocus, useKeys } from "../lib/keys";
+import { courseOf, newest, overview, type Overview, type ViewGlance } from "../lib/live";
+import { figureName, titleOf } from "../lib/names";
+import { viewHref } from "../lib/router";
+import { Bar, Figure, Skeleton, Status, Text } from "../parts/basic";
+import { Sparkline } from "../parts/charts";
+import { shareOf } from "../parts/backfill";
+import { Welcome } from "./welcome";
+
+type Sorting = "name" | "status" | "rows" | "rate" | "lag";
+
+const COLUMNS: { by: Sorting | null; label: string; class: string }[] = [
+  { by: "name", label: "View", class: "name" },
+  { by: "status", label: "Status", class: "" },
+  { by: "rows", label: "Rows", class: "number" },
+  { by: "rate", label: "Changes/s", class: "number" },
+  { by: null, label: "Last 2 minutes", class: "course wide-only" },
+  { by: "lag", label: "Behind", class: "number wide-only" },
+];
+
+const rateOf = (view: ViewGlance): number => newest(`view ${figureName(view)}`) ?? 0;
+
+function valueOf(view: ViewGlance, by: Sorting): number | string {
+  if (by === "name") return titleOf(view);
+  if (by === "status") return view.status;
+  if (by === "rows") return view.rows ?? -1;
+  return by === "rate" ? rateOf(view) : (view.lag_bytes ?? -1);
+}
+
+function sorted(views: ViewGlance[], by: Sorting, isDown: boolean): ViewGlance[] {
+  const turn = isDown ? -1 : 1;
+  return views.toSorted((a, b) => {
+    const [left, right] = [valueOf(a, by), valueOf(b, by)];
+    const order = left < right ? -1 : left > right ? 1 : 0;
+    return order * turn || (titleOf(a) < titleOf(b) ? -1 : 1);
+  });
+}
+
+export function ListScreen() {
+  const [search, setSearch] = useState("");
+  const [[by, isDown], setOrder] = useState<[Sorting, boolean]>(["name", false]);
+  const field = useRef<HTMLInputElement>(null);
+  useKeys({
+    j: () => moveFocus("[data-row]", 1),
+    k: () => moveFocus("[data-row]", -1),
+    "/": () => field.current?.focus(),
+  });
+  const told = overview.value;
+  if (!told) return <ListSkeleton />;
+  if (!told.views.length) return <Welcome told={told} />;
+  const words = search.toLowerCase().split(/\s+/).filter(Boolean);
+  const found = told.views.filter((view) => {
+    const text = `${figureName(view)} ${view.status} ${view.kind} ${view.group}`.toLowerCase();
+    return words.every((word) => text.includes(word));
+  });
+  const leave = (event: KeyboardEvent): void => {
+    if (event.key === "Escape") {
+      setSearch("");
+      field.current?.blur();
+    } else if (event.key === "Enter" || event.key === "ArrowDown") {
+      event.preventDefault();
+      document.querySelector<HTMLElement>("[data-row]")?.focus();
+    }
+  };
+  return (
+    <div class="screen">
+      <h1 class="unseen">Views</h1>
+      <Totals told={told} />
+      <section aria-label="Views">
+        <div class="section-head">
+          <h2>Views <span class="dim">{count(found.length)}</span></h2>
+          <div class="search">
+            <input
+              ref={field}
+              type="search"
+              placeholder="Search name or status"
+              aria-label="Search views"
+              value={search}
+              onInput={(event) => setSearch(event.currentTarget.value)}
+              onKeyDown={leave}
+            />
+            <kbd aria-hidden="true">/</kbd>
+          </div>
+        </div>
+        <table class="list">
+          <thead>
+            <tr>
+              {COLUMNS.map(({ by: column, label, class: kind }) => (
+                <th
+                  key={label}
+                  scope="col"
+                  class={kind}
+                  aria-sort={column === by ? (isDown ? "descending" : "ascending") : undefined}
+                >
+                  {column ? (
+                    <button type="button" onClick={() => setOrder([column, column === by ? !isDown : column !== "name"])}>
+                      {label}
+                    </button>
+                  ) : label}
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>{sorted(found, by, isDown).map((view) => <Row key={figureName(view)} view={view} />)}</tbody>
+        </table>
+        {!found.length && <p class="nothing">No view matches “<Text>{search}</Text>”.</p>}
+      </section>
+      <Others told={told} />
+    </div>
+  );
+}
+
+function Row({ view }: { view: ViewGlance }) {
+  const title = titleOf(view);
+  const isLive = view.status === "live";
+  const name = `view ${figureName(view)}`;
+  return (
+    <tr>
+      <td class="name">
+        <a href={viewHref(title)} data-row><Text title={title.length > 40 ? title : ""}>{title}</Text></a>
+        {view.group !== "default" && <span class="tag">{view.group}</span>}
+        {view.errors > 0 && <span class="tag bad">{compact(view.errors)} left out</span>}
+        {view.error && <span class="under bad"><Text>{view.error.title}</Text></span>}
+      </td>
+      <td>
+        <Status status={view.status} />
+        {view.backfill && !isLive && view.status !== "failed" && <Progress view={view} />}
+      </td>
+      <td class="number">{compact(view.rows)}</td>
+      <td class="number">{isLive ? rate(rateOf(view)) : "–"}</td>
+      <td class="course wide-only">
+        <Sparkline course={courseOf(name)} label={`changes a second, now ${rate(rateOf(view))}`} />
+      </td>
+      <td class="number wide-only">{isLive ? behind(view.lag_bytes) : "–"}</td>
+    </tr>
+  );
+}
+
+export function behind(lag: number | null): string {
+  return lag === null ? "–" : lag === 0 ? "up to date" : bytes(lag);
+}
+
+function Progress({ view }: { view: ViewGlance }) {
+  const left = view.backfill?.remaining_s;
+  return (
+    <div class="progress">
+      <Bar share={shareOf(view.backfill)} label={`backfill of ${view.name}`} />
+      <small>{typeof left === "number" ? `${seconds(left)} left` : (view.backfill?.phase ?? "")}</small>
+    </div>
+  );
+}
+
+function Totals({ told }: { told: Overview }) {
+  const first = told.pipelines[0];
+  const live = told.views.filter((view) => view.status === "live").length;
+  const kept = told.pipelines.reduce((sum, p) => sum + (p.wal_kept_bytes ?? 0), 0);
+  return (
+    <dl class="figures">
+      <Figure label="Live" note={live < told.views.length ? `of ${told.views.length} views` : "all views"}>{count(live)}</Figure>
+      <Figure label="Changes a second" note={<Sparkline course={courseOf("views")} label="changes of all views" />}>
+        {rate(newest("views"))}
+      </Figure>
+      <Figure label="Commit to visible" note={first ? `99 % within ${millis(first.freshness_ms.p99)}` : ""}>
+        {first ? millis(first.freshness_ms.p50) : "–"}
+      </Figure>
+      <Figure label="WAL kept at the source" note={first?.wal_budget_bytes ? `of ${bytes(first.wal_budget_bytes)} allowed` : ""}>
+        {bytes(kept)}
+      </Figure>
+    </dl>
+  );
+}
+
+function Others({ told }: { told: Overview }) {
+  return (
+    <div class="columns">
+      <section aria-labelledby="sources">
+        <div class="section-head"><h2 id="sources">Sources</h2></div>
+        <table class="list">
+          <thead>
+            <tr><th scope="col">Source</th><th scope="col">Status</th><th scope="col" class="number">Records/s</th><th scope="col" class="number">Lag</th></tr>
+          </thead>
+          <tbody>
+            {told.pipelines.map((pipeline) => (
+              <tr key={pipeline.group}>
+                <td class="name">PostgreSQL{pipeline.group !== "default" && <span class="tag">{pipeline.group}</span>}</td>
+                <td><Status status={pipeline.is_up ? "running" : "stopped"} /></td>
+                <td class="number">{rate(newest(`rows ${pipeline.group}`))}</td>
+                <td class="number">{bytes(pipeline.lag_bytes)}</td>
+              </tr>
+            ))}
+            {told.sources.map((source) => (
+              <tr key={source.name}>
+                <td class="name">
+                  <a href={`#/sources/${encodeURIComponent(source.name)}`} data-row><Text>{source.name}</Text></a>
+                  <span class="tag">{source.type}</span>
+                  {source.dead_letters > 0 && <span class="tag bad">{compact(source.dead_letters)} dead</span>}
+                </td>
+                <td><Status status={source.status} /></td>
+                <td class="number">{rate(newest(`source ${source.name}`))}</td>
+                <td class="number">{compact(source.lag)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </section>
+      <section aria-labelledby="sinks">
+        <div class="section-head"><h2 id="sinks">Further sinks</h2></div>
+        {told.sinks.length ? (
+          <table class="list">
+            <thead>
+              <tr><th scope="col">Sink</th><th scope="col">Status</th><th scope="col" class="number">Rows/s</th><th scope="col" class="number">Waiting</th></tr>
+            </thead>
+            <tbody>
+              {told.sinks.map((sink) => (
+                <tr key={`${sink.view} ${sink.name}`}>
+                  <td class="name">
+                    <Text>{sink.name}</Text><span class="tag">{sink.type}</span>
+                    <span class="under dim">of <Text>{sink.view}</Text></span>
+                  </td>
+                  <td><Status status={sink.status} /></td>
+                  <td class="number">{rate(newest(`sink ${sink.view} ${sink.name}`))}</td>
+                  <td class="number">{bytes(sink.backlog_bytes)}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        ) : (
+          <p class="nothing">Every view is a table in PostgreSQL. It can go to a Kafka topic as well: <code>tidemark sinks create</code>.</p>
+        )}
+      </section>
+    </div>
+  );
+}
+
+function ListSkeleton() {
+  return (
+    <div class="screen">
+      <h1 class="unseen">Views</h1>
+      <dl class="figures">
+        {["Live", "Changes a second", "Commit to visible", "WAL kept at the source"].map((label) => (
+          <Figure key={label} label={label} note=" "> </Figure>
+        ))}
+      </dl>
+      <div class="section-head"><h2>Views</h2></div>
+      <Skeleton rows={5} wide />
+    </div>
+  );
+}
+

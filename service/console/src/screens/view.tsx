@@ -1,0 +1,175 @@
+// One view: how it stands, and its parts as tabs.
+import { lazy, Suspense } from "preact/compat";
+import { call, mayOperate, offers, viewPath } from "../lib/api";
+import { compact, count, millis, rate } from "../lib/format";
+import { moveFocus, useKeys } from "../lib/keys";
+import { courseOf, newest, overview, type Backfill, type ToldError } from "../lib/live";
+import { figureName, titleOf } from "../lib/names";
+import { address, go, viewHref } from "../lib/router";
+import { useAsked, useWork } from "../lib/use";
+import { BackfillNote } from "../parts/backfill";
+import { Figure, ProblemNote, Skeleton, Status, Text } from "../parts/basic";
+import { Sparkline } from "../parts/charts";
+import { tell } from "../parts/toasts";
+import { behind } from "./list";
+import { ChangesTab } from "./view_changes";
+import { ManageTab } from "./view_manage";
+import { ProblemsTab } from "./view_problems";
+import { RowsTab } from "./view_rows";
+import { SqlTab } from "./view_sql";
+import { UseTab } from "./view_use";
+
+const DataflowTab = lazy(() => import("./view_dataflow").then((m) => m.DataflowTab));
+
+export interface Field {
+  name: string;
+  type: string;
+  nullable: boolean;
+}
+
+export interface ViewFacts {
+  name: string;
+  schema: string;
+  query: string;
+  status: string;
+  kind: string;
+  key: string[];
+  fields: Field[];
+  options: Record<string, unknown>;
+  group: string;
+  warnings: string[];
+  rows: number | null;
+  positions: Record<string, string>;
+  lag_bytes: number | null;
+  backfill: Backfill | null;
+  plan: string;
+  errors: number;
+  error: ToldError | null;
+  created_at: string;
+  live_at: string | null;
+}
+
+export interface TabProps {
+  name: string;
+  view: ViewFacts;
+  again: () => void;
+}
+
+interface Tab {
+  id: string;
+  label: string;
+  route?: string;
+  show: (props: TabProps) => preact.ComponentChild;
+}
+
+const TABS: Tab[] = [
+  { id: "rows", label: "Rows", route: "GET /views/{}/rows", show: (p) => <RowsTab {...p} /> },
+  { id: "changes", label: "Changes", route: "GET /views/{}/changes", show: (p) => <ChangesTab {...p} /> },
+  {
+    id: "dataflow", label: "Dataflow", route: "GET /views/{}/dataflow",
+    show: (p) => <Suspense fallback={<Skeleton rows={6} wide />}><DataflowTab {...p} /></Suspense>,
+  },
+  { id: "sql", label: "SQL", show: (p) => <SqlTab {...p} /> },
+  { id: "problems", label: "Problems", show: (p) => <ProblemsTab {...p} /> },
+  { id: "use", label: "Use", show: (p) => <UseTab {...p} /> },
+  { id: "manage", label: "Manage", show: (p) => <ManageTab {...p} /> },
+];
+
+export function ViewScreen({ name }: { name: string }) {
+  const { value: view, problem, again } = useAsked<ViewFacts>(viewPath(name), 2000);
+  const tabs = TABS.filter((tab) => (tab.route ? offers(tab.route) : tab.id !== "manage" || mayOperate()));
+  const here = tabs.find((tab) => tab.id === address.value.tab) ?? tabs[0];
+  const move = (step: number) => () => {
+    const next = tabs[(tabs.findIndex((tab) => tab === here) + step + tabs.length) % tabs.length];
+    if (next) go(viewHref(name, next.id));
+  };
+  useKeys({
+    "[": move(-1),
+    "]": move(1),
+    j: () => moveFocus("[data-row]", 1),
+    k: () => moveFocus("[data-row]", -1),
+  });
+  if (!view) {
+    return (
+      <div class="screen">
+        <Crumbs />
+        <div class="title"><h1><Text>{name}</Text></h1></div>
+        {problem ? <ProblemNote problem={problem} /> : <Skeleton rows={6} wide />}
+      </div>
+    );
+  }
+  const badge = view.errors + (view.error ? 1 : 0);
+  return (
+    <div class="screen">
+      <Crumbs />
+      <Head view={view} name={name} again={again} isGone={problem?.status === 404} />
+      <nav class="tabs" aria-label="Parts of the view">
+        {tabs.map((tab) => (
+          <a key={tab.id} href={viewHref(name, tab.id)} aria-current={tab === here ? "page" : undefined}>
+            {tab.label}
+            {tab.id === "problems" && badge > 0 && <span class="tag bad">{compact(badge)}</span>}
+          </a>
+        ))}
+      </nav>
+      <div class="tab">{here?.show({ name, view, again })}</div>
+    </div>
+  );
+}
+
+function Crumbs() {
+  return <nav class="crumbs" aria-label="Place"><a href="#/">Views</a></nav>;
+}
+
+function Head({ view, name, again, isGone }: TabProps & { isGone: boolean }) {
+  const glance = overview.value?.views.find((v) => v.name === view.name && v.schema === view.schema);
+  const pipeline = overview.value?.pipelines.find((p) => p.group === view.group);
+  const status = isGone ? "dropped" : (glance?.status ?? view.status);
+  const course = `view ${figureName(view)}`;
+  const backfill = glance?.backfill ?? view.backfill;
+  const isBuilding = backfill && !["live", "failed", "paused", "dropped"].includes(status);
+  return (
+    <>
+      <div class="title">
+        <h1 title={titleOf(view)}><Text>{titleOf(view)}</Text></h1>
+        <Status status={status} />
+        {view.group !== "default" && <span class="tag">group {view.group}</span>}
+        <Pause view={view} name={name} status={status} again={again} />
+      </div>
+      {(glance?.error ?? view.error) && <ProblemNote problem={(glance?.error ?? view.error) as ToldError} what="This view has failed" />}
+      {isBuilding && <BackfillNote backfill={backfill} />}
+      <dl class="figures">
+        <Figure label="Rows" note={view.kind === "bag" ? "duplicates counted" : `key: ${view.key.join(", ") || "one row"}`}>
+          {compact(glance?.rows ?? view.rows)}
+        </Figure>
+        <Figure label="Changes a second" note={<Sparkline course={courseOf(course)} label="changes of this view" />}>
+          {status === "live" ? rate(newest(course)) : "–"}
+        </Figure>
+        <Figure label="Commit to visible" note={pipeline ? `99 % within ${millis(pipeline.freshness_ms.p99)}` : ""}>
+          {pipeline && status === "live" ? millis(pipeline.freshness_ms.p50) : "–"}
+        </Figure>
+        <Figure label="Behind" note={view.errors ? `${count(view.errors)} rows left out` : "no row left out"}>
+          {status === "live" ? behind(glance?.lag_bytes ?? view.lag_bytes) : "–"}
+        </Figure>
+      </dl>
+    </>
+  );
+}
+
+function Pause({ name, status, again }: TabProps & { status: string }) {
+  const { isBusy, run, problem } = useWork();
+  const action = status === "paused" ? "resume" : "pause";
+  if (!["live", "paused"].includes(status) || !mayOperate() || !offers(`POST /views/{}/${action}`)) return null;
+  const turn = (): void => {
+    void run(async () => {
+      await call("POST", `${viewPath(name)}/${action}`);
+      tell(action === "pause" ? "The view is being paused" : "The view goes on");
+      again();
+    });
+  };
+  return (
+    <span class="end">
+      {problem && <span class="bad"><Text>{problem.title}</Text></span>}
+      <button type="button" class="small" disabled={isBusy} onClick={turn}>{action === "pause" ? "Pause" : "Resume"}</button>
+    </span>
+  );
+}

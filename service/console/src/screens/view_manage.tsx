@@ -1,0 +1,194 @@
+// What can be done with a view. A control is there when the service has its route.
+import { useState } from "preact/hooks";
+import { call, mayOperate, offers, viewPath } from "../lib/api";
+import { count, millis } from "../lib/format";
+import { titleOf } from "../lib/names";
+import { go, viewHref } from "../lib/router";
+import { useWork } from "../lib/use";
+import { ProblemNote, Text } from "../parts/basic";
+import { Confirm } from "../parts/confirm";
+import { tell } from "../parts/toasts";
+import type { TabProps, ViewFacts } from "./view";
+
+export function ManageTab(props: TabProps) {
+  if (!mayOperate()) return <p class="nothing">Your role may read only.</p>;
+  return (
+    <div class="operations">
+      {offers("POST /views/{}/verify") && <Verify {...props} />}
+      {offers("POST /views/{}/pause") && <Pause {...props} />}
+      {offers("POST /views/{}/replace") && (
+        <Operation title="Replace" what="Give it another query. The rows of now stay readable until the new ones are complete, then they are swapped at once.">
+          <a class="button" href={`#/new?replace=${encodeURIComponent(props.name)}`}>Edit the query</a>
+        </Operation>
+      )}
+      {offers("POST /views/{}/rebuild") && <Rebuild {...props} />}
+      {offers("POST /views/{}/rename") && <Rename {...props} />}
+      <Drop {...props} />
+    </div>
+  );
+}
+
+function Operation({ title, what, children, isDanger = false }: {
+  title: string;
+  what: string;
+  children: preact.ComponentChildren;
+  isDanger?: boolean;
+}) {
+  return (
+    <section class={isDanger ? "operation danger" : "operation"} aria-label={title}>
+      <div>
+        <h2>{title}</h2>
+        <p class="dim">{what}</p>
+      </div>
+      <div class="act">{children}</div>
+    </section>
+  );
+}
+
+interface Verdict {
+  result: "equal" | "different" | "open";
+  rows: number;
+  missing: number;
+  surplus: number;
+  different: number;
+  alike: number;
+  examples: Difference[];
+  reasons: string[];
+  positions: Record<string, string>;
+  took_ms: number;
+}
+
+interface Difference {
+  kind: string;
+  key?: Record<string, unknown> | null;
+  expected?: Record<string, unknown> | null;
+  found?: Record<string, unknown> | null;
+}
+
+const WORDS = {
+  equal: "Equal",
+  different: "Different",
+  open: "Rows differ, and the query leaves open which answer is right",
+};
+
+function Verify({ name, view }: TabProps) {
+  const { isBusy, problem, run } = useWork();
+  const [verdict, setVerdict] = useState<Verdict | null>(null);
+  const verify = (): void => {
+    setVerdict(null);
+    void run(async () => setVerdict(await call<Verdict>("POST", `${viewPath(name)}/verify`)));
+  };
+  return (
+    <Operation title="Verify" what="PostgreSQL runs the query itself at the view's own position, and every row is compared. Nothing waits for it.">
+      <button type="button" disabled={isBusy || view.status !== "live"} onClick={verify}>{isBusy ? "Comparing…" : "Verify now"}</button>
+      {verdict && <VerdictNote verdict={verdict} />}
+      {problem && <ProblemNote problem={problem} />}
+    </Operation>
+  );
+}
+
+function VerdictNote({ verdict }: { verdict: Verdict }) {
+  const parts = [
+    `${count(verdict.rows)} rows compared in ${millis(verdict.took_ms)}`,
+    verdict.missing ? `${count(verdict.missing)} missing` : "",
+    verdict.surplus ? `${count(verdict.surplus)} too many` : "",
+    verdict.different ? `${count(verdict.different)} with other values` : "",
+    ...Object.values(verdict.positions).map((position) => `at ${position}`),
+  ];
+  return (
+    <div class={verdict.result === "equal" ? "verdict good" : "verdict bad"} role="status">
+      <strong>{WORDS[verdict.result] ?? verdict.result}</strong>
+      <span>{parts.filter(Boolean).join(" · ")}</span>
+      {verdict.reasons.map((reason) => <span key={reason}><Text>{reason}</Text></span>)}
+      {verdict.examples.length > 0 && (
+        <pre tabIndex={0}>
+          {verdict.examples.map((example) => `${example.kind}\n  expected ${JSON.stringify(example.expected ?? null)}\n  found    ${JSON.stringify(example.found ?? null)}`).join("\n")}
+        </pre>
+      )}
+    </div>
+  );
+}
+
+function Pause({ name, view, again }: TabProps) {
+  const { isBusy, problem, run } = useWork();
+  const isPaused = view.status === "paused";
+  const turn = (): void => {
+    void run(async () => {
+      await call("POST", `${viewPath(name)}/${isPaused ? "resume" : "pause"}`);
+      tell(isPaused ? "The view goes on" : "The view is being paused");
+      again();
+    });
+  };
+  return (
+    <Operation
+      title={isPaused ? "Resume" : "Pause"}
+      what={isPaused ? "Take up the changes since it was paused, then go on live." : "Its rows stay as they are until it is resumed. The source keeps nothing for it that others do not need."}
+    >
+      <button type="button" disabled={isBusy || !["live", "paused"].includes(view.status)} onClick={turn}>{isPaused ? "Resume" : "Pause"}</button>
+      {problem && <ProblemNote problem={problem} />}
+    </Operation>
+  );
+}
+
+function Rebuild({ name, view, again }: TabProps) {
+  const [isAsked, setAsked] = useState(false);
+  const run = async (): Promise<void> => {
+    await call("POST", `${viewPath(name)}/rebuild`);
+    tell("The view is being built again");
+    again();
+  };
+  return (
+    <Operation title="Rebuild" what="Compute everything again from a new snapshot. The old rows stay readable until the new ones take their place.">
+      <button type="button" onClick={() => setAsked(true)}>Rebuild</button>
+      {isAsked && (
+        <Confirm title={`Rebuild ${titleOf(view)}?`} action="Rebuild" isDanger={false} run={run} onClose={() => setAsked(false)}>
+          <p>All tables that it reads are read again.</p>
+        </Confirm>
+      )}
+    </Operation>
+  );
+}
+
+function Rename({ name, view }: TabProps) {
+  const [to, setTo] = useState("");
+  const { isBusy, problem, run } = useWork();
+  const rename = (event: Event): void => {
+    event.preventDefault();
+    void run(async () => {
+      const renamed = await call<ViewFacts>("POST", `${viewPath(name)}/rename`, { name: to.trim() });
+      tell("Renamed");
+      go(viewHref(titleOf(renamed), "manage"));
+    });
+  };
+  return (
+    <Operation title="Rename" what="Grants, indexes and comments stay with it. As in SQL, a name in double quotes keeps its capitals.">
+      <form onSubmit={rename}>
+        <input type="text" aria-label="New name" placeholder={titleOf(view)} value={to} spellcheck={false} onInput={(event) => setTo(event.currentTarget.value)} />
+        <button type="submit" disabled={isBusy || !to.trim()}>Rename</button>
+      </form>
+      {problem && <ProblemNote problem={problem} />}
+    </Operation>
+  );
+}
+
+function Drop({ name, view }: TabProps) {
+  const [isAsked, setAsked] = useState(false);
+  const run = async (): Promise<void> => {
+    await call("DELETE", viewPath(name));
+    tell(`Dropped ${titleOf(view)}`);
+    go("#/");
+  };
+  return (
+    <Operation title="Drop" isDanger what="The table, its rows and the state behind it go for good. The source is not touched.">
+      <button type="button" class="danger" onClick={() => setAsked(true)}>Drop view</button>
+      {isAsked && (
+        <Confirm title="Drop this view?" action="Drop it" name={view.name} run={run} onClose={() => setAsked(false)}>
+          <p>
+            <strong><Text>{titleOf(view)}</Text></strong> and its {count(view.rows)} rows will be gone. Whoever reads
+            the table gets an error from then on.
+          </p>
+        </Confirm>
+      )}
+    </Operation>
+  );
+}

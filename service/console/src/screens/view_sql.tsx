@@ -1,0 +1,68 @@
+// What is kept: the query, its columns, and how it is computed.
+import { viewPath } from "../lib/api";
+import { ago, bytes, compact } from "../lib/format";
+import { useAsked } from "../lib/use";
+import { Snippet, Text } from "../parts/basic";
+import { Fields } from "../parts/fields";
+import { Sql } from "../parts/sql";
+import type { TabProps } from "./view";
+
+interface Plan {
+  text: string;
+  in_postgres: string[];
+  shared: { what: string; shared_with: string[]; rows: number; saved_bytes: number }[];
+}
+
+export function SqlTab({ name, view }: TabProps) {
+  const { value: plan } = useAsked<Plan>(`${viewPath(name)}/plan`);
+  return (
+    <>
+      <Sql query={view.query} />
+      <div class="columns">
+        <section aria-labelledby="columns">
+          <div class="section-head"><h2 id="columns">Columns</h2></div>
+          <Fields fields={view.fields} keyNames={view.key} />
+        </section>
+        <section aria-labelledby="facts">
+          <div class="section-head"><h2 id="facts">Facts</h2></div>
+          <dl class="facts">
+            <dt>Kind</dt>
+            <dd>{view.kind === "bag" ? "bag: rows with how often each is there" : view.kind === "keyed" ? "keyed: a table with a primary key" : "–"}</dd>
+            <dt>Group</dt><dd>{view.group}</dd>
+            {Object.entries(view.options).filter(([option]) => option !== "group").map(([option, value]) => (
+              <FactRow key={option} name={option} value={String(value)} />
+            ))}
+            <dt>Created</dt><dd>{ago(view.created_at)}</dd>
+            <dt>Live since</dt><dd>{ago(view.live_at)}</dd>
+          </dl>
+          {view.warnings.length > 0 && (
+            <ul class="reasons soft">{view.warnings.map((warning) => <li key={warning}><Text>{warning}</Text></li>)}</ul>
+          )}
+        </section>
+      </div>
+      <Snippet label="Plan" text={plan?.text ?? view.plan} />
+      {plan && plan.in_postgres.length > 0 && (
+        <Snippet label="Computed by PostgreSQL, in batches" text={plan.in_postgres.join("\n")} />
+      )}
+      {plan && plan.shared.length > 0 && (
+        <section aria-labelledby="shared">
+          <div class="section-head"><h2 id="shared">Shared with other views</h2></div>
+          <ul class="plain">
+            {plan.shared.map((part) => (
+              <li key={part.what}>
+                <Text>{part.what}</Text>{" "}
+                <span class="dim">
+                  with <Text>{part.shared_with.join(", ")}</Text>: about {compact(part.rows)} rows kept once, {bytes(part.saved_bytes)} saved
+                </span>
+              </li>
+            ))}
+          </ul>
+        </section>
+      )}
+    </>
+  );
+}
+
+function FactRow({ name, value }: { name: string; value: string }) {
+  return <><dt>{name}</dt><dd><Text>{value}</Text></dd></>;
+}

@@ -1,0 +1,238 @@
+"""Everything at a glance for the console: views, sources, sinks and pipelines in one answer.
+
+It may be asked for every second by many: a handful of statements over the control tables, kept
+for a moment for all askers; the rows of a few views are counted anew each time, the others are
+told as they were. It must never wait for the pipeline.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from datetime import datetime
+from typing import Any
+
+from connectors.postgres import control_sinks
+from connectors.postgres.control import ViewRow
+from connectors.postgres.error_rows import LeftOut, read_left_out
+from connectors.sink import SinkTable
+from dataflow.errors import TidemarkError
+from service import fields
+from service.catalog import STALE_S, Catalog
+from service.groups import group_of
+from service.log import log
+from service.models import ProblemModel
+from service.overview_models import (
+    LeftOutList,
+    LeftOutModel,
+    Overview,
+    PipelineGlance,
+    SinkGlance,
+    SourceGlance,
+    ViewGlance,
+)
+from service.parts import SOURCE, Parts
+from service.sink_catalog import find_view
+from service.source_catalog import SourceCatalog
+
+_KEPT_S = 0.5
+_COUNTED_S = 5.0
+_COUNTING_S = 0.25
+_AFTER = re.compile(r"(\d{4}-\d\d-\d\dT[\d:.+-]+)/([0-9a-f-]{36})")
+_FIGURES = {
+    "epochs_written_total": 0,
+    "source_rows_total": 0,
+    "transactions_total": 0,
+    "rows_written_total": 0,
+    "freshness_ms": {},
+    "step_ms": {},
+    "rss_peak_bytes": 0,
+    "wal_kept_bytes": None,
+    "wal_budget_bytes": None,
+    "sink_stalled_s": 0.0,
+    "started_at": 0.0,
+    "updated_at": 0.0,
+}
+
+
+class Glances:
+    """One for an API process; safe for several threads."""
+
+    def __init__(self, parts: Parts, catalog: Catalog, sources: SourceCatalog) -> None:
+        self._control = parts.control()
+        self._sink = parts.sink()
+        self._catalog = catalog
+        self._sources = sources
+        self._lock = threading.Lock()
+        self._kept: Overview | None = None
+        self._settings = parts.settings
+        self._counts: dict[str, tuple[float, int]] = {}
+        self._counting: threading.Thread | None = None
+
+    def overview(self, role: str) -> Overview:
+        """What there is, at most half a second old, for someone of this role."""
+        with self._lock:
+            if self._kept is None or time.time() - self._kept.at > _KEPT_S:
+                self._kept = self._look()
+            return self._kept.model_copy(update={"role": role})
+
+    def left_out(self, name: str, limit: int, after: str) -> LeftOutList:
+        """A page of the rows left out of a view. TidemarkError view.not_found, request.invalid."""
+        row = find_view(self._control, name)
+        found = read_left_out(self._control, row.title, limit + 1, _place(after))
+        page = found[:limit]
+        last = page[-1] if len(found) > limit else None
+        return LeftOutList(
+            errors=[_left_out(x) for x in page],
+            next=None if last is None else f"{last.first_seen.isoformat()}/{last.hash}",
+        )
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _look(self) -> Overview:
+        self._control.ensure()
+        health = self._catalog.health()
+        figures = self._catalog.metrics()
+        rows = sorted(self._control.list_views(), key=lambda r: (r.schema, r.name))
+        errors = self._control.count_errors()
+        lags = {g: self._lag(g, f) for g, f in figures.items()}
+        self._count(rows)
+        return Overview(
+            at=time.time(),
+            status=health.status,
+            reasons=health.reasons,
+            role="",
+            views=[
+                self._view(r, figures.get(group_of(r)) or {}, lags.get(group_of(r)), errors)
+                for r in rows
+            ],
+            sources=self._source_glances(),
+            sinks=self._sink_glances(figures),
+            pipelines=[_pipeline(g, f, lags[g] or 0) for g, f in figures.items() if f],
+        )
+
+    def _view(
+        self, row: ViewRow, figures: dict[str, Any], lag: int | None, errors: dict[str, int]
+    ) -> ViewGlance:
+        is_live = row.status == "live"
+        refused = figures.get("refused") if is_live else None
+        error = ProblemModel(**refused) if refused else _error_of(row)
+        return ViewGlance(
+            name=row.name,
+            schema_name=row.schema,
+            status="failed" if refused else row.status,
+            kind=row.kind or "",
+            group=group_of(row),
+            rows=self._counts[row.identity][1] if row.identity in self._counts else None,
+            changes_total=figures.get("views", {}).get(row.title, {}).get("changes", 0),
+            lag_bytes=lag if is_live else None,
+            errors=errors.get(row.title, 0),
+            backfill=None if row.progress is None else dict(row.progress),
+            error=error,
+            created_at=row.created_at.isoformat() if row.created_at else "",
+        )
+
+    def _lag(self, group: str, figures: dict[str, Any] | None) -> int | None:
+        """WAL that the source has written and the group's views do not show."""
+        progress = self._control.read_progress(self._settings.for_group(group).sink_key)
+        if figures is None or progress is None or SOURCE not in progress.positions:
+            return None
+        return max(0, figures.get("source_position", 0) - progress.positions[SOURCE])
+
+    def _count(self, rows: list[ViewRow]) -> None:
+        """Count some live views anew, beside everything else: their tables may be locked."""
+        live = {r.identity: r for r in rows if r.status == "live"}
+        self._counts = {i: c for i, c in self._counts.items() if i in live}
+        if self._counting is None or not self._counting.is_alive():
+            self._counting = threading.Thread(target=self._count_some, args=(live,), daemon=True)
+            self._counting.start()
+        self._counting.join(_COUNTING_S)
+
+    def _count_some(self, live: dict[str, ViewRow]) -> None:
+        """Those that were counted longest ago."""
+        counts, now = self._counts, time.monotonic()
+        for identity in sorted(live, key=lambda i: counts[i][0] if i in counts else -1.0):
+            is_new = identity not in counts or now - counts[identity][0] > _COUNTED_S
+            if not is_new or time.monotonic() - now > _COUNTING_S:
+                break
+            row = live[identity]
+            facts = fields.from_json(row.fields or [])
+            table = SinkTable(row.schema, row.name, facts, (0,) if row.kind == "keyed" else ())
+            try:
+                counts[identity] = (now, self._sink.row_count(table))
+            except TidemarkError as error:  # it was dropped, or the sink is away
+                log.debug("overview.uncounted", view=row.title, code=error.code)
+                break
+
+    def _source_glances(self) -> list[SourceGlance]:
+        return [
+            SourceGlance(
+                name=source.name,
+                type=source.type,
+                status=source.status,
+                error=source.error,
+                lag=source.lag,
+                records_total=source.rows_read,
+                dead_letters=sum(r.dead_letters for r in source.relations),
+                relations=[r.name for r in source.relations],
+            )
+            for source in self._sources.list()
+        ]
+
+    def _sink_glances(self, figures: dict[str, dict[str, Any] | None]) -> list[SinkGlance]:
+        told: dict[str, Any] = {}
+        for group in figures.values():
+            told |= (group or {}).get("sinks", {})
+        return [
+            SinkGlance(
+                name=sink.name,
+                view=f"{sink.schema}.{sink.view}",
+                type=sink.type,
+                status=sink.status,
+                error=_error_of(sink),
+                backlog_bytes=sink.backlog_bytes,
+                rows_total=told.get(sink.title, {}).get("rows_total", 0),
+            )
+            for sink in control_sinks.list_sinks(self._control)
+        ]
+
+
+def _pipeline(group: str, figures: dict[str, Any], lag: int) -> PipelineGlance:
+    facts = {name: figures.get(name, default) for name, default in _FIGURES.items()}
+    is_up = time.time() - facts["updated_at"] <= STALE_S
+    return PipelineGlance(group=group, is_up=is_up, lag_bytes=lag, **facts)
+
+
+def _error_of(row: Any) -> ProblemModel | None:
+    if row.code is None:
+        return None
+    return ProblemModel(
+        title=row.detail or row.code, status=422, code=row.code, hint=row.hint or ""
+    )
+
+
+def _place(after: str) -> tuple[datetime, str] | None:
+    if not after:
+        return None
+    found = _AFTER.fullmatch(after)
+    try:
+        if found is not None:
+            return datetime.fromisoformat(found[1]), found[2]
+    except ValueError:
+        found = None
+    raise TidemarkError(
+        "request.invalid", "this is no place in the list", hint="give `next` of the page before"
+    )
+
+
+def _left_out(row: LeftOut) -> LeftOutModel:
+    return LeftOutModel(
+        id=row.hash,
+        operator=row.operator,
+        sqlstate=row.sqlstate,
+        message=row.message,
+        source_row=row.source_row,
+        count=row.count,
+        first_seen=row.first_seen.isoformat(),
+    )

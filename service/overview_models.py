@@ -1,0 +1,103 @@
+"""What `GET /overview` and `GET /views/{name}/errors` answer, as pydantic models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from service.models import ProblemModel
+
+
+class ViewGlance(BaseModel):
+    """A view in a list."""
+
+    name: str
+    schema_name: str = Field(serialization_alias="schema")
+    status: str
+    kind: str
+    group: str
+    rows: int | None = Field(description="about, as it was some seconds ago; null until live")
+    changes_total: int = Field(description="changes written since the pipeline started")
+    lag_bytes: int | None = Field(description="WAL written at the source and not yet shown")
+    errors: int = Field(description="source rows left out")
+    backfill: dict[str, Any] | None
+    error: ProblemModel | None
+    created_at: str
+
+
+class SourceGlance(BaseModel):
+    """A source beside the database, in a list."""
+
+    name: str
+    type: str
+    status: str
+    error: ProblemModel | None
+    lag: int | None
+    records_total: int = Field(description="records read since the pipeline started")
+    dead_letters: int
+    relations: list[str]
+
+
+class SinkGlance(BaseModel):
+    """A further sink of a view, in a list."""
+
+    name: str
+    view: str
+    type: str
+    status: str
+    error: ProblemModel | None
+    backlog_bytes: int | None
+    rows_total: int = Field(description="rows written since the pipeline started")
+
+
+class PipelineGlance(BaseModel):
+    """A group's pipeline. Totals count since it started; quantiles are of the last epochs."""
+
+    group: str
+    is_up: bool = Field(description="it has reported within the last ten seconds")
+    started_at: float
+    updated_at: float
+    epochs_written_total: int
+    source_rows_total: int
+    transactions_total: int
+    rows_written_total: int
+    lag_bytes: int = Field(description="WAL written at the source and not yet shown")
+    freshness_ms: dict[str, float] = Field(description="commit to visible: p50, p99")
+    step_ms: dict[str, float]
+    rss_peak_bytes: int
+    wal_kept_bytes: int | None
+    wal_budget_bytes: int | None
+    sink_stalled_s: float
+
+
+class Overview(BaseModel):
+    """Everything at a glance, cheap enough to be asked for every second."""
+
+    at: float = Field(description="seconds since 1970 at which the figures were taken")
+    status: str
+    reasons: list[str]
+    role: str = Field(description="what the asker may do: reader, operator or admin")
+    views: list[ViewGlance]
+    sources: list[SourceGlance]
+    sinks: list[SinkGlance]
+    pipelines: list[PipelineGlance]
+
+
+class LeftOutModel(BaseModel):
+    """A source row that is left out of a view because an expression fails for it."""
+
+    id: str
+    operator: str
+    sqlstate: str
+    message: str
+    source_row: str
+    count: int = Field(description="how often it is left out")
+    first_seen: str
+
+
+class LeftOutList(BaseModel):
+    """Rows left out, the newest first; `next` is the `after` of the next page, null at the end."""
+
+    errors: list[LeftOutModel]
+    next: str | None

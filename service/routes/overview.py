@@ -1,0 +1,33 @@
+"""What the console looks at every second, and the rows that are left out of a view."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+
+from service.overview import Glances
+from service.overview_models import LeftOutList, Overview
+
+router = APIRouter()
+
+
+def _glances(request: Request) -> Glances:
+    return request.app.state.glances
+
+
+@router.get("/overview", tags=["system"])
+def show_overview(request: Request) -> Overview:
+    """Views, sources, sinks and pipelines at a glance; made to be asked for every second."""
+    return _glances(request).overview(getattr(request.state, "role", "admin"))
+
+
+@router.get("/views/{name}/errors", tags=["views"])
+def list_errors(
+    request: Request,
+    name: str,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    after: Annotated[str, Query(description="`next` of the page before")] = "",
+) -> LeftOutList:
+    """Source rows left out of a view because an expression fails for them, the newest first."""
+    return _glances(request).left_out(name, limit, after)

@@ -1,0 +1,251 @@
+"""Oracle: the database and the service themselves: the console shows what they say, does what its
+controls say, and shows hostile names and values as the texts that they are."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from tests.console.conftest import HOSTILE_NAME, HOSTILE_TEXTS, Open, Shop
+
+
+def row_of(page: Page, view: str):
+    """The line of a view in the list."""
+    return page.locator("tbody tr").filter(has=page.get_by_role("link", name=view, exact=True))
+
+
+def test_the_list_shows_searches_and_sorts(open_page: Open) -> None:
+    page = open_page().page
+    expect(row_of(page, "revenue")).to_contain_text("live")
+    expect(row_of(page, "revenue").locator("td").nth(2)).to_have_text("3")
+    expect(row_of(page, "large_orders").locator("td").nth(2)).to_have_text("200")
+    expect(row_of(page, "ratios_of")).to_contain_text("2 left out")
+    page.get_by_role("button", name="Rows").click()
+    names = page.locator("section[aria-label=Views] tbody td.name a")
+    expect(names.first).to_have_text("large_orders")
+    page.get_by_label("Search views").fill("rev live")
+    expect(names).to_have_text(["revenue"])
+    page.get_by_label("Search views").fill("nothing like it")
+    expect(page.get_by_text("No view matches")).to_be_visible()
+
+
+def test_everything_is_there_by_keyboard(open_page: Open) -> None:
+    page = open_page().page
+    expect(row_of(page, "revenue")).to_be_visible()
+    page.keyboard.press("/")
+    page.keyboard.type("r")
+    expect(page.get_by_label("Search views")).to_be_focused()
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    focused = page.evaluate("document.activeElement.textContent")
+    page.keyboard.press("k")
+    assert page.evaluate("document.activeElement.textContent") != focused
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text(focused)
+    page.keyboard.press("]")
+    expect(page.get_by_role("link", name="Changes", exact=True)).to_have_attribute(
+        "aria-current", "page"
+    )
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("next and previous row")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("g")
+    page.keyboard.press("h")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Health")
+    page.keyboard.press("n")
+    expect(page.get_by_role("heading", level=1)).to_have_text("New view")
+
+
+def test_rows_are_live_sorted_and_filtered(open_page: Open, shop: Shop) -> None:
+    page = open_page("#/views/revenue/rows").page
+    rows = page.locator("table.rows tbody tr")
+    expect(rows).to_have_count(3)
+    shop.database.execute("INSERT INTO customers VALUES (1000, 'west')")
+    shop.database.execute("INSERT INTO orders VALUES (1000, 1000, 12.50)")
+    expect(rows).to_have_count(4)
+    west = rows.filter(has_text="west")
+    expect(west).to_contain_text("12.50")
+    page.locator("table.rows th").get_by_role("button", name="orders").click()
+    expect(rows.first).to_contain_text("west")
+    page.get_by_label("Column").select_option("region")
+    page.get_by_label("Value").fill("east")
+    expect(rows).to_have_count(1)
+
+
+def test_pages_of_rows(open_page: Open) -> None:
+    page = open_page("#/views/large_orders/rows").page
+    rows = page.locator("table.rows tbody tr")
+    expect(rows).to_have_count(50)
+    first = rows.first.inner_text()
+    page.get_by_role("button", name="Next").click()
+    expect(page.get_by_text("51–100")).to_be_visible()
+    expect(rows.first).not_to_have_text(first)
+    page.get_by_role("button", name="Previous").click()
+    expect(page.get_by_text("1–50")).to_be_visible()
+
+
+def test_a_change_appears_and_the_stream_pauses(open_page: Open, shop: Shop) -> None:
+    page = open_page("#/views/large_orders/changes").page
+    expect(page.locator(".filter .status")).to_have_text("live")
+    shop.database.execute("INSERT INTO orders VALUES (2000, 1, 777.25)")
+    added = page.locator("tr.plus", has_text="777.25")
+    expect(added).to_be_visible()
+    shop.database.execute("UPDATE orders SET amount = 778.50 WHERE id = 2000")
+    expect(page.locator("tr.minus", has_text="777.25")).to_be_visible()
+    expect(page.locator("tr.plus td.differs")).to_have_text("778.50")
+    page.keyboard.press("p")
+    expect(page.locator(".filter .status")).to_have_text("paused")
+    shop.database.execute("UPDATE orders SET amount = 779.75 WHERE id = 2000")
+    expect(page.get_by_text("1 epochs went by")).to_be_visible()
+    expect(page.locator("tr", has_text="779.75")).to_have_count(0)
+
+
+def test_the_dataflow_is_a_picture(open_page: Open) -> None:
+    page = open_page("#/views/revenue/dataflow").page
+    nodes = page.locator(".node")
+    expect(nodes.first).to_be_visible()
+    assert nodes.count() >= 4
+    assert page.locator(".flow path").count() >= nodes.count() - 1
+    boxes = [nodes.nth(i).bounding_box() for i in range(nodes.count())]
+    for i, left in enumerate(boxes):
+        for right in boxes[i + 1 :]:
+            assert left and right
+            apart_x = (
+                left["x"] + left["width"] <= right["x"] + 1
+                or right["x"] + right["width"] <= left["x"] + 1
+            )
+            apart_y = (
+                left["y"] + left["height"] <= right["y"] + 1
+                or right["y"] + right["height"] <= left["y"] + 1
+            )
+            assert apart_x or apart_y, "two nodes lie on each other"
+    nodes.filter(has_text="join").first.click()
+    expect(page.locator(".details")).to_contain_text("Rows in")
+
+
+def test_an_error_stands_at_its_place(open_page: Open) -> None:
+    watched = open_page("#/new")
+    watched.expected = ("400",)
+    page = watched.page
+    editor = page.locator(".cm-content")
+    editor.click()
+    page.keyboard.insert_text("SELECT id,\n  nosuch FROM orders")
+    expect(page.locator(".cm-wrong")).to_have_text("nosuch")
+    expect(page.locator(".answer .problem")).to_contain_text("line 2, column 3")
+    expect(page.locator(".answer .problem")).to_contain_text("nosuch")
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text("SELECT id, amount FROM orders")
+    expect(page.locator(".cm-wrong")).to_have_count(0)
+    expect(page.locator(".answer table")).to_contain_text("numeric(10,2)")
+    expect(page.locator(".answer")).to_contain_text("Plan")
+
+
+def test_from_the_editor_to_live_and_dropped_again(open_page: Open, shop: Shop) -> None:
+    page = open_page("#/new").page
+    page.get_by_label("Name").fill("by_console")
+    page.locator(".cm-content").click()
+    page.keyboard.insert_text("SELECT region, count(*) AS n FROM customers GROUP BY region")
+    expect(page.locator(".check")).to_have_text("PostgreSQL accepts it")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_text("It is live")).to_be_visible()
+    page.get_by_role("link", name="Open the view").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("by_console")
+    page.get_by_role("link", name="Manage").click()
+    page.get_by_role("button", name="Drop view").click()
+    drop = page.get_by_role("button", name="Drop it")
+    expect(drop).to_be_disabled()
+    page.get_by_role("dialog").get_by_role("textbox").fill("by_consol")
+    expect(drop).to_be_disabled()
+    page.get_by_role("dialog").get_by_role("textbox").fill("by_console")
+    drop.click()
+    expect(row_of(page, "revenue")).to_be_visible()
+    expect(row_of(page, "by_console")).to_have_count(0)
+    assert shop.service.call("GET", "/views/by_console").status_code == 404
+
+
+def test_problems_are_told_with_their_rows(open_page: Open) -> None:
+    page = open_page("#/views/ratios_of/problems").page
+    expect(page.locator("table.rows tbody tr")).to_have_count(2)
+    expect(page.locator("table.rows")).to_contain_text("division by zero")
+    expect(page.locator("table.rows")).to_contain_text("22012")
+
+
+def test_the_query_and_snippets_are_shown(open_page: Open) -> None:
+    page = open_page("#/views/revenue/sql").page
+    expect(page.locator(".sql pre")).to_contain_text("sum(o.amount) AS revenue")
+    expect(page.locator("table.fields")).to_contain_text("numeric")
+    page.get_by_role("link", name="Use").click()
+    expect(page.locator("pre", has_text="SELECT * FROM public.revenue")).to_be_visible()
+    expect(page.locator("dl.facts")).to_contain_text(re.compile("[0-9A-F]+/[0-9A-F]+"))
+
+
+def test_hostile_names_and_values_are_texts(open_page: Open) -> None:
+    page = open_page().page
+    name = '"' + HOSTILE_NAME.replace('"', '""') + '"'
+    link = page.get_by_role("link", name=name)
+    expect(link).to_have_text(name)
+    link.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(name)
+    rows = page.locator("table.rows tbody tr")
+    expect(rows).to_have_count(len(HOSTILE_TEXTS))
+    expect(page.locator("table.rows th").nth(1)).to_have_text("<b>words</b>")
+    for text in HOSTILE_TEXTS[:3]:
+        expect(rows.filter(has_text=text)).to_have_count(1)
+    assert page.locator("main img, main script, main b").count() == 0
+    long = rows.filter(has_text="xxxx")
+    assert len(long.inner_text()) < 400
+    long.get_by_role("button").click()
+    expect(page.get_by_role("dialog").locator("pre")).to_have_text(HOSTILE_TEXTS[3])
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+SCREENS = (
+    *("#/", "#/health", "#/new", "#/views/revenue/rows", "#/views/revenue/changes"),
+    *("#/views/revenue/dataflow", "#/views/revenue/sql", "#/views/ratios_of/problems"),
+    *("#/views/revenue/use", "#/views/revenue/manage"),
+)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_screen_is_accessible_and_narrow(open_page: Open, scheme: str) -> None:
+    """axe-core on each; nothing sticks out of a screen of 400 pixels."""
+    page = open_page(color_scheme=scheme, reduced_motion="reduce").page
+    faults = []
+    for screen in SCREENS:
+        page.goto(page.url.split("#")[0] + screen)
+        expect(page.get_by_role("heading", level=1)).to_be_attached()
+        expect(page.locator(".skeleton")).to_have_count(0)
+        found = Axe().run(page).response["violations"]
+        for violation in found:
+            nodes = [node["html"][:160] for node in violation["nodes"][:3]]
+            faults.append(f"{screen} {scheme}: {violation['id']}: {violation['help']}: {nodes}")
+        page.set_viewport_size({"width": 400, "height": 800})
+        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            faults.append(f"{screen}: wider than 400 pixels")
+        page.set_viewport_size({"width": 1280, "height": 860})
+    assert not faults, "\n".join(faults)
+
+
+def test_light_and_dark_follow_the_system_until_chosen(open_page: Open) -> None:
+    page = open_page(color_scheme="dark").page
+    expect(row_of(page, "revenue")).to_be_visible()
+
+    def brightness() -> int:
+        colour = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        return sum(int(part) for part in re.findall(r"\d+", colour)[:3])
+
+    assert brightness() < 120
+    page.keyboard.press("t")
+    assert brightness() > 600
+    page.reload()
+    expect(row_of(page, "revenue")).to_be_visible()
+    assert brightness() > 600
+    page.keyboard.press("t")
+    assert brightness() < 120
