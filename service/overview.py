@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from connectors.postgres import control_sinks
@@ -39,7 +39,8 @@ from service.source_catalog import SourceCatalog
 _KEPT_S = 0.5
 _COUNTED_S = 5.0
 _COUNTING_S = 0.25
-_AFTER = re.compile(r"(\d{4}-\d\d-\d\dT[\d:.+-]+)/([0-9a-f-]{36})")
+# In UTC with a Z: a plus would be a blank in an address.
+_AFTER = re.compile(r"(\d{4}-\d\d-\d\dT[\d:.]+Z)/([0-9a-f-]{36})")
 _FIGURES = {
     "epochs_written_total": 0,
     "source_rows_total": 0,
@@ -85,7 +86,7 @@ class Glances:
         last = page[-1] if len(found) > limit else None
         return LeftOutList(
             errors=[_left_out(x) for x in page],
-            next=None if last is None else f"{last.first_seen.isoformat()}/{last.hash}",
+            next=None if last is None else f"{_utc(last.first_seen)}/{last.hash}",
         )
 
     # --- inside --------------------------------------------------------------------------------
@@ -234,5 +235,9 @@ def _left_out(row: LeftOut) -> LeftOutModel:
         message=row.message,
         source_row=row.source_row,
         count=row.count,
-        first_seen=row.first_seen.isoformat(),
+        first_seen=_utc(row.first_seen),
     )
+
+
+def _utc(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from tests.console.conftest import HOSTILE_NAME, HOSTILE_TEXTS, Open, Shop
+from tests.console.conftest import Open, Shop
 
 
 def row_of(page: Page, view: str):
@@ -47,10 +47,12 @@ def test_everything_is_there_by_keyboard(open_page: Open) -> None:
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text(focused)
+    tabs = page.locator(".tabs a")
+    expect(tabs.nth(0)).to_have_attribute("aria-current", "page")
     page.keyboard.press("]")
-    expect(page.get_by_role("link", name="Changes", exact=True)).to_have_attribute(
-        "aria-current", "page"
-    )
+    expect(tabs.nth(1)).to_have_attribute("aria-current", "page")
+    page.keyboard.press("[")
+    expect(tabs.nth(0)).to_have_attribute("aria-current", "page")
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_contain_text("next and previous row")
     page.keyboard.press("Escape")
@@ -60,73 +62,6 @@ def test_everything_is_there_by_keyboard(open_page: Open) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("Health")
     page.keyboard.press("n")
     expect(page.get_by_role("heading", level=1)).to_have_text("New view")
-
-
-def test_rows_are_live_sorted_and_filtered(open_page: Open, shop: Shop) -> None:
-    page = open_page("#/views/revenue/rows").page
-    rows = page.locator("table.rows tbody tr")
-    expect(rows).to_have_count(3)
-    shop.database.execute("INSERT INTO customers VALUES (1000, 'west')")
-    shop.database.execute("INSERT INTO orders VALUES (1000, 1000, 12.50)")
-    expect(rows).to_have_count(4)
-    west = rows.filter(has_text="west")
-    expect(west).to_contain_text("12.50")
-    page.locator("table.rows th").get_by_role("button", name="orders").click()
-    expect(rows.first).to_contain_text("west")
-    page.get_by_label("Column").select_option("region")
-    page.get_by_label("Value").fill("east")
-    expect(rows).to_have_count(1)
-
-
-def test_pages_of_rows(open_page: Open) -> None:
-    page = open_page("#/views/large_orders/rows").page
-    rows = page.locator("table.rows tbody tr")
-    expect(rows).to_have_count(50)
-    first = rows.first.inner_text()
-    page.get_by_role("button", name="Next").click()
-    expect(page.get_by_text("51–100")).to_be_visible()
-    expect(rows.first).not_to_have_text(first)
-    page.get_by_role("button", name="Previous").click()
-    expect(page.get_by_text("1–50")).to_be_visible()
-
-
-def test_a_change_appears_and_the_stream_pauses(open_page: Open, shop: Shop) -> None:
-    page = open_page("#/views/large_orders/changes").page
-    expect(page.locator(".filter .status")).to_have_text("live")
-    shop.database.execute("INSERT INTO orders VALUES (2000, 1, 777.25)")
-    added = page.locator("tr.plus", has_text="777.25")
-    expect(added).to_be_visible()
-    shop.database.execute("UPDATE orders SET amount = 778.50 WHERE id = 2000")
-    expect(page.locator("tr.minus", has_text="777.25")).to_be_visible()
-    expect(page.locator("tr.plus td.differs")).to_have_text("778.50")
-    page.keyboard.press("p")
-    expect(page.locator(".filter .status")).to_have_text("paused")
-    shop.database.execute("UPDATE orders SET amount = 779.75 WHERE id = 2000")
-    expect(page.get_by_text("1 epochs went by")).to_be_visible()
-    expect(page.locator("tr", has_text="779.75")).to_have_count(0)
-
-
-def test_the_dataflow_is_a_picture(open_page: Open) -> None:
-    page = open_page("#/views/revenue/dataflow").page
-    nodes = page.locator(".node")
-    expect(nodes.first).to_be_visible()
-    assert nodes.count() >= 4
-    assert page.locator(".flow path").count() >= nodes.count() - 1
-    boxes = [nodes.nth(i).bounding_box() for i in range(nodes.count())]
-    for i, left in enumerate(boxes):
-        for right in boxes[i + 1 :]:
-            assert left and right
-            apart_x = (
-                left["x"] + left["width"] <= right["x"] + 1
-                or right["x"] + right["width"] <= left["x"] + 1
-            )
-            apart_y = (
-                left["y"] + left["height"] <= right["y"] + 1
-                or right["y"] + right["height"] <= left["y"] + 1
-            )
-            assert apart_x or apart_y, "two nodes lie on each other"
-    nodes.filter(has_text="join").first.click()
-    expect(page.locator(".details")).to_contain_text("Rows in")
 
 
 def test_an_error_stands_at_its_place(open_page: Open) -> None:
@@ -181,29 +116,8 @@ def test_the_query_and_snippets_are_shown(open_page: Open) -> None:
     expect(page.locator(".sql pre")).to_contain_text("sum(o.amount) AS revenue")
     expect(page.locator("table.fields")).to_contain_text("numeric")
     page.get_by_role("link", name="Use").click()
-    expect(page.locator("pre", has_text="SELECT * FROM public.revenue")).to_be_visible()
+    expect(page.locator("pre", has_text="SELECT * FROM public.revenue").first).to_be_visible()
     expect(page.locator("dl.facts")).to_contain_text(re.compile("[0-9A-F]+/[0-9A-F]+"))
-
-
-def test_hostile_names_and_values_are_texts(open_page: Open) -> None:
-    page = open_page().page
-    name = '"' + HOSTILE_NAME.replace('"', '""') + '"'
-    link = page.get_by_role("link", name=name)
-    expect(link).to_have_text(name)
-    link.click()
-    expect(page.get_by_role("heading", level=1)).to_have_text(name)
-    rows = page.locator("table.rows tbody tr")
-    expect(rows).to_have_count(len(HOSTILE_TEXTS))
-    expect(page.locator("table.rows th").nth(1)).to_have_text("<b>words</b>")
-    for text in HOSTILE_TEXTS[:3]:
-        expect(rows.filter(has_text=text)).to_have_count(1)
-    assert page.locator("main img, main script, main b").count() == 0
-    long = rows.filter(has_text="xxxx")
-    assert len(long.inner_text()) < 400
-    long.get_by_role("button").click()
-    expect(page.get_by_role("dialog").locator("pre")).to_have_text(HOSTILE_TEXTS[3])
-    page.keyboard.press("Escape")
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 SCREENS = (

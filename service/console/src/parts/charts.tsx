@@ -35,10 +35,11 @@ export interface Line {
 }
 
 /** One or two courses over time with a scale, and the figures of the point under the pointer. */
-export function Chart({ title, lines, show }: {
+export function Chart({ title, lines, show, base = 10 }: {
   title: string;
   lines: Line[];
   show: (value: number) => string;
+  base?: number;
 }) {
   const [over, setOver] = useState<number | null>(null);
   const width = 320;
@@ -46,7 +47,7 @@ export function Chart({ title, lines, show }: {
   const first = lines[0]?.course ?? { at: [], value: [] };
   const end = first.at.at(-1) ?? 0;
   const span = 180;
-  const top = niceTop(Math.max(0, ...lines.flatMap((line) => line.course.value)));
+  const top = niceTop(Math.max(0, ...lines.flatMap((line) => line.course.value)), base);
   const x = (when: number): number => width - ((end - when) / span) * width;
   const y = (value: number): number => height - (value / top) * (height - 6);
   const shown = over === null ? first.at.length - 1 : over;
@@ -102,9 +103,9 @@ export function Chart({ title, lines, show }: {
   );
 }
 
-/** The next of 1, 2, 5 times a power of ten. */
-function niceTop(value: number): number {
+/** The next of 1, 2, 5 (and so on) times a power of the base: 10, or 1024 for bytes. */
+function niceTop(value: number, base: number): number {
   if (value <= 0) return 1;
-  const power = 10 ** Math.floor(Math.log10(value));
-  return (([1, 2, 5, 10].find((n) => n * power >= value) ?? 10) * power);
+  const power = base ** Math.floor(Math.log(value) / Math.log(base));
+  return ([1, 2, 5, 10, 20, 50, 100, 200, 500].find((n) => n * power >= value) ?? 1000) * power;
 }

@@ -100,7 +100,7 @@ export function CodeEditor({ text, names, error, onText, onSubmit }: CodeEditorP
   return <div class="code" ref={place} />;
 }
 
-const WORD = /^(?:"(?:[^"]|"")*"?|'(?:[^']|'')*'?|[\p{L}\p{N}_$]+|\S)/u;
+const WORD = /^(?:'(?:[^']|'')*'?|(?:"(?:[^"]|"")*"?|[\p{L}\p{N}_$]+)(?:\.(?:"(?:[^"]|"")*"?|[\p{L}\p{N}_$]+))*|\S)/u;
 
 /** The word at a place of PostgreSQL's, which counts characters; at the end, the last one. */
 export function rangeOf(state: EditorState, { line, column }: Place): { from: number; to: number } | null {

@@ -46,7 +46,7 @@ function Group({ told, isOnly }: { told: Pipeline; isOnly: boolean }) {
     <section aria-label={`pipeline ${group}`}>
       {!isOnly && <div class="section-head"><h2>Group {group}</h2><Status status={told.is_up ? "running" : "stopped"} /></div>}
       <dl class="figures">
-        <Figure label="Epochs a second" note={`${compact(told.epochs_written_total)} since ${seconds(up)}`}>
+        <Figure label="Epochs a second" note={`${compact(told.epochs_written_total)} in ${seconds(up)}`}>
           {rate(newest(`epochs ${group}`))}
         </Figure>
         <Figure label="Source rows a second" note={`${compact(told.source_rows_total)} in all`}>
@@ -68,9 +68,9 @@ function Group({ told, isOnly }: { told: Pipeline; isOnly: boolean }) {
           ]}
           show={millis}
         />
-        <Chart title="Behind the source" lines={[{ name: "lag", course: courseOf(`lag ${group}`) }]} show={bytes} />
-        <Chart title="WAL kept by the slot" lines={[{ name: "kept", course: courseOf(`wal ${group}`) }]} show={bytes} />
-        <Chart title="Memory, peak" lines={[{ name: "memory", course: courseOf(`memory ${group}`) }]} show={bytes} />
+        <Chart title="Behind the source" lines={[{ name: "lag", course: courseOf(`lag ${group}`) }]} show={bytes} base={1024} />
+        <Chart title="WAL kept by the slot" lines={[{ name: "kept", course: courseOf(`wal ${group}`) }]} show={bytes} base={1024} />
+        <Chart title="Memory, peak" lines={[{ name: "memory", course: courseOf(`memory ${group}`) }]} show={bytes} base={1024} />
       </div>
       {kept !== null && budget > 0 && (
         <div class="budget">
