@@ -1,14 +1,16 @@
 """Oracle: the database and the service themselves: the console shows what they say, does what its
-controls say, and shows hostile names and values as the texts that they are."""
+controls say, is served as HTTP wants it, and shows hostile names and values as texts."""
 
 from __future__ import annotations
 
 import re
 
+import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
+from service.console_files import DIST
 from tests.console.conftest import Open, Shop
 
 
@@ -163,3 +165,44 @@ def test_light_and_dark_follow_the_system_until_chosen(open_page: Open) -> None:
     assert brightness() > 600
     page.keyboard.press("t")
     assert brightness() < 120
+
+
+def test_files_are_served_to_be_kept(shop: Shop) -> None:
+    with httpx.Client(base_url=shop.service.url) as client:
+        page = client.get("/", headers={"accept-encoding": "gzip"})
+        assert page.status_code == 200
+        assert page.headers["cache-control"] == "no-cache"
+        policy = page.headers["content-security-policy"].split("; ")
+        assert {"default-src 'none'", "script-src 'self'", "style-src 'self'"} <= {*policy}
+        assert [p for p in policy if "unsafe" in p] == ["style-src-attr 'unsafe-inline'"]
+        again = client.get("/", headers={"if-none-match": page.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        script = re.search(r'src="(/assets/[^"]+\.js)"', page.text)
+        assert script is not None
+        answer = client.get(script[1], headers={"accept-encoding": "gzip"})
+        assert answer.headers["content-encoding"] == "gzip"
+        assert "immutable" in answer.headers["cache-control"]
+        plain = client.get(script[1], headers={"accept-encoding": "identity"})
+        assert "content-encoding" not in plain.headers
+        assert plain.content == answer.content == (DIST / script[1].lstrip("/")).read_bytes()
+        assert client.head("/").status_code == 200
+        for path in ("/assets/nothing.js", "/assets/..%2Findex.html", "/assets/SOURCES"):
+            missing = client.get(path)
+            assert missing.status_code == 404, path
+
+
+def test_an_overview_tells_all_views_and_pages_of_errors(shop: Shop) -> None:
+    told = shop.service.call("GET", "/overview").json()
+    views = {view["name"]: view for view in told["views"]}
+    assert views["revenue"]["status"] == "live"
+    assert views["ratios_of"]["errors"] == 2
+    assert told["pipelines"][0]["is_up"] is True
+    first = shop.service.call("GET", "/views/ratios_of/errors?limit=1").json()
+    rest = shop.service.call("GET", f"/views/ratios_of/errors?after={first['next']}").json()
+    found = [*first["errors"], *rest["errors"]]
+    assert rest["next"] is None
+    assert sorted(error["sqlstate"] for error in found) == ["22012", "22012"]
+    assert len({error["id"] for error in found}) == 2
+    bad = shop.service.call("GET", "/views/ratios_of/errors?after=nonsense")
+    assert (bad.status_code, bad.json()["code"]) == (422, "request.invalid")
+    assert shop.service.call("GET", "/views/nosuch/errors").status_code == 404

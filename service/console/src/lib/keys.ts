@@ -1,5 +1,5 @@
 // Keys outside of fields. A screen adds its own while it is shown; the newest wins.
-import { useEffect } from "preact/hooks";
+import { useLayoutEffect } from "preact/hooks";
 
 export type Keys = Record<string, (event: KeyboardEvent) => void>;
 
@@ -32,7 +32,7 @@ addEventListener("keydown", (event) => {
 
 /** Keys of a component while it is there; two in a row are written "g h". */
 export function useKeys(keys: Keys): void {
-  useEffect(() => {
+  useLayoutEffect(() => {
     layers.push(keys);
     return () => void layers.splice(layers.indexOf(keys), 1);
   });
