@@ -1,4 +1,7 @@
-"""What `GET /overview` and `GET /views/{name}/errors` answer, as pydantic models."""
+"""What `GET /overview` and `GET /views/{name}/errors` answer, as pydantic models.
+
+Fields may be added, never renamed or given another meaning: the console and others rely on them.
+"""
 
 from __future__ import annotations
 
