@@ -1,0 +1,56 @@
+"""What the parts of a pipeline work on together: one engine over one store, and what feeds it.
+
+Made once when a pipeline starts, used by its thread alone. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import time
+
+from connectors.postgres.replication import StreamLimits
+from connectors.postgres.sink import PostgresSink
+from service.build import ViewBuild
+from service.desk import Desk
+from service.engine import Engine, ViewDefinition
+from service.failures import Failures
+from service.feed import Feed
+from service.followers import Followers
+from service.metrics import PipelineMetrics
+from service.parts import Parts
+from service.settings import Settings
+from service.side_feeds import SideFeeds, is_main
+from service.side_work import SideWork
+from service.wal_budget import WalBudget
+
+
+class Core:
+    """The parts. builds: views on their way to live, by identity; staging: a session of the sink
+    for everything but epochs."""
+
+    def __init__(self, settings: Settings, parts: Parts, metrics: PipelineMetrics) -> None:
+        self.settings = settings
+        self.parts = parts
+        self.metrics = metrics
+        self.store = parts.open_store()
+        budget = settings.budget
+        name, clock = parts.source.name, time.perf_counter
+        self.engine = Engine(self.store, parts.evaluator(), name, budget.epoch, clock=clock)
+        self.sink: PostgresSink = parts.sink()
+        self.staging: PostgresSink = parts.sink()
+        self.builds: dict[str, ViewBuild] = {}
+        self.desk = Desk(parts.control(), self.engine, parts)
+        self.followers = Followers(parts.control(), self.engine, parts)
+        self.wal_budget = WalBudget(settings, parts.new_source())
+        limits = StreamLimits(budget.queue, budget.transaction, chunk_bytes=budget.chunk)
+        self.feed = Feed(parts.source, self.desk.source_identity, limits)
+        positions = self.engine.positions
+        self.sides = SideFeeds(self.desk.sources.source, positions, self.feed.wake)
+        self.failures = Failures(self.engine, self.desk, self.builds)
+        self.side_work = SideWork(
+            self.engine, self.failures, self.builds, self.desk.sources, self.sides.source
+        )
+
+    def reads_database(self, definition: ViewDefinition) -> bool:
+        """A view of nothing but constants or views stands where the database does, if anywhere."""
+        relations = definition.relations()
+        return any(map(is_main, relations)) or not (relations or self.sides.is_any)

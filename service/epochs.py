@@ -1,0 +1,137 @@
+"""The way of an epoch: stepped, committed to the state, then given to the sink.
+
+Invariants: an epoch is committed to the state before the sink sees it, and synced first where its
+source could not tell it again; what the state lacks against the sink is stepped again with the
+sink muted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from connectors.sink import SinkEpoch
+from connectors.source import MAIN_SOURCE, SourceBatch
+from dataflow.changes import Changes
+from service.core import Core
+from service.engine import ViewDefinition
+from service.side_feeds import side_relations
+from service.writer import SinkWriter
+
+IDLE_PROGRESS_S = 5.0
+
+
+class Epochs:
+    """Used by the pipeline's thread.
+
+    mute: for each source the position up to which the sink has all already. awaits_sink: nothing
+    is read until the sink has every epoch.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._engine = core.engine
+        self._writer: SinkWriter | None = None
+        self._progressed_at = 0.0
+        self.mute: dict[str, Any] = {}
+        self.awaits_sink = False
+
+    def start(self, writer: SinkWriter, mute: dict[str, Any]) -> None:
+        """State and sink are at one position, or are brought there while the sink is muted."""
+        self._writer, self.mute = writer, mute
+
+    @property
+    def writer(self) -> SinkWriter:
+        """The sink's thread; from `start` on."""
+        assert self._writer is not None
+        return self._writer
+
+    def close(self) -> None:
+        """Stop writing; what waits stays in the outbox."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def written(self) -> int:
+        """Up to which epoch the outbox may forget."""
+        return 0 if self._writer is None else self._core.followers.hold(self._writer.written)
+
+    def commit(self, *, sync: bool = False) -> None:
+        """Write what belongs to no epoch of the sink."""
+        self._engine.commit(None, written=self.written(), sync=sync)
+
+    def is_sink_drained(self) -> bool:
+        """Whether the sink has every epoch; if not, nothing is read until it has."""
+        self.awaits_sink = not self.writer.is_idle
+        return not self.awaits_sink
+
+    def run(self, batch: SourceBatch) -> list[ViewDefinition]:
+        """Step all views by a batch of whole transactions; the views that failed in it."""
+        started = time.perf_counter()
+        engine = self._engine
+        is_bare = not batch.changes and batch.later is None and batch.rejected is None
+        if is_bare and batch.source == MAIN_SOURCE and batch.position <= engine.position:
+            return []
+        is_silent = is_bare if batch.source != MAIN_SOURCE else not batch.transactions
+        if is_silent and not self._is_progress_due():
+            # Nothing to show, but the source may forget it at the next checkpoint.
+            engine.advance(batch)
+            return []
+        before = engine.epoch
+        epoch = engine.step(replace(batch, changes=[], later=self._chunks_for_builds(batch)))
+        failed = [d for e in engine.refused() for d in self._core.failures.fail_readers(e)]
+        seconds = time.perf_counter() - started
+        self._core.metrics.epoch_stepped(batch.rows, batch.transactions, seconds)
+        if self.mute:
+            # The sink has all of this already; keep its epoch number.
+            engine.positions.stand(before)
+            self.commit()
+            if epoch.later is not None:
+                epoch.later.close()
+        else:
+            self.finish(epoch, sync=not self._core.sides.is_replayable(batch))
+        return failed
+
+    def _chunks_for_builds(self, batch: SourceBatch) -> Iterator[list[Changes]]:
+        """The batch's chunks, each kept for the views that are being built as well."""
+        for chunk in batch.chunks():
+            yield chunk
+            for build in self._core.builds.values():
+                build.feed(replace(batch, changes=chunk, later=None, notes={}, rejected=None))
+
+    def finish(self, epoch: SinkEpoch, *, sync: bool = False) -> None:
+        """Commit what was stepped, and let the sinks have it."""
+        is_synced = sync or self._core.followers.is_any
+        self._engine.commit(epoch, written=self.written(), sync=is_synced)
+        self.writer.submit(epoch)
+        self._core.followers.advance()
+        self._progressed_at = time.monotonic()
+        self._core.metrics.position = self._engine.position
+
+    def _is_progress_due(self) -> bool:
+        return time.monotonic() - self._progressed_at > IDLE_PROGRESS_S
+
+    def checkpoint(self) -> None:
+        """Force the state to disk, then let the source forget what it covers."""
+        for build in self._core.builds.values():
+            build.sync()
+        self.commit(sync=True)
+        self._core.feed.confirm(self._engine.position)
+
+    def forget_mutes(self) -> None:
+        """What a source has told again, or nothing reads any more, mutes the sink no longer."""
+        if not self.mute:
+            return
+        reached = self._engine.positions.by_source
+        read = side_relations(relation for relation, _ in self._core.failures.reads())
+        for source, target in list(self.mute.items()):
+            if source == MAIN_SOURCE:
+                is_unread = self._core.sides.is_any and not self._engine.position
+                is_reached = is_unread or self._engine.position >= target
+            else:
+                names = [name.name for name in read.get(source, ())]
+                places = reached.get(source, {})
+                is_reached = all(places.get(n) == target.get(n) for n in names)
+            if is_reached:
+                del self.mute[source]

@@ -1,0 +1,102 @@
+"""What is followed of the sources: exactly what views read, for as long as they read it.
+
+A relation that is gone fails its readers and no others. Invariant: the last view takes slot,
+positions and progress with it; nothing is left that would keep WAL for nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dataflow.errors import TemporaryError, TidemarkError
+from dataflow.schema import Relation
+from service.core import Core
+from service.engine import ViewDefinition
+from service.epochs import Epochs
+from service.log import log
+from service.side_feeds import is_main, side_relations
+
+
+class Following:
+    """Used by the pipeline's thread."""
+
+    def __init__(self, core: Core, epochs: Epochs) -> None:
+        self._core = core
+        self._epochs = epochs
+
+    def open(self) -> None:
+        """Stream what is read; what turns out to be gone fails its views and no others."""
+        core = self._core
+        core.sides.open(core.failures.reads())
+        is_open = False
+        while core.engine.position and not is_open:
+            reads = [read for read in core.failures.reads() if is_main(read[0])]
+            try:
+                core.feed.open(core.engine.position, reads)
+                is_open = True
+            except TidemarkError as error:
+                if not self.fail_readers(error):
+                    raise
+
+    def release(self, relations: Sequence[Relation]) -> None:
+        """Stop watching what no view reads any more; the last view takes the slot with it."""
+        core = self._core
+        reads = core.failures.reads()
+        if not reads and not core.desk.has_views():
+            self.forget()
+            return
+        core.feed.narrow(reads)
+        used = {relation.name for relation, _ in reads}
+        unused = [r for r in relations if r.name not in used]
+        for name, gone in side_relations(unused).items():
+            core.engine.positions.forget(name, [n.name for n in gone])
+        core.sides.open(reads)
+        self._epochs.commit()
+        try:
+            core.parts.source.unwatch([r for r in unused if is_main(r)])
+        except TemporaryError as error:
+            log.warning("source.unwatch_failed", code=error.code)
+
+    def forget(self) -> None:
+        """Nothing depends on the source's position any more: leave no slot, no progress."""
+        core = self._core
+        core.feed.close()
+        core.sides.open([])
+        core.parts.source.drop_slot()
+        self._epochs.writer.restart()
+        core.engine.positions.clear()
+        core.engine.commit(None, written=0)
+        core.staging.forget_progress()
+        core.desk.forget_source()
+        core.wal_budget.forget()
+
+    # --- views that cannot go on -------------------------------------------------------------
+
+    def fail_readers(self, error: TidemarkError) -> bool:
+        """Fail what reads the relation of a refusal; False when that is not all there is to it.
+
+        The batch that was refused was not stepped: the next stream begins with it.
+        """
+        if error.is_temporary or error.relation is None:
+            return False
+        failed = self._core.failures.fail_readers(error)
+        self.settle_failed(failed)
+        return bool(failed)
+
+    def drop_refused(self) -> None:
+        """Take out the views that the sink has refused."""
+        writer = self._epochs.writer
+        errors = writer.refusals()
+        for error in errors:
+            failed = self._core.failures.fail_readers(error)
+            self.settle_failed(failed)
+            for definition in failed:
+                self._core.staging.drop_staged(definition.table)
+        if errors:
+            writer.forgive()
+
+    def settle_failed(self, failed: Sequence[ViewDefinition]) -> None:
+        """Views have left the engine: nothing is read for them any more."""
+        if failed:
+            self._epochs.commit()
+            self.release([r for d in failed for r in d.relations()])

@@ -1,0 +1,222 @@
+"""The life of views in the pipeline: built, joined to the others, dropped.
+
+Used by the pipeline's thread; a build has a thread of its own until it has caught up. Invariant: a
+view joins and leaves at an epoch boundary, so that every reader of the sink sees all views as of
+one position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from connectors.postgres.control import ViewRow
+from connectors.source import MAIN_SOURCE
+from dataflow.errors import TemporaryError, TidemarkError, ViewError
+from dataflow.schema import Relation
+from service.build import ViewBuild
+from service.core import Core
+from service.engine import ViewDefinition
+from service.epochs import Epochs
+from service.following import Following
+from service.kept import forget_others, is_left
+from service.log import log
+from service.settings import DEFAULT_GROUP
+from service.side_feeds import is_main
+
+
+class ViewLife:
+    """is_unused: the group beside the default one has no views any more, and nothing is left."""
+
+    def __init__(self, core: Core, epochs: Epochs, following: Following) -> None:
+        self._core = core
+        self._engine = core.engine
+        self._desk = core.desk
+        self._builds = core.builds
+        self._staging = core.staging
+        self._epochs = epochs
+        self._following = following
+        self._folder = core.settings.state / "builds"
+        self._held: dict[str, tuple[ViewDefinition, int]] = {}
+        self.is_unused = False
+
+    def reconcile(self) -> None:
+        """Do what the catalog asks for: drop, then build what is neither live nor being built."""
+        for row in self._desk.unwanted():
+            self._drop(row)
+        for row in self._desk.wanted(self._builds):
+            try:
+                self._try_build(row)
+            except TemporaryError as error:
+                log.warning("build.retry", view=row.title, code=error.code)
+        self._attach_followers()
+        self._end_unused()
+
+    def _attach_followers(self) -> None:
+        """Begin what the catalog asks for beside the views' tables, once the state is on disk."""
+        followers = self._core.followers
+        if followers.reconcile(is_muted=bool(self._epochs.mute)):
+            self._epochs.commit(sync=True)
+            followers.start()
+
+    def _end_unused(self) -> None:
+        """A group beside the default one ends with its last view; nothing of it is left."""
+        is_default = self._core.settings.group == DEFAULT_GROUP
+        if is_default or self._engine.views or self._builds:
+            return
+        if self._desk.has_rows() or self._core.followers.has_rows:
+            return
+        self._following.forget()
+        self.is_unused = True
+
+    # --- builds --------------------------------------------------------------------------------
+
+    def resume_builds(self) -> None:
+        """Go on with what was being built, before the stream is read: no change may be missed."""
+        for row in self._desk.wanted(self._builds):
+            if is_left(self._folder, row.identity):
+                self._try_build(row)
+        in_use = {build.definition.scope for build in self._builds.values()}
+        forget_others(self._folder, in_use)
+
+    def _try_build(self, row: ViewRow) -> None:
+        """Start a build; the view fails if that is refused. Raises temporary errors alone."""
+        try:
+            self._start_build(row)
+        except TidemarkError as error:
+            if error.is_temporary:
+                raise
+            self._desk.fail_view(row.identity, error)
+
+    def _start_build(self, row: ViewRow) -> None:
+        core = self._core
+        held = self._held.get(row.identity)
+        definition = held[0] if held else self._desk.define(row)
+        if not self._desk.are_parents_live(definition):
+            return
+        self._following.settle_failed(core.failures.fail_outdated(definition))
+        source = core.parts.source
+        if core.feed.is_open and core.failures.is_newer(definition):
+            # Rows from before a table got its new columns lack them: let them pass first.
+            held = held or (definition, source.heartbeat())
+            self._held[row.identity] = held
+            if self._engine.position < held[1]:
+                return
+        self._held.pop(row.identity, None)
+        definition = self._engine.in_free_scope(definition)
+        feeds = core.side_work.begin(definition, is_resumed=is_left(self._folder, row.identity))
+        if feeds is None:
+            return
+        core.store.drop(definition.scope + "/")
+        reads_database = core.reads_database(definition)
+        if reads_database and not core.feed.is_open and not self._engine.position:
+            position = source.ensure_slot()
+            self._desk.remember_source()
+            self._engine.positions.begin(MAIN_SOURCE, position)
+        self._epochs.commit()
+        source.watch([r for r in definition.relations() if is_main(r)])
+        parts = core.parts.build(definition, row.options.get("backfill", "auto"), feeds)
+        parts = replace(parts, reads_database=reads_database)
+        columns = self._engine.columns_to_keep(definition, core.failures.reads())
+        build = ViewBuild(definition, core.store, self._folder, parts, columns)
+        self._builds[definition.identity] = build
+        try:
+            if reads_database:
+                self._following.open()
+            else:
+                core.sides.open(core.failures.reads())
+        except TidemarkError as error:
+            del self._builds[definition.identity]
+            build.close(is_kept=error.is_temporary)
+            raise
+        if not build.is_cancelled:
+            build.start()
+            log.info("build.started", view=definition.table.title, road=build.status.road)
+
+    def advance_builds(self) -> None:
+        """Let what is being built catch up, and join once nothing is left."""
+        for identity, build in list(self._builds.items()):
+            build.passed(self._engine.position)
+            if build.is_working:
+                continue
+            error = build.failure
+            if error is not None and error.is_temporary and not build.is_cancelled:
+                self._desk.fail_build(build, error)
+                build.start_again()
+            elif build.is_cancelled or error is not None:
+                self._end_build(identity)
+            elif build.catch_up():
+                if not self._epochs.mute and self._engine.position >= build.position:
+                    self._join(identity)
+                elif not build.is_nudged:
+                    # The snapshot is ahead of the stream, which has nothing to move it.
+                    build.is_nudged = True
+                    self._core.parts.source.heartbeat()
+
+    def _end_build(self, identity: str) -> None:
+        build = self._builds.pop(identity)
+        build.close()
+        self._core.store.drop(build.definition.scope + "/")
+        self._epochs.commit()
+        self._staging.drop_staged(build.definition.table)
+        error = build.refusal or (None if build.is_cancelled else build.failure)
+        if error is not None:
+            log.warning("build.failed", view=build.definition.table.title, why=str(error))
+            self._desk.fail_build(build, error)
+        self._following.release(build.definition.relations())
+
+    def _join(self, identity: str) -> None:
+        """Make a caught-up view live: its staged rows and what came since, in one epoch."""
+        build = self._builds[identity]
+        parents = build.definition.parents()
+        is_ready = self._epochs.writer.has_room
+        if not is_ready or (parents and not self._epochs.is_sink_drained()):
+            return
+        if parents:
+            self._following.drop_refused()
+            if build.is_cancelled:
+                return
+        view, gathered, result = build.take_over()
+        try:
+            for parent in parents:
+                for rows in self._staging.read_rows(self._engine.views[parent].table):
+                    build.add(view.step({parent: rows}))
+                    self._core.store.relieve()
+        except ViewError as error:
+            build.failure = error
+            return
+        del self._builds[identity]
+        engine = self._engine
+        engine.add(view)
+        epoch = engine.announce(view, gathered, result.errors, result.rejected)
+        self._epochs.finish(epoch)
+        self._desk.joined(build, epoch.progress.epoch)
+        build.close()
+        log.info("view.joined", view=view.definition.table.title, epoch=epoch.progress.epoch)
+
+    # --- drops ---------------------------------------------------------------------------------
+
+    def _drop(self, row: ViewRow) -> None:
+        self._held.pop(row.identity, None)
+        self._core.side_work.pins.forget(row.identity)
+        build = self._builds.get(row.identity)
+        if build is not None:
+            build.cancel()
+            return
+        if not self._epochs.is_sink_drained():
+            return
+        self._following.release(self.remove(row))
+        log.info("view.dropped", view=row.title)
+
+    def remove(self, row: ViewRow) -> Sequence[Relation]:
+        """Take a view out of state, sink and catalog; the relations that it read."""
+        self._epochs.writer.drain()
+        relations: Sequence[Relation] = ()
+        self._core.followers.end_view(row.identity)
+        live = self._desk.live(row.identity)
+        if live is not None:
+            relations = live.relations()
+            self._engine.remove(live.name)
+            self._epochs.commit()
+        self._desk.drop(row, self._staging)
+        return relations
