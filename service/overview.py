@@ -23,6 +23,7 @@ from service.catalog import STALE_S, Catalog
 from service.groups import group_of
 from service.log import log
 from service.models import ProblemModel
+from service.overview_history import History
 from service.overview_models import (
     LeftOutList,
     LeftOutModel,
@@ -70,13 +71,17 @@ class Glances:
         self._settings = parts.settings
         self._counts: dict[str, tuple[float, int]] = {}
         self._counting: threading.Thread | None = None
+        self._history = History(catalog.metrics)
+        self._history.begin()
 
-    def overview(self, role: str) -> Overview:
+    def overview(self, role: str, *, has_history: bool = False) -> Overview:
         """What there is, at most half a second old, for someone of this role."""
         with self._lock:
             if self._kept is None or time.time() - self._kept.at > _KEPT_S:
                 self._kept = self._look()
-            return self._kept.model_copy(update={"role": role})
+            kept = self._kept
+        history = self._history.courses() if has_history else []
+        return kept.model_copy(update={"role": role, "history": history})
 
     def left_out(self, name: str, limit: int, after: str) -> LeftOutList:
         """A page of the rows left out of a view. TidemarkError view.not_found, request.invalid."""

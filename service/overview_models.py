@@ -74,6 +74,15 @@ class PipelineGlance(BaseModel):
     sink_stalled_s: float
 
 
+class Course(BaseModel):
+    """A group's figures over the last minutes, by name; rates are made of totals."""
+
+    group: str
+    at: list[float] = Field(description="seconds since 1970 of each point")
+    totals: dict[str, list[float | None]]
+    gauges: dict[str, list[float | None]]
+
+
 class Overview(BaseModel):
     """Everything at a glance, cheap enough to be asked for every second."""
 
@@ -85,6 +94,9 @@ class Overview(BaseModel):
     sources: list[SourceGlance]
     sinks: list[SinkGlance]
     pipelines: list[PipelineGlance]
+    history: list[Course] = Field(
+        default=[], description="the last minutes, where it was asked for"
+    )
 
 
 class LeftOutModel(BaseModel):

@@ -17,9 +17,13 @@ def _glances(request: Request) -> Glances:
 
 
 @router.get("/overview", tags=["system"])
-def show_overview(request: Request) -> Overview:
+def show_overview(
+    request: Request,
+    history: Annotated[bool, Query(description="with the figures of the last minutes")] = False,
+) -> Overview:
     """Views, sources, sinks and pipelines at a glance; made to be asked for every second."""
-    return _glances(request).overview(getattr(request.state, "role", "admin"))
+    role = getattr(request.state, "role", "admin")
+    return _glances(request).overview(role, has_history=history)
 
 
 @router.get("/views/{name}/errors", tags=["views"])

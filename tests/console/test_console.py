@@ -206,3 +206,26 @@ def test_an_overview_tells_all_views_and_pages_of_errors(shop: Shop) -> None:
     bad = shop.service.call("GET", "/views/ratios_of/errors?after=nonsense")
     assert (bad.status_code, bad.json()["code"]) == (422, "request.invalid")
     assert shop.service.call("GET", "/views/nosuch/errors").status_code == 404
+
+
+def test_the_dataflow_is_a_picture(open_page: Open) -> None:
+    page = open_page("#/views/revenue/dataflow").page
+    nodes = page.locator(".node")
+    expect(nodes.first).to_be_visible()
+    assert nodes.count() >= 4
+    assert page.locator(".flow path").count() >= nodes.count() - 1
+    boxes = [nodes.nth(i).bounding_box() for i in range(nodes.count())]
+    for i, left in enumerate(boxes):
+        for right in boxes[i + 1 :]:
+            assert left and right
+            apart_x = (
+                left["x"] + left["width"] <= right["x"] + 1
+                or right["x"] + right["width"] <= left["x"] + 1
+            )
+            apart_y = (
+                left["y"] + left["height"] <= right["y"] + 1
+                or right["y"] + right["height"] <= left["y"] + 1
+            )
+            assert apart_x or apart_y, "two nodes lie on each other"
+    nodes.filter(has_text="join").first.click()
+    expect(page.locator(".details")).to_contain_text("Rows in")

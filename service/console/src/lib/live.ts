@@ -78,6 +78,13 @@ export interface Pipeline {
   sink_stalled_s: number;
 }
 
+interface Past {
+  group: string;
+  at: number[];
+  totals: Record<string, (number | null)[]>;
+  gauges: Record<string, (number | null)[]>;
+}
+
 export interface Overview {
   at: number;
   status: string;
@@ -87,6 +94,7 @@ export interface Overview {
   sources: SourceGlance[];
   sinks: SinkGlance[];
   pipelines: Pipeline[];
+  history: Past[];
 }
 
 const KEPT_POINTS = 180;
@@ -107,8 +115,12 @@ export function courseOf(name: string): Course {
   return courses.get(name) ?? { at: [], value: [] };
 }
 
+const SMOOTHED = 3;
+
+/** The newest figure, evened out over the last points so that it can be read. */
 export function newest(name: string): number | null {
-  return courses.get(name)?.value.at(-1) ?? null;
+  const last = courses.get(name)?.value.slice(-SMOOTHED) ?? [];
+  return last.length ? last.reduce((sum, value) => sum + value, 0) / last.length : null;
 }
 
 function note(name: string, at: number, value: number): void {
@@ -131,34 +143,65 @@ function noteRate(name: string, at: number, total: number): void {
   note(name, at, (total - before.total) / (at - before.at));
 }
 
-export function take(answer: Overview): void {
-  let all = 0;
+/** What the service has seen before this page was opened. */
+function takePast(past: Past): void {
+  past.at.forEach((at, i) => {
+    for (const [name, values] of Object.entries(past.totals)) {
+      const value = values[i];
+      if (typeof value === "number") noteRate(name, at, value);
+    }
+    for (const [name, values] of Object.entries(past.gauges)) {
+      const value = values[i];
+      if (typeof value === "number") note(name, at, value);
+    }
+  });
+}
+
+function take(answer: Overview): void {
+  for (const past of answer.history) takePast(past);
+  // Counters are as old as the pipeline's last report, not as this answer.
+  const reported = new Map(answer.pipelines.map((told) => [told.group, told.updated_at]));
+  const first = reported.get("default") ?? answer.at;
   for (const view of answer.views) {
-    noteRate(`view ${figureName(view)}`, answer.at, view.changes_total);
-    all += view.changes_total;
+    noteRate(`view ${figureName(view)}`, reported.get(view.group) ?? first, view.changes_total);
   }
-  noteRate("views", answer.at, all);
-  for (const source of answer.sources) noteRate(`source ${source.name}`, answer.at, source.records_total);
-  for (const sink of answer.sinks) noteRate(`sink ${sink.view} ${sink.name}`, answer.at, sink.rows_total);
+  for (const source of answer.sources) noteRate(`source ${source.name}`, first, source.records_total);
+  for (const sink of answer.sinks) noteRate(`sink ${sink.view}/${sink.name}`, first, sink.rows_total);
   for (const told of answer.pipelines) {
     if (!told.is_up) continue;
-    const { group } = told;
-    noteRate(`epochs ${group}`, told.updated_at, told.epochs_written_total);
-    noteRate(`rows ${group}`, told.updated_at, told.source_rows_total);
-    note(`p50 ${group}`, answer.at, told.freshness_ms.p50 ?? 0);
-    note(`p99 ${group}`, answer.at, told.freshness_ms.p99 ?? 0);
-    note(`memory ${group}`, answer.at, told.rss_peak_bytes);
-    note(`lag ${group}`, answer.at, told.lag_bytes);
-    if (told.wal_kept_bytes !== null) note(`wal ${group}`, answer.at, told.wal_kept_bytes);
+    const { group, updated_at: at } = told;
+    if (at <= (totals.get(`epochs ${group}`)?.at ?? 0)) continue;
+    noteRate(`epochs ${group}`, at, told.epochs_written_total);
+    noteRate(`rows ${group}`, at, told.source_rows_total);
+    note(`p50 ${group}`, at, told.freshness_ms.p50 ?? 0);
+    note(`p99 ${group}`, at, told.freshness_ms.p99 ?? 0);
+    note(`memory ${group}`, at, told.rss_peak_bytes);
+    note(`lag ${group}`, at, told.lag_bytes);
+    if (told.wal_kept_bytes !== null) note(`wal ${group}`, at, told.wal_kept_bytes);
   }
+  sumUp(answer.views.map((view) => `view ${figureName(view)}`));
   role.value = answer.role;
   overview.value = answer;
+}
+
+/** The course of all views together: their rates at the points of the one that has the most. */
+function sumUp(names: string[]): void {
+  const each = names.map((name) => courseOf(name)).filter((course) => course.at.length);
+  const longest = each.toSorted((a, b) => b.at.length - a.at.length)[0];
+  if (!longest) return;
+  const value = longest.at.map((at) =>
+    each.reduce((sum, course) => {
+      const i = course.at.findLastIndex((when) => when <= at + 0.5);
+      return sum + (i >= 0 && at - (course.at[i] ?? 0) < 5 ? (course.value[i] ?? 0) : 0);
+    }, 0),
+  );
+  courses.set("views", { at: longest.at, value });
 }
 
 export async function look(): Promise<void> {
   if (needsToken.value) return;
   try {
-    take(await call<Overview>("GET", "/overview"));
+    take(await call<Overview>("GET", courses.size ? "/overview" : "/overview?history=true"));
     unreachable.value = null;
   } catch (error) {
     unreachable.value = asProblem(error);

@@ -221,7 +221,7 @@ function Others({ told }: { told: Overview }) {
                     <span class="under dim">of <Text>{sink.view}</Text></span>
                   </td>
                   <td><Status status={sink.status} /></td>
-                  <td class="number">{rate(newest(`sink ${sink.view} ${sink.name}`))}</td>
+                  <td class="number">{rate(newest(`sink ${sink.view}/${sink.name}`))}</td>
                   <td class="number">{bytes(sink.backlog_bytes)}</td>
                 </tr>
               ))}

@@ -4,26 +4,29 @@ import { graphlib, layout } from "@dagrejs/dagre";
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { viewPath } from "../lib/api";
 import { bytes, compact, rate, shortened } from "../lib/format";
+import { overview } from "../lib/live";
+import { figureName, titleOf } from "../lib/names";
 import { useAsked } from "../lib/use";
 import { Empty, ProblemNote, Skeleton, Text } from "../parts/basic";
 import type { TabProps } from "./view";
 
 export interface FlowNode {
-  id: string | number;
+  id: string;
   what: string;
   detail: string;
-  inputs: (string | number)[];
+  inputs: string[];
   shared_with: string[];
   rows: number | null;
   bytes: number | null;
-  rows_in: number;
-  rows_out: number;
-  time_s: number;
+  rows_in: number | null;
+  rows_out: number | null;
+  time_s: number | null;
 }
 
 interface Flow {
   nodes: FlowNode[];
-  at: number;
+  at: number | null;
+  since: number | null;
 }
 
 interface Rates {
@@ -34,12 +37,13 @@ interface Rates {
 }
 
 const WIDTH = 236;
-const HEIGHT = 84;
+const HEIGHT = 80;
 const LEAST_SCALE = 0.6;
 
 export function DataflowTab({ name, view }: TabProps) {
-  const { value: flow, problem } = useAsked<Flow>(`${viewPath(name)}/dataflow`, 1000);
-  const rates = useRates(flow);
+  const { value: told, problem } = useAsked<Flow>(`${viewPath(name)}/dataflow`, 1000);
+  const rates = useRates(told);
+  const flow = told && { ...told, nodes: [...told.nodes, ...endsOf(told.nodes, view)] };
   const [chosen, setChosen] = useState<string | null>(null);
   const shape = JSON.stringify(flow?.nodes.map((node) => [node.id, node.inputs]) ?? []);
   const placed = useMemo(() => (flow ? place(flow.nodes) : null), [shape]);
@@ -59,8 +63,8 @@ export function DataflowTab({ name, view }: TabProps) {
   if (!flow.nodes.length) {
     return <Empty title="No dataflow yet"><p>{view.status === "live" ? "The pipeline has written no figures so far." : "It is here once the view is live."}</p></Empty>;
   }
-  const shown = flow.nodes.find((node) => String(node.id) === chosen);
-  const busiest = Math.max(1e-9, ...flow.nodes.map((node) => rates.get(String(node.id))?.load ?? 0));
+  const shown = flow.nodes.find((node) => node.id === chosen);
+  const busiest = Math.max(1e-9, ...flow.nodes.map((node) => rates.get(node.id)?.load ?? 0));
   return (
     <>
       <p class="legend dim">
@@ -85,17 +89,17 @@ export function DataflowTab({ name, view }: TabProps) {
               })}
             </svg>
             {flow.nodes.map((node) => {
-              const at = placed.nodes.get(String(node.id));
+              const at = placed.nodes.get(node.id);
               if (!at) return null;
-              const rated = rates.get(String(node.id));
+              const rated = isEnd(node) ? rates.get(node.inputs[0] ?? "") : rates.get(node.id);
               return (
                 <NodeBox
                   key={node.id}
                   node={node}
                   rates={rated}
-                  share={(rated?.load ?? 0) / busiest}
-                  isChosen={String(node.id) === chosen}
-                  choose={() => setChosen(String(node.id) === chosen ? null : String(node.id))}
+                  share={isEnd(node) ? 0 : (rated?.load ?? 0) / busiest}
+                  isChosen={node.id === chosen}
+                  choose={() => setChosen(node.id === chosen ? null : node.id)}
                   x={at.x}
                   y={at.y}
                 />
@@ -104,7 +108,7 @@ export function DataflowTab({ name, view }: TabProps) {
           </div>
         </div>
       </div>
-      {shown ? <Details node={shown} rates={rates.get(String(shown.id))} /> : <p class="dim">Choose a node for all of its figures.</p>}
+      {shown && !isEnd(shown) ? <Details node={shown} rates={rates.get(shown.id)} /> : <p class="dim">Choose a node for all of its figures.</p>}
     </>
   );
 }
@@ -119,7 +123,7 @@ function NodeBox({ node, rates, share, isChosen, choose, x, y }: {
   y: number;
 }) {
   const kept = node.bytes ? bytes(node.bytes) : "";
-  const kind = node.inputs.length ? "" : " is-source";
+  const kind = isEnd(node) ? " is-end" : node.inputs.length ? "" : " is-source";
   return (
     <button
       type="button"
@@ -132,10 +136,10 @@ function NodeBox({ node, rates, share, isChosen, choose, x, y }: {
         <Text>{node.what}</Text>
         {node.shared_with.length > 0 && <span class="tag">shared × {node.shared_with.length + 1}</span>}
       </span>
-      <span class="detail"><Text>{shortened(node.detail, 90)}</Text></span>
+      <span class="detail"><Text>{shortened(detailOf(node), 90)}</Text></span>
       <span class="stats">
         <span>{rates ? `${rate(rates.rowsOut)} rows/s` : "–"}</span>
-        <span>{kept}</span>
+        <span>{isEnd(node) ? (node.rows === null ? "" : `${compact(node.rows)} rows`) : kept}</span>
       </span>
       <span class="time"><span style={{ width: `${Math.round(share * 100)}%` }} /></span>
     </button>
@@ -151,35 +155,59 @@ function Details({ node, rates }: { node: FlowNode; rates: Rates | undefined }) 
         <dt>Rows in</dt><dd>{rates ? `${rate(rates.rowsIn)}/s` : "–"} <span class="dim">{compact(node.rows_in)} in all</span></dd>
         <dt>Rows out</dt><dd>{rates ? `${rate(rates.rowsOut)}/s` : "–"} <span class="dim">{compact(node.rows_out)} in all</span></dd>
         <dt>Kept</dt><dd>{node.rows ? `${compact(node.rows)} rows, ${bytes(node.bytes)}` : "nothing"}</dd>
-        <dt>Time</dt><dd>{rates ? `${(rates.load * 1000).toFixed(1)} ms a second` : "–"} <span class="dim">{node.time_s.toFixed(2)} s in all</span></dd>
+        <dt>Time</dt><dd>{rates ? `${(rates.load * 1000).toFixed(1)} ms a second` : "–"} <span class="dim">{node.time_s === null ? "" : `${node.time_s.toFixed(2)} s in all`}</span></dd>
         {node.shared_with.length > 0 && <><dt>Shared with</dt><dd><Text>{node.shared_with.join(", ")}</Text></dd></>}
       </dl>
     </section>
   );
 }
 
-/** Rates between this look and one at least a second before. */
+/** What stands below the dataflow: the view's table, and its further sinks. */
+const isEnd = (node: FlowNode): boolean => node.id.startsWith("end ");
+
+function endsOf(nodes: FlowNode[], view: TabProps["view"]): FlowNode[] {
+  const last = nodes.at(-1);
+  if (!last) return [];
+  const none = { shared_with: [], bytes: null, rows_in: null, rows_out: null, time_s: null };
+  const sinks = overview.value?.sinks.filter((sink) => sink.view === figureName(view)) ?? [];
+  return [
+    { ...none, id: "end table", what: "view", detail: titleOf(view), inputs: [last.id], rows: view.rows },
+    ...sinks.map((sink) => ({ ...none, id: `end ${sink.name}`, what: "sink", detail: `${sink.type}: ${sink.name}`, inputs: [last.id], rows: null })),
+  ];
+}
+
+/** The detail without the word that already stands above it. */
+function detailOf({ what, detail }: FlowNode): string {
+  const rest = detail.startsWith(`${what} `) ? detail.slice(what.length + 1) : detail;
+  return rest.replace(/^(rows of|source:)\s*/, "");
+}
+
+/** Rates between this look and one at least half a second before. */
 function useRates(flow: Flow | null): Map<string, Rates> {
   const before = useRef<Flow | null>(null);
   const rates = useRef(new Map<string, Rates>());
-  if (flow && before.current !== flow) {
+  if (flow && flow.at !== null && before.current?.at !== flow.at) {
     const old = before.current;
-    const passed = old ? flow.at - old.at : 0;
-    if (old && passed >= 0.5) {
-      const was = new Map(old.nodes.map((node) => [String(node.id), node]));
+    const passed = flow.at - (old?.at ?? 0);
+    if (!old || old.since !== flow.since || passed < 0) {
+      rates.current = new Map();
+      before.current = flow;
+    } else if (passed >= 0.5) {
+      const was = new Map(old.nodes.map((node) => [node.id, node]));
+      const each = (now: number | null, past: number | null | undefined): number =>
+        Math.max(0, ((now ?? 0) - (past ?? now ?? 0)) / passed);
       rates.current = new Map(
         flow.nodes.map((node) => {
-          const then = was.get(String(node.id));
-          const each = (now: number, past: number | undefined): number => Math.max(0, (now - (past ?? now)) / passed);
-          return [String(node.id), {
+          const then = was.get(node.id);
+          return [node.id, {
             rowsIn: each(node.rows_in, then?.rows_in),
             rowsOut: each(node.rows_out, then?.rows_out),
             load: each(node.time_s, then?.time_s),
           }];
         }),
       );
+      before.current = flow;
     }
-    if (!old || passed >= 0.5 || passed < 0) before.current = flow;
   }
   return rates.current;
 }
@@ -194,12 +222,12 @@ interface Placed {
 /** Layers from the sources down, with as few crossings as can be (Gansner et al. 1993, by dagre). */
 function place(nodes: FlowNode[]): Placed {
   const graph = new graphlib.Graph({ multigraph: false });
-  graph.setGraph({ rankdir: "TB", nodesep: 28, ranksep: 44, marginx: 8, marginy: 8 });
+  graph.setGraph({ rankdir: "TB", nodesep: 28, ranksep: 34, marginx: 8, marginy: 8 });
   graph.setDefaultEdgeLabel(() => ({}));
-  const known = new Set(nodes.map((node) => String(node.id)));
-  for (const node of nodes) graph.setNode(String(node.id), { width: WIDTH, height: HEIGHT });
+  const known = new Set(nodes.map((node) => node.id));
+  for (const node of nodes) graph.setNode(node.id, { width: WIDTH, height: HEIGHT });
   for (const node of nodes) {
-    for (const input of node.inputs) if (known.has(String(input))) graph.setEdge(String(input), String(node.id));
+    for (const input of node.inputs) if (known.has(input)) graph.setEdge(input, node.id);
   }
   layout(graph);
   const { width = 0, height = 0 } = graph.graph();
