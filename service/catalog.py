@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from connectors.postgres import control_sinks
+from connectors.postgres import control_sinks, ownership
 from connectors.postgres.control import ViewRow
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.sink import Progress, SinkTable
@@ -60,20 +60,28 @@ class Catalog:
 
     # --- creating ----------------------------------------------------------------------------
 
-    def create(self, body: CreateView) -> str:
-        """Ask for a view; its name as paths take it. Refuses what cannot be kept up to date."""
+    def create(self, body: CreateView, asker: str = "", identity: str = "") -> str:
+        """Ask for a view; its name as paths take it. Refuses what cannot be kept up to date.
+
+        asker: the role that is to own it and must be allowed to read what it reads, "" for the
+        service itself. identity: of the view, so that asking twice is asking once.
+        """
         schema, name = parse_name(body.name)
         self._control.ensure()
         rows = self._control.list_views()
         definition = plan_definition(
-            uuid.uuid4().hex,
+            identity or uuid.uuid4().hex,
             (schema, name),
             body.query,
             self._parts,
             rows,
             sources=self._control.list_sources(),
+            asker=asker,
         )
         self._require_parents(definition, rows, body.options.group)
+        if asker:
+            parents = definition.parents() if self._parts.is_sink_apart else ()
+            ownership.check_creator(self._control, asker, schema, parents)
         self._sink.check(definition.table)
         group = body.options.group
         relations = definition.relations()
@@ -93,9 +101,10 @@ class Catalog:
                 fields=fields.to_json(plan.root.fields),
                 plan=_plan_facts(definition),
                 warnings=list(plan.warnings),
+                created_by=asker,
             )
         )
-        return _path_name(schema, name)
+        return path_name(schema, name)
 
     def validate(self, query: str) -> Validation:
         """What would be created."""
@@ -369,7 +378,9 @@ def _shown(position: Any) -> str:
     return format_lsn(position) if isinstance(position, int) else json.dumps(position)
 
 
-def _path_name(schema: str, name: str) -> str:
+def path_name(schema: str, name: str) -> str:
+    """The name as paths take it, quoted whatever it is."""
+
     def part(text: str) -> str:
         return '"' + text.replace('"', '""') + '"'
 

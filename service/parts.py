@@ -106,14 +106,23 @@ class Parts:
         return PostgresEvaluator(self.settings.source)
 
     def analyzer(
-        self, views: Sequence[Relation], feeds: Sequence[Relation] = ()
+        self, views: Sequence[Relation], feeds: Sequence[Relation] = (), asker: str = ""
     ) -> PostgresAnalyzer:
         """A new analysis at the source, knowing the maintained views and other sources' relations
-        (feeds)."""
-        has_shadows = self.settings.source != self.settings.sink
+        (feeds); asker: the role that must be allowed to read what the query reads."""
         return PostgresAnalyzer(
-            self.settings.source, SOURCE, views, has_shadows=has_shadows, feeds=feeds
+            self.settings.source,
+            SOURCE,
+            views,
+            has_shadows=self.is_sink_apart,
+            feeds=feeds,
+            asker=asker,
         )
+
+    @property
+    def is_sink_apart(self) -> bool:
+        """Whether the views live in another database than the one that is followed."""
+        return self.settings.source != self.settings.sink
 
     def choose_road(self, definition: ViewDefinition, wanted: str) -> str:
         """ "local" or "spark": what `backfill` asks for, by size when it says auto."""

@@ -25,14 +25,16 @@ def plan_definition(
     rows: Iterable[ViewRow],
     *,
     sources: Iterable[SourceRow] = (),
+    asker: str = "",
 ) -> ViewDefinition:
-    """Plan a query. rows, sources: the catalog, whose views and relations the query may read.
+    """Plan a query. rows, sources: the catalog, whose views and relations the query may read;
+    asker: the role that must be allowed to read what it reads, "" for the service itself.
 
     SqlError, SourceError.
     """
     views = [relation_of(r) for r in rows if r.fields and (r.schema, r.name) != name]
     feeds = [relation for row in sources for relation in relations_of(row)]
-    with parts.analyzer(views, feeds) as analyzer:
+    with parts.analyzer(views, feeds, asker) as analyzer:
         plan = plan_view(query, analyzer)
     return ViewDefinition(identity, SinkTable(*name, plan.root.fields, plan.key), query, plan)
 

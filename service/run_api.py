@@ -10,19 +10,28 @@ import uvicorn
 from service import signals
 from service.app import create_app
 from service.log import configure
+from service.parts import Parts
+from service.psql_desk import PsqlDesk
+from service.psql_operations import Operations
 from service.settings import Settings
 
 
 def main() -> int:
-    """Serve REST until SIGTERM."""
+    """Serve REST, and what is asked for in psql, until SIGTERM."""
     signals.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The server ends at SIGTERM, and sends it on to whoever had it before: there is more to end.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     settings = Settings.load()
     configure(settings.log_level, "api")
     settings.state.mkdir(parents=True, exist_ok=True)
+    app = create_app(settings)
+    state, control = app.state, Parts(settings).control()
+    operations = Operations(control, state.catalog, state.sinks, state.sources)
+    desk = PsqlDesk(settings.sink, control, operations, state.catalog.nudge_source)
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(settings),
+            app,
             host=settings.host,
             port=settings.port,
             log_level="warning",
@@ -30,7 +39,9 @@ def main() -> int:
             timeout_graceful_shutdown=5,
         )
     )
+    desk.start()
     server.run()
+    desk.close()
     return 0
 
 

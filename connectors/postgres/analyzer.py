@@ -19,6 +19,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import new_type, string_types
 
 from connectors.postgres.column_types import ColumnTypes
+from connectors.postgres.rights import check_rights
 from connectors.postgres.session import connect, is_temporary, to_error
 from connectors.postgres.shadows import Shadows, quoted
 from connectors.postgres.table_lookup import find_relation, look_up
@@ -74,8 +75,9 @@ class PostgresAnalyzer:
 
     views: the maintained views, which have tables of their own in this database, or, with
     has_shadows, in another: then those that a query names appear here as empty temporary tables,
-    as do the relations of other sources (feeds). A name is the database's first. SourceError or
-    TemporaryError when the database cannot be asked.
+    as do the relations of other sources (feeds). A name is the database's first. asker: the role
+    whose right to read is checked, "" for none. SourceError or TemporaryError when the database
+    cannot be asked.
     """
 
     def __init__(
@@ -86,8 +88,10 @@ class PostgresAnalyzer:
         *,
         has_shadows: bool = False,
         feeds: Sequence[Relation] = (),
+        asker: str = "",
     ) -> None:
         self._dsn = dsn
+        self._asker = asker
         self._source_name = source_name
         here = () if has_shadows else views
         self._views = {(v.name.schema, v.name.name): v for v in here}
@@ -114,7 +118,10 @@ class PostgresAnalyzer:
         body, moved = self._shadows.rename(query, self._exists)
         with self._step("the query cannot be analyzed", query, moved):
             self._cursor().execute(_CREATE + body)
-            return self._described(f"pg_temp.{_VIEW}")
+            found = self._described(f"pg_temp.{_VIEW}")
+            if self._asker:
+                check_rights(self._cursor(), self._oid(f"pg_temp.{_VIEW}"), self._asker)
+            return found
 
     def relation(self, schema: str, name: str) -> Table | Analysis:
         """A relation of the canonical text; see `Analyzer`."""

@@ -140,7 +140,8 @@ class Control:
 
     def insert_view(self, row: ViewRow) -> ViewRow:
         """Ask for a view; the row as stored. SinkError view.name_taken."""
-        columns = [c for c in _VIEW_COLUMNS if c not in _BY_DATABASE]
+        known = {"created_by"} if row.created_by else set()
+        columns = [c for c in _VIEW_COLUMNS if c not in _BY_DATABASE - known]
         values = [_adapted(c, getattr(row, c)) for c in columns]
         try:
             return ViewRow(*self._insert("views", columns, values, _VIEW_COLUMNS))

@@ -10,6 +10,7 @@ from typing import Any
 
 from psycopg2.extensions import connection as Connection
 
+from connectors.postgres.psql_schema import PSQL
 from connectors.postgres.session import translated
 from dataflow.errors import SinkError
 
@@ -229,7 +230,7 @@ CREATE TRIGGER announce AFTER INSERT OR DELETE OR UPDATE OF status, desired ON t
 """
 
 # Each leads from the version of its place in the list to the next one, the first from nothing.
-STEPS = (_TABLES, _FEED_SOURCES, _SINKS)
+STEPS = (_TABLES, _FEED_SOURCES, _SINKS, PSQL)
 VERSION = len(STEPS)
 
 

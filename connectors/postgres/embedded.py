@@ -126,6 +126,10 @@ class EmbeddedPostgres(ChildServer):
         """libpq's connection string for a database of this server, by TCP."""
         return f"host=127.0.0.1 port={self.port} user=postgres dbname={database}"
 
+    def program(self, name: str) -> Path:
+        """A program that came with the server, such as psql."""
+        return self._bin / name
+
     def stop(self, *, immediate: bool = False) -> None:
         """End all sessions and stop; immediate: as in a crash, with recovery at the next start."""
         self._end(signal.SIGQUIT if immediate else signal.SIGINT)

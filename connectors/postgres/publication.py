@@ -33,7 +33,7 @@ WHERE n.nspname = %s AND c.relname = %s
 
 
 @dataclass(frozen=True)
-class _Table:
+class TableFacts:
     """What decides whether a table may be published; the fields in the order of _FACTS."""
 
     oid: int
@@ -102,7 +102,7 @@ class Publication:
         published = self.tables()
         tables = {name: self._facts(name) for name in names}
         for name, table in tables.items():
-            _check(name, table)
+            check_table(name, table)
         everyone = published.keys() | {table.oid for table in tables.values()}
         for name, table in tables.items():
             self._check_overlap(name, table, everyone)
@@ -171,14 +171,14 @@ class Publication:
             sql.Identifier(self.name), sql.SQL(verb), sql.Identifier(name.schema, name.name)
         )
 
-    def _facts(self, name: RelationName) -> _Table:
+    def _facts(self, name: RelationName) -> TableFacts:
         found = self._session.rows(_FACTS, (name.schema, name.name))
         if not found:
             what = f'table "{name}" does not exist'
             raise SourceError("source.table_missing", what, relation=name)
-        return _Table(*found[0])
+        return TableFacts(*found[0])
 
-    def _check_overlap(self, name: RelationName, table: _Table, everyone: set[int]) -> None:
+    def _check_overlap(self, name: RelationName, table: TableFacts, everyone: set[int]) -> None:
         published = self.tables()
         above = everyone.intersection(table.ancestors or [])
         below = []
@@ -198,7 +198,7 @@ class Publication:
             )
 
 
-def _check(name: RelationName, table: _Table) -> None:
+def check_table(name: RelationName, table: TableFacts) -> None:
     """Refuse a table that cannot be followed, or that would suffer from being published."""
     if table.kind not in ("r", "p") or table.persistence != "p" or table.has_children:
         why = "it is not a permanent table"
@@ -237,7 +237,7 @@ def _check(name: RelationName, table: _Table) -> None:
     _check_identity(name, table)
 
 
-def _check_identity(name: RelationName, table: _Table) -> None:
+def _check_identity(name: RelationName, table: TableFacts) -> None:
     """Published without replica identity, a table would refuse everybody's UPDATE and DELETE."""
     if table.identity == "n" or (table.identity == "d" and not table.has_key):
         full = f'ALTER TABLE "{name.schema}"."{name.name}" REPLICA IDENTITY FULL;'

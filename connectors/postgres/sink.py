@@ -47,6 +47,7 @@ _WRITE_SETTINGS = {
 }
 _COPY_SETTINGS = {"standard_conforming_strings": "on", "jit": "off"}
 _EXACT_ROWS = 100_000
+_RIGHTS = ["SELECT", "INSERT", "UPDATE", "DELETE"]
 # Statements that go to the server together: libpq holds them as often as four times.
 _GATHERED_BYTES = 2 << 20
 
@@ -180,11 +181,36 @@ class PostgresSink:
             target = Target(str(diagnostics.schema_name), str(diagnostics.table_name), (), ())
             return key_violation(target, str(diagnostics.message_detail))
         code, hint = "sink.failed", ""
-        if state == "42P01":
-            code, hint = "sink.table_missing", "drop the view and create it again"
+        if state in ("42P01", "42501"):
+            unwritable = self._unwritable(session, epoch)
+            if unwritable is not None:
+                return unwritable
         elif state is not None and state[:2] in ("22", "23"):
             code, hint = "sink.constraint", "drop the constraint that was added to the table"
         return to_error(error, "sink", f"cannot write epoch {number}", code=code, hint=hint)
+
+    def _unwritable(self, session: Connection, epoch: SinkEpoch) -> SinkError | None:
+        """The refusal of the first view whose table somebody has dropped, or taken from us."""
+        with session.cursor() as cursor:
+            # What is swapped in with this epoch is not there any more.
+            for table in epoch.row_counts().keys() - set(epoch.swaps):
+                cursor.execute(
+                    "SELECT to_regclass(%s), current_user, coalesce(bool_and("
+                    "has_table_privilege(to_regclass(%s), p)), false) FROM unnest(%s) AS p",
+                    (target_of(table).sql, target_of(table).sql, _RIGHTS),
+                )
+                found, role, is_ours = cursor.fetchone()  # type: ignore[misc]
+                if is_ours:
+                    continue
+                what = f'the table of view "{table.title}" '
+                code = "sink.privilege" if found else "sink.table_missing"
+                return SinkError(
+                    code,
+                    what + (f'may not be written by role "{role}"' if found else "is gone"),
+                    hint="drop the view and create it again",
+                    relation=table.relation,
+                )
+        return None
 
     def _is_key(self, session: Connection, diagnostics: Any) -> bool:
         with session.cursor() as cursor:

@@ -16,6 +16,7 @@ from psycopg2 import errors as states
 
 from connectors.postgres import copy_text, sink_target
 from connectors.postgres.copy_text import quote_name, quote_text
+from connectors.postgres.ownership import give_to_creator
 from connectors.postgres.sink_apply import key_violation, lines_of, rows_missing, split_delta
 from connectors.postgres.sink_target import Target, staged_target_of, target_of
 from connectors.sink import SinkTable
@@ -131,7 +132,7 @@ def _add_key(cursor: Any, target: Target) -> None:
 def swap(cursor: Any, table: SinkTable) -> None:
     """Make the staged table the view, in place of an older one of ours.
 
-    SinkError sink.not_staged, sink.name_taken, sink.dependents.
+    SinkError sink.not_staged, sink.name_taken, sink.dependents, sink.owner.
     """
     staged, target = staged_target_of(table), target_of(table)
     cursor.execute("SELECT to_regclass(%s)", (staged.sql,))
@@ -157,6 +158,8 @@ def swap(cursor: Any, table: SinkTable) -> None:
         (table.schema, table.name),
     )
     _comment(cursor, table)
+    relations = [("TABLE", target.sql), *([("VIEW", view)] if view else [])]
+    give_to_creator(cursor, table, relations)
 
 
 def _rename_key(cursor: Any, table: SinkTable) -> None:

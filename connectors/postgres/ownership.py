@@ -1,0 +1,116 @@
+"""Who owns a view's table in the sink, and who may do what with a view.
+
+Who asked for a view by CALL owns its table where the service's role may give tables away (it is a
+superuser, or a member of that role); else the table stays the service's, and the creator may read
+it and let others read it. Either way only the service writes: an owner takes no INSERT, UPDATE or
+DELETE by mistake, and may add indexes, grants and comments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import psycopg2
+
+from connectors.postgres.control import Control
+from connectors.postgres.copy_text import quote_name
+from connectors.sink import SinkTable
+from dataflow.errors import SinkError, TidemarkError
+from dataflow.schema import RelationName
+
+# A table is given away by members alone, to a role that may create tables where it lies; and the
+# service must inherit that role's rights, to drop the table later.
+_CREATOR = """
+SELECT r.rolname, current_user,
+    has_schema_privilege(r.oid, %(schema)s, 'CREATE') AND pg_has_role(current_user, r.oid, 'USAGE')
+    AND pg_has_role(current_user, r.oid, %(membership)s)
+FROM tidemark.views AS v JOIN pg_roles AS r ON r.rolname = v.created_by
+WHERE v.schema = %(schema)s AND v.name = %(name)s AND r.rolname <> current_user
+"""
+_MAY_ACT = """
+SELECT rolsuper OR pg_has_role(oid, (SELECT nspowner FROM pg_namespace WHERE nspname = 'tidemark'),
+        'USAGE')
+    OR coalesce((SELECT pg_has_role(a.oid, o.oid, 'USAGE') FROM pg_roles AS o WHERE o.rolname = %s),
+        false)
+FROM pg_roles AS a WHERE rolname = %s
+"""
+
+
+def give_to_creator(cursor: Any, table: SinkTable, relations: Iterable[tuple[str, str]]) -> None:
+    """Make who asked for the view the owner of its relations, or at least their first reader.
+
+    relations: ("TABLE" or "VIEW", its name as SQL), what people read last. SinkError sink.owner.
+    """
+    membership = "SET" if cursor.connection.server_version >= 160000 else "MEMBER"
+    names = {"schema": table.schema, "name": table.name, "membership": membership}
+    cursor.execute(_CREATOR, names)
+    found = cursor.fetchone()
+    if found is None:
+        return
+    creator, service = quote_name(found[0]), quote_name(found[1])
+    statements = []
+    for word, name in relations:
+        if not found[2]:
+            statements = [f"GRANT SELECT ON {name} TO {creator} WITH GRANT OPTION"]
+            continue
+        statements += [
+            f"ALTER {word} {name} OWNER TO {creator}",
+            f"REVOKE INSERT, UPDATE, DELETE, TRUNCATE ON {name} FROM {creator}",
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {service}",
+        ]
+    try:
+        for statement in statements:
+            cursor.execute(statement)
+    except psycopg2.Error as error:
+        raise SinkError(
+            "sink.owner",
+            f'view "{table.title}" cannot be given to its creator "{found[0]}"',
+            detail=str(error.diag.message_primary or error),
+            hint="see the detail; drop the view and create it again",
+        ) from None
+
+
+def check_creator(
+    control: Control, asker: str, schema: str, parents: Iterable[RelationName]
+) -> None:
+    """Whether a role may have a view in this schema of the sink that reads these views.
+
+    SinkError sink.privilege.
+    """
+    found = control.rows(
+        "SELECT has_schema_privilege(%s, oid, 'CREATE') FROM pg_namespace WHERE nspname = %s",
+        asker,
+        schema,
+    )
+    # A schema that is missing has its own error.
+    if found and not found[0][0]:
+        raise SinkError(
+            "sink.privilege",
+            f'role "{asker}" may not create views in schema "{schema}"',
+            hint=f"GRANT USAGE, CREATE ON SCHEMA {quote_name(schema)} TO {quote_name(asker)};",
+        )
+    for parent in parents:
+        name = f"{quote_name(parent.schema)}.{quote_name(parent.name)}"
+        found = control.rows("SELECT has_table_privilege(%s, %s, 'SELECT')", asker, name)
+        if not found[0][0]:
+            raise SinkError(
+                "sink.privilege",
+                f'role "{asker}" may not read view "{parent.schema}.{parent.name}"',
+                hint=f"GRANT SELECT ON {name} TO {quote_name(asker)};",
+            )
+
+
+def check_owner(control: Control, asker: str, title: str, owner: str) -> None:
+    """Whether a role may change or drop a view: its owner, a member of it, or of the service's.
+
+    TidemarkError view.not_owner.
+    """
+    found = control.rows(_MAY_ACT, owner, asker)
+    if not found or not found[0][0]:
+        raise TidemarkError(
+            "view.not_owner",
+            f'role "{asker}" does not own view "{title}"',
+            detail=f'its owner is "{owner}"',
+            hint=f"let its owner do it, or GRANT {quote_name(owner)} TO {quote_name(asker)};",
+        )

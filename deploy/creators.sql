@@ -1,0 +1,17 @@
+-- Lets a role create views by CALL, and drop and change those that it owns. Run by the owner of
+-- schema tidemark, or by a superuser, in the sink database, after `tidemark init`:
+--
+--   psql -d shop -v creators=analysts -f deploy/creators.sql
+--
+-- Variables: creators, a role; sources (no): yes lets it declare sources too, which reads topics,
+-- and files of the service's machine, with the service's rights. Running it again is safe.
+\set ON_ERROR_STOP on
+\if :{?sources} \else
+\set sources no
+\endif
+
+GRANT USAGE ON SCHEMA tidemark TO :"creators";
+SELECT format('GRANT EXECUTE ON PROCEDURE %s TO %I', p.oid::regprocedure, :'creators')
+FROM pg_proc AS p
+WHERE p.pronamespace = 'tidemark'::regnamespace AND p.prokind = 'p'
+    AND (p.proname LIKE '%\_view' OR p.proname LIKE '%\_source' AND :'sources'::boolean) \gexec

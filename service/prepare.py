@@ -1,0 +1,112 @@
+"""`tidemark init`: makes a database ready for the service, and says what it may not do itself.
+
+It looks at everything that the service will need, runs what heals a check where that touches
+nothing but settings, rights and schemas of ours, and creates schema tidemark. A table is never
+changed: how one gets a replica identity is its owner's choice. Running it again is safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from connectors.postgres import control_schema
+from connectors.postgres.readiness import Check, check_sink, check_source
+from connectors.postgres.session import Session, connect
+from connectors.postgres.slot import object_name
+from connectors.source import MAIN_SOURCE
+from dataflow.errors import TidemarkError
+
+RESTART = "then restart the server"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to prepare. source, sink: DSNs, of an administrator where there is one. role: the
+    service's, None: the DSN's own. tables: that views will read, None: any; schemas: where
+    views will lie."""
+
+    source: str
+    sink: str
+    role: str | None = None
+    prefix: str = "tidemark"
+    tables: tuple[str, ...] | None = None
+    schemas: tuple[str, ...] = ("public",)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A check after what could be done about it. outcome: ok, done, to do, note; left: what is
+    to be run, why: what kept us from it."""
+
+    outcome: str
+    check: Check
+    left: str = ""
+    why: str = ""
+
+
+def prepare(wanted: Wanted, *, is_dry: bool) -> list[Step]:
+    """Look, do what may be done (unless is_dry), and tell."""
+    source, sink = Session(wanted.source), Session(wanted.sink, "sink")
+    try:
+        steps = [_settled(check, source, is_dry=is_dry) for check in _source(wanted, source)]
+        steps += [_settled(check, sink, is_dry=is_dry) for check in _sink(wanted, sink)]
+    finally:
+        source.close()
+        sink.close()
+    is_sink_well = all(s.outcome != "to do" for s in steps if s.check.name.startswith("sink:"))
+    if is_sink_well and not is_dry:
+        steps.append(_make_schema(wanted))
+    return steps
+
+
+def check_all(wanted: Wanted) -> list[Check]:
+    """The checks alone; for `tidemark doctor`."""
+    source, sink = Session(wanted.source), Session(wanted.sink, "sink")
+    try:
+        return [*_source(wanted, source), *_sink(wanted, sink)]
+    finally:
+        source.close()
+        sink.close()
+
+
+def _source(wanted: Wanted, session: Session) -> list[Check]:
+    slot = object_name(wanted.prefix, MAIN_SOURCE)
+    return check_source(session, slot, wanted.role, wanted.tables)
+
+
+def _sink(wanted: Wanted, session: Session) -> Sequence[Check]:
+    return check_sink(session, wanted.role, wanted.schemas)
+
+
+def _settled(check: Check, session: Session, *, is_dry: bool) -> Step:
+    """What became of a check that is not well."""
+    if check.problem is None:
+        return Step("note" if check.note else "ok", check)
+    hint = check.problem.hint
+    if check.is_optional or not check.fix or is_dry:
+        return Step("note" if check.is_optional else "to do", check, hint)
+    try:
+        session.execute(check.fix, doing=f"cannot run {check.fix}")
+        if check.fix.startswith("ALTER SYSTEM"):
+            session.execute("SELECT pg_reload_conf()")
+    except TidemarkError as error:
+        return Step("to do", check, hint, error.detail)
+    if RESTART in hint:
+        return Step("to do", check, "restart the server", "the setting is made")
+    return Step("done", check)
+
+
+def _make_schema(wanted: Wanted) -> Step:
+    """Schema tidemark, as the service's role, so that the service can bring it up to date."""
+    name = "sink: schema tidemark"
+    try:
+        settings = {} if wanted.role is None else {"role": wanted.role}
+        session = connect(wanted.sink, side="sink", settings=settings)
+        try:
+            control_schema.ensure(session)
+        finally:
+            session.close()
+    except TidemarkError as error:
+        return Step("to do", Check(name, problem=error), error.hint)
+    return Step("done", Check(name, f"version {control_schema.VERSION}"))

@@ -1,0 +1,185 @@
+"""What `CALL tidemark....` can ask for: each operation is that of REST, for the role that asks.
+
+An operation first says which view it is about (`note`), then asks for the work, and answers with a
+look at how it stands. Invariant: begun twice it is done once. A request that was in hand when its
+API process was killed is begun again, and finds by the identity that was noted what is done
+already.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from connectors.postgres.control import Control, ViewRow
+from connectors.postgres.ownership import check_owner
+from connectors.postgres.requests import Outcome, Request
+from dataflow.errors import TidemarkError
+from service.catalog import Catalog, path_name
+from service.desk import DROPPED
+from service.models import CreateView
+from service.names import parse_name
+from service.psql_text import failure_of
+from service.sink_catalog import SinkCatalog
+from service.source_catalog import SourceCatalog
+from service.source_models import CreateSource
+
+# How a request stands, by the views as the catalog has them now; None: not over yet.
+Look = Callable[[Mapping[str, ViewRow]], Outcome | None]
+
+
+class DropOptions(BaseModel):
+    """drop_topics: what the view's further sinks have written goes too."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    drop_topics: bool = False
+
+
+class DropView(BaseModel):
+    """The arguments of drop_view."""
+
+    name: str = Field(min_length=1)
+    options: DropOptions
+
+
+class NoOptions(BaseModel):
+    """Options of what takes none but `wait`, which the procedure keeps for itself."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Named(BaseModel):
+    """The arguments of what takes a name."""
+
+    name: str = Field(min_length=1)
+    options: NoOptions
+
+
+class Operations:
+    """The operations by the names of their procedures; usable from several threads."""
+
+    def __init__(
+        self, control: Control, catalog: Catalog, sinks: SinkCatalog, sources: SourceCatalog
+    ) -> None:
+        self._control = control
+        self._catalog = catalog
+        self._sinks = sinks
+        self._sources = sources
+        self._by_name: Mapping[str, Callable[[Request], Look]] = {
+            "create_view": self._create_view,
+            "drop_view": self._drop_view,
+            "create_source": self._create_source,
+            "drop_source": self._drop_source,
+        }
+
+    def begin(self, request: Request) -> Look:
+        """Ask for what is wanted, as far as it was not asked for yet. TidemarkError."""
+        operation = self._by_name.get(request.operation)
+        if operation is None:
+            raise TidemarkError(
+                "request.invalid",
+                f'there is no operation "{request.operation}"',
+                hint="the procedures of schema tidemark are those that this service knows",
+            )
+        return operation(request)
+
+    # --- views -------------------------------------------------------------------------------
+
+    def _create_view(self, request: Request) -> Look:
+        body = _parsed(CreateView, request.arguments)
+        self._note(request, request.identity)
+        if not any(row.identity == request.identity for row in self._control.list_views()):
+            self._catalog.create(body, request.asker, request.identity)
+        return lambda rows: _is_live(rows, request.identity)
+
+    def _drop_view(self, request: Request) -> Look:
+        body = _parsed(DropView, request.arguments)
+        row = self._owned(request, body.name)
+        if row is not None and row.desired != DROPPED:
+            self._note(request, row.identity)
+            name = path_name(row.schema, row.name)
+            erase = functools.partial(self._sinks.erase_all, name)
+            self._catalog.drop(name, erase if body.options.drop_topics else None)
+        identity = row.identity if row is not None else request.target or ""
+        return lambda _: None if self._catalog.exists(identity) else Outcome("view is dropped")
+
+    def _owned(self, request: Request, text: str) -> ViewRow | None:
+        """The view that is meant, its asker's to change; None when it was noted and is gone."""
+        if request.target is not None:
+            rows = self._control.list_views()
+            return next((row for row in rows if row.identity == request.target), None)
+        schema, name = parse_name(text)
+        row = self._control.get_view(schema, name)
+        if row is None:
+            raise TidemarkError(
+                "view.not_found",
+                f'view "{schema}.{name}" does not exist',
+                hint="SELECT schema, name FROM tidemark.status;",
+            )
+        check_owner(self._control, request.asker, row.title, row.created_by)
+        return row
+
+    # --- sources -----------------------------------------------------------------------------
+
+    def _create_source(self, request: Request) -> Look:
+        body = _parsed(CreateSource, request.arguments)
+        if request.status != "running" or self._control.get_source(body.name) is None:
+            self._note(request, None)
+            self._sources.create(body)
+        return lambda _: Outcome(f'source "{body.name}" is declared')
+
+    def _drop_source(self, request: Request) -> Look:
+        name = _parsed(Named, request.arguments).name
+        if request.status != "running" or self._control.get_source(name) is not None:
+            self._sources.show(name)
+            self._note(request, None)
+            self._sources.drop(name)
+        return lambda _: Outcome(f'source "{name}" is dropped')
+
+    def _note(self, request: Request, target: str | None) -> None:
+        """Remember which view a request is about, before anything is done about it."""
+        self._control.rows(
+            "UPDATE tidemark.requests SET status = 'running', target = %s WHERE id = %s "
+            "RETURNING 1",
+            target,
+            request.id,
+        )
+
+
+def _is_live(rows: Mapping[str, ViewRow], identity: str) -> Outcome | None:
+    """Whether a view that is being built is live, or will not be."""
+    row = rows.get(identity)
+    if row is None or row.desired == DROPPED:
+        return failure_of(
+            TidemarkError("view.dropped", "the view was dropped while it was being built")
+        )
+    if row.status == "failed":
+        code = row.code or "view.failed"
+        return failure_of(
+            TidemarkError(
+                code, f'view "{row.title}" has failed', detail=row.detail or "", hint=row.hint or ""
+            )
+        )
+    if row.status != "live":
+        return None
+    return Outcome(f"view {row.title} is live, {row.row_estimate or 0} rows")
+
+
+def _parsed(model: type[Any], arguments: Mapping[str, Any]) -> Any:
+    """The arguments as REST's model of the same call. TidemarkError request.invalid."""
+    assert issubclass(model, BaseModel)
+    try:
+        return model.model_validate(dict(arguments))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise TidemarkError(
+            "request.invalid",
+            f'"{where}" is not valid',
+            detail=first["msg"],
+            hint="docs/PSQL.md has the arguments and options of each procedure",
+        ) from None
