@@ -17,7 +17,7 @@ from rich.table import Table
 
 import tidemark
 from dataflow.errors import TidemarkError
-from service.cli_init import init
+from service.cli_init import commands
 from service.cli_output import Url, client_of, console, print_problem
 from service.cli_sinks import sinks
 from service.cli_sources import dead_letters, sources
@@ -27,7 +27,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 app.add_typer(sinks, name="sinks")
 app.add_typer(sources, name="sources")
 app.add_typer(dead_letters, name="dead-letters")
-app.command()(init)
+app.add_typer(commands)
 DEFAULT_URL = tidemark.DEFAULT_URL
 
 

@@ -1,4 +1,8 @@
-"""`tidemark init`: the command around service/prepare.py."""
+"""`tidemark init`: the command around service/prepare.py.
+
+What is to be run goes to standard output with the rest, ready to be copied. Exit code 1 while
+something is left to do.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,17 @@ from typing import Annotated
 
 import typer
 
-from service.cli_output import console
+from dataflow.errors import TidemarkError
+from service.cli_output import console, print_problem
 from service.prepare import Step, Wanted, prepare
 
 _COLORS = {"ok": "green", "done": "green", "note": "yellow", "to do": "red"}
 
 
+commands = typer.Typer()
+
+
+@commands.command()
 def init(
     dsn: Annotated[str, typer.Argument(help="libpq DSN of the source; an administrator's, best")],
     sink: Annotated[str, typer.Option(help="DSN of the sink; default: the source")] = "",
@@ -30,7 +39,11 @@ def init(
         tuple(t.strip() for t in tables.split(",")) if tables else None,
         tuple(s.strip() for s in schemas.split(",")),
     )
-    steps = prepare(wanted, is_dry=dry_run)
+    try:
+        steps = prepare(wanted, is_dry=dry_run)
+    except TidemarkError as error:
+        print_problem(error.code, error.what, error.detail, error.hint)
+        raise typer.Exit(1) from None
     for step in steps:
         _print_step(step)
     left = sum(step.outcome == "to do" for step in steps)

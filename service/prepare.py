@@ -46,14 +46,19 @@ class Step:
 
 
 def prepare(wanted: Wanted, *, is_dry: bool) -> list[Step]:
-    """Look, do what may be done (unless is_dry), and tell."""
+    """Look, do what may be done (unless is_dry), look again, and tell."""
     source, sink = Session(wanted.source), Session(wanted.sink, "sink")
     try:
-        steps = [_settled(check, source, is_dry=is_dry) for check in _source(wanted, source)]
-        steps += [_settled(check, sink, is_dry=is_dry) for check in _sink(wanted, sink)]
+        before = [*_source(wanted, source), *_sink(wanted, sink)]
+        tried: dict[str, str] = {}
+        if not is_dry:
+            tried = {**_heal(_source(wanted, source), source), **_heal(_sink(wanted, sink), sink)}
+        after = [*_source(wanted, source), *_sink(wanted, sink)] if tried else before
     finally:
         source.close()
         sink.close()
+    ill = {check.name for check in before if check.problem is not None}
+    steps = [_step(check, check.name in ill, tried.get(check.name)) for check in after]
     is_sink_well = all(s.outcome != "to do" for s in steps if s.check.name.startswith("sink:"))
     if is_sink_well and not is_dry:
         steps.append(_make_schema(wanted))
@@ -79,22 +84,33 @@ def _sink(wanted: Wanted, session: Session) -> Sequence[Check]:
     return check_sink(session, wanted.role, wanted.schemas)
 
 
-def _settled(check: Check, session: Session, *, is_dry: bool) -> Step:
-    """What became of a check that is not well."""
+def _heal(checks: Sequence[Check], session: Session) -> dict[str, str]:
+    """Run what heals the checks that are not well; name -> what PostgreSQL said against it.
+
+    A GRANT without the right to it may be a mere warning: whether it helped is to be looked at.
+    """
+    said = {}
+    for check in checks:
+        if check.problem is None or not check.fix or check.is_optional:
+            continue
+        try:
+            session.execute(check.fix, doing=f"cannot run {check.fix}")
+            if check.fix.startswith("ALTER SYSTEM"):
+                session.execute("SELECT pg_reload_conf()")
+            said[check.name] = ""
+        except TidemarkError as error:
+            said[check.name] = error.detail
+    return said
+
+
+def _step(check: Check, was_ill: bool, said: str | None) -> Step:
     if check.problem is None:
-        return Step("note" if check.note else "ok", check)
+        well = "done" if was_ill else "ok"
+        return Step("note" if check.note else well, check)
     hint = check.problem.hint
-    if check.is_optional or not check.fix or is_dry:
-        return Step("note" if check.is_optional else "to do", check, hint)
-    try:
-        session.execute(check.fix, doing=f"cannot run {check.fix}")
-        if check.fix.startswith("ALTER SYSTEM"):
-            session.execute("SELECT pg_reload_conf()")
-    except TidemarkError as error:
-        return Step("to do", check, hint, error.detail)
-    if RESTART in hint:
+    if RESTART in hint and said == "":
         return Step("to do", check, "restart the server", "the setting is made")
-    return Step("done", check)
+    return Step("note" if check.is_optional else "to do", check, hint, said or "")
 
 
 def _make_schema(wanted: Wanted) -> Step:

@@ -49,7 +49,9 @@ FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace, pg_roles AS
 WHERE r.rolname = %(role)s AND c.relkind IN ('r', 'p') AND NOT c.relispartition
   AND c.relpersistence <> 't' AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'tidemark')
   AND n.nspname !~ '^pg_' AND (%(tables)s::text[] IS NULL
-    OR c.oid = ANY (SELECT to_regclass(x) FROM unnest(%(tables)s::text[]) AS x))
+    OR (n.nspname::text, c.relname::text) IN (
+      SELECT coalesce((parse_ident(x))[array_length(parse_ident(x), 1) - 1], 'public'),
+        (parse_ident(x))[array_length(parse_ident(x), 1)] FROM unnest(%(tables)s::text[]) AS x))
 ORDER BY 1, 2
 """
 
@@ -72,7 +74,8 @@ def check_source(
     session: Session, slot: str, role: str | None = None, tables: Sequence[str] | None = None
 ) -> list[Check]:
     """All that a source needs. slot: the name of slot and publication. role: who is to follow
-    it, by default who asks. tables: those that views are to read, as SQL names; None: all."""
+    it, by default who asks. tables: those that views are to read, as SQL names, schema public
+    unless said; None: all."""
     checks = _gathered("source", session, [lambda: check_server_version(session)])
     if checks[0].problem is not None:
         return checks
@@ -187,7 +190,7 @@ def check_disk(session: Session) -> Check:
     except OSError:
         free = None
     if free is None:
-        return Check(name, "on another machine", note="look there that WAL has room to wait")
+        return Check(name, "not to be seen from here", note="look there that WAL has room to wait")
     found = f"{free >> 20} MiB free"
     if free >= MIN_FREE_BYTES:
         return Check(name, found)
