@@ -13,16 +13,18 @@ from starlette.exceptions import HTTPException
 
 from dataflow.errors import TidemarkError
 from service.catalog import Catalog
+from service.change_feed import ChangeFeeds
 from service.console_files import read_files
 from service.log import log
 from service.models import ProblemModel
 from service.overview import Glances
 from service.parts import Parts
 from service.problems import answer, problem_of
-from service.routes import console, overview, sinks, sources, system, views
+from service.routes import changes, console, overview, sinks, sources, system, views
 from service.settings import Settings
 from service.sink_catalog import SinkCatalog
 from service.source_catalog import SourceCatalog
+from service.subscriptions import Subscriptions
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -40,7 +42,11 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.glances = Glances(parts, app.state.catalog, app.state.sources)
     app.state.console = read_files()
     app.include_router(overview.router)
+    app.state.is_stopping = lambda: False
+    feeds = ChangeFeeds(lambda: app.state.is_stopping())
+    app.state.subscriptions = Subscriptions(Parts(settings), feeds)
     app.include_router(views.router)
+    app.include_router(changes.router)
     app.include_router(sinks.router)
     app.include_router(sources.router)
     app.include_router(system.router)

@@ -10,6 +10,7 @@ import time
 from connectors.postgres.replication import StreamLimits
 from connectors.postgres.sink import PostgresSink
 from service.build import ViewBuild
+from service.change_logs import ChangeLogs
 from service.desk import Desk
 from service.engine import Engine, ViewDefinition
 from service.failures import Failures
@@ -40,6 +41,7 @@ class Core:
         self.builds: dict[str, ViewBuild] = {}
         self.desk = Desk(parts.control(), self.engine, parts)
         self.followers = Followers(parts.control(), self.engine, parts)
+        self.change_logs = ChangeLogs(settings, self.engine)
         self.wal_budget = WalBudget(settings, parts.new_source())
         limits = StreamLimits(budget.queue, budget.transaction, chunk_bytes=budget.chunk)
         self.feed = Feed(parts.source, self.desk.source_identity, limits)

@@ -69,6 +69,11 @@ class Desk:
 
     # --- what is wanted ----------------------------------------------------------------------
 
+    @property
+    def rows(self) -> list[ViewRow]:
+        """This group's views, as the catalog had them at the last look."""
+        return self._rows
+
     def unwanted(self) -> list[ViewRow]:
         """Views to drop, children first."""
         return [r for r in reversed(self._rows) if r.desired == DROPPED]

@@ -41,6 +41,8 @@ class Epochs:
     def start(self, writer: SinkWriter, mute: dict[str, Any]) -> None:
         """State and sink are at one position, or are brought there while the sink is muted."""
         self._writer, self.mute = writer, mute
+        self._core.change_logs.start(lambda: writer.written)
+        writer.on_written = self._core.change_logs.advance
 
     @property
     def writer(self) -> SinkWriter:
@@ -55,7 +57,9 @@ class Epochs:
 
     def written(self) -> int:
         """Up to which epoch the outbox may forget."""
-        return 0 if self._writer is None else self._core.followers.hold(self._writer.written)
+        if self._writer is None:
+            return 0
+        return self._core.change_logs.hold(self._core.followers.hold(self._writer.written))
 
     def commit(self, *, sync: bool = False) -> None:
         """Write what belongs to no epoch of the sink."""

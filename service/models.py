@@ -16,12 +16,14 @@ class ViewOptions(BaseModel):
 
     group: views of one group change together; each group beside the default one has a pipeline
     process, a slot and epochs of its own, and its views read no views of another.
+    changes_retention_s: keep the view's changes for so long even while nobody reads them.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     backfill: Literal["auto", "spark", "local"] = "auto"
     group: str = Field("default", pattern=r"^[a-z][a-z0-9]{0,23}$")
+    changes_retention_s: int | None = Field(None, ge=1, le=31_536_000)
 
     @field_validator("group")
     @classmethod

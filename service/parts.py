@@ -76,6 +76,10 @@ class Parts:
         """A new session on the sink."""
         return PostgresSink(self.settings.sink, key=self.settings.sink_key)
 
+    def sink_of(self, group: str) -> PostgresSink:
+        """A new session on the sink, for the views of one group."""
+        return PostgresSink(self.settings.sink, key=self.settings.for_group(group).sink_key)
+
     def view_sink(self, row: SinkRow, table: SinkTable) -> ViewSink:
         """A new writer of one view's further sink. SinkError sink.bad_option, secret.missing."""
         from connectors.kafka.sink import make

@@ -132,6 +132,7 @@ class Pipeline:
         for build in core.builds.values():
             build.close(is_kept=True)
         core.followers.close()
+        core.change_logs.close()
         self._desk.close()
         self._parts.close()
         core.store.close()

@@ -29,6 +29,12 @@ _STATUS = {
     "view.not_live": 409,
     "position.bad": 400,
     "console.not_found": 404,
+    "changes.bad_token": 400,
+    "changes.too_slow": 408,
+    "changes.expired": 410,
+    "changes.view_dropped": 410,
+    "changes.view_replaced": 410,
+    "changes.view_failed": 409,
 }
 
 

@@ -40,6 +40,8 @@ def main() -> int:
         )
     )
     desk.start()
+    # Subscriptions end by themselves then: otherwise nothing would end before their readers do.
+    app.state.is_stopping = lambda: server.should_exit
     server.run()
     desk.close()
     return 0

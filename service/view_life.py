@@ -50,6 +50,7 @@ class ViewLife:
             except TemporaryError as error:
                 log.warning("build.retry", view=row.title, code=error.code)
         self._attach_followers()
+        self._core.change_logs.reconcile(self._desk.rows, is_muted=bool(self._epochs.mute))
         self._end_unused()
 
     def _attach_followers(self) -> None:

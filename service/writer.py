@@ -12,7 +12,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from connectors.sink import Sink, SinkEpoch
 from dataflow.errors import TidemarkError
@@ -43,6 +43,8 @@ class SinkWriter:
         self._most_bytes = waiting_bytes
         self._held_bytes = 0
         self._moved = threading.Condition()
+        # Called when one more epoch is in the sink, in the writer's thread.
+        self.on_written: Callable[[], None] | None = None
         self._began_at: float | None = None
         self._left_out: set[RelationName] = set()
         self._refusals: queue.SimpleQueue[TidemarkError] = queue.SimpleQueue()
@@ -171,6 +173,8 @@ class SinkWriter:
             self._held_bytes -= held_bytes
             self._written = number
             self._moved.notify_all()
+        if self.on_written is not None:
+            self.on_written()
 
     def _is_in_sink(self, number: int) -> bool:
         progress = self._sink.read_progress()

@@ -21,7 +21,7 @@ from dataflow.sql.plan import ViewPlan
 from dataflow.sql.planner import plan_view
 from dataflow.types import BOOL, INT4, INT8, TEXT
 from service.cli import app
-from service.routes import overview, sinks, sources, system, views
+from service.routes import changes, overview, sinks, sources, system, views
 from service.settings import PREFIX, Settings
 from storage.memory import MemoryStore
 from tests.harness.changes import Statement, Transaction
@@ -220,7 +220,7 @@ def test_variables_that_are_named_are_read() -> None:
 
 
 def test_routes_that_are_named_are_there() -> None:
-    routers = (r.router for r in (overview, views, sinks, sources, system))
+    routers = (r.router for r in (overview, views, changes, sinks, sources, system))
     routes = [r for router in routers for r in router.routes]
     known = {(m, r.path) for r in routes if isinstance(r, APIRoute) for m in r.methods}
     faults = []

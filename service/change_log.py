@@ -1,0 +1,207 @@
+"""A view's epochs in files below the state: written by the pipeline, read by any API process.
+
+A folder a view: `log.json` names the log, and segments of two files each hold its epochs: `.rows`
+has the lines of each epoch, its mark last (service/change_pages.py), `.index` a record an epoch:
+number, where its lines end, when it was written. Invariant: an epoch counts once its record is in
+the index, after its lines; what stands behind the last record is what a crash has left, and goes.
+The files are not forced to disk: a log that a crash of the machine has torn is begun anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import struct
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+RECORD = struct.Struct("<QQQ")
+HEAD, ENDED, WANTED = "log.json", "ended", "wanted"
+ROWS, INDEX = ".rows", ".index"
+FOLDER = "changes"
+# A segment is what is given back at a time.
+SEGMENT_BYTES = 8 << 20
+SEGMENTS = 8
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class LogHead:
+    """name: new for each log. floor: the epoch after which it began. retention_s: how long its
+    epochs are kept, and the log itself without readers."""
+
+    name: str
+    floor: int
+    retention_s: float
+    version: int = _VERSION
+
+
+@dataclass
+class _Segment:
+    """floor: the epoch after which it begins. newest_ms: of its newest record."""
+
+    floor: int
+    size: int = 0
+    newest_ms: int = 0
+
+
+def read_head(folder: Path) -> LogHead | None:
+    """Which log lies in a folder; None when there is none that can be read."""
+    try:
+        head = LogHead(**json.loads((folder / HEAD).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return head if head.version == _VERSION else None
+
+
+def segment_floors(folder: Path) -> list[int]:
+    """The segments of a log by the epochs after which they begin, oldest first."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    return sorted(int(n.removesuffix(INDEX)) for n in names if n.endswith(INDEX))
+
+
+def rows_path(folder: Path, floor: int) -> Path:
+    """The lines of a segment."""
+    return folder / f"{floor:020d}{ROWS}"
+
+
+def index_path(folder: Path, floor: int) -> Path:
+    """The index of a segment."""
+    return folder / f"{floor:020d}{INDEX}"
+
+
+class ChangeLog:
+    """The writer of one log; used by one thread at a time. OSError when the disk refuses.
+
+    reached: the newest epoch whose record is in the index, or the one after which it began.
+    """
+
+    def __init__(self, folder: Path, head: LogHead, most_bytes: int) -> None:
+        self.folder = folder
+        self.head = head
+        self.reached = head.floor
+        self._most_bytes = most_bytes
+        self._segments: list[_Segment] = []
+        self._rows = self._index = -1
+        self._opened_at = time.monotonic()
+
+    @staticmethod
+    def begin(folder: Path, floor: int, retention_s: float, most_bytes: int) -> ChangeLog:
+        """A new log that begins after epoch `floor`, in place of what is there."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in os.listdir(folder):
+            if name != WANTED:
+                (folder / name).unlink()
+        log = ChangeLog(folder, LogHead(secrets.token_hex(8), floor, retention_s), most_bytes)
+        log._roll()
+        log._replace(HEAD, json.dumps(asdict(log.head)))
+        return log
+
+    @staticmethod
+    def reopen(folder: Path, most_bytes: int) -> ChangeLog | None:
+        """The log that an earlier writer has left, after its last whole epoch; None without."""
+        head = read_head(folder)
+        floors = segment_floors(folder)
+        if head is None or not floors or (folder / ENDED).exists():
+            return None
+        log = ChangeLog(folder, head, most_bytes)
+        for floor in floors:
+            log._recall(floor)
+        last = floors[-1]
+        log._rows = os.open(rows_path(folder, last), os.O_WRONLY | os.O_CREAT, 0o600)
+        log._index = os.open(index_path(folder, last), os.O_WRONLY | os.O_APPEND)
+        os.ftruncate(log._rows, log._segments[-1].size)
+        os.lseek(log._rows, 0, os.SEEK_END)
+        return log
+
+    def append(self, epoch: int, lines: Iterable[bytes], mark: bytes) -> None:
+        """Write an epoch: its changes and its mark, a line each."""
+        now_ms = time.time_ns() // 1_000_000
+        segment = self._segments[-1]
+        share_s = self.head.retention_s / SEGMENTS
+        is_old = time.monotonic() - self._opened_at > share_s
+        if segment.size > SEGMENT_BYTES or (is_old and segment.size):
+            segment = self._roll()
+        for line in lines:
+            segment.size += _write(self._rows, line + b"\n")
+        segment.size += _write(self._rows, mark + b"\n")
+        os.write(self._index, RECORD.pack(epoch, segment.size, now_ms))
+        segment.newest_ms = now_ms
+        self.reached = epoch
+
+    def expire(self) -> None:
+        """Give back the segments that are older than the retention, or too much."""
+        oldest_ms = (time.time() - self.head.retention_s) * 1000
+        total = sum(segment.size for segment in self._segments)
+        while len(self._segments) > 1:
+            first = self._segments[0]
+            if first.newest_ms >= oldest_ms and total <= self._most_bytes:
+                return
+            total -= first.size
+            del self._segments[0]
+            index_path(self.folder, first.floor).unlink(missing_ok=True)
+            rows_path(self.folder, first.floor).unlink(missing_ok=True)
+
+    def end(self, why: str) -> None:
+        """Nothing is written from now on; readers are told. why: for the log of the service."""
+        self.close()
+        if self.folder.exists():
+            self._replace(ENDED, json.dumps({"why": why}))
+
+    def close(self) -> None:
+        """Close the files; `reopen` goes on."""
+        for file in (self._rows, self._index):
+            if file >= 0:
+                os.close(file)
+        self._rows = self._index = -1
+
+    def _roll(self) -> _Segment:
+        self.close()
+        floor = self.reached
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        self._rows = os.open(rows_path(self.folder, floor), flags, 0o600)
+        self._index = os.open(index_path(self.folder, floor), flags | os.O_APPEND, 0o600)
+        self._segments.append(_Segment(floor, 0, time.time_ns() // 1_000_000))
+        self._opened_at = time.monotonic()
+        return self._segments[-1]
+
+    def _recall(self, floor: int) -> None:
+        """Take in a segment; a record that is not whole goes."""
+        path = index_path(self.folder, floor)
+        raw = path.read_bytes()
+        whole = len(raw) - len(raw) % RECORD.size
+        if whole != len(raw):
+            os.truncate(path, whole)
+        self._segments.append(_Segment(floor, 0, time.time_ns() // 1_000_000))
+        if whole:
+            epoch, size, at_ms = RECORD.unpack(raw[whole - RECORD.size : whole])
+            self._segments[-1] = _Segment(floor, size, at_ms)
+            self.reached = epoch
+        else:
+            self.reached = max(self.reached, floor)
+
+    def _replace(self, name: str, text: str) -> None:
+        """A file is seen whole or not at all."""
+        made = self.folder / f"{name}.new"
+        made.write_text(text)
+        made.rename(self.folder / name)
+
+
+def forget(folder: Path) -> None:
+    """Remove a log with all that it has."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(file: int, line: bytes) -> int:
+    """Write all of it."""
+    rest = memoryview(line)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+    return len(line)

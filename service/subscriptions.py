@@ -1,0 +1,356 @@
+"""Subscriptions: a view's rows and then its epochs, to any number of readers.
+
+A subscription begins with the view's rows and the epoch that they show, of one snapshot of the
+sink, or with that epoch alone, or behind the last mark that a reader has had; from there on it is
+the view's log. Invariant: of any two marks that a reader has, what stands between is exactly what
+changed between their epochs. A reader that does not take what there is for it is left behind by
+the log, or out of patience, and told so; nothing is kept for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from starlette.concurrency import run_in_threadpool
+
+from connectors.postgres.control import ViewRow
+from connectors.postgres.sink import PostgresSink
+from connectors.sink import Progress, SinkTable
+from dataflow.delta import Delta
+from dataflow.errors import TemporaryError, TidemarkError
+from service import fields
+from service.change_feed import ChangeFeed, ChangeFeeds, Framing, framed, touch
+from service.change_log import ENDED, FOLDER, LogHead, read_head
+from service.change_pages import mark_line, no_rows, row_lines
+from service.followers import shown_positions
+from service.groups import group_of
+from service.problems import problem_of
+from service.sink_catalog import find_view
+
+if TYPE_CHECKING:
+    from service.parts import Parts
+
+# How long a log may take to begin.
+BEGIN_S = 15.0
+_POLL_S = 0.02
+_TOKEN = re.compile(r"([0-9a-f]{16})\.(\d{1,18})")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a reader asks for. resume: a token, or nothing."""
+
+    has_rows: bool = True
+    resume: str = ""
+    heartbeat_s: float = 15.0
+
+
+class Subscriptions:
+    """One for an API process; used in its event loop."""
+
+    def __init__(self, parts: Parts, feeds: ChangeFeeds) -> None:
+        self._parts = parts
+        self._settings = parts.settings
+        self._control = parts.control()
+        self._feeds = feeds
+        self._sinks: dict[str, PostgresSink] = {}
+        self.patience_s = float(parts.settings.changes_patience_s)
+
+    async def open(self, view: str, wish: Wish) -> Subscription:
+        """A reader more. TidemarkError view.not_found, view.not_live, changes.bad_token,
+        changes.expired, changes.too_many, changes.unavailable."""
+        token = parsed_token(wish.resume)
+        row = await run_in_threadpool(self._live_view, view)
+        if self._feeds.readers >= self._settings.changes_readers:
+            raise TemporaryError(
+                "changes.too_many",
+                "there are too many readers of changes",
+                detail=f"{self._settings.changes_readers} is the most",
+                hint="try again later, or raise TIDEMARK_CHANGES_READERS",
+            )
+        settings = self._settings.for_group(group_of(row))
+        folder = settings.state / FOLDER / row.identity
+        if token is not None:
+            _require_log(await run_in_threadpool(read_head, folder), token)
+        head = await self._log(folder, row)
+        feed = self._feeds.enter(folder, head)
+        try:
+            return await self._begun(row, feed, wish, token)
+        except BaseException:
+            self._feeds.leave(feed)
+            raise
+
+    async def _begun(
+        self, row: ViewRow, feed: ChangeFeed, wish: Wish, token: tuple[str, int] | None
+    ) -> Subscription:
+        names = [f["name"] for f in row.fields or []]
+        key = tuple(names.index(name) for name in row.key or [])
+        table = SinkTable(row.schema, row.name, fields.from_json(row.fields or []), key)
+        rows = _Rows(self._sink(group_of(row)), table, has_rows=wish.has_rows)
+        subscription = Subscription(self, row, feed, rows, wish.heartbeat_s)
+        if token is None:
+            return subscription
+        _require_log(feed.reader.head, token)
+        subscription.epoch = token[1]
+        if token[1] < feed.reader.floor:
+            raise _expired("its epochs are not kept any more")
+        if token[1] > feed.reader.newest:
+            progress = await run_in_threadpool(rows.progress)
+            if token[1] > progress.epoch:
+                raise _bad_token(wish.resume)
+        return subscription
+
+    def _sink(self, group: str) -> PostgresSink:
+        if group not in self._sinks:
+            self._sinks[group] = self._parts.sink_of(group)
+        return self._sinks[group]
+
+    def leave(self, feed: ChangeFeed) -> None:
+        """One reader less."""
+        self._feeds.leave(feed)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the service ends."""
+        return self._feeds.is_stopped
+
+    def why_over(self, row: ViewRow) -> TidemarkError:
+        """Why the log of a view that had one has ended."""
+        rows = self._control.list_views()
+        found = next((r for r in rows if r.identity == row.identity), None)
+        if found is None:
+            is_there = any((r.schema, r.name) == (row.schema, row.name) for r in rows)
+            code = "changes.view_replaced" if is_there else "changes.view_dropped"
+            what = "was replaced" if is_there else "was dropped"
+            hint = "subscribe again, it begins with the rows" if is_there else "see GET /views"
+            return TidemarkError(code, f'view "{row.title}" {what}', hint=hint)
+        if found.desired == "dropped":
+            return TidemarkError("changes.view_dropped", f'view "{row.title}" was dropped')
+        if found.status == "failed":
+            return TidemarkError(
+                "changes.view_failed",
+                f'view "{row.title}" has failed',
+                detail=found.detail or found.code or "",
+                hint=found.hint or "see GET /views/{name}",
+            )
+        if found.title != row.title:
+            return TidemarkError(
+                "changes.view_replaced",
+                f'view "{row.title}" is called "{found.title}" now',
+                hint="subscribe to that name, it begins with the rows",
+            )
+        return TemporaryError(
+            "changes.interrupted",
+            f'the changes of view "{row.title}" do not go on without a gap',
+            detail="it was filled anew, or what readers lack is not kept any more",
+            hint="subscribe again without a token, it begins with the rows",
+        )
+
+    def _live_view(self, view: str) -> ViewRow:
+        self._control.ensure()
+        row = find_view(self._control, view)
+        if row.status != "live":
+            raise TidemarkError(
+                "view.not_live",
+                f'view "{row.title}" is not live',
+                detail=f"it is {row.status}",
+                hint="subscribe once the view is live",
+            )
+        return row
+
+    async def _log(self, folder: Path, row: ViewRow) -> LogHead:
+        """The running log of a view; asked for if there is none."""
+        deadline = time.monotonic() + BEGIN_S
+        await run_in_threadpool(touch, [folder])
+        is_told = False
+        while True:
+            head = read_head(folder)
+            if head is not None and not (folder / ENDED).exists():
+                return head
+            if not is_told:
+                is_told = True
+                await run_in_threadpool(self._control.notify)
+            if time.monotonic() > deadline:
+                raise TemporaryError(
+                    "changes.unavailable",
+                    f'the changes of view "{row.title}" are not available',
+                    detail="the pipeline does not write them",
+                    hint="see GET /health, and try again",
+                )
+            await asyncio.sleep(_POLL_S)
+
+
+class Subscription:
+    """One reader: its events, as they go out. epoch: what it resumes from, if it does; error: what
+    it has ended with."""
+
+    def __init__(
+        self, home: Subscriptions, row: ViewRow, feed: ChangeFeed, rows: _Rows, heartbeat_s: float
+    ) -> None:
+        self.epoch: int | None = None
+        self.error: TidemarkError | None = None
+        self.title = row.title
+        self.patience_s = home.patience_s
+        self.retention_s = feed.reader.head.retention_s
+        self._home = home
+        self._row = row
+        self._feed = feed
+        self._rows = rows
+        self._heartbeat_s = heartbeat_s
+        self._is_closed = False
+
+    async def frames(self, framing: Framing) -> AsyncGenerator[list[bytes], None]:
+        """All events, in pieces of bounded size; ends after an `error`, or with the service."""
+        try:
+            async for piece in self._pieces(framing):
+                yield piece
+        except TidemarkError as error:
+            self.error = error
+            yield [error_frame(framing, error)]
+
+    async def _pieces(self, framing: Framing) -> AsyncGenerator[list[bytes], None]:
+        epoch = self.epoch
+        if epoch is None:
+            progress = await run_in_threadpool(self._rows.open)
+            epoch = progress.epoch
+            try:
+                while lines := await run_in_threadpool(self._rows.next_lines):
+                    yield [framed(framing, b"snapshot", line) for line in lines]
+            finally:
+                self._rows.close()
+            yield [self._mark(framing, progress)]
+        beat = framed(framing, b"heartbeat", b"{}")
+        reader = self._feed.reader
+        # Until then it is not known which of the log's epochs come after this one.
+        while reader.newest < epoch and not reader.is_over:
+            if not await self._has_more():
+                yield [beat]
+            if self._home.is_stopped:
+                return
+        place = reader.place_after(epoch)
+        while True:
+            found = None if place is None else self._feed.frames(place, framing)
+            if found is None:
+                raise too_slow("the log of changes has left it behind")
+            pieces, place = found
+            if pieces:
+                yield pieces
+            elif self._home.is_stopped:
+                return
+            elif reader.is_over:
+                raise await run_in_threadpool(self._home.why_over, self._row)
+            elif not await self._has_more():
+                yield [beat]
+
+    async def _has_more(self) -> bool:
+        """Whether something came before the next heartbeat is due."""
+        began = time.monotonic()
+        await self._feed.wait(self._heartbeat_s)
+        return time.monotonic() - began < self._heartbeat_s
+
+    def _mark(self, framing: Framing, progress: Progress) -> bytes:
+        name = self._feed.reader.head.name
+        line = mark_line(name, progress.epoch, shown_positions(progress.positions))
+        return framed(framing, b"mark", line, f"{name}.{progress.epoch}".encode())
+
+    def close(self) -> None:
+        """The reader has gone."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._home.leave(self._feed)
+
+
+class _Rows:
+    """A view's rows with the progress that they show; its methods block, one after another."""
+
+    def __init__(self, sink: PostgresSink, table: SinkTable, *, has_rows: bool) -> None:
+        self._sink = sink
+        self._table = table
+        self._has_rows = has_rows
+        self._open = contextlib.ExitStack()
+        self._lines: Iterator[list[bytes]] = iter(())
+
+    def open(self) -> Progress:
+        """Begin the snapshot."""
+        progress, rows = self._open.enter_context(self._sink.rows_at(self._table))
+        if self._has_rows:
+            self._lines = self._pages(progress.epoch, rows)
+        return progress
+
+    def next_lines(self) -> list[bytes]:
+        """Some more, [] at the end."""
+        return next(self._lines, [])
+
+    def close(self) -> None:
+        """Give back the session."""
+        self._open.close()
+
+    def progress(self) -> Progress:
+        """How far the sink is."""
+        with self._sink.rows_at(self._table) as (progress, _):
+            return progress
+
+    def _pages(self, epoch: int, rows: Iterator[Delta]) -> Iterator[list[bytes]]:
+        is_empty = True
+        for delta in rows:
+            for line in row_lines(self._table.fields, delta, epoch):
+                is_empty = False
+                yield [line]
+        if is_empty:
+            yield [no_rows(epoch)]
+
+
+def parsed_token(token: str) -> tuple[str, int] | None:
+    """(log, epoch) of a token, None without one. TidemarkError changes.bad_token."""
+    if not token:
+        return None
+    found = _TOKEN.fullmatch(token)
+    if found is None:
+        raise _bad_token(token)
+    return found[1], int(found[2])
+
+
+def too_slow(detail: str) -> TidemarkError:
+    """The error for a reader that does not take what there is for it."""
+    return TidemarkError(
+        "changes.too_slow",
+        "the reader is too slow",
+        detail=detail,
+        hint="read faster, or resume from the last mark while it is kept",
+    )
+
+
+def error_frame(framing: Framing, error: TidemarkError) -> bytes:
+    """The last event of a stream that cannot go on."""
+    told = problem_of(error).model_dump_json(exclude_none=True).encode()
+    return framed(framing, b"error", told)
+
+
+def _require_log(head: LogHead | None, token: tuple[str, int]) -> None:
+    if head is None or head.name != token[0]:
+        raise _expired("the log that the token is of is not there any more")
+
+
+def _expired(detail: str) -> TidemarkError:
+    return TidemarkError(
+        "changes.expired",
+        "the changes since the token are not kept any more",
+        detail=detail,
+        hint="subscribe without a token, it begins with the rows; changes_retention_s of the "
+        "view's options keeps more",
+    )
+
+
+def _bad_token(token: str) -> TidemarkError:
+    return TidemarkError(
+        "changes.bad_token",
+        f'"{token[:80]}" is not a token to resume from',
+        hint="give the `resume` of the last mark, as it was",
+    )

@@ -1,0 +1,120 @@
+"""Oracle: the list of epochs that were appended: readers see a whole prefix of them, in order."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from service import change_log
+from service.change_log import ENDED, ChangeLog, index_path, rows_path, segment_floors
+from service.change_pages import mark_line
+from service.change_reader import ChangeReader, Place
+
+MOST = 1 << 30
+
+
+def append(log: ChangeLog, *epochs: int) -> None:
+    for epoch in epochs:
+        lines = [b'{"epoch":%d,"rows":[%d]}' % (epoch, n) for n in range(epoch % 3)]
+        log.append(epoch, lines, mark_line(log.head.name, epoch, {}))
+
+
+def marks(reader: ChangeReader, place: Place | None) -> list[int]:
+    """The epochs whose marks stand behind a place."""
+    found = []
+    while place is not None:
+        told = reader.lines(place)
+        assert told is not None
+        lines, place = told
+        if not lines:
+            break
+        found += [int(line.split(b",")[0][9:]) for line in lines if b'"resume"' in line]
+    return found
+
+
+def opened(folder: Path, log: ChangeLog) -> ChangeReader:
+    reader = ChangeReader(folder, log.head)
+    reader.refresh()
+    return reader
+
+
+def test_places_are_found_by_epoch(tmp_path: Path) -> None:
+    log = ChangeLog.begin(tmp_path, 10, 600, MOST)
+    reader = opened(tmp_path, log)
+    assert (reader.floor, reader.newest) == (10, 10)
+    append(log, 11, 12, 15)
+    assert reader.refresh() and not reader.refresh()
+    for epoch, rest in [(10, [11, 12, 15]), (11, [12, 15]), (13, [15]), (15, []), (99, [])]:
+        assert marks(reader, reader.place_after(epoch)) == rest
+    assert reader.place_after(9) is None
+
+
+@pytest.mark.parametrize("torn", ["rows", "index", "both"])
+def test_what_a_crash_has_left_is_cut_off(tmp_path: Path, torn: str) -> None:
+    log = ChangeLog.begin(tmp_path, 0, 600, MOST)
+    append(log, 1, 2)
+    reader = opened(tmp_path, log)
+    log.close()
+    if torn in ("rows", "both"):
+        with rows_path(tmp_path, 0).open("ab") as file:
+            file.write(b'{"epoch":3,"ro')
+    if torn in ("index", "both"):
+        with index_path(tmp_path, 0).open("ab") as file:
+            file.write(b"\3\0\0\0\0")
+    reader.refresh()
+    assert reader.newest == 2
+    again = ChangeLog.reopen(tmp_path, MOST)
+    assert again is not None and again.reached == 2
+    append(again, 3, 4)
+    reader.refresh()
+    assert marks(reader, reader.place_after(0)) == [1, 2, 3, 4]
+
+
+def test_segments_are_rolled_and_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_log, "SEGMENT_BYTES", 300)
+    log = ChangeLog.begin(tmp_path, 0, 600, MOST)
+    reader = opened(tmp_path, log)
+    append(log, *range(1, 40))
+    reader.refresh()
+    assert marks(reader, reader.place_after(0)) == list(range(1, 40))
+    floors = segment_floors(tmp_path)
+    assert len(floors) > 4 and all(a < b for a, b in pairwise(floors))
+    stays = reader.place_after(0)
+    log._most_bytes = 700
+    log.expire()
+    reader.refresh()
+    assert reader.floor > 0 and reader.place_after(0) is None
+    assert stays is not None and reader.lines(stays) is None
+    rest = marks(reader, reader.place_after(reader.floor))
+    assert rest == list(range(reader.floor + 1, 40))
+    log.close()
+    again = ChangeLog.reopen(tmp_path, MOST)
+    assert again is not None and again.reached == 39
+
+
+def test_an_end_is_seen_after_all_that_came_before(tmp_path: Path) -> None:
+    log = ChangeLog.begin(tmp_path, 0, 600, MOST)
+    reader = opened(tmp_path, log)
+    append(log, 1)
+    log.end("test")
+    assert ENDED in os.listdir(tmp_path)
+    assert reader.refresh() and reader.is_over
+    assert marks(reader, reader.place_after(0)) == [1]
+    assert ChangeLog.reopen(tmp_path, MOST) is None
+    another = ChangeLog.begin(tmp_path, 5, 600, MOST)
+    assert another.head.name != log.head.name
+    assert ENDED not in os.listdir(tmp_path)
+
+
+def test_a_line_longer_than_a_read_is_whole(tmp_path: Path) -> None:
+    log = ChangeLog.begin(tmp_path, 0, 600, MOST)
+    line = b'{"epoch":1,"rows":["%b"]}' % (b"x" * 400_000)
+    log.append(1, [line], mark_line(log.head.name, 1, {}))
+    reader = opened(tmp_path, log)
+    place = reader.place_after(0)
+    assert place is not None
+    told = reader.lines(place)
+    assert told is not None and told[0][0] == line
