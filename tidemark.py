@@ -10,6 +10,7 @@ answers what the service said or raises TidemarkError; nothing is tried again be
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
@@ -27,9 +28,12 @@ _MARGIN_S = 30.0
 _SOURCE_S = 60.0
 
 
-def connect(url: str = DEFAULT_URL) -> Client:
-    """A client of the service at `url`; nothing is sent before its first call."""
-    return Client(url)
+def connect(url: str = DEFAULT_URL, token: str | None = None) -> Client:
+    """A client of the service at `url`; nothing is sent before its first call.
+
+    token: by default that of the environment, TIDEMARK_TOKEN.
+    """
+    return Client(url, token)
 
 
 class Client:
@@ -40,9 +44,11 @@ class Client:
     TemporaryError when another try may succeed (`service.unreachable` when nothing answers).
     """
 
-    def __init__(self, url: str = DEFAULT_URL) -> None:
+    def __init__(self, url: str = DEFAULT_URL, token: str | None = None) -> None:
         self.url = url.rstrip("/")
-        self._session = httpx.Client()
+        given = os.environ.get("TIDEMARK_TOKEN", "") if token is None else token
+        self._headers = {"Authorization": f"Bearer {given}"} if given else {}
+        self._session = httpx.Client(headers=self._headers)
 
     def __enter__(self) -> Client:
         return self
@@ -53,7 +59,7 @@ class Client:
     def close(self) -> None:
         """Close the connection; the next call opens another."""
         self._session.close()
-        self._session = httpx.Client()
+        self._session = httpx.Client(headers=self._headers)
 
     def create(self, name: str, query: str, *, wait_s: float = 60, **options: str) -> dict:
         """Create a view and wait until it is live; the view, which may still be in the making.
@@ -116,6 +122,28 @@ class Client:
     def validate(self, query: str) -> dict:
         """What a query would become, with its warnings; nothing is created."""
         return self._call("POST", "/views/validate", {"query": query})
+
+    # --- tokens ----------------------------------------------------------------------------------
+
+    def create_token(
+        self,
+        name: str,
+        role: str,
+        *,
+        db_role: str | None = None,
+        expires_days: float | None = None,
+    ) -> dict:
+        """Make a token; `token` in the answer is shown this once. role: reader, operator, admin."""
+        body = {"name": name, "role": role, "db_role": db_role, "expires_days": expires_days}
+        return self._call("POST", "/tokens", body)
+
+    def tokens(self) -> list[dict]:
+        """All tokens that were ever made, oldest first."""
+        return self._call("GET", "/tokens")["tokens"]
+
+    def revoke_token(self, name: str) -> None:
+        """End a token for good."""
+        self._send("DELETE", f"/tokens/{quote(name, safe='')}", None, None, 0)
 
     # --- sources beside the database -----------------------------------------------------------
 

@@ -3,7 +3,8 @@
 Nodes that compute the same (`dataflow.sql.likeness`) are one node, in whichever view's scope its
 state was first kept. Invariants: all nodes stand at one position of the source, so a view that
 joins takes over a live node for its own; a node lives exactly as long as a view reads it; what
-fails in a node fails all views that read it and no others.
+fails in a node fails all views that read it and no others; what PostgreSQL evaluates is shared
+only among views that have it evaluated with the same rights.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from dataflow.operators.base import Operator, kinds_of
 from dataflow.operators.project import ProjectOperator
 from dataflow.operators.shares import EVERY_ROW
 from dataflow.schema import VIEW_SOURCE, RelationName
+from dataflow.sql.explain import in_postgres
 from dataflow.sql.likeness import likenesses, repeatable
 from dataflow.sql.lower import Node, make_operator
-from dataflow.sql.plan import Plan, Scan
+from dataflow.sql.plan import Loop, Plan, Scan, TableFunction
 from dataflow.types import SqlType
 from storage.store import Store
 
@@ -54,7 +56,7 @@ class LiveNode:
     def __init__(self, number: int, plan: Plan, home: Home | None) -> None:
         self.number = number
         self.plan = plan
-        self.likeness: Plan | None = None
+        self.likeness: tuple[str, Plan] | None = None
         self.home = home
         self.inputs: tuple[LiveNode, ...] = ()
         self.readers: list[LiveNode] = []
@@ -129,7 +131,7 @@ class SharedDataflow:
         self.views: dict[RelationName, LiveView] = {}
         self.tables = LiveTables(store, clock)
         self._nodes: dict[int, LiveNode] = {}
-        self._alike: dict[Plan | None, LiveNode] = {}
+        self._alike: dict[tuple[str, Plan] | None, LiveNode] = {}
         self._homes: dict[Home, LiveNode] = {}
         self._failures: dict[int, ViewError] = {}
         self._next = 0
@@ -143,13 +145,18 @@ class SharedDataflow:
         nodes: Sequence[Node],
         scope: str,
         homes: Sequence[Home | None] | None = None,
+        *,
+        evaluator: Evaluator | None = None,
+        rights: str = "",
     ) -> list[str]:
         """Make a view live; the prefixes of the state that it has twice now.
 
         Its nodes have their state under `scope`, and stand where the live ones stand; or, after a
-        restart, under `homes`. Its tables are there (`tables.add`).
+        restart, under `homes`. Its tables are there (`tables.add`). evaluator: for what it has
+        evaluated, where not as all others; rights: a name for those that the evaluator has.
         """
         alike, same = likenesses(nodes[-1].plan), repeatable(nodes[-1].plan)
+        kinds = _rights_of(nodes, rights)
         errors = ErrorRows()
         own: list[LiveNode] = []
         twice: list[str] = []
@@ -158,10 +165,13 @@ class SharedDataflow:
             home = None
             if not isinstance(node.plan, Scan):
                 home = (homes[position] if homes else None) or Home(scope, node.name)
-            likeness = alike[id(node.plan)] if id(node.plan) in same else None
+            likeness = None
+            if id(node.plan) in same:
+                likeness = (kinds[position], alike[id(node.plan)])
             live = self._homes.get(home) if homes and home else self._alike.get(likeness)
             if live is None:
-                live = self._make(node, home, [own[i] for i in node.inputs])
+                inputs = [own[i] for i in node.inputs]
+                live = self._make(node, home, inputs, evaluator or self._evaluator)
                 if likeness is not None:
                     live.likeness = likeness
                     self._alike.setdefault(likeness, live)
@@ -183,13 +193,15 @@ class SharedDataflow:
             if isinstance(node.operator, ProjectOperator):
                 node.operator.is_loose = node.is_loose
 
-    def _make(self, node: Node, home: Home | None, inputs: Sequence[LiveNode]) -> LiveNode:
+    def _make(
+        self, node: Node, home: Home | None, inputs: Sequence[LiveNode], evaluator: Evaluator
+    ) -> LiveNode:
         live = LiveNode(self._next, node.plan, home)
         self._next += 1
         if home is not None:
             live.inputs = tuple(inputs)
             named = replace(node, name=home.name)
-            live.operator = make_operator(named, self._store, home.scope, self._evaluator, live)
+            live.operator = make_operator(named, self._store, home.scope, evaluator, live)
             live.in_parts = getattr(live.operator, "parts", None)
             self._homes[home] = live
         else:
@@ -332,6 +344,16 @@ class SharedDataflow:
             elif number in deltas:
                 stepped.outputs[name] = deltas[number]
         return stepped
+
+
+def _rights_of(nodes: Sequence[Node], rights: str) -> list[str]:
+    """For each node the rights that its rows depend on, "" where nothing is evaluated."""
+    found: list[str] = []
+    for node in nodes:
+        is_evaluated = isinstance(node.plan, TableFunction | Loop) or bool(in_postgres(node.plan))
+        is_below = any(found[i] for i in node.inputs)
+        found.append(rights if is_evaluated or is_below else "")
+    return found
 
 
 class _Queue:

@@ -15,16 +15,18 @@ from dataflow.errors import TidemarkError
 from service.catalog import Catalog
 from service.change_feed import ChangeFeeds
 from service.console_files import read_files
+from service.guard import Guard
 from service.log import log
 from service.models import ProblemModel
 from service.overview import Glances
 from service.parts import Parts
 from service.problems import answer, problem_of
-from service.routes import changes, console, overview, sinks, sources, system, views
+from service.routes import changes, console, overview, sinks, sources, system, tokens, views
 from service.settings import Settings
 from service.sink_catalog import SinkCatalog
 from service.source_catalog import SourceCatalog
 from service.subscriptions import Subscriptions
+from service.tokens import Tokens
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -51,6 +53,10 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(sources.router)
     app.include_router(system.router)
     app.include_router(console.router)
+    app.include_router(tokens.router)
+    app.state.tokens = Tokens(parts.control())
+    app.state.parts = parts
+    app.add_middleware(Guard, settings=settings, tokens=app.state.tokens)
     app.add_exception_handler(TidemarkError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(HTTPException, _on_http_error)

@@ -52,11 +52,16 @@ class BackfillJob:
     exchange: Exchange | None = None
 
 
-def run_local(job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
-    """Run the job in a child process. TidemarkError as raised there, with its code."""
+def run_local(
+    job: BackfillJob, on_progress: OnProgress, begin: Callable[[], None] | None = None
+) -> BackfillResult:
+    """Run the job in a child process. TidemarkError as raised there, with its code.
+
+    begin: called first in the child; picklable.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    child = context.Process(target=_child, args=(job, theirs), daemon=True)
+    child = context.Process(target=_child, args=(job, theirs, begin), daemon=True)
     child.start()
     theirs.close()
     try:
@@ -78,7 +83,9 @@ def run_local(job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
         child.join()
 
 
-def _child(job: BackfillJob, pipe: Connection) -> None:
+def _child(job: BackfillJob, pipe: Connection, begin: Callable[[], None] | None) -> None:
+    if begin is not None:
+        begin()
     try:
         pipe.send(("result", backfill(job, lambda progress: pipe.send(("progress", progress)))))
     except TidemarkError as error:

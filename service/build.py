@@ -31,8 +31,8 @@ from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation, RelationName
 from service.backfill import BackfillJob
 from service.build_status import BuildStatus
-from service.engine import BYTES_A_ROW, View, ViewDefinition, named
-from service.gathered import Gathered
+from service.engine import BYTES_A_ROW, View, ViewDefinition
+from service.gathered import Gathered, named
 from service.kept import Kept
 from service.log import log
 from service.pace import Pace

@@ -106,12 +106,14 @@ class Catalog:
         )
         return path_name(schema, name)
 
-    def validate(self, query: str) -> Validation:
-        """What would be created."""
+    def validate(self, query: str, asker: str = "") -> Validation:
+        """What would be created, by this role."""
         self._control.ensure()
         rows = self._control.list_views()
         sources = self._control.list_sources()
-        definition = plan_definition("", ("", ""), query, self._parts, rows, sources=sources)
+        definition = plan_definition(
+            "", ("", ""), query, self._parts, rows, sources=sources, asker=asker
+        )
         plan = definition.plan
         return Validation(
             kind=_kind(plan),

@@ -21,6 +21,7 @@ from service.cli_init import commands
 from service.cli_output import Url, client_of, console, print_problem
 from service.cli_sinks import sinks
 from service.cli_sources import dead_letters, sources
+from service.cli_tokens import tokens
 from service.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
@@ -28,6 +29,7 @@ app.add_typer(sinks, name="sinks")
 app.add_typer(sources, name="sources")
 app.add_typer(dead_letters, name="dead-letters")
 app.add_typer(commands)
+app.add_typer(tokens, name="token")
 DEFAULT_URL = tidemark.DEFAULT_URL
 
 
@@ -41,11 +43,16 @@ def serve(
     prefix: Annotated[str | None, typer.Option(help="first word of slot and publication")] = None,
     memory: Annotated[str | None, typer.Option(help="cap for the pipeline: 2GB, 512MB")] = None,
     log_level: Annotated[str | None, typer.Option()] = None,
+    tls_cert: Annotated[str | None, typer.Option(help="file of the certificate chain")] = None,
+    tls_key: Annotated[str | None, typer.Option(help="file of its key")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="plain HTTP for others too")] = False,
 ) -> None:
     """Run the service. Every option can also be set as TIDEMARK_<OPTION>."""
     from service import kernels
     from service.doctor import check_service
+    from service.exposure import check_exposure
     from service.log import configure
+    from service.protect import protect
     from service.supervisor import Supervisor
 
     if source is None and "TIDEMARK_SOURCE" not in os.environ:
@@ -59,9 +66,13 @@ def serve(
         prefix=prefix,
         memory=memory,
         log_level=log_level,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        insecure=insecure or None,
     )
     configure(settings.log_level, "supervisor")
-    problems = check_service(settings)
+    protect(settings)
+    problems = check_service(settings) or check_exposure(settings)
     for problem in problems:
         print_problem(problem.code, str(problem.what), problem.detail, problem.hint)
     if problems:

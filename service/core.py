@@ -35,7 +35,14 @@ class Core:
         self.store = parts.open_store()
         budget = settings.budget
         name, clock = parts.source.name, time.perf_counter
-        self.engine = Engine(self.store, parts.evaluator(), name, budget.epoch, clock=clock)
+        self.engine = Engine(
+            self.store,
+            parts.evaluator(),
+            name,
+            budget.epoch,
+            clock=clock,
+            evaluator_of=parts.evaluator,
+        )
         self.sink: PostgresSink = parts.sink()
         self.staging: PostgresSink = parts.sink()
         self.builds: dict[str, ViewBuild] = {}

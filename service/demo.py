@@ -226,7 +226,7 @@ class Demo:
             self._svg.write_text(_picture(last))
 
     def _verify(self, shop: Shop, dsn: str) -> None:
-        connection = connect(dsn)
+        connection = connect(dsn, is_long=True)
         try:
             with connection.cursor() as cursor:
                 clicks = self._clicks

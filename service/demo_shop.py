@@ -78,7 +78,7 @@ class Shop:
 
     def fill(self) -> None:
         """Create the tables and their first rows."""
-        connection = connect(self._dsn)
+        connection = connect(self._dsn, is_long=True)
         with connection, connection.cursor() as cursor:
             cursor.execute(SCHEMA)
             cursor.execute(FILL_CUSTOMERS, (self._customers,))

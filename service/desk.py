@@ -103,7 +103,15 @@ class Desk:
         """Plan a view again, against the source as it is now."""
         name = (row.schema, row.name)
         rows, sources = self._all_rows, self.sources.rows
-        return plan_definition(row.identity, name, row.query, self._parts, rows, sources=sources)
+        return plan_definition(
+            row.identity,
+            name,
+            row.query,
+            self._parts,
+            rows,
+            sources=sources,
+            asker=row.created_by,
+        )
 
     def are_parents_live(self, definition: ViewDefinition) -> bool:
         """Whether every view that this one reads is live; refuses when one has failed."""

@@ -9,16 +9,15 @@ clock, no socket, no thread in here: pipeline, tests and benches drive it alike.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-
-import numpy as np
+from functools import cache
 
 from connectors.sink import SinkEpoch, SinkTable
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.collect import ErrorRows
-from dataflow.delta import Column, Delta
+from dataflow.delta import Delta
 from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.graph import ViewDataflow, needed_columns
@@ -29,7 +28,7 @@ from dataflow.shared import Home, SharedDataflow
 from dataflow.sharing import DataflowFigures, NodeFigures
 from dataflow.sql.lower import lower
 from dataflow.sql.plan import ViewPlan, scans_of
-from service.gathered import Gathered, added_up
+from service.gathered import Gathered, added_up, named
 from service.outbox import Outbox
 from service.pace import Pace
 from service.positions import Positions
@@ -51,7 +50,7 @@ class ViewDefinition:
 
     identity is new for each creation, so that state of an earlier view of the same name is
     never mistaken for this one's; rebuilt counts up where other views still use the state of an
-    earlier building.
+    earlier building. role: whose rights what PostgreSQL evaluates has, "" for the service's own.
     """
 
     identity: str
@@ -59,6 +58,7 @@ class ViewDefinition:
     query: str
     plan: ViewPlan
     rebuilt: int = 0
+    role: str = ""
 
     @property
     def scope(self) -> str:
@@ -173,7 +173,8 @@ class _Layout:
 class Engine:
     """Live views in creation order (a view stands after those that it reads).
 
-    source: the name under which the database's position is kept.
+    source: the name under which the database's position is kept. evaluator_of: an evaluator with
+    the rights of a role, where views have them.
     epoch_bytes: what an epoch's output may take in memory, and about what one slice's deltas may.
     clock: seconds, for figures alone.
     """
@@ -186,8 +187,10 @@ class Engine:
         epoch_bytes: int = EPOCH_BYTES,
         *,
         clock: Clock = stopped,
+        evaluator_of: Callable[[str], Evaluator] | None = None,
     ) -> None:
         self.store = store
+        self._evaluator_of = cache(evaluator_of) if evaluator_of else None
         self.source = source
         self._epoch_bytes = epoch_bytes
         self._pace = Pace(epoch_bytes // BYTES_A_ROW)
@@ -227,7 +230,10 @@ class Engine:
             for home in tables or definition.tables():
                 self.dataflow.tables.add(home)
         self.views[definition.name] = definition
-        return self.dataflow.add(definition.name, nodes, definition.scope, homes)
+        role, of = definition.role, self._evaluator_of
+        assert of is not None or not role, f"no evaluator for {role}"
+        how = {"evaluator": of(role) if of and role else None, "rights": role}
+        return self.dataflow.add(definition.name, nodes, definition.scope, homes, **how)
 
     def _drop(self, prefixes: Iterable[str]) -> None:
         """Remove state, and note where the rest of it lies; part of the open epoch."""
@@ -389,11 +395,3 @@ class Engine:
     def outbox_bytes(self, after: int) -> int:
         """What the epochs after number `after` take on disk."""
         return self._outbox.nbytes(after)
-
-
-def named(table: SinkTable, found: Delta) -> Delta:
-    """Error rows of one view with its name in front."""
-    title, n = table.title.encode(), len(found)
-    offsets = np.arange(n + 1, dtype=np.int64) * len(title)
-    name = Column(offsets, None, np.frombuffer(title * n, np.uint8))
-    return Delta((name, *found.columns), found.weights)

@@ -15,7 +15,7 @@ from typing import IO
 import numpy as np
 
 from connectors.sink import SinkPart, SinkTable
-from dataflow.delta import Delta, hash_columns
+from dataflow.delta import Column, Delta, hash_columns
 from dataflow.schema import RelationName
 
 _BITS = 6
@@ -186,3 +186,11 @@ def _part(deltas: dict[Owner, Delta]) -> SinkPart:
     errors = [delta for (_, is_errors), delta in deltas.items() if is_errors]
     # Error rows begin with the name of their view: those of several never meet.
     return SinkPart(rows, Delta.concat(errors) if errors else None)
+
+
+def named(table: SinkTable, found: Delta) -> Delta:
+    """Error rows of one view with its name in front."""
+    title, n = table.title.encode(), len(found)
+    offsets = np.arange(n + 1, dtype=np.int64) * len(title)
+    name = Column(offsets, None, np.frombuffer(title * n, np.uint8))
+    return Delta((name, *found.columns), found.weights)

@@ -5,10 +5,13 @@ ERROR = loss or a broken invariant, WARN = recovered, INFO = life cycle.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 
 import structlog
+
+from service.redaction import scrub, scrub_event
 
 
 def configure(level: str, process: str) -> None:
@@ -20,6 +23,7 @@ def configure(level: str, process: str) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            scrub_event,
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
@@ -27,6 +31,18 @@ def configure(level: str, process: str) -> None:
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(process=process)
+    # What libraries say for themselves: the web server's tracebacks.
+    other = logging.StreamHandler(sys.stderr)
+    other.setFormatter(_OneLine())
+    logging.basicConfig(level=logging.WARNING, handlers=[other], force=True)
+
+
+class _OneLine(logging.Formatter):
+    """A record of the standard library as a line like ours."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        event = {"event": "library", "level": record.levelname.lower(), "name": record.name}
+        return json.dumps({**event, "text": scrub(super().format(record))})
 
 
 log = structlog.get_logger()

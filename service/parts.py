@@ -33,6 +33,7 @@ from service.build import BuildParts, SideRead
 from service.engine import ViewDefinition
 from service.memory_watch import MemoryWatch
 from service.metrics import write_refusal
+from service.protect import protect
 from service.settings import DEFAULT_GROUP, Settings
 from storage.rocks import RocksStore, StoreBudget
 from storage.store import StorageError, Store
@@ -53,6 +54,7 @@ class Parts:
         self.source = self.new_source()
         self._spark: LazySession | None = None
         self._lock = threading.Lock()
+        self._own_role = ""
 
     def new_source(self) -> PostgresSource:
         """The source with sessions of its own."""
@@ -105,22 +107,34 @@ class Parts:
         """A new session on the control tables."""
         return Control(self.settings.sink)
 
-    def evaluator(self) -> Evaluator:
-        """A new session for expressions without a native kernel."""
-        return PostgresEvaluator(self.settings.source)
+    def evaluator(self, role: str = "") -> Evaluator:
+        """A new session for expressions without a native kernel, with the rights of a role."""
+        return PostgresEvaluator(self.settings.source, role=role)
+
+    def role_of(self, asker: str) -> str:
+        """Whose rights a view of this creator has at the source: "" for the service's own."""
+        if not asker:
+            return ""
+        with self._lock:
+            if not self._own_role:
+                control = self.control()
+                self._own_role = control.rows("SELECT current_user::text")[0][0]
+                control.close()
+        return "" if asker == self._own_role else asker
 
     def analyzer(
         self, views: Sequence[Relation], feeds: Sequence[Relation] = (), asker: str = ""
     ) -> PostgresAnalyzer:
         """A new analysis at the source, knowing the maintained views and other sources' relations
-        (feeds); asker: the role that must be allowed to read what the query reads."""
+        (feeds); asker: the role whose rights it has, and that must be allowed to read what the
+        query reads."""
         return PostgresAnalyzer(
             self.settings.source,
             SOURCE,
             views,
             has_shadows=self.is_sink_apart,
             feeds=feeds,
-            asker=asker,
+            asker=self.role_of(asker),
         )
 
     @property
@@ -144,8 +158,10 @@ class Parts:
         rows = sum(max(0, r.row_estimate) for r in definition.relations())
         return BuildParts(
             open_snapshot=self.source.open_snapshot,
-            run=self._run_spark if road == "spark" else run_local,
-            evaluator=functools.partial(PostgresEvaluator, self.settings.source),
+            run=self._run_spark if road == "spark" else self._run_local,
+            evaluator=functools.partial(
+                PostgresEvaluator, self.settings.source, role=definition.role
+            ),
             sink=self.sink(),
             road=road,
             parts=max(LOCAL_PARTS, -(-rows // ROWS_A_PART)),
@@ -169,6 +185,9 @@ class Parts:
     def report_failure(self, error: TidemarkError | StorageError) -> None:
         """Leave word for the API why the pipeline refuses to run."""
         write_refusal(self.settings.state, error)
+
+    def _run_local(self, job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
+        return run_local(job, on_progress, functools.partial(protect, self.settings))
 
     def _run_spark(self, job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
         from connectors.spark.backfill import SparkBackfill

@@ -30,13 +30,16 @@ def plan_definition(
     """Plan a query. rows, sources: the catalog, whose views and relations the query may read;
     asker: the role that must be allowed to read what it reads, "" for the service itself.
 
-    SqlError, SourceError.
+    asker: the role that creates it (`created_by`), whose rights it has for good. SqlError,
+    SourceError.
     """
     views = [relation_of(r) for r in rows if r.fields and (r.schema, r.name) != name]
     feeds = [relation for row in sources for relation in relations_of(row)]
     with parts.analyzer(views, feeds, asker) as analyzer:
         plan = plan_view(query, analyzer)
-    return ViewDefinition(identity, SinkTable(*name, plan.root.fields, plan.key), query, plan)
+        role = analyzer.role
+    table = SinkTable(*name, plan.root.fields, plan.key)
+    return ViewDefinition(identity, table, query, plan, role=role)
 
 
 def relation_of(row: ViewRow) -> Relation:

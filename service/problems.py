@@ -1,7 +1,7 @@
 """Errors as REST tells them: problem+json (RFC 9457), each code with its HTTP status.
 
 Invariant: the status of a code stands here and nowhere else; what has no line is 400 for SQL, 503
-where another try may heal it, else 422.
+where another try may heal it, else 422. No secret that this process knows stands in a problem.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 
 from dataflow.errors import SqlError, TemporaryError, TidemarkError
 from service.models import ProblemModel
+from service.redaction import scrub
 
 PROBLEM_TYPE = "application/problem+json"
 _STATUS = {
@@ -35,6 +36,11 @@ _STATUS = {
     "changes.view_dropped": 410,
     "changes.view_replaced": 410,
     "changes.view_failed": 409,
+    "token.not_found": 404,
+    "token.name_taken": 409,
+    "host.forbidden": 403,
+    "path.forbidden": 403,
+    "secret.forbidden": 403,
 }
 
 
@@ -59,9 +65,6 @@ def problem_of(error: TidemarkError) -> ProblemModel:
 
 def answer(problem: ProblemModel, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """A problem as a response."""
-    return JSONResponse(
-        problem.model_dump(exclude_none=True),
-        status_code=problem.status,
-        headers=headers,
-        media_type=PROBLEM_TYPE,
-    )
+    facts = problem.model_dump(exclude_none=True)
+    shown = {name: scrub(v) if isinstance(v, str) else v for name, v in facts.items()}
+    return JSONResponse(shown, status_code=problem.status, headers=headers, media_type=PROBLEM_TYPE)

@@ -7,10 +7,11 @@ import sys
 
 import uvicorn
 
-from service import signals
+from service import signals, tls
 from service.app import create_app
 from service.log import configure
 from service.parts import Parts
+from service.protect import protect
 from service.psql_desk import PsqlDesk
 from service.psql_operations import Operations
 from service.settings import Settings
@@ -24,21 +25,25 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: None)
     settings = Settings.load()
     configure(settings.log_level, "api")
+    protect(settings)
     settings.state.mkdir(parents=True, exist_ok=True)
     app = create_app(settings)
     state, control = app.state, Parts(settings).control()
     operations = Operations(control, state.catalog, state.sinks, state.sources)
     desk = PsqlDesk(settings.sink, control, operations, state.catalog.nudge_source)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            host=settings.host,
-            port=settings.port,
-            log_level="warning",
-            access_log=False,
-            timeout_graceful_shutdown=5,
-        )
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+        **tls.arguments(settings),
     )
+    tls.watch(config, settings)
+    server = uvicorn.Server(config)
     desk.start()
     # Subscriptions end by themselves then: otherwise nothing would end before their readers do.
     app.state.is_stopping = lambda: server.should_exit

@@ -16,6 +16,7 @@ from service.budget import calm_collector
 from service.log import configure, log
 from service.parts import Parts
 from service.pipeline import Pipeline
+from service.protect import protect
 from service.settings import DEFAULT_GROUP, Settings
 from storage.store import StorageError
 
@@ -30,6 +31,7 @@ def main() -> int:
     settings = Settings.load().for_group(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_GROUP)
     is_default = settings.group == DEFAULT_GROUP
     configure(settings.log_level, "pipeline" if is_default else f"pipeline {settings.group}")
+    protect(settings)
     settings.state.mkdir(parents=True, exist_ok=True)
     parts = Parts(settings)
     calm_collector()

@@ -42,6 +42,11 @@ class Settings(BaseModel):
     changes_retention_s: how long subscribers may be away, changes_budget_mb: and at most how much
     of a view's changes is kept for them; changes_readers: how many there may be;
     changes_patience_s: how long one may take nothing of what there is for it.
+    Lists have spaces between. names: by which clients call the service beside localhost;
+    allow_hosts, allow_folders: what sources and sinks of the API's users may reach;
+    secret_variables, secret_folders: what references in their options may name.
+    statement_timeout_s: of ordinary statements, long_statement_timeout_s: of those over whole
+    tables; 0 for any time.
     """
 
     model_config = {"frozen": True}
@@ -69,7 +74,23 @@ class Settings(BaseModel):
     changes_readers: int = Field(1_000, ge=1)
     changes_patience_s: int = Field(30, ge=1)
     log_level: str = "info"
+    tls_cert: str = ""
+    tls_key: str = ""
+    insecure: bool = False
+    names: str = ""
+    allow_hosts: str = ""
+    allow_folders: str = ""
+    secret_variables: str = "SECRET_*"
+    secret_folders: str = "/run/secrets"
+    statement_timeout_s: float = Field(60.0, ge=0)
+    long_statement_timeout_s: float = Field(86400.0, ge=0)
     _group: str = PrivateAttr(DEFAULT_GROUP)
+
+    @model_validator(mode="after")
+    def _certificate_has_its_key(self) -> Settings:
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("tls_cert and tls_key go together")
+        return self
 
     @field_validator("memory", mode="before")
     @classmethod

@@ -21,7 +21,7 @@ from dataflow.sql.plan import ViewPlan
 from dataflow.sql.planner import plan_view
 from dataflow.types import BOOL, INT4, INT8, TEXT
 from service.cli import app
-from service.routes import changes, overview, sinks, sources, system, views
+from service.routes import changes, overview, sinks, sources, system, tokens, views
 from service.settings import PREFIX, Settings
 from storage.memory import MemoryStore
 from tests.harness.changes import Statement, Transaction
@@ -210,7 +210,10 @@ def test_settings_are_documented_as_they_are() -> None:
 
 
 def test_variables_that_are_named_are_read() -> None:
-    known = {PREFIX + name.upper() for name in Settings.model_fields} | {f"{PREFIX}URL"}
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | {
+        f"{PREFIX}URL",
+        f"{PREFIX}TOKEN",
+    }
     named = {
         (name_of(page), variable)
         for page in PAGES
@@ -220,7 +223,7 @@ def test_variables_that_are_named_are_read() -> None:
 
 
 def test_routes_that_are_named_are_there() -> None:
-    routers = (r.router for r in (overview, views, changes, sinks, sources, system))
+    routers = (r.router for r in (overview, views, changes, sinks, sources, system, tokens))
     routes = [r for router in routers for r in router.routes]
     known = {(m, r.path) for r in routes if isinstance(r, APIRoute) for m in r.methods}
     faults = []

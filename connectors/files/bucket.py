@@ -22,7 +22,7 @@ from obstore.exceptions import (
 )
 from obstore.store import S3Store
 
-from connectors import secrets
+from connectors import netguard, secrets
 from connectors.files.folder import EPOCH_2000_US, file_changed
 from connectors.files.journal import FileStat
 from connectors.files.pattern import Pattern
@@ -157,6 +157,9 @@ def _open_store(bucket: str, options: BucketOptions) -> S3Store:
         "secret_access_key": options.secret_key,
         "session_token": options.session_token,
     }
+    host = options.endpoint or f"https://s3.{options.region}.amazonaws.com"
+    netguard.check_url(host.replace("://", f"://{bucket}.") if options.is_virtual_host else host)
+    netguard.check_certificate(options.ca_file)
     known: dict[str, Any] = {name: secrets.resolve(text) for name, text in keys.items() if text}
     if not known:
         known["skip_signature"] = True

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import IO, Protocol
 
+from connectors import netguard
 from connectors.files.journal import FileStat
 from connectors.files.pattern import Pattern
 from dataflow.errors import SourceError, TemporaryError
@@ -59,6 +60,7 @@ class LocalFolder:
     def look(self) -> list[FileStat]:
         """All files of the pattern now."""
         root = self.pattern.root or "/"
+        netguard.check_path(root)
         try:
             found = list(self._walk(root, ()))
         except OSError as error:
@@ -82,6 +84,7 @@ class LocalFolder:
                 "source.file_denied", what, detail=str(error), hint=hint
             ) from error
         try:
+            netguard.check_open(file.fileno(), f"{self.pattern.root}/{stat.path}")
             self.verify(file, stat)
         except BaseException:
             file.close()

@@ -6,6 +6,7 @@ its name, and a secret stands in none, only a reference to it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -31,6 +32,9 @@ _FORMATS = {
     ".parquet": PARQUET,
 }
 _BUCKET = "s3://"
+# Both become part of the host that is reached.
+_BUCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+_REGION = re.compile(r"[A-Za-z0-9-]{1,64}")
 _SECRETS = ("access_key", "secret_key", "session_token")
 _CSV_ONLY = ("header", "delimiter", "quote", "escape", "null")
 # name -> (type, what it may be, what it is when nobody says).
@@ -90,6 +94,8 @@ class FileOptions:
         if not self.path.startswith(_BUCKET):
             return LocalFolder(split_pattern(self.path, self.ignore), self.settle_s)
         bucket, _, key = self.path.removeprefix(_BUCKET).partition("/")
+        if not _BUCKET_NAME.fullmatch(bucket):
+            raise _refusal("path", f'"{bucket}" is no name of a bucket', "s3://bucket/key*")
         return BucketFolder(bucket, split_pattern(key, self.ignore), self.bucket)
 
 
@@ -153,7 +159,9 @@ def _checked(option: str, value: Any) -> Any:
         raise _refusal(option, f'"{value}" is not one of its values', ", ".join(allowed))
     if kind is int and not 0 <= value <= 86_400_000:
         raise _refusal(option, f"{value} is out of range", "0 to 86400000 milliseconds")
-    if option in _SECRETS:
+    if option == "region" and not _REGION.fullmatch(value):
+        raise _refusal(option, f'"{value}" is no name of a region', "us-east-1")
+    if option in _SECRETS and value:
         refuse_plain(option, value)
     return value
 
@@ -166,6 +174,9 @@ def _check_together(format: str, values: Mapping[str, Any], given: Mapping[str, 
     if values["append_only"] and values["on_removed"] == RETRACT:
         hint = "leave one of the two out"
         raise _refusal("on_removed", "rows that are only added cannot be retracted", hint)
+    if bool(values["access_key"]) != bool(values["secret_key"]):
+        # With one alone the client would look for the service's own credentials.
+        raise _refusal("secret_key", "access_key and secret_key go together", "give both or none")
     misplaced = [name for name in _CSV_ONLY if name in given] if format != CSV else []
     if misplaced:
         raise _refusal(misplaced[0], f"it says nothing of {format}", "leave it out")

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import httpx
 
-from connectors import secrets
+from connectors import netguard, secrets
 from dataflow.errors import SourceError, TemporaryError
 
 AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
@@ -107,6 +107,8 @@ class SchemaRegistry:
     ) -> Any:
         if self._client is None:
             self._client = self._connect()
+        # With every request: a name may have got another address. Redirects are not followed.
+        netguard.check_url(self._url)
         try:
             answer = self._client.request(method, self._url + path, json=body)
         except httpx.TransportError as error:
@@ -149,6 +151,8 @@ class SchemaRegistry:
         elif "user" in given:
             password = secrets.resolve(str(given.get("password", "")))
             auth = httpx.BasicAuth(secrets.resolve(str(given["user"])), password)
+        for name in ("ca", "certificate", "key"):
+            netguard.check_certificate(str(given.get(name) or ""))
         try:
             verify = ssl.create_default_context(cafile=given.get("ca"))
             if "certificate" in given:
@@ -161,7 +165,13 @@ class SchemaRegistry:
                 hint="ca, certificate and key are paths of PEM files",
             ) from None
         return httpx.Client(
-            headers=headers, auth=auth, verify=verify, timeout=float(given.get("timeout_s", 10))
+            headers=headers,
+            auth=auth,
+            verify=verify,
+            timeout=float(given.get("timeout_s", 10)),
+            follow_redirects=False,
+            # A proxy of the environment would resolve names by itself, past our guard.
+            trust_env=False,
         )
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from connectors import netguard
 from connectors.kafka.connection import Connection
 from connectors.kafka.given import ERRORS
 from dataflow.errors import TemporaryError, TidemarkError
@@ -22,6 +24,8 @@ from dataflow.errors import TemporaryError, TidemarkError
 REQUEST_TIMEOUT_S = 30.0
 # How long a refusal that the client told on the side explains a time-out.
 REMEMBERED_S = 60.0
+# How long a broker's name is taken to mean the addresses that it had.
+CHECKED_S = 30.0
 _LOGIN = {
     KafkaError._AUTHENTICATION,
     KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -76,6 +80,20 @@ class Client:
         self.name = name
         self._connection = connection
         self._refusals: deque[tuple[float, KafkaError]] = deque(maxlen=4)
+        self._checked: dict[str, float] = {}
+
+    def check_brokers(self, hosts: Iterable[str]) -> None:
+        """Refuse a cluster that sends us to hosts which must not be reached.
+
+        What the brokers call themselves is theirs to say. SourceError host.forbidden.
+        """
+        now = time.monotonic()
+        for host in set(hosts):
+            if now - self._checked.get(host, -CHECKED_S) < CHECKED_S:
+                continue
+            with suppress(TemporaryError):  # a broker that is away is the client's to tell of
+                netguard.check_host(host)
+                self._checked[host] = now
 
     def consumer(
         self, on_error: Callable[[KafkaError], None] | None = None, **settings: Any

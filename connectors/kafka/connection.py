@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from connectors import netguard
 from connectors.kafka.given import Given
 from connectors.secrets import refuse_plain, resolve
 
@@ -67,6 +68,8 @@ class Tls:
 
     def config(self) -> dict[str, Any]:
         """In librdkafka's words."""
+        for path in (self.ca_file, self.certificate_file, self.key_file):
+            netguard.check_certificate(path)
         files = {
             "ssl.ca.location": self.ca_file,
             "ssl.certificate.location": self.certificate_file,
@@ -114,11 +117,11 @@ class Connection:
 
     def config(self) -> dict[str, Any]:
         """In librdkafka's words, secrets resolved: for a client that is made now. SourceError
-        secret.missing."""
+        secret.missing, secret.forbidden, host.forbidden, path.forbidden."""
         protocol = ("SASL_" if self.sasl else "") + ("SSL" if self.tls else "PLAINTEXT")
         config: dict[str, Any] = {
             **self.client,
-            "bootstrap.servers": ",".join(self.servers),
+            "bootstrap.servers": ",".join(netguard.check_servers(self.servers)),
             "security.protocol": protocol,
         }
         for part in (self.tls, self.sasl):

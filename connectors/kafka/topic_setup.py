@@ -101,7 +101,9 @@ class TopicSetup:
         self, admin: AdminClient, name: str, partitions: int, settings: Mapping[str, str]
     ) -> int:
         try:
-            found = admin.list_topics(name, ANSWER_S).topics[name]
+            cluster = admin.list_topics(name, ANSWER_S)
+            self._client.check_brokers(str(b.host) for b in cluster.brokers.values())
+            found = cluster.topics[name]
             if found.error is not None and found.error.code() == _GONE:
                 return 0
             if found.error is not None:

@@ -64,6 +64,8 @@ class Topics:
                 if error_of(error).code() in _MISSING:
                     continue
                 raise self._failed(error, f'asking for topic "{name}"') from None
+            nodes = (n for p in told.partitions for n in (p.leader, *p.replicas) if n is not None)
+            self._client.check_brokers(n.host for n in nodes if n.host)
             found[name] = Topic(name, str(told.topic_id), len(told.partitions))
         return found
 

@@ -1,9 +1,9 @@
 """PostgreSQL as the analyzer of queries: names, types, coercions, constants are its answers.
 
-Everything happens in one transaction that is always rolled back, under pinned settings and a
-statement timeout. Nothing of the user's text is executed: it is only ever the body of a temporary
-view, after `dataflow.sql.text.one_query` has shown that it is one query; constants are computed
-read-only.
+Everything happens in one transaction that is always rolled back, under pinned settings, a
+statement timeout and the rights of the view's creator (`confined`). Nothing of the user's text is
+executed: it is only ever the body of a temporary view, after `dataflow.sql.text.one_query` has
+shown that it is one query; constants are computed read-only.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from psycopg2 import errorcodes
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import new_type, string_types
 
+from connectors.postgres import confined
 from connectors.postgres.column_types import ColumnTypes
 from connectors.postgres.rights import check_rights
 from connectors.postgres.session import connect, is_temporary, to_error
@@ -35,6 +36,7 @@ _CREATE = f"CREATE TEMP VIEW {_VIEW} AS "
 _SETTINGS = {
     "statement_timeout": "30s",
     "lock_timeout": "10s",
+    "idle_in_transaction_session_timeout": "120s",
     "standard_conforming_strings": "on",
     "default_transaction_read_only": "off",
     "quote_all_identifiers": "off",
@@ -75,9 +77,9 @@ class PostgresAnalyzer:
 
     views: the maintained views, which have tables of their own in this database, or, with
     has_shadows, in another: then those that a query names appear here as empty temporary tables,
-    as do the relations of other sources (feeds). A name is the database's first. asker: the role
-    whose right to read is checked, "" for none. SourceError or TemporaryError when the database
-    cannot be asked.
+    as do the relations of other sources (feeds). A name is the database's first. asker: whose
+    rights a query has, and who must be able to read what it reads; "" for the session's own.
+    SourceError or TemporaryError when the database cannot be asked.
     """
 
     def __init__(
@@ -92,6 +94,9 @@ class PostgresAnalyzer:
     ) -> None:
         self._dsn = dsn
         self._asker = asker
+        self._is_bound = False
+        # Whose rights it works with, known after the first question; "" for the session's own.
+        self.role = ""
         self._source_name = source_name
         here = () if has_shadows else views
         self._views = {(v.name.schema, v.name.name): v for v in here}
@@ -153,10 +158,7 @@ class PostgresAnalyzer:
                     cursor = self._cursor()
                     one_row = _row(columns, lambda type: _PLAIN.get(type.kind))
                     cursor.execute(f"{_CREATE}SELECT ({expression}) IS NULL AS v FROM {one_row}")
-                    cursor.execute(
-                        "SET LOCAL search_path = pg_temp; SET LOCAL transaction_read_only = on"
-                    )
-                    cursor.execute(f"SELECT * FROM pg_temp.{_VIEW}")
+                    self._run_view(cursor)
             except SqlError as error:
                 # Another error is one of the values taken here.
                 if error.code == "sql.indeterminate_collation":
@@ -228,14 +230,17 @@ class PostgresAnalyzer:
                 cursor = self._cursor()
                 columns = ", ".join(f"{e} AS v{i}" for i, e in enumerate(part))
                 cursor.execute(f"{_CREATE}SELECT {columns}")
-                cursor.execute(
-                    "SET LOCAL search_path = pg_temp; SET LOCAL transaction_read_only = on"
-                )
                 raw = new_type(tuple(string_types), "raw", lambda value, _: value)
                 psycopg2.extensions.register_type(raw, cursor)
-                cursor.execute(f"SELECT * FROM pg_temp.{_VIEW}")
+                self._run_view(cursor)
                 found += cursor.fetchone() or ()
         return found
+
+    def _run_view(self, cursor: Any) -> None:
+        """Ask for the rows of our temporary view: the one place where functions are called."""
+        source = confined.confine(cursor, _VIEW) if self.role else f"pg_temp.{_VIEW}"
+        cursor.execute("SET LOCAL search_path = pg_temp; SET LOCAL transaction_read_only = on")
+        cursor.execute(f"SELECT * FROM {source}")
 
     def _described(self, view: str | int) -> Analysis:
         """Text, fields and calls of a view; leaves the search_path at pg_temp."""
@@ -248,6 +253,9 @@ class PostgresAnalyzer:
         cursor.execute("SELECT ev_action::text FROM pg_rewrite WHERE ev_class = %s", (oid,))
         (tree,) = cursor.fetchone() or ("",)
         called = sorted({int(oid) for oid in _CALLS.findall(tree)})
+        confined.check_trusted(cursor, oid)
+        if self._is_bound:
+            confined.check_harmless(cursor, oid, called, self._asker)
         cursor.execute(_ROUTINES, (called,))
         routines = tuple(Routine(*row) for row in cursor.fetchall())
         values = {_SESSION_VALUE_NAMES[int(i)] for i in _SESSION_VALUES.findall(tree)}
@@ -277,7 +285,15 @@ class PostgresAnalyzer:
 
     def _cursor(self) -> Any:
         if self._connection is None:
-            self._connection = connect(self._dsn, side="source", settings=_SETTINGS)
+            connection = connect(self._dsn, side="source", settings=_SETTINGS)
+            if self._asker:
+                try:
+                    self._is_bound = not confined.try_assume(connection.cursor(), self._asker)
+                except TidemarkError:
+                    connection.close()
+                    raise
+                self.role = "" if self._is_bound else self._asker
+            self._connection = connection
         return self._connection.cursor()
 
     @contextmanager

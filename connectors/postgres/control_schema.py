@@ -12,6 +12,7 @@ from psycopg2.extensions import connection as Connection
 
 from connectors.postgres.psql_schema import PSQL
 from connectors.postgres.session import translated
+from connectors.postgres.token_schema import TOKENS
 from dataflow.errors import SinkError
 
 CHANNEL = "tidemark"
@@ -230,7 +231,7 @@ CREATE TRIGGER announce AFTER INSERT OR DELETE OR UPDATE OF status, desired ON t
 """
 
 # Each leads from the version of its place in the list to the next one, the first from nothing.
-STEPS = (_TABLES, _FEED_SOURCES, _SINKS, PSQL)
+STEPS = (_TABLES, _FEED_SOURCES, _SINKS, PSQL, TOKENS)
 VERSION = len(STEPS)
 
 

@@ -3,12 +3,12 @@
 Columns travel as array literals of PostgreSQL's text, the answer comes back as text, so a value
 means the same here as in every other place. Invariant: a row that fails never hides or changes
 another row's value, and what is not a row's fault (a lost session, a missing right) is never
-taken for one. Only the DSN and settings travel when an evaluator is pickled.
+taken for one. Every call is a read-only transaction that is rolled back, with the rights of the
+view's creator (`confined`). Only the DSN, settings and role travel when an evaluator is pickled.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,12 +18,19 @@ import psycopg2
 from psycopg2.extensions import UNICODE, string_types
 from psycopg2.extensions import connection as Connection
 
+from connectors.postgres import confined
 from connectors.postgres.copy_kernels import array_literal
+from connectors.postgres.evaluator_statements import (
+    Statement,
+    expression_statement,
+    groups_statement,
+    ranks_statement,
+)
 from connectors.postgres.session import connect, is_temporary, to_error
 from dataflow.delta import KIND_BYTES, Column
-from dataflow.errors import SourceError, TemporaryError
+from dataflow.errors import SourceError, TemporaryError, ViewError
 from dataflow.expressions.evaluator import RowErrors
-from dataflow.types import INT8, SqlType, TypeKind
+from dataflow.types import INT8, SqlType
 from dataflow.values import from_text, to_text
 
 BATCH_ROWS = 10_000
@@ -39,11 +46,11 @@ _SETTINGS = {
     "jit": "off",
     "standard_conforming_strings": "on",
 }
-# String literals and quoted names are passed over: a "$1" in them is no argument.
-_TOKENS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\d+)""")
-_ROW = "tidemark_row"
+# What our prepared statements and functions are called.
+_OURS = "tidemark_call_"
 # Rights, cancellation, resources of the server: no fault of the row at hand.
-_NOT_OF_A_ROW = {"42501", "57014"}
+_CANCELED = "57014"
+_NOT_OF_A_ROW = {"42501", _CANCELED}
 _NOT_OF_A_ROW_CLASSES = {"53", "58"}
 _UNKNOWN_STATEMENT = "26000"
 
@@ -51,20 +58,22 @@ _UNKNOWN_STATEMENT = "26000"
 class PostgresEvaluator:
     """dataflow.expressions.evaluator.Evaluator over one session, opened at the first use.
 
-    settings: more session settings, such as search_path. One thread at a time.
+    settings: more session settings, such as search_path. role: whose rights what is evaluated
+    has; "" for the session's own. One thread at a time.
     """
 
-    def __init__(self, dsn: str, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, dsn: str, settings: Mapping[str, str] | None = None, role: str = "") -> None:
         self.dsn = dsn
+        self.role = role
         self._settings = dict(settings or {})
         self._connection: Connection | None = None
-        self._prepared: dict[str, str] = {}
+        self._prepared: dict[Statement, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"dsn": self.dsn, "settings": self._settings}
+        return {"dsn": self.dsn, "settings": self._settings, "role": self.role}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["dsn"], state["settings"])
+        self.__init__(state["dsn"], state["settings"], state["role"])
 
     def evaluate(
         self,
@@ -81,7 +90,7 @@ class PostgresEvaluator:
         errors = RowErrors()
         if n == 0:
             return Column.empty(result.physical), errors
-        statement = _statement(sql, types)
+        statement = expression_statement(sql, types, result)
         if not columns:
             answers = self._constant(statement, sql, n, errors)
         else:
@@ -108,7 +117,7 @@ class PostgresEvaluator:
         texts.insert(0, to_text(INT8, Column(sorted_groups)))
         turns = np.flatnonzero(np.diff(sorted_groups)) + 1
         edges = np.concatenate([[0], turns, [len(order)]] if len(order) else [[]]).astype(np.int64)
-        statement = _groups_statement(sql, types)
+        statement = groups_statement(sql, types, results)
         found: list[tuple[str | None, ...]] = []
         for first, last in self._cuts(texts, edges):
             self._of_groups(statement, sql, texts, edges[first : last + 1], (found, errors))
@@ -135,7 +144,7 @@ class PostgresEvaluator:
 
     def _of_groups(
         self,
-        statement: str,
+        statement: Statement,
         sql: str,
         texts: Sequence[Column],
         edges: np.ndarray,
@@ -149,7 +158,7 @@ class PostgresEvaluator:
             try:
                 out[0].extend(self._rows(statement, [t.slice(start, stop) for t in texts]))
             except psycopg2.Error as error:
-                state, text = _row_error(error, sql)
+                state, text = _row_error(error, sql, is_one=len(edges) == 2)
                 if len(edges) == 2:
                     group = texts[0].slice(start, start + 1).to_list()[0]
                     out[1].add(int(group), state, text)
@@ -161,12 +170,7 @@ class PostgresEvaluator:
         """int64[n]: dense_rank() of each value in the order of its type and collation."""
         if not len(column):
             return np.empty(0, np.int64)
-        array, order = _passed(type, f"{_ROW}.a1")
-        statement = (
-            f"({array}) AS SELECT rank FROM (SELECT dense_rank() OVER (ORDER BY {order}) AS rank,"
-            f" position FROM unnest($1) WITH ORDINALITY AS {_ROW}(a1, position)) AS ranked"
-            " ORDER BY position"
-        )
+        statement = ranks_statement(type)
         try:
             answers = self._run(statement, [to_text(type, column)])
         except psycopg2.Error as error:
@@ -181,7 +185,9 @@ class PostgresEvaluator:
         self._connection = None
         self._prepared.clear()
 
-    def _constant(self, statement: str, sql: str, n: int, errors: RowErrors) -> list[str | None]:
+    def _constant(
+        self, statement: Statement, sql: str, n: int, errors: RowErrors
+    ) -> list[str | None]:
         try:
             return self._run(statement, []) * n
         except psycopg2.Error as error:
@@ -191,7 +197,7 @@ class PostgresEvaluator:
             return [None] * n
 
     def _answers(
-        self, statement: str, sql: str, texts: list[Column], n: int, errors: RowErrors
+        self, statement: Statement, sql: str, texts: list[Column], n: int, errors: RowErrors
     ) -> list[str | None]:
         """Batch after batch; a batch that fails is halved until the failing rows stand alone."""
         size_bytes = sum(int(t.values[-1] - t.values[0]) for t in texts)
@@ -203,7 +209,7 @@ class PostgresEvaluator:
             try:
                 found = self._run(statement, [t.slice(start, stop) for t in texts])
             except psycopg2.Error as error:
-                state, text = _row_error(error, sql)
+                state, text = _row_error(error, sql, is_one=stop - start == 1)
                 if stop - start == 1:
                     errors.add(start, state, text)
                     continue
@@ -213,11 +219,11 @@ class PostgresEvaluator:
             answers[start:stop] = found
         return answers
 
-    def _run(self, statement: str, texts: Sequence[Column]) -> list[Any]:
+    def _run(self, statement: Statement, texts: Sequence[Column]) -> list[Any]:
         """The statement's one column."""
-        return [value for (value,) in self._rows(statement, texts)]
+        return [row[0] for row in self._rows(statement, texts)]
 
-    def _rows(self, statement: str, texts: Sequence[Column]) -> list[tuple[Any, ...]]:
+    def _rows(self, statement: Statement, texts: Sequence[Column]) -> list[tuple[Any, ...]]:
         """The statement's rows; tries again on a new session when the session is lost."""
         call = b",".join(_literal(text) for text in texts)
         last: Exception = TemporaryError("source.unreachable", "the source cannot be reached")
@@ -241,27 +247,63 @@ class PostgresEvaluator:
                     raise
         raise last
 
-    def _execute(self, statement: str, call: bytes) -> list[tuple[Any, ...]]:
+    def _execute(self, statement: Statement, call: bytes) -> list[tuple[Any, ...]]:
         if self._connection is None:
             self._connection = _open(self.dsn, self._settings)
         with self._connection.cursor() as cursor:
             name = self._prepared.get(statement)
             if name is None:
                 if len(self._prepared) >= _MOST_PREPARED:
-                    cursor.execute("DEALLOCATE ALL")
+                    cursor.execute("DISCARD TEMP" if self.role else "DEALLOCATE ALL")
                     self._prepared.clear()
-                name = f"tidemark_{len(self._prepared)}"
+                name = f"{_OURS}{len(self._prepared)}"
                 try:
-                    cursor.execute(f"PREPARE {name}{statement}")
+                    self._prepare(cursor, name, statement)
                 except psycopg2.Error as error:
                     if is_temporary(error):
                         raise
                     what = "an expression cannot be evaluated"
                     raise to_error(error, "source", what, code="source.evaluation") from error
                 self._prepared[statement] = name
+            try:
+                return self._call(cursor, name, statement, call)
+            finally:
+                # Whatever a function has set for its session is gone with the transaction.
+                if not self._connection.closed:
+                    cursor.execute("ROLLBACK")
+
+    def _prepare(self, cursor: Any, name: str, statement: Statement) -> None:
+        if not self.role:
+            types = f"({statement.parameters})" if statement.parameters else ""
+            cursor.execute(f"PREPARE {name}{types} AS {statement.select}")
+            return
+        try:
+            cursor.execute("START TRANSACTION READ WRITE")
+            confined.assume(cursor, self.role)
+            cursor.execute(statement.as_function(name))
+            cursor.execute("COMMIT")
+        finally:
+            if self._connection is not None and not self._connection.closed:
+                cursor.execute("ROLLBACK")
+
+    def _call(
+        self, cursor: Any, name: str, statement: Statement, call: bytes
+    ) -> list[tuple[Any, ...]]:
+        """What a statement answers, within a transaction that is left open."""
+        begin = b"START TRANSACTION READ ONLY"
+        if not self.role:
             arguments = b"(" + call + b")" if call else b""
-            cursor.execute(b"EXECUTE " + name.encode() + arguments)
+            cursor.execute(begin + b"; EXECUTE " + name.encode() + arguments)
             return cursor.fetchall()
+        cursor.execute(begin)
+        try:
+            confined.assume(cursor, self.role)
+        except SourceError as error:
+            # The source itself is as it was: only views of this creator end.
+            raise ViewError(error.code, error.what, detail=error.detail, hint=error.hint) from None
+        shown = ", ".join(f"v{i}" for i in range(len(statement.results)))
+        cursor.execute(f"SELECT {shown} FROM pg_temp.{name}(".encode() + call + b")")
+        return cursor.fetchall()
 
 
 def _is_stale_plan(error: psycopg2.Error) -> bool:
@@ -275,6 +317,12 @@ def _is_stale_plan(error: psycopg2.Error) -> bool:
     return error.pgcode == "0A000" and error.diag.source_function == "RevalidateCachedQuery"
 
 
+def _is_within_function(error: psycopg2.Error) -> bool:
+    """Whether an error comes from a function that the statement calls, not from the statement."""
+    lines = (error.diag.context or "").splitlines()
+    return any(_OURS not in line for line in lines)
+
+
 def _open(dsn: str, settings: Mapping[str, str]) -> Connection:
     connection = connect(dsn, settings={**_SETTINGS, **settings})
     connection.autocommit = True
@@ -284,83 +332,33 @@ def _open(dsn: str, settings: Mapping[str, str]) -> Connection:
     return connection
 
 
-def _statement(sql: str, types: Sequence[SqlType]) -> str:
-    """What follows the name in PREPARE: parameter types and the query."""
-    passed = [_passed(t, f"a{i}") for i, t in enumerate(types, 1)]
-
-    def column(token: re.Match[str]) -> str:
-        return token[0] if token[1] is None else f"{_ROW}.a{token[1]}"
-
-    expression = _TOKENS.sub(column, sql)
-    if not types:
-        return f" AS SELECT {expression}"
-    arrays = ", ".join(f"${i}" for i in range(1, len(types) + 1))
-    names = ", ".join(f"a{i}" for i in range(1, len(types) + 1))
-    values = ", ".join(f"{value} AS a{i}" for i, (_, value) in enumerate(passed, 1))
-    # A column of a subquery has its collation implicitly, as a table's column has: a COLLATE in
-    # the expression still goes before it.
-    return (
-        f"({', '.join(array for array, _ in passed)}) AS SELECT {expression}"
-        f" FROM (SELECT {values}, position FROM unnest({arrays})"
-        f" WITH ORDINALITY AS passed({names}, position)) AS {_ROW} ORDER BY position"
-    )
-
-
-def _groups_statement(sql: str, types: Sequence[SqlType]) -> str:
-    """What follows the name in PREPARE for a query over groups of rows."""
-    passed = [_passed(t, f"a{i}") for i, t in enumerate(types, 1)]
-
-    def column(token: re.Match[str]) -> str:
-        return token[0] if token[1] is None else f"{_ROW}.a{token[1]}"
-
-    arrays = ", ".join(f"${i}" for i in range(1, len(types) + 2))
-    names = ", ".join(["g", *(f"a{i}" for i in range(1, len(types) + 1))])
-    values = ", ".join(["g", *(f"{value} AS a{i}" for i, (_, value) in enumerate(passed, 1))])
-    parameters = ", ".join(["bigint[]", *(array for array, _ in passed)])
-    return (
-        f"({parameters}) AS WITH {_ROW} AS (SELECT {values} FROM unnest({arrays}) AS"
-        f" passed({names})) {_TOKENS.sub(column, sql)}"
-    )
-
-
-def _passed(type: SqlType, column: str) -> tuple[str, str]:
-    """(type of the array parameter, the value in SQL).
-
-    Types that we know go as arrays of themselves. Others may be arrays, or use another delimiter
-    (box, PostGIS): they go as text and are read one by one.
-    """
-    collate = f" COLLATE {_quoted(type.collation)}" if type.collation else ""
-    if type.kind is TypeKind.OPAQUE:
-        return "text[]", f"CAST({column} AS {type.name}){collate}"
-    return f"{type.name}[]", column + collate
-
-
 def _literal(texts: Column) -> bytes:
     assert texts.data is not None
     mask = _NO_MASK if texts.valid is None else texts.valid
     return array_literal(texts.values, texts.data, mask).tobytes()
 
 
-def _row_error(error: psycopg2.Error, sql: str) -> tuple[str, str]:
-    """(SQLSTATE, words) of a row's own error; anything else is raised as what it is."""
+def _row_error(error: psycopg2.Error, sql: str, *, is_one: bool = True) -> tuple[str, str]:
+    """(SQLSTATE, words) of a row's own error; anything else is raised as what it is.
+
+    is_one: of a single row. More of them may only have taken too long together.
+    """
     state = error.pgcode or "XX000"
+    if state == _CANCELED and not is_one:
+        return state, ""
     if state in _NOT_OF_A_ROW or state[:2] in _NOT_OF_A_ROW_CLASSES:
         if state != "42501":
             what = "the source could not evaluate an expression"
-            raise TemporaryError("source.busy", what, detail=f"{sql}: {error}") from error
-        raise SourceError(
+            hint = "TIDEMARK_STATEMENT_TIMEOUT_S is the limit" if state == _CANCELED else ""
+            detail = f"{sql}: {error}"
+            raise TemporaryError("source.busy", what, detail=detail, hint=hint) from error
+        raise ViewError(
             "source.privilege",
             "the role may not evaluate an expression",
             detail=f"{sql}: {' '.join(str(error).split())}",
         ) from error
-    if state[:2] == "42" and not error.diag.context:
+    if state[:2] == "42" and not _is_within_function(error):
         # Not from inside a function: the statement itself no longer fits, a function is gone.
         what = "an expression can no longer be evaluated"
         raise to_error(error, "source", what, code="source.evaluation") from error
     return state, error.diag.message_primary or str(error)
-
-
-def _quoted(collation: str) -> str:
-    if '"' in collation:
-        return collation
-    return ".".join(f'"{part}"' for part in collation.split("."))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg2
@@ -17,13 +18,14 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE, make_dsn, parse_dsn
 from psycopg2.extensions import connection as Connection
 from psycopg2.sql import Composable
 
+from connectors.secrets import escaped, is_reference, remember, resolve_setting
 from dataflow.errors import SinkError, SourceError, TemporaryError, TidemarkError
 from dataflow.types import SESSION_SETTINGS
 
 APPLICATION_NAME = "tidemark"
 
-# What a role or database may have set for people, and what would cut our long transactions.
-_UNBOUNDED = {"statement_timeout": "0", "idle_in_transaction_session_timeout": "0"}
+# A table held by someone else's long transaction must not hold us for ever.
+_LOCK_TIMEOUT = "30s"
 _TRANSPORT = {
     "keepalives": "1",
     "keepalives_idle": "10",
@@ -34,6 +36,19 @@ _TRANSPORT = {
 }
 _SECRETS = ("password", "sslpassword")
 _ERRORS: dict[str, type[TidemarkError]] = {"source": SourceError, "sink": SinkError}
+
+
+@dataclass
+class Limits:
+    """How long one statement may take, in seconds, 0 for any time: an ordinary one, and one that
+    reads or writes whole tables (snapshots, COPY, an epoch)."""
+
+    statement_s: float = 60.0
+    long_statement_s: float = 86_400.0
+
+
+# Of this process. Settings say them when it starts; executors elsewhere have the defaults.
+LIMITS = Limits()
 
 # SQLSTATEs and classes that another try may heal (PostgreSQL, appendix A).
 _TEMPORARY_STATES = {"57P01", "57P02", "57P03", "57P05", "53300", "40001", "40P01", "55P03"}
@@ -51,14 +66,25 @@ def connect(
     settings: Mapping[str, str] | None = None,
     factory: Any = None,
     connect_timeout_s: int = 10,
+    is_long: bool = False,
 ) -> Connection:
     """A new session with pinned settings; `settings` adds to them or overrides them.
+
+    is_long: its statements read or write whole tables (`Limits`), and wait for them as long.
 
     side names the code's first word and the error class: "source" or "sink". factory is a
     psycopg2 connection class. TemporaryError `<side>.unreachable`, or a refusal `<side>.login`,
     `<side>.database`, `<side>.dsn`.
     """
-    wanted = {**SESSION_SETTINGS, **_UNBOUNDED, **(settings or {})}
+    limit_ms = round(1000 * (LIMITS.long_statement_s if is_long else LIMITS.statement_s))
+    wanted = {
+        **SESSION_SETTINGS,
+        "statement_timeout": f"{limit_ms}",
+        "lock_timeout": f"{limit_ms}" if is_long else _LOCK_TIMEOUT,
+        # What a role or database may have set for people would cut our long transactions.
+        "idle_in_transaction_session_timeout": "0",
+        **(settings or {}),
+    }
     keywords = _keywords(dsn, side)
     given = f"{keywords['options']} " if keywords.get("options") else ""
     arguments: dict[str, Any] = {
@@ -88,7 +114,7 @@ def redact(dsn: str) -> str:
     'user=me password=*** dbname=shop host=db'
     """
     try:
-        keywords = parse_dsn(dsn)
+        keywords = parse_dsn(escaped(dsn))
     except psycopg2.Error:
         return "(unreadable DSN)"
     return make_dsn(**{k: "***" if k in _SECRETS else v for k, v in keywords.items()})
@@ -105,6 +131,10 @@ def to_error(
     """
     text = _text(error)
     state = getattr(error, "pgcode", None)
+    if state == "57014":
+        # Ours, unless someone cancelled it: the next try may find less in its way.
+        hint = hint or "look for locks and load; TIDEMARK_STATEMENT_TIMEOUT_S is the limit"
+        return TemporaryError(f"{side}.busy", doing, detail=text, hint=hint)
     if is_temporary(error):
         lost = state is None or state[:2] in ("08", "57")
         name = "unreachable" if lost else "busy"
@@ -187,8 +217,6 @@ class Session:
                 self.dsn,
                 side=self.side,
                 application_name=self._application_name,
-                # A table held by someone else's long transaction must not hold us for ever.
-                settings={"lock_timeout": "30s"},
             )
             self._connection.autocommit = True
         try:
@@ -202,8 +230,13 @@ class Session:
 
 
 def _keywords(dsn: str, side: str) -> dict[str, str]:
+    """The DSN's parts, references looked up: the whole of it may be one, or each value."""
     try:
-        return parse_dsn(dsn)
+        text = resolve_setting(dsn) if is_reference(dsn) else dsn
+        found = {k: resolve_setting(v) for k, v in parse_dsn(escaped(text)).items()}
+        for name in _SECRETS:
+            remember(found.get(name, ""))
+        return found
     except psycopg2.Error:
         # libpq quotes the part that it could not read, which may hold the password.
         raise _ERRORS[side](

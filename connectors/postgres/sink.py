@@ -89,7 +89,7 @@ class PostgresSink:
     def check(self, table: SinkTable) -> None:
         """Whether a view of this name could be created. SinkError as sink_tables.check_name."""
         self._ensure()
-        with self._own_session(f'cannot check view "{table.title}"') as session:
+        with self._own_session(f'cannot check view "{table.title}"', is_long=False) as session:
             sink_tables.check_name(session.cursor(), table)
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class PostgresSink:
     def read_progress(self) -> Progress | None:
         """What the last committed epoch said; None before the first."""
         self._ensure()
-        with self._own_session("cannot read the sink's progress") as session:
+        with self._own_session("cannot read the sink's progress", is_long=False) as session:
             return _progress(session.cursor(), self._key)
 
     def write(self, epoch: SinkEpoch) -> None:
@@ -306,7 +306,7 @@ class PostgresSink:
         target = target_of(table)
         rows = f"sum({quote_name(target.count)})" if target.is_bag else "count(*)"
         with (
-            self._own_session(f'cannot count view "{table.title}"') as session,
+            self._own_session(f'cannot count view "{table.title}"', is_long=False) as session,
             session.cursor() as cursor,
         ):
             cursor.execute(
@@ -334,6 +334,7 @@ class PostgresSink:
                 side="sink",
                 application_name="tidemark sink",
                 settings=_WRITE_SETTINGS,
+                is_long=True,
             )
             self._session.autocommit = True
         return self._session
@@ -347,9 +348,9 @@ class PostgresSink:
 
     @contextmanager
     def _own_session(
-        self, doing: str, settings: dict[str, str] | None = None
+        self, doing: str, settings: dict[str, str] | None = None, *, is_long: bool = True
     ) -> Iterator[Connection]:
-        session = connect(self._dsn, side="sink", settings=settings)
+        session = connect(self._dsn, side="sink", settings=settings, is_long=is_long)
         try:
             with translated("sink", doing):
                 yield session

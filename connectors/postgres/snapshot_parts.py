@@ -300,7 +300,9 @@ def _selected(name: str, type: SqlType) -> sql.Composable:
 
 def open_session(dsn: str, snapshot_id: str | None) -> Connection:
     """A read-only REPEATABLE READ transaction, in an exported snapshot if one is given."""
-    connection = connect(dsn, application_name=_SNAPSHOT_APPLICATION, settings=_SETTINGS)
+    connection = connect(
+        dsn, application_name=_SNAPSHOT_APPLICATION, settings=_SETTINGS, is_long=True
+    )
     connection.set_session(isolation_level=ISOLATION_LEVEL_REPEATABLE_READ, readonly=True)
     if snapshot_id is None:
         return connection

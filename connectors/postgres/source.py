@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from connectors.postgres.confined import check_role
 from connectors.postgres.decode import Decoder
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.postgres.publication import Publication
@@ -61,6 +62,10 @@ class PostgresSource:
         check_server(self._session, self._name, self._name)
         if self._slot.state() is not None:
             self._slot.require()
+
+    def check_role(self, role: str) -> None:
+        """Whether views may be created with the rights of a role. SourceError source.role."""
+        check_role(self._session, role)
 
     def identity(self) -> SourceIdentity:
         """System identifier, timeline and database."""

@@ -19,8 +19,9 @@ _RELATION = """
 SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
        c.reltuples::bigint, c.relispopulated,
        EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid),
-       has_schema_privilege(n.oid, 'USAGE')
-         AND (has_table_privilege(c.oid, 'SELECT') OR has_any_column_privilege(c.oid, 'SELECT'))
+       has_schema_privilege(session_user, n.oid, 'USAGE')
+         AND (has_table_privilege(session_user, c.oid, 'SELECT')
+              OR has_any_column_privilege(session_user, c.oid, 'SELECT'))
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
 """

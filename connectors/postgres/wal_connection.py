@@ -66,7 +66,8 @@ class WalConnection:
                 dsn,
                 application_name=STREAM_APPLICATION,
                 factory=extras.LogicalReplicationConnection,
-                settings={"lock_timeout": lock_timeout},
+                # A stream is one command without an end.
+                settings={"lock_timeout": lock_timeout, "statement_timeout": "0"},
             )
         except TidemarkError as error:
             raise _refused(error) from None

@@ -29,6 +29,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from connectors import secrets
 from dataflow.errors import TidemarkError
 
 JAVA_VERSION = 17
@@ -45,6 +46,8 @@ _TRIES = 4
 _NO_JAVA_HINT = (
     "apt-get install openjdk-17-jre-headless, or set JAVA_HOME; or options.backfill=local"
 )
+# Values of such settings are *** in event logs and in Spark's own pages.
+_SECRET_NAMES = "(?i)secret|password|passwd|token|credential|access[.]?key|dsn"
 _OURS = {
     "spark.sql.adaptive.enabled": "false",  # our buckets are the partitions, as they are
     # A row is a whole page: few of them fill an Arrow batch.
@@ -175,6 +178,9 @@ class LazySession:
         with _surroundings(self.is_local), (directory / "jvm.log").open("ab") as log:
             streams: dict[str, Any] = {"stdout": log, "stderr": log}
             SparkContext._ensure_initialized(gateway=launch_gateway(conf, streams))
+            # Not before: what the launch is given stands in the JVM's command line.
+            for name, value in self._settings.items():
+                conf.set(name, secrets.resolve_setting(value))
             context = SparkContext.getOrCreate(conf)
         if not self.is_local:
             context.addPyFile(str(pack(directory)))
@@ -184,9 +190,9 @@ class LazySession:
     def _connect(self, directory: Path) -> SparkSession:
         from pyspark.sql.connect.session import SparkSession as RemoteSession
 
-        session = RemoteSession.builder.remote(self.master).create()
+        session = RemoteSession.builder.remote(secrets.resolve_setting(self.master)).create()
         for name, value in {**_OURS, **self._settings}.items():
-            session.conf.set(name, value)
+            session.conf.set(name, secrets.resolve_setting(value))
         session.addArtifacts(str(pack(directory)), pyfile=True)
         found = session.range(0, 1 << 16).selectExpr("spark_partition_id() AS p").distinct()
         self._cores = found.count()
@@ -201,6 +207,7 @@ class LazySession:
             "spark.pyspark.python": sys.executable,
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
+            "spark.redaction.regex": _SECRET_NAMES,
             "spark.sql.catalogImplementation": "in-memory",
             "spark.sql.warehouse.dir": str(directory / "warehouse"),
             **_OURS,

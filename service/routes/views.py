@@ -45,7 +45,7 @@ async def create_view(
 ) -> ViewModel:
     """Create a view. With wait_s the answer comes once it is live or failed, or time is up."""
     catalog = _catalog(request)
-    name = await run_in_threadpool(catalog.create, body)
+    name = await run_in_threadpool(catalog.create, body, request.state.caller.db_role)
     view = await until_settled(lambda: catalog.view(name), wait_s)
     response.headers["Location"] = f"/views/{name}"
     return view
@@ -60,7 +60,7 @@ def list_views(request: Request) -> ViewList:
 @router.post("/validate")
 def validate_view(request: Request, body: ValidateView) -> Validation:
     """Analyze a query: columns, key, warnings, estimate. Nothing is created."""
-    return _catalog(request).validate(body.query)
+    return _catalog(request).validate(body.query, request.state.caller.db_role)
 
 
 @router.get("/{name}")

@@ -25,7 +25,7 @@ ERRORS = {
     "StorageError",
 }
 # Calls whose first argument is a code, beside the errors themselves.
-MAKERS = {"_fail", "kind", "_ERRORS[side]", "ERRORS[self.side]", "super().__init__"}
+MAKERS = {"_fail", "Refused", "kind", "_ERRORS[side]", "ERRORS[self.side]", "super().__init__"}
 SIDES = ("source", "sink")
 COMPUTED = {
     "{side}.unreachable": [f"{side}.unreachable" for side in SIDES],
@@ -40,6 +40,7 @@ COMPUTED = {
     "{self.side}.login": [f"{side}.login" for side in SIDES],
     "{self.side}.tls": [f"{side}.tls" for side in SIDES],
     "{self.side}.failed": [f"{side}.failed" for side in SIDES],
+    "{side}.busy": [f"{side}.busy" for side in SIDES],
     "{side}.failed": [f"{side}.failed" for side in SIDES],
     "{side}.{name}": [f"{side}.{name}" for side in SIDES for name in ("unreachable", "busy")],
     "sql.{name}": ["sql.<condition>", "sql.failed"],

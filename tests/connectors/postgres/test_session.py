@@ -18,7 +18,8 @@ def test_settings_are_pinned(every_database: Database) -> None:
         for name, value in {
             **SESSION_SETTINGS,
             "work_mem": "9MB",
-            "statement_timeout": "0",
+            "statement_timeout": "1min",
+            "lock_timeout": "30s",
         }.items():
             cursor.execute("SELECT current_setting(%s)", (name,))
             assert cursor.fetchone() == (value,), name

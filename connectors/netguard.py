@@ -1,0 +1,215 @@
+"""What a user of the API may make the service reach: hosts and files, against forged requests.
+
+Who may declare a source or a sink chooses addresses that this process then opens, from inside the
+operator's network. Invariant: every address given by a user passes here before it is opened, by
+what its name resolves to and not by how it is spelt; the same for files, links followed. What
+the operator wrote into the settings is not asked about.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from urllib.parse import urlsplit
+
+from dataflow.errors import SourceError, TemporaryError
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+# Where clouds answer whoever asks from a machine with that machine's credentials. Link-local
+# networks, where most of them do, are refused as a whole.
+METADATA = (
+    "100.100.100.200/32",  # Alibaba
+    "168.63.129.16/32",  # Azure's own
+    "192.0.0.192/32",  # Oracle
+    "fd00:ec2::/32",  # Amazon over IPv6
+    "fd20:ce::254/128",  # Google over IPv6
+)
+_METADATA = tuple(ipaddress.ip_network(text) for text in METADATA)
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+# Views into the kernel and its devices, never somebody's rows.
+_NEVER = ("/proc", "/sys", "/dev")
+_SYSTEM_CERTIFICATES = ("/etc/ssl", "/etc/pki", "/usr/share/ca-certificates", "/usr/lib/ssl")
+_PORT = re.compile(r":\d{1,5}\Z")
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What is allowed. hosts: globs of names, addresses and networks, () for any but the ones
+    that are never; folders: roots of files, () for any but the forbidden ones; is_local: whether
+    this machine's own addresses are. credentials: folders of secrets, for certificates alone."""
+
+    hosts: Sequence[str] = ()
+    folders: Sequence[str] = ()
+    forbidden: Sequence[str] = ()
+    credentials: Sequence[str] = ()
+    is_local: bool = True
+
+    def why_not(self, host: str, addresses: Iterable[Address]) -> str:
+        """Why a host of these addresses must not be reached; "" when it may be.
+
+        >>> Guard().why_not("db", [ipaddress.ip_address("169.254.169.254")])
+        '169.254.169.254 is link-local, where clouds give out credentials'
+        >>> Guard(hosts=["*.shop", "10.0.0.0/8"]).why_not("db", [ipaddress.ip_address("10.1.1.1")])
+        ''
+        """
+        networks = [n for n in map(_network, self.hosts) if n is not None]
+        is_named = any(fnmatchcase(host.lower(), glob.lower()) for glob in self.hosts)
+        for address in map(_unwrapped, addresses):
+            if any(address in network for network in networks):
+                continue
+            why = _always(address) or ("" if self.is_local or is_named else _local(address))
+            if why:
+                return f"{address} {why}"
+            if self.hosts and not is_named:
+                return f"{address} is not among the allowed hosts"
+        return ""
+
+    def may_read(self, path: str) -> bool:
+        """Whether a file or folder of this real path may be read as a source."""
+        hidden = (*_NEVER, *self.forbidden, *self.credentials)
+        if any(_is_below(path, folder) for folder in hidden):
+            return False
+        return not self.folders or any(_is_below(path, folder) for folder in self.folders)
+
+    def may_trust(self, path: str) -> bool:
+        """Whether a file of this real path may be used as a certificate or its key."""
+        if any(_is_below(path, folder) for folder in (*_NEVER, *self.forbidden)):
+            return False
+        roots = (*self.folders, *self.credentials, *_SYSTEM_CERTIFICATES)
+        return not self.folders or any(_is_below(path, root) for root in roots)
+
+
+_guard = Guard()
+
+
+def install(guard: Guard) -> None:
+    """Say once, when a process starts, what is allowed."""
+    global _guard
+    _guard = guard
+
+
+def check_host(host: str, port: int = 0) -> list[str]:
+    """The addresses of a host that may be reached.
+
+    SourceError host.forbidden, TemporaryError host.unknown when its name is not known just now.
+    """
+    plain = host.strip("[]").partition("%")[0]
+    try:
+        found = socket.getaddrinfo(plain, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise TemporaryError(
+            "host.unknown",
+            f'the name of host "{plain}" cannot be resolved',
+            detail=str(error),
+            hint="check the name, and the service's name servers",
+        ) from None
+    texts = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
+    why = _guard.why_not(plain, [ipaddress.ip_address(text) for text in texts])
+    if why:
+        raise SourceError(
+            "host.forbidden",
+            f'host "{plain}" must not be reached',
+            detail=why,
+            hint="the service's operator allows hosts by TIDEMARK_ALLOW_HOSTS",
+        )
+    return texts
+
+
+def check_url(url: str) -> list[str]:
+    """The same for the host of a URL."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or 0
+    except ValueError:
+        host, port = None, 0
+    if not host:
+        raise SourceError("host.forbidden", f'"{url}" names no host', hint="http://host:port")
+    return check_host(host, port)
+
+
+def check_servers(servers: Iterable[str]) -> list[str]:
+    """Of "host:port" those whose names are known; TemporaryError host.unknown when none is."""
+    known: list[str] = []
+    last: TemporaryError | None = None
+    for server in servers:
+        host = _PORT.sub("", server)
+        try:
+            check_host(host, int(server.rpartition(":")[2]))
+            known.append(server)
+        except TemporaryError as error:
+            last = error
+    if not known and last is not None:
+        raise last
+    return known
+
+
+def check_path(path: str) -> None:
+    """Refuse a file or folder that is no place for a source's files. SourceError path.forbidden."""
+    if not _guard.may_read(os.path.realpath(path)):
+        raise _forbidden(path, "TIDEMARK_ALLOW_FOLDERS")
+
+
+def check_certificate(path: str) -> None:
+    """Refuse a file that is no place for certificates. SourceError path.forbidden."""
+    if path and not _guard.may_trust(os.path.realpath(path)):
+        raise _forbidden(path, "TIDEMARK_SECRET_FOLDERS")
+
+
+def check_open(number: int, path: str) -> None:
+    """Refuse an open file by where it really lies, whatever a link has become meanwhile."""
+    real = f"/proc/self/fd/{number}"
+    check_path(os.readlink(real) if os.path.lexists(real) else path)
+
+
+def _forbidden(path: str, setting: str) -> SourceError:
+    return SourceError(
+        "path.forbidden",
+        f'path "{path}" must not be read',
+        detail="it lies, links followed, outside of what the service's settings allow",
+        hint=f"the service's operator allows folders by {setting}",
+    )
+
+
+def _is_below(path: str, folder: str) -> bool:
+    root = os.path.realpath(folder)
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def _network(text: str) -> Network | None:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return None
+
+
+def _unwrapped(address: Address) -> Address:
+    """The IPv4 address that an IPv6 one stands for."""
+    if isinstance(address, ipaddress.IPv6Address):
+        if address in _NAT64:
+            return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        return address.ipv4_mapped or address.sixtofour or address
+    return address
+
+
+def _always(address: Address) -> str:
+    """Why an address is refused whatever the service listens on."""
+    if address.is_link_local:
+        return "is link-local, where clouds give out credentials"
+    if any(address in network for network in _METADATA):
+        return "is where a cloud gives out credentials"
+    if address.is_multicast or (address.is_reserved and not address.is_loopback):
+        return "is no host's address"
+    return ""
+
+
+def _local(address: Address) -> str:
+    if address.is_loopback or address.is_unspecified:
+        return "is this machine, which a service that others reach does not open"
+    return ""

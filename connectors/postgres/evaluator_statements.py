@@ -1,0 +1,111 @@
+"""The statements of the evaluator: expressions and queries over columns passed as arrays.
+
+Each is prepared, or made a temporary function where it is to run with the rights of a view's
+creator. Nothing is sent from here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from connectors.postgres.copy_text import quote_text
+from dataflow.types import SqlType, TypeKind
+
+# String literals and quoted names are passed over: a "$1" in them is no argument.
+_TOKENS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\d+)""")
+_ROW = "tidemark_row"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A query over passed arrays $1, $2 ...: their types, its text, the types of its columns."""
+
+    parameters: str
+    select: str
+    results: tuple[str, ...]
+
+    def as_function(self, name: str) -> str:
+        """What makes it a function of the present role's, in which no role can be set.
+
+        One column more keeps a single composite from being taken apart.
+        """
+        columns = [f"v{i} {type}" for i, type in enumerate(self.results)]
+        body = f"SELECT q.*, true FROM ({self.select}) AS q"
+        return (
+            f"CREATE FUNCTION pg_temp.{name}({self.parameters}) RETURNS"
+            f" TABLE({', '.join(columns)}, is_row boolean) LANGUAGE sql SECURITY DEFINER"
+            f" AS {quote_text(body)}"
+        )
+
+
+def expression_statement(sql: str, types: Sequence[SqlType], result: SqlType) -> Statement:
+    """An expression over passed columns."""
+    passed = [_passed(t, f"a{i}") for i, t in enumerate(types, 1)]
+
+    def column(token: re.Match[str]) -> str:
+        return token[0] if token[1] is None else f"{_ROW}.a{token[1]}"
+
+    expression = _TOKENS.sub(column, sql)
+    if not types:
+        return Statement("", f"SELECT {expression} AS value", (result.name,))
+    arrays = ", ".join(f"${i}" for i in range(1, len(types) + 1))
+    names = ", ".join(f"a{i}" for i in range(1, len(types) + 1))
+    values = ", ".join(f"{value} AS a{i}" for i, (_, value) in enumerate(passed, 1))
+    # A column of a subquery has its collation implicitly, as a table's column has: a COLLATE in
+    # the expression still goes before it.
+    return Statement(
+        ", ".join(array for array, _ in passed),
+        f"SELECT {expression} AS value FROM (SELECT {values}, position FROM unnest({arrays})"
+        f" WITH ORDINALITY AS passed({names}, position)) AS {_ROW} ORDER BY position",
+        (result.name,),
+    )
+
+
+def groups_statement(sql: str, types: Sequence[SqlType], results: Sequence[SqlType]) -> Statement:
+    """A query over groups of rows."""
+    passed = [_passed(t, f"a{i}") for i, t in enumerate(types, 1)]
+
+    def column(token: re.Match[str]) -> str:
+        return token[0] if token[1] is None else f"{_ROW}.a{token[1]}"
+
+    arrays = ", ".join(f"${i}" for i in range(1, len(types) + 2))
+    names = ", ".join(["g", *(f"a{i}" for i in range(1, len(types) + 1))])
+    values = ", ".join(["g", *(f"{value} AS a{i}" for i, (_, value) in enumerate(passed, 1))])
+    return Statement(
+        ", ".join(["bigint[]", *(array for array, _ in passed)]),
+        f"WITH {_ROW} AS (SELECT {values} FROM unnest({arrays}) AS"
+        f" passed({names})) {_TOKENS.sub(column, sql)}",
+        ("bigint", *(type.name for type in results)),
+    )
+
+
+def _passed(type: SqlType, column: str) -> tuple[str, str]:
+    """(type of the array parameter, the value in SQL).
+
+    Types that we know go as arrays of themselves. Others may be arrays, or use another delimiter
+    (box, PostGIS): they go as text and are read one by one.
+    """
+    collate = f" COLLATE {_quoted(type.collation)}" if type.collation else ""
+    if type.kind is TypeKind.OPAQUE:
+        return "text[]", f"CAST({column} AS {type.name}){collate}"
+    return f"{type.name}[]", column + collate
+
+
+def ranks_statement(type: SqlType) -> Statement:
+    """dense_rank() of each passed value in the order of its type and collation."""
+    array, order = _passed(type, f"{_ROW}.a1")
+    return Statement(
+        array,
+        f"SELECT rank FROM (SELECT dense_rank() OVER (ORDER BY {order}) AS rank,"
+        f" position FROM unnest($1) WITH ORDINALITY AS {_ROW}(a1, position)) AS ranked"
+        " ORDER BY position",
+        ("bigint",),
+    )
+
+
+def _quoted(collation: str) -> str:
+    if '"' in collation:
+        return collation
+    return ".".join(f'"{part}"' for part in collation.split("."))

@@ -1,0 +1,70 @@
+"""Whether the service may listen where it is told to: on loopback freely, elsewhere protected.
+
+Invariant: nothing listens where others reach it before there is a token, nor in plain text unless
+the operator has said that something else encrypts (`--insecure`).
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+from pathlib import Path
+
+from dataflow.errors import TidemarkError
+from service.access import is_loopback
+from service.log import log
+from service.parts import Parts
+from service.settings import Settings
+from service.tokens import Tokens
+
+
+def check_exposure(settings: Settings) -> list[TidemarkError]:
+    """What keeps the service from listening; warnings go to the log."""
+    found = _certificate_problems(settings)
+    if is_loopback(settings.host):
+        return found
+    control = Parts(settings).control()
+    try:
+        if not Tokens(control).has_live():
+            found.append(
+                TidemarkError(
+                    "service.no_token",
+                    f'without a token the service does not listen on "{settings.host}"',
+                    detail="whoever reaches it could create and drop views",
+                    hint="tidemark token create NAME --role admin --direct; or listen on 127.0.0.1",
+                )
+            )
+    finally:
+        control.close()
+    if not settings.tls_cert and not settings.insecure:
+        found.append(
+            TidemarkError(
+                "service.no_tls",
+                f'without TLS the service does not listen on "{settings.host}"',
+                detail="tokens and rows would cross the network in plain text",
+                hint="--tls-cert and --tls-key; or --insecure behind a proxy that encrypts",
+            )
+        )
+    elif not settings.tls_cert:
+        log.warning("service.plain_text", host=settings.host)
+    return found
+
+
+def _certificate_problems(settings: Settings) -> list[TidemarkError]:
+    if not settings.tls_cert:
+        return []
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key)
+        if os.stat(settings.tls_key).st_mode & (stat.S_IRWXO | stat.S_IWGRP):
+            log.warning("tls.key_readable_by_others", path=Path(settings.tls_key).name)
+    except (OSError, ssl.SSLError) as error:
+        return [
+            TidemarkError(
+                "service.tls",
+                "the certificate and its key cannot be used",
+                detail=str(error),
+                hint="PEM files: the certificate first, then those that signed it; the key plain",
+            )
+        ]
+    return []

@@ -1,0 +1,289 @@
+"""What every request passes before a route sees it: origin, size, token, role; and what every
+answer carries.
+
+A plain ASGI layer, since it must hold for event streams, WebSockets and static files alike and
+read no body. Invariant: a token never gets past it, neither into a log nor to a route: what a
+route is told is who calls (`request.state.caller`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from starlette.concurrency import run_in_threadpool
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dataflow.errors import TidemarkError
+from service.access import Guesses, is_loopback, role_for
+from service.models import ProblemModel
+from service.problems import answer
+from service.settings import Settings
+from service.tokens import ANYBODY, OPEN, Caller, Role, Tokens
+
+MOST_BODY_BYTES = 4 << 20
+_SAFE = ("GET", "HEAD", "OPTIONS")
+_JSON = re.compile(r"application/(?:[\w.+-]+\+)?json\Z")
+_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "content-security-policy": (
+        "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+        "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+}
+# The pages of the API's description load their program from where FastAPI keeps it.
+_DOCS = ("/docs", "/redoc")
+_DOCS_POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' https://cdn.jsdelivr.net; "
+    "style-src 'self' 'unsafe-inline' https://cdn.jsdelivr.net https://fonts.googleapis.com; "
+    "font-src https://fonts.gstatic.com; worker-src blob:; "
+    "img-src 'self' data: https://fastapi.tiangolo.com https://cdn.redoc.ly; "
+    "object-src 'none'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+
+class Guard:
+    """Wraps an application."""
+
+    def __init__(self, app: ASGIApp, settings: Settings, tokens: Tokens) -> None:
+        self._app = app
+        self._tokens = tokens
+        self._guesses = Guesses()
+        self._is_local = is_loopback(settings.host)
+        self._is_tls = bool(settings.tls_cert)
+        self._names = settings.names.split()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or answer it."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = _headers_of(scope)
+        told = self._telling(scope, send)
+        try:
+            self._check_origin(scope, headers)
+            caller = await self._caller(scope, headers)
+            _check_body(scope, headers)
+        except Refused as refused:
+            await refused.answer(scope, receive, told)
+            return
+        except TidemarkError as error:
+            await Refused.of(error).answer(scope, receive, told)
+            return
+        scope.setdefault("state", {})["caller"] = caller
+        limited = _limited(receive) if scope["type"] == "http" else receive
+        await self._app(scope, limited, told)
+
+    # --- where from ----------------------------------------------------------------------------
+
+    def _check_origin(self, scope: Scope, headers: dict[str, str]) -> None:
+        """Against pages of others in the browser of somebody who may reach this service."""
+        host = headers.get("host", "")
+        if (self._is_local or self._names) and not self._is_our_name(host):
+            raise Refused(
+                "request.host",
+                421,
+                f'this service is not called "{host}"',
+                hint="TIDEMARK_NAMES lists the names beside localhost",
+            )
+        is_changing = scope["type"] == "websocket" or scope["method"] not in _SAFE
+        if not is_changing:
+            return
+        origin = headers.get("origin", "")
+        is_foreign = headers.get("sec-fetch-site", "") in ("cross-site", "same-site")
+        if origin:
+            is_foreign = urlsplit(origin).netloc.lower() != host.lower()
+        if is_foreign:
+            raise Refused(
+                "request.origin",
+                403,
+                "a page of another origin may not change anything here",
+                detail=origin,
+                hint="call the service by the name that its own pages were loaded from",
+            )
+
+    def _is_our_name(self, host: str) -> bool:
+        name = re.sub(r":\d+\Z", "", host.lower())
+        listed = any(fnmatchcase(name, glob.lower()) for glob in self._names)
+        return listed or (self._is_local and is_loopback(name))
+
+    # --- who -----------------------------------------------------------------------------------
+
+    async def _caller(self, scope: Scope, headers: dict[str, str]) -> Caller:
+        method = scope.get("method", "GET")
+        wanted = role_for(method, scope["path"])
+        token = _take_token(scope, headers)
+        if wanted is Role.PUBLIC and not token:
+            return OPEN if self._is_local and not await self._is_any() else ANYBODY
+        if not token and self._is_local and not await self._is_any():
+            return OPEN
+        if not token:
+            raise Refused(
+                "auth.missing",
+                401,
+                "this needs a token",
+                hint="send Authorization: Bearer TOKEN; `tidemark token create` makes one",
+                challenge='Bearer realm="tidemark"',
+            )
+        fresh = self._tokens.is_fresh(token)
+        find = self._tokens.find
+        caller = find(token) if fresh else await run_in_threadpool(find, token)
+        if caller is None:
+            self._refuse_unknown(scope)
+        assert caller is not None
+        if caller.role < wanted:
+            raise Refused(
+                "auth.role",
+                403,
+                f"this needs the role {wanted.word}",
+                detail=f'token "{caller.name}" is of a {caller.role.word}',
+                hint="ask an admin for a token of that role",
+                challenge='Bearer realm="tidemark", error="insufficient_scope"',
+            )
+        return caller
+
+    async def _is_any(self) -> bool:
+        is_any = self._tokens.is_any
+        return is_any() if self._tokens.is_fresh("") else await run_in_threadpool(is_any)
+
+    def _refuse_unknown(self, scope: Scope) -> None:
+        wait_s = self._guesses.wait_s((scope.get("client") or ("", 0))[0])
+        if wait_s:
+            raise Refused(
+                "auth.slow_down",
+                429,
+                "too many tokens that are none came from this address",
+                hint="wait a little; a good token is let in all the same",
+                wait_s=wait_s,
+            )
+        raise Refused(
+            "auth.invalid",
+            401,
+            "the token is not known, or not any more",
+            hint="it may have expired or been revoked; an admin sees it under GET /tokens",
+            challenge='Bearer realm="tidemark", error="invalid_token"',
+        )
+
+    # --- answers -------------------------------------------------------------------------------
+
+    def _telling(self, scope: Scope, send: Send) -> Send:
+        wanted = dict(_HEADERS)
+        if scope["path"] in _DOCS:
+            wanted["content-security-policy"] = _DOCS_POLICY
+        if self._is_tls:
+            wanted["strict-transport-security"] = "max-age=31536000"
+        added = [(name.encode(), value.encode()) for name, value in wanted.items()]
+
+        async def tell(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                have = {name.lower() for name, _ in message.get("headers", ())}
+                rest = [(n, v) for n, v in added if n not in have]
+                message = {**message, "headers": [*message.get("headers", ()), *rest]}
+            await send(message)
+
+        return tell
+
+
+class Refused(Exception):
+    """A request that is not let through, as a problem."""
+
+    def __init__(
+        self,
+        code: str,
+        status: int,
+        what: str,
+        *,
+        detail: str = "",
+        hint: str = "",
+        challenge: str = "",
+        wait_s: float = 0,
+    ) -> None:
+        super().__init__(what)
+        self._problem = ProblemModel(title=what, status=status, code=code, detail=detail, hint=hint)
+        self._headers = {"www-authenticate": challenge} if challenge else {}
+        if wait_s:
+            self._headers["retry-after"] = str(round(wait_s))
+
+    @classmethod
+    def of(cls, error: TidemarkError) -> Refused:
+        """The refusal that an error of the control tables is."""
+        return cls(error.code, 503, error.what, detail=error.detail, hint=error.hint)
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it; a WebSocket is refused before it is one."""
+        response = answer(self._problem, self._headers)
+        if scope["type"] == "http":
+            await response(scope, receive, send)
+        elif "websocket.http.response" in scope.get("extensions", {}):
+            await response(scope, receive, _as_websocket(send))
+        else:
+            await send({"type": "websocket.close", "code": 1008, "reason": self._problem.code})
+
+
+def _as_websocket(send: Send) -> Send:
+    async def told(message: Message) -> None:
+        await send({**message, "type": message["type"].replace("http.", "websocket.http.", 1)})
+
+    return told
+
+
+def _headers_of(scope: Scope) -> dict[str, str]:
+    """The request's headers; the last of equal names."""
+    pairs: Iterable[tuple[bytes, bytes]] = scope["headers"]
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in pairs}
+
+
+def _take_token(scope: Scope, headers: dict[str, str]) -> str:
+    """The token of a request, which is taken out of its query and headers."""
+    scope["headers"] = [(n, v) for n, v in scope["headers"] if n.lower() != b"authorization"]
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    found = token.strip() if scheme.lower() == "bearer" else ""
+    query = scope.get("query_string", b"")
+    if b"access_token=" not in query:
+        return found
+    pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+    scope["query_string"] = urlencode([p for p in pairs if p[0] != "access_token"]).encode()
+    # Browsers cannot set headers of event streams and WebSockets; nothing else needs it.
+    is_stream = scope["type"] == "websocket" or "text/event-stream" in headers.get("accept", "")
+    given = next(value for name, value in pairs if name == "access_token")
+    return found or (given if is_stream else "")
+
+
+def _check_body(scope: Scope, headers: dict[str, str]) -> None:
+    if scope["type"] != "http":
+        return
+    length = headers.get("content-length", "0")
+    if length.isdigit() and int(length) > MOST_BODY_BYTES:
+        raise Refused(
+            "request.too_large", 413, f"a request has at most {MOST_BODY_BYTES >> 20} MiB"
+        )
+    has_body = (length.isdigit() and int(length) > 0) or "transfer-encoding" in headers
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if has_body and scope["method"] not in _SAFE and not _JSON.match(kind):
+        # A form of another page could send what counts as text without asking first.
+        raise Refused(
+            "request.not_json", 415, f'a request is JSON, not "{kind}"', hint="application/json"
+        )
+
+
+def _limited(receive: Receive) -> Receive:
+    """Reads no more than a request may have, whatever its header says."""
+    size = 0
+
+    async def read() -> Message:
+        nonlocal size
+        message: Any = await receive()
+        size += len(message.get("body", b""))
+        if size > MOST_BODY_BYTES:
+            # What reads a body takes this for a client that has gone, and stops.
+            return {"type": "http.disconnect"}
+        return message
+
+    return read

@@ -1,0 +1,29 @@
+"""What each process of the service does first: the limits that its settings say, put in place.
+
+Connectors know no settings; they are told here. Invariant: a process that talks to anything has
+called `protect` before.
+"""
+
+from __future__ import annotations
+
+from connectors import netguard, secrets
+from connectors.postgres import session
+from service.access import is_loopback
+from service.settings import Settings
+
+
+def protect(settings: Settings) -> None:
+    """Say what users of the API may refer to and reach, and how long statements may take."""
+    folders = settings.secret_folders.split()
+    secrets.allow(settings.secret_variables.split(), folders)
+    netguard.install(
+        netguard.Guard(
+            hosts=tuple(settings.allow_hosts.split()),
+            folders=tuple(settings.allow_folders.split()),
+            forbidden=tuple(filter(None, (str(settings.state), settings.tls_key))),
+            credentials=tuple(folders),
+            is_local=is_loopback(settings.host),
+        )
+    )
+    session.LIMITS.statement_s = settings.statement_timeout_s
+    session.LIMITS.long_statement_s = settings.long_statement_timeout_s
