@@ -21,7 +21,8 @@ from service.models import ProblemModel
 from service.overview import Glances
 from service.parts import Parts
 from service.problems import answer, problem_of
-from service.routes import changes, console, overview, sinks, sources, system, tokens, views
+from service.reading import Reading
+from service.routes import changes, console, overview, rows, sinks, sources, system, tokens, views
 from service.settings import Settings
 from service.sink_catalog import SinkCatalog
 from service.source_catalog import SourceCatalog
@@ -44,11 +45,13 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.glances = Glances(parts, app.state.catalog, app.state.sources)
     app.state.console = read_files()
     app.include_router(overview.router)
+    app.state.reading = Reading(Parts(settings))
     app.state.is_stopping = lambda: False
     feeds = ChangeFeeds(lambda: app.state.is_stopping())
     app.state.subscriptions = Subscriptions(Parts(settings), feeds)
     app.include_router(views.router)
     app.include_router(changes.router)
+    app.include_router(rows.router)
     app.include_router(sinks.router)
     app.include_router(sources.router)
     app.include_router(system.router)

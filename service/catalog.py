@@ -228,6 +228,10 @@ class Catalog:
         # Nothing of the database is read: all of it is visible.
         return progress.positions.get(SOURCE, MAX_POSITION)
 
+    def current_position(self) -> int:
+        """Up to where the source has committed just now."""
+        return self._parts.source.current_position()
+
     def nudge_source(self) -> None:
         """Commit a WAL message, so that an idle source's position moves on at once."""
         self._parts.source.heartbeat()

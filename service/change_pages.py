@@ -7,6 +7,7 @@ no line holds a line break, so that lines are found again without reading JSON.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -46,6 +47,16 @@ def row_lines(fields: Sequence[Field], rows: Delta, epoch: int) -> Iterator[byte
         batch = rows.take(np.searchsorted(ends, wanted, side="right"))
         for page, _, _ in _pages(fields, batch):
             yield b'{"epoch":%d,"rows":[%b]}' % (epoch, page)
+
+
+def plain_rows(fields: Sequence[Field], rows: Delta) -> list[bytes]:
+    """Each row as a JSON object, not repeated."""
+    found: list[bytes] = []
+    for start in range(0, len(rows), BATCH_ROWS):
+        batch = rows.take(np.arange(start, min(start + BATCH_ROWS, len(rows))))
+        text, ends = _encoded(fields, batch)
+        found += [text[a : b - 1] for a, b in itertools.pairwise(ends)]
+    return found
 
 
 def no_rows(epoch: int) -> bytes:

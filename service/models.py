@@ -177,6 +177,44 @@ class WaitAnswer(BaseModel):
     waited_ms: float
 
 
+class RowPage(BaseModel):
+    """Some rows of a view, of one snapshot. next: gives the page behind them; null at the end."""
+
+    fields: list[FieldModel]
+    rows: list[dict[str, Any]]
+    next: str | None
+    epoch: int
+    positions: dict[str, Any]
+
+
+class Query(BaseModel):
+    """A query to be answered once. wait_s: how long views that it reads may take to show what was
+    committed before it; 0: as they are."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "example": {"query": "SELECT region, max(amount) FROM orders GROUP BY region"}
+        },
+    )
+
+    query: str = Field(min_length=1, max_length=200_000, description="one SELECT")
+    limit: int = Field(1_000, ge=1, le=10_000)
+    timeout_s: float = Field(10, ge=0.01, le=300)
+    wait_s: float = Field(10, ge=0, le=300)
+
+
+class QueryAnswer(BaseModel):
+    """views: epoch and positions of each group of views, as the answer shows them; position: of
+    the source's log at that moment, when the answer is from the source's database."""
+
+    fields: list[FieldModel]
+    rows: list[dict[str, Any]]
+    has_more: bool
+    views: dict[str, dict[str, Any]]
+    position: str | None
+
+
 class SharedPartModel(BaseModel):
     """A part of a view that other views read too: computed and kept once, not once for each.
 

@@ -6,7 +6,6 @@ every API process alike; what blocks runs in the thread pool, never in the event
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import time
 from typing import Annotated
@@ -25,11 +24,9 @@ from service.models import (
     ViewModel,
     WaitAnswer,
 )
-from service.routes.waiting import until_gone, until_settled
+from service.routes.waiting import until_gone, until_settled, until_visible
 
 router = APIRouter(prefix="/views", tags=["views"])
-
-_WAIT_POLL_S = 0.003
 
 
 def _catalog(request: Request) -> Catalog:
@@ -93,22 +90,10 @@ async def wait_for_position(
 ) -> WaitAnswer:
     """Answer when every commit up to the position is visible in the sink; 504 when time is up."""
     catalog = _catalog(request)
-    wanted = await run_in_threadpool(catalog.check_wait, name, position)
     started = time.monotonic()
-    is_nudged = False
-    while True:
-        reached = await run_in_threadpool(catalog.visible_position, name)
-        waited_s = time.monotonic() - started
-        if reached is not None and reached >= wanted:
-            return WaitAnswer(
-                position=catalog.format_position(reached), waited_ms=round(waited_s * 1000, 3)
-            )
-        if waited_s >= timeout_s:
-            raise catalog.wait_timeout(name, position, reached)
-        if not is_nudged and waited_s > 0.01:
-            is_nudged = True
-            await run_in_threadpool(catalog.nudge_source)
-        await asyncio.sleep(_WAIT_POLL_S)
+    reached = await until_visible(catalog, name, position, timeout_s)
+    waited_ms = round((time.monotonic() - started) * 1000, 3)
+    return WaitAnswer(position=catalog.format_position(reached), waited_ms=waited_ms)
 
 
 @router.get("/{name}/plan")

@@ -14,8 +14,11 @@ from typing import Protocol, TypeVar
 from fastapi import Response
 from starlette.concurrency import run_in_threadpool
 
+from service.catalog import Catalog
+
 _POLL_S = 0.05
 _SETTLED = ("live", "failed")
+_WAIT_POLL_S = 0.003
 
 
 class HasStatus(Protocol):
@@ -48,3 +51,22 @@ async def until_gone(exists: Callable[[], bool], wait_s: float) -> Response:
             return Response(status_code=204)
         await asyncio.sleep(_POLL_S)
     return Response(status_code=202)
+
+
+async def until_visible(catalog: Catalog, name: str, position: str, wait_s: float) -> int:
+    """The position that the view's rows show once it is that far. TidemarkError
+    view.wait_timeout when time is up."""
+    wanted = await run_in_threadpool(catalog.check_wait, name, position)
+    started = time.monotonic()
+    is_nudged = False
+    while True:
+        reached = await run_in_threadpool(catalog.visible_position, name)
+        waited_s = time.monotonic() - started
+        if reached is not None and reached >= wanted:
+            return reached
+        if waited_s >= wait_s:
+            raise catalog.wait_timeout(name, position, reached)
+        if not is_nudged and waited_s > 0.01:
+            is_nudged = True
+            await run_in_threadpool(catalog.nudge_source)
+        await asyncio.sleep(_WAIT_POLL_S)
