@@ -22,7 +22,8 @@ def show_overview(
     history: Annotated[bool, Query(description="with the figures of the last minutes")] = False,
 ) -> Overview:
     """Views, sources, sinks and pipelines at a glance; made to be asked for every second."""
-    role = getattr(request.state, "role", "admin")
+    caller = getattr(request.state, "caller", None)
+    role = "admin" if caller is None else caller.role.word
     return _glances(request).overview(role, has_history=history)
 
 

@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, Request, sync_playwright
@@ -47,7 +48,11 @@ VIEWS = {
     "large_orders": "SELECT id, amount FROM orders WHERE amount > 100",
     '"' + HOSTILE_NAME.replace('"', '""') + '"': "SELECT * FROM texts",
     "ratios_of": "SELECT id, 100 / over AS ratio FROM ratios",
+    "prices_of": "SELECT id, price FROM depot.prices",
 }
+
+
+PRICES = "id,price\n1,2.50\n2,much\n3,more\n"
 
 
 @dataclass
@@ -95,11 +100,22 @@ def shop(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -
             database.execute("INSERT INTO texts VALUES (%s, %s)", (number, text))
         folder = tmp_path_factory.mktemp("console")
         with RunningService(database.dsn, folder) as service:
+            answer = service.call("POST", "/sources", source_of(folder))
+            assert answer.status_code == 201, answer.text
             for name, query in VIEWS.items():
                 service.create(name, query, wait_s=0)
             for name in VIEWS:
                 service.await_status(name)
             yield Shop(database, service)
+
+
+def source_of(folder: Path) -> dict[str, object]:
+    """A folder with a file two of whose records are not rows."""
+    (folder / "prices.csv").write_text(PRICES)
+    columns = [{"name": "id", "type": "int4"}, {"name": "price", "type": "numeric(10,2)"}]
+    relation = {"path": f"{folder}/*.csv", "columns": columns, "on_error": "dead_letter"}
+    options = {"relations": {"prices": relation}, "poll_interval_ms": 100, "settle_ms": 1}
+    return {"name": "depot", "type": "files", "options": options}
 
 
 def chromium() -> str | None:

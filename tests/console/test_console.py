@@ -113,6 +113,22 @@ def test_problems_are_told_with_their_rows(open_page: Open) -> None:
     expect(page.locator("table.rows")).to_contain_text("22012")
 
 
+def test_dead_letters_are_shown_whole_and_dropped(open_page: Open, shop: Shop) -> None:
+    page = open_page().page
+    page.get_by_role("link", name="depot").click()
+    letters = page.locator("table.rows tbody tr")
+    expect(letters).to_have_count(2)
+    expect(letters.filter(has_text="much")).to_contain_text("prices.csv:3")
+    page.get_by_label("choose prices.csv:3").check()
+    page.get_by_role("button", name="Drop 1 chosen").click()
+    page.get_by_role("button", name="Drop them").click()
+    expect(letters).to_have_count(1)
+    told = shop.service.call("GET", "/dead-letters?source=depot").json()["dead_letters"]
+    assert [letter["place"] for letter in told] == ["prices.csv:4"]
+    page.goto(page.url.split("#")[0] + "#/views/prices_of/problems")
+    expect(page.get_by_role("heading", name="Dead letters of depot.prices")).to_be_visible()
+
+
 def test_the_query_and_snippets_are_shown(open_page: Open) -> None:
     page = open_page("#/views/revenue/sql").page
     expect(page.locator(".sql pre")).to_contain_text("sum(o.amount) AS revenue")

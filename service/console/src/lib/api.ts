@@ -50,6 +50,7 @@ export async function call<T>(
   path: string,
   body?: unknown,
   abort?: AbortSignal,
+  parse: (text: string) => unknown = JSON.parse,
 ): Promise<T> {
   const headers = headersOf();
   if (body !== undefined) headers["Content-Type"] = "application/json";
@@ -67,9 +68,8 @@ export async function call<T>(
     throw new Problem(0, "console.unreachable", "the service does not answer", "", "is it running?");
   }
   if (!answer.ok) throw await problemOf(answer);
-  return answer.status === 204 || answer.status === 202 && !answer.headers.get("content-type")
-    ? (undefined as T)
-    : ((await answer.json()) as T);
+  const text = await answer.text();
+  return (text ? parse(text) : undefined) as T;
 }
 
 export async function problemOf(answer: Response): Promise<Problem> {

@@ -1,4 +1,5 @@
 // The stream of a view's changes, gathered into whole epochs for the eye.
+import { parseRows } from "./exact";
 import type { Told } from "./sse";
 
 export interface Change {
@@ -33,7 +34,7 @@ export class Gathering {
   /** Take one event; the epoch that it closes, if it does. */
   take(told: Told): Epoch | null {
     if (told.event === "changes") {
-      const { rows, weights } = JSON.parse(told.data) as ChangesEvent;
+      const { rows, weights } = parseRows<ChangesEvent>(told.data);
       // A long epoch comes in many events: what is not shown is only counted.
       for (let i = 0; i < rows.length; i += 1) {
         this.rows.push(rows[i] ?? {});

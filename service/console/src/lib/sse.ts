@@ -39,7 +39,7 @@ export async function follow(
       }
     } catch (error) {
       if (abort.aborted) return;
-      if (error instanceof Problem && error.status >= 400 && error.status < 500) {
+      if (error instanceof Problem && error.status >= 400 && error.status < 500 && ![408, 429].includes(error.status)) {
         // A resume token that is too old: begin again with the rows as they are.
         if (!resume) {
           stands("ended");

@@ -9,7 +9,11 @@ export interface Asked<T> {
 }
 
 /** GET `path`, and again every `everyMs` (0: once). null asks nothing. */
-export function useAsked<T>(path: string | null, everyMs = 0): Asked<T> {
+export function useAsked<T>(
+  path: string | null,
+  everyMs = 0,
+  parse?: (text: string) => unknown,
+): Asked<T> {
   const [value, setValue] = useState<T | null>(null);
   const [problem, setProblem] = useState<Problem | null>(null);
   const [turn, setTurn] = useState(0);
@@ -23,7 +27,7 @@ export function useAsked<T>(path: string | null, everyMs = 0): Asked<T> {
     const ask = async (): Promise<void> => {
       if (!document.hidden || everyMs === 0) {
         try {
-          const answer = await call<T>("GET", path, undefined, abort.signal);
+          const answer = await call<T>("GET", path, undefined, abort.signal, parse);
           if (abort.signal.aborted) return;
           setValue(answer);
           setProblem(null);

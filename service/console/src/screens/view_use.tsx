@@ -8,7 +8,7 @@ export function UseTab({ name, view }: TabProps) {
   const table = `${sqlName(view.schema)}.${sqlName(view.name)}`;
   const path = `${location.origin}/views/${encodeURIComponent(name)}`;
   const bearer = token.value ? " -H \"Authorization: Bearer $TIDEMARK_TOKEN\"" : "";
-  const place = view.positions.main ?? Object.values(view.positions)[0];
+  const place = view.positions.source ?? Object.values(view.positions)[0];
   return (
     <>
       <section aria-labelledby="positions">
