@@ -39,6 +39,11 @@ export function millis(value: number | null | undefined): string {
   return seconds(value / 1000);
 }
 
+/** How long from a commit until it is visible; nothing while nothing was measured. */
+export function freshness(value: number | null | undefined): string {
+  return value ? millis(value) : NONE;
+}
+
 export function seconds(value: number | null | undefined): string {
   if (value === null || value === undefined) return NONE;
   if (value < 1) return `${Math.round(value * 1000)} ms`;

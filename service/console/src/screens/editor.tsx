@@ -133,7 +133,7 @@ function Editor({ start, replaces }: { start: Draft; replaces: string }) {
       <div class="desk">
         <div class={placed ? "frame wrong" : "frame"}>
           <CodeEditor text={start.query} names={names} error={placed} onText={setQuery} onSubmit={submit} />
-          <p class="check" role="status" aria-live="polite">{wordsOf(query, isChecking, answer, problem)}</p>
+          <p class="check" role="status" aria-live="polite">{wordsOf(query, isChecking, answer, problem)}{answer && !problem && !name.trim() && ". Give it a name to create it."}</p>
         </div>
         <div class="answer" aria-label="What would be created">
           {work.problem && <ProblemNote problem={work.problem} />}

@@ -1,5 +1,5 @@
 // How the service itself does: epochs, freshness, lag, what the source keeps for us, memory.
-import { bytes, compact, millis, rate, seconds } from "../lib/format";
+import { bytes, compact, freshness, millis, rate, seconds } from "../lib/format";
 import { courseOf, newest, overview, type Pipeline } from "../lib/live";
 import { Bar, Empty, Figure, Skeleton, Status, Text } from "../parts/basic";
 import { Chart } from "../parts/charts";
@@ -52,8 +52,8 @@ function Group({ told, isOnly }: { told: Pipeline; isOnly: boolean }) {
         <Figure label="Source rows a second" note={`${compact(told.source_rows_total)} in all`}>
           {rate(newest(`rows ${group}`))}
         </Figure>
-        <Figure label="Commit to visible" note={`99 % within ${millis(told.freshness_ms.p99)}`}>
-          {millis(told.freshness_ms.p50)}
+        <Figure label="Commit to visible" note={told.freshness_ms.p99 ? `99 % within ${millis(told.freshness_ms.p99)}` : "no change yet"}>
+          {freshness(told.freshness_ms.p50)}
         </Figure>
         <Figure label="One step" note={`99 % within ${millis(told.step_ms.p99)}`}>{millis(told.step_ms.p50)}</Figure>
       </dl>

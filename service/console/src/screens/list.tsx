@@ -1,6 +1,6 @@
 // All views at a glance, and what they are fed from and go to.
 import { useRef, useState } from "preact/hooks";
-import { bytes, compact, count, millis, rate, seconds } from "../lib/format";
+import { bytes, compact, count, freshness, millis, plural, rate, seconds } from "../lib/format";
 import { moveFocus, useKeys } from "../lib/keys";
 import { courseOf, newest, overview, type Overview, type ViewGlance } from "../lib/live";
 import { figureName, titleOf } from "../lib/names";
@@ -139,8 +139,11 @@ function Row({ view }: { view: ViewGlance }) {
   );
 }
 
+// What an idle database writes between two looks.
+const NOISE_BYTES = 64 * 1024;
+
 export function behind(lag: number | null): string {
-  return lag === null ? "–" : lag === 0 ? "up to date" : bytes(lag);
+  return lag === null ? "–" : lag < NOISE_BYTES ? "up to date" : bytes(lag);
 }
 
 function Progress({ view }: { view: ViewGlance }) {
@@ -163,8 +166,8 @@ function Totals({ told }: { told: Overview }) {
       <Figure label="Changes a second" note={<Sparkline course={courseOf("views")} label="changes of all views" />}>
         {rate(newest("views"))}
       </Figure>
-      <Figure label="Commit to visible" note={first ? `99 % within ${millis(first.freshness_ms.p99)}` : ""}>
-        {first ? millis(first.freshness_ms.p50) : "–"}
+      <Figure label="Commit to visible" note={first?.freshness_ms.p99 ? `99 % within ${millis(first.freshness_ms.p99)}` : "no change yet"}>
+        {freshness(first?.freshness_ms.p50)}
       </Figure>
       <Figure label="WAL kept at the source" note={first?.wal_budget_bytes ? `of ${bytes(first.wal_budget_bytes)} allowed` : ""}>
         {bytes(kept)}
@@ -188,7 +191,7 @@ function Others({ told }: { told: Overview }) {
                 <td class="name">PostgreSQL{pipeline.group !== "default" && <span class="tag">{pipeline.group}</span>}</td>
                 <td><Status status={pipeline.is_up ? "running" : "stopped"} /></td>
                 <td class="number">{rate(newest(`rows ${pipeline.group}`))}</td>
-                <td class="number">{bytes(pipeline.lag_bytes)}</td>
+                <td class="number">{behind(pipeline.lag_bytes)}</td>
               </tr>
             ))}
             {told.sources.map((source) => (
@@ -196,7 +199,7 @@ function Others({ told }: { told: Overview }) {
                 <td class="name">
                   <a href={`#/sources/${encodeURIComponent(source.name)}`} data-row><Text>{source.name}</Text></a>
                   <span class="tag">{source.type}</span>
-                  {source.dead_letters > 0 && <span class="tag bad">{compact(source.dead_letters)} dead</span>}
+                  {source.dead_letters > 0 && <span class="tag bad">{plural(source.dead_letters, "dead letter")}</span>}
                 </td>
                 <td><Status status={source.status} /></td>
                 <td class="number">{rate(newest(`source ${source.name}`))}</td>

@@ -1,7 +1,7 @@
 // One view: how it stands, and its parts as tabs.
 import { lazy, Suspense } from "preact/compat";
 import { call, mayOperate, offers, viewPath } from "../lib/api";
-import { compact, count, millis, rate } from "../lib/format";
+import { compact, count, freshness, millis, rate } from "../lib/format";
 import { moveFocus, useKeys } from "../lib/keys";
 import { courseOf, newest, overview, type Backfill, type ToldError } from "../lib/live";
 import { figureName, titleOf } from "../lib/names";
@@ -144,8 +144,8 @@ function Head({ view, name, again, isGone }: TabProps & { isGone: boolean }) {
         <Figure label="Changes a second" note={<Sparkline course={courseOf(course)} label="changes of this view" />}>
           {status === "live" ? rate(newest(course)) : "–"}
         </Figure>
-        <Figure label="Commit to visible" note={pipeline ? `99 % within ${millis(pipeline.freshness_ms.p99)}` : ""}>
-          {pipeline && status === "live" ? millis(pipeline.freshness_ms.p50) : "–"}
+        <Figure label="Commit to visible" note={pipeline?.freshness_ms.p99 ? `99 % within ${millis(pipeline.freshness_ms.p99)}` : "no change yet"}>
+          {status === "live" ? freshness(pipeline?.freshness_ms.p50) : "–"}
         </Figure>
         <Figure label="Behind" note={view.errors ? `${count(view.errors)} rows left out` : "no row left out"}>
           {status === "live" ? behind(glance?.lag_bytes ?? view.lag_bytes) : "–"}

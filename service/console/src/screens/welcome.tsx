@@ -3,8 +3,11 @@ import { mayOperate } from "../lib/api";
 import type { Overview } from "../lib/live";
 import { Snippet } from "../parts/basic";
 
-const EXAMPLE = `SELECT c.region, count(*) AS orders, sum(o.amount) AS revenue
-FROM orders o JOIN customers c ON c.id = o.customer_id
+const EXAMPLE = `SELECT c.region,
+       count(*) AS orders,
+       sum(o.amount) AS revenue
+FROM orders o
+JOIN customers c ON c.id = o.customer_id
 GROUP BY c.region`;
 
 export function Welcome({ told }: { told: Overview }) {
