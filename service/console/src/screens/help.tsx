@@ -22,7 +22,7 @@ export function HelpDialog({ onClose }: { onClose: () => void }) {
       <dl class="keys">
         {KEYS.map(([key, what]) => (
           <div key={key}>
-            <dt>{key.split("  ").map((k) => <kbd key={k}>{k}</kbd>)}</dt>
+            <dt>{key.split(/\s+/).map((k) => <kbd key={k}>{k}</kbd>)}</dt>
             <dd>{what}</dd>
           </div>
         ))}
