@@ -245,3 +245,19 @@ def test_the_dataflow_is_a_picture(open_page: Open) -> None:
             assert apart_x or apart_y, "two nodes lie on each other"
     nodes.filter(has_text="join").first.click()
     expect(page.locator(".details")).to_contain_text("Rows in")
+
+
+def test_a_change_appears_and_the_stream_pauses(open_page: Open, shop: Shop) -> None:
+    page = open_page("#/views/large_orders/changes").page
+    expect(page.locator(".filter .status")).to_have_text("live")
+    shop.database.execute("INSERT INTO orders VALUES (2000, 1, 777.25)")
+    added = page.locator("tr.plus", has_text="777.25")
+    expect(added).to_be_visible()
+    shop.database.execute("UPDATE orders SET amount = 778.50 WHERE id = 2000")
+    expect(page.locator("tr.minus", has_text="777.25")).to_be_visible()
+    expect(page.locator("tr.plus td.differs")).to_have_text("778.50")
+    page.keyboard.press("p")
+    expect(page.locator(".filter .status")).to_have_text("paused")
+    shop.database.execute("UPDATE orders SET amount = 779.75 WHERE id = 2000")
+    expect(page.get_by_text("1 epochs went by")).to_be_visible()
+    expect(page.locator("tr", has_text="779.75")).to_have_count(0)
