@@ -261,3 +261,31 @@ def test_a_change_appears_and_the_stream_pauses(open_page: Open, shop: Shop) -> 
     shop.database.execute("UPDATE orders SET amount = 779.75 WHERE id = 2000")
     expect(page.get_by_text("1 epochs went by")).to_be_visible()
     expect(page.locator("tr", has_text="779.75")).to_have_count(0)
+
+
+def test_a_token_is_asked_for_and_readers_get_no_controls(open_page: Open, shop: Shop) -> None:
+    """The last one here: once there is a token, nobody is let in without."""
+    admin = shop.service.call("POST", "/tokens", {"name": "a", "role": "admin"}).json()["token"]
+    bearer = {"authorization": f"Bearer {admin}"}
+    body = {"name": "r", "role": "reader"}
+    made = httpx.post(f"{shop.service.url}/tokens", json=body, headers=bearer)
+    reader = made.json()["token"]
+    watched = open_page("#/views/revenue/changes")
+    watched.expected = ("401",)
+    page = watched.page
+    page.on("request", lambda r: watched.faults.append(r.url) if reader in r.url else None)
+    page.get_by_label("Token").fill("nobody's")
+    page.get_by_role("button", name="Enter").click()
+    expect(page.get_by_role("alert")).to_contain_text("not known")
+    page.get_by_label("Token").fill(reader)
+    page.get_by_role("button", name="Enter").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("revenue")
+    expect(page.locator(".filter .status")).to_have_text("live")
+    assert page.get_by_role("link", name="New view").count() == 0
+    assert page.get_by_role("link", name="Manage").count() == 0
+    assert page.evaluate("JSON.stringify({...localStorage})") == "{}"
+    page.reload()
+    expect(page.locator(".filter .status")).to_have_text("live")
+    page.evaluate("sessionStorage.clear()")
+    page.reload()
+    expect(page.get_by_label("Token")).to_be_visible()

@@ -27,8 +27,8 @@ export const token = signal(sessionStorage.getItem(KEPT) ?? "");
 /** Set when the service answered 401: the console asks for a token. */
 export const needsToken = signal(false);
 export const routes = signal<ReadonlySet<string> | null>(null);
-/** The role as the service told it; without tokens everyone is admin. */
-export const role = signal<string>("admin");
+/** The role as the service tells it: reader, operator or admin; nothing until it has. */
+export const role = signal("");
 
 export function keepToken(value: string): void {
   if (value) sessionStorage.setItem(KEPT, value);
@@ -38,7 +38,7 @@ export function keepToken(value: string): void {
 }
 
 export function mayOperate(): boolean {
-  return role.value !== "reader";
+  return role.value === "operator" || role.value === "admin";
 }
 
 export function headersOf(): Record<string, string> {

@@ -157,7 +157,7 @@ function takePast(past: Past): void {
   });
 }
 
-function take(answer: Overview): void {
+export function take(answer: Overview): void {
   for (const past of answer.history) takePast(past);
   // Counters are as old as the pipeline's last report, not as this answer.
   const reported = new Map(answer.pipelines.map((told) => [told.group, told.updated_at]));

@@ -1,6 +1,7 @@
 // The service wants a token. It is kept for this tab alone and never put into an address.
 import { useState } from "preact/hooks";
 import { call, keepToken, needsToken, Problem, token } from "../lib/api";
+import { type Overview, take } from "../lib/live";
 import { useWork } from "../lib/use";
 import { ProblemNote } from "../parts/basic";
 
@@ -13,7 +14,7 @@ export function TokenScreen() {
       const before = token.value;
       token.value = value.trim();
       try {
-        await call("GET", "/overview");
+        take(await call<Overview>("GET", "/overview?history=true"));
       } catch (error) {
         token.value = before;
         needsToken.value = true;
