@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataflow.errors import TidemarkError
 from service import wal_budget
 from service.parts import Parts
+from service.prepare import Wanted, checks_of
 from service.settings import Settings
 
 MIN_FREE_BYTES = 1 << 30
@@ -27,10 +28,14 @@ def check_service(settings: Settings) -> list[TidemarkError]:
 def check_all(settings: Settings) -> list[tuple[str, TidemarkError | None]]:
     """(what was checked, the problem or None) for source, sink, state and Java."""
     parts = Parts(settings)
+    # Where views will lie, and tables that no view reads, are nobody's trouble yet.
+    wanted = Wanted(settings.source, settings.sink, prefix=settings.prefix, schemas=())
+    checks = [check for check in checks_of(wanted) if not check.is_optional]
     return [
-        ("source: reachable, wal_level, privileges, slots", _outcome(parts.source.check)),
+        *((f"{c.name} {c.found}".rstrip(), c.problem) for c in checks),
+        ("source: replication slot", _outcome(parts.source.check)),
         ("source: WAL kept for us", _outcome(lambda: wal_budget.check(settings, parts.source))),
-        ("sink: reachable, privileges, control tables", _outcome(parts.sink().prepare)),
+        ("sink: control tables", _outcome(parts.sink().prepare)),
         ("state: directory and free space", _outcome(lambda: _check_state(settings))),
         ("java: for backfill by Spark", _outcome(_check_java)),
     ]

@@ -65,11 +65,13 @@ def prepare(wanted: Wanted, *, is_dry: bool) -> list[Step]:
     return steps
 
 
-def check_all(wanted: Wanted) -> list[Check]:
+def checks_of(wanted: Wanted) -> list[Check]:
     """The checks alone; for `tidemark doctor`."""
     source, sink = Session(wanted.source), Session(wanted.sink, "sink")
     try:
         return [*_source(wanted, source), *_sink(wanted, sink)]
+    except TidemarkError as error:
+        return [Check("checks", problem=error)]
     finally:
         source.close()
         sink.close()

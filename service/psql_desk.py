@@ -121,7 +121,12 @@ class PsqlDesk:
             return
         rows = {row.identity: row for row in self._control.list_views()}
         for number, (request, look) in list(self._running.items()):
-            outcome = look(rows)
+            try:
+                outcome = look(rows)
+            except TemporaryError:
+                raise
+            except Exception as error:
+                outcome = _failure(request, error)
             if outcome is not None:
                 self._requests.end(request, outcome)
                 del self._running[number]

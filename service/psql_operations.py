@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -31,6 +31,12 @@ from service.source_models import CreateSource
 Look = Callable[[Mapping[str, ViewRow]], Outcome | None]
 
 
+class NoOptions(BaseModel):
+    """Options of what takes none but `wait`, which the procedure keeps for itself."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 class DropOptions(BaseModel):
     """drop_topics: what the view's further sinks have written goes too."""
 
@@ -39,24 +45,57 @@ class DropOptions(BaseModel):
     drop_topics: bool = False
 
 
-class DropView(BaseModel):
-    """The arguments of drop_view."""
+class Subject(BaseModel):
+    """What an operation is about."""
 
     name: str = Field(min_length=1)
+
+
+class DropView(Subject):
+    """The arguments of drop_view."""
+
     options: DropOptions
 
 
-class NoOptions(BaseModel):
-    """Options of what takes none but `wait`, which the procedure keeps for itself."""
+class DropSource(Subject):
+    """The arguments of drop_source."""
 
-    model_config = ConfigDict(extra="forbid")
-
-
-class Named(BaseModel):
-    """The arguments of what takes a name."""
-
-    name: str = Field(min_length=1)
     options: NoOptions
+
+
+class Owned:
+    """The views that requests are about, each its asker's to change."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+
+    def find(self, request: Request, text: str) -> ViewRow | None:
+        """The view that is meant; None when it was noted and is gone.
+
+        TidemarkError view.bad_name, view.not_found, view.not_owner.
+        """
+        if request.target is not None:
+            rows = self._control.list_views()
+            return next((row for row in rows if row.identity == request.target), None)
+        schema, name = parse_name(text)
+        row = self._control.get_view(schema, name)
+        if row is None:
+            raise TidemarkError(
+                "view.not_found",
+                f'view "{schema}.{name}" does not exist',
+                hint="SELECT schema, name FROM tidemark.status;",
+            )
+        check_owner(self._control, request.asker, row.title, row.created_by)
+        return row
+
+    def note(self, request: Request, target: str | None) -> None:
+        """Remember which view a request is about, before anything is done about it."""
+        self._control.rows(
+            "UPDATE tidemark.requests SET status = 'running', target = %s WHERE id = %s "
+            "RETURNING 1",
+            target,
+            request.id,
+        )
 
 
 class Operations:
@@ -65,16 +104,21 @@ class Operations:
     def __init__(
         self, control: Control, catalog: Catalog, sinks: SinkCatalog, sources: SourceCatalog
     ) -> None:
+        self.owned = Owned(control)
         self._control = control
         self._catalog = catalog
         self._sinks = sinks
         self._sources = sources
-        self._by_name: Mapping[str, Callable[[Request], Look]] = {
+        self._by_name: dict[str, Callable[[Request], Look]] = {
             "create_view": self._create_view,
             "drop_view": self._drop_view,
             "create_source": self._create_source,
             "drop_source": self._drop_source,
         }
+
+    def add(self, operations: Mapping[str, Callable[[Request], Look]]) -> None:
+        """Further operations, by the names of their procedures."""
+        self._by_name.update(operations)
 
     def begin(self, request: Request) -> Look:
         """Ask for what is wanted, as far as it was not asked for yet. TidemarkError."""
@@ -90,64 +134,39 @@ class Operations:
     # --- views -------------------------------------------------------------------------------
 
     def _create_view(self, request: Request) -> Look:
-        body = _parsed(CreateView, request.arguments)
-        self._note(request, request.identity)
+        body = parsed(CreateView, request.arguments)
+        self.owned.note(request, request.identity)
         if not any(row.identity == request.identity for row in self._control.list_views()):
             self._catalog.create(body, request.asker, request.identity)
         return lambda rows: _is_live(rows, request.identity)
 
     def _drop_view(self, request: Request) -> Look:
-        body = _parsed(DropView, request.arguments)
-        row = self._owned(request, body.name)
+        body = parsed(DropView, request.arguments)
+        row = self.owned.find(request, body.name)
         if row is not None and row.desired != DROPPED:
-            self._note(request, row.identity)
+            self.owned.note(request, row.identity)
             name = path_name(row.schema, row.name)
             erase = functools.partial(self._sinks.erase_all, name)
             self._catalog.drop(name, erase if body.options.drop_topics else None)
         identity = row.identity if row is not None else request.target or ""
         return lambda _: None if self._catalog.exists(identity) else Outcome("view is dropped")
 
-    def _owned(self, request: Request, text: str) -> ViewRow | None:
-        """The view that is meant, its asker's to change; None when it was noted and is gone."""
-        if request.target is not None:
-            rows = self._control.list_views()
-            return next((row for row in rows if row.identity == request.target), None)
-        schema, name = parse_name(text)
-        row = self._control.get_view(schema, name)
-        if row is None:
-            raise TidemarkError(
-                "view.not_found",
-                f'view "{schema}.{name}" does not exist',
-                hint="SELECT schema, name FROM tidemark.status;",
-            )
-        check_owner(self._control, request.asker, row.title, row.created_by)
-        return row
-
     # --- sources -----------------------------------------------------------------------------
 
     def _create_source(self, request: Request) -> Look:
-        body = _parsed(CreateSource, request.arguments)
+        body = parsed(CreateSource, request.arguments)
         if request.status != "running" or self._control.get_source(body.name) is None:
-            self._note(request, None)
+            self.owned.note(request, None)
             self._sources.create(body)
         return lambda _: Outcome(f'source "{body.name}" is declared')
 
     def _drop_source(self, request: Request) -> Look:
-        name = _parsed(Named, request.arguments).name
+        name = parsed(DropSource, request.arguments).name
         if request.status != "running" or self._control.get_source(name) is not None:
             self._sources.show(name)
-            self._note(request, None)
+            self.owned.note(request, None)
             self._sources.drop(name)
         return lambda _: Outcome(f'source "{name}" is dropped')
-
-    def _note(self, request: Request, target: str | None) -> None:
-        """Remember which view a request is about, before anything is done about it."""
-        self._control.rows(
-            "UPDATE tidemark.requests SET status = 'running', target = %s WHERE id = %s "
-            "RETURNING 1",
-            target,
-            request.id,
-        )
 
 
 def _is_live(rows: Mapping[str, ViewRow], identity: str) -> Outcome | None:
@@ -169,9 +188,11 @@ def _is_live(rows: Mapping[str, ViewRow], identity: str) -> Outcome | None:
     return Outcome(f"view {row.title} is live, {row.row_estimate or 0} rows")
 
 
-def _parsed(model: type[Any], arguments: Mapping[str, Any]) -> Any:
-    """The arguments as REST's model of the same call. TidemarkError request.invalid."""
-    assert issubclass(model, BaseModel)
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def parsed(model: type[Model], arguments: Mapping[str, Any]) -> Model:
+    """The arguments as a model, REST's of the same call. TidemarkError request.invalid."""
     try:
         return model.model_validate(dict(arguments))
     except ValidationError as error:

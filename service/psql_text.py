@@ -8,6 +8,8 @@ counted as two.
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Mapping
+from typing import Any
 
 from connectors.postgres.requests import Outcome
 from connectors.postgres.sqlstates import sqlstate_of
@@ -17,17 +19,20 @@ WIDTH = 60
 RIGHT = 10
 
 
-def failure_of(error: TidemarkError, query: str = "") -> Outcome:
-    """An error as the procedure that asked is to raise it."""
-    facts = [error.detail] if error.detail else []
-    facts.append(f"code: {error.code}")
+def failure_of(
+    error: TidemarkError, query: str = "", facts: Mapping[str, Any] | None = None
+) -> Outcome:
+    """An error as the procedure that asked is to raise it. facts: what is known besides."""
+    details = [error.detail] if error.detail else []
+    details.append(f"code: {error.code}")
     if error.position is not None and query:
-        facts.append(place_of(query, error.position))
+        details.append(place_of(query, error.position))
     return Outcome(
+        facts=facts or {},
         code=error.code,
         sqlstate=sqlstate_of(error.code),
         error=error.what,
-        detail="\n".join(facts),
+        detail="\n".join(details),
         hint=error.hint,
     )
 

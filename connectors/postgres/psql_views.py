@@ -118,7 +118,7 @@ SELECT v.schema, v.name, v.status, v.kind, v.created_by AS owner,
     v.row_estimate AS first_rows,
     coalesce(v.options ->> 'group', 'default') AS "group",
     '0/0'::pg_lsn + (p.positions ->> 'source')::numeric AS "position",
-    CASE WHEN tidemark.is_source()
+    CASE WHEN NOT pg_is_in_recovery() AND tidemark.is_source()
         THEN greatest(0, pg_current_wal_insert_lsn()
             - ('0/0'::pg_lsn + (p.positions ->> 'source')::numeric)) END AS lag_bytes,
     p.updated_at AS shown_at,

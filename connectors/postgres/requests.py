@@ -10,7 +10,7 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg2
@@ -34,19 +34,24 @@ WHERE id = (
         SELECT FROM pg_stat_activity AS a
         WHERE a.pid = r.taken_pid AND a.backend_start = r.taken_start))
     ORDER BY r.id LIMIT 1 FOR UPDATE SKIP LOCKED)
-RETURNING id, operation, arguments, asker, status, identity, target
+RETURNING id, operation, arguments, asker, status, identity, target,
+    extract(epoch FROM asked_at)::double precision
 """
-_END = """
+_FORGET = f"DELETE FROM tidemark.requests WHERE ended_at < now() - interval '{KEPT_DAYS} day'"
+_END = (
+    """
 UPDATE tidemark.requests SET status = %s, code = %s, sqlstate = %s, error = %s, detail = %s,
     hint = %s, result = %s, ended_at = clock_timestamp(),
     arguments = CASE WHEN operation LIKE '%%\\_source' THEN arguments - 'options' ELSE arguments END
-WHERE id = %s AND ended_at IS NULL
+WHERE id = %s AND ended_at IS NULL;
 """
+    + _FORGET
+)
 _REGISTER = f"""
 DELETE FROM tidemark.listeners AS l WHERE NOT EXISTS (
     SELECT FROM pg_stat_activity AS a
     WHERE a.pid = l.backend_pid AND a.backend_start = l.backend_start);
-DELETE FROM tidemark.requests WHERE ended_at < now() - interval '{KEPT_DAYS} day';
+{_FORGET};
 INSERT INTO tidemark.listeners (backend_pid, backend_start) SELECT pg_backend_pid(), {_MINE}
 """
 
@@ -54,7 +59,7 @@ INSERT INTO tidemark.listeners (backend_pid, backend_start) SELECT pg_backend_pi
 @dataclass(frozen=True)
 class Request:
     """A row of tidemark.requests. target: the identity of the view that it is about, once known;
-    identity: that of the view which it creates."""
+    identity: that of the view which it creates; asked_at: seconds since 1970."""
 
     id: int
     operation: str
@@ -63,13 +68,16 @@ class Request:
     status: str
     identity: str
     target: str | None
+    asked_at: float
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a request ended: a failure when it has a code. said: words for a success."""
+    """How a request ended: a failure when it has a code. said: words for a success; facts: more
+    about it, for `tidemark.asked`."""
 
     said: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
     code: str = ""
     sqlstate: str = ""
     error: str = ""
@@ -112,7 +120,7 @@ class Requests:
         status = "failed" if outcome.code else "done"
         facts = (outcome.code, outcome.sqlstate, outcome.error, outcome.detail, outcome.hint)
         told = [fact or None for fact in facts]
-        self._rows(_END, (status, *told, Json({"said": outcome.said}), request.id))
+        self._rows(_END, (status, *told, Json({**outcome.facts, "said": outcome.said}), request.id))
 
     def close(self) -> None:
         """Leave: from now on nobody is told that this service listens."""
