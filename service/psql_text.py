@@ -14,6 +14,7 @@ from typing import Any
 from connectors.postgres.requests import Outcome
 from connectors.postgres.sqlstates import sqlstate_of
 from dataflow.errors import Position, TidemarkError
+from service.redaction import scrub
 
 WIDTH = 60
 RIGHT = 10
@@ -22,7 +23,8 @@ RIGHT = 10
 def failure_of(
     error: TidemarkError, query: str = "", facts: Mapping[str, Any] | None = None
 ) -> Outcome:
-    """An error as the procedure that asked is to raise it. facts: what is known besides."""
+    """An error as the procedure that asked is to raise it, without secrets. facts: what is known
+    besides."""
     details = [error.detail] if error.detail else []
     details.append(f"code: {error.code}")
     if error.position is not None and query:
@@ -31,9 +33,9 @@ def failure_of(
         facts=facts or {},
         code=error.code,
         sqlstate=sqlstate_of(error.code),
-        error=error.what,
-        detail="\n".join(details),
-        hint=error.hint,
+        error=scrub(error.what),
+        detail=scrub("\n".join(details)),
+        hint=scrub(error.hint),
     )
 
 

@@ -38,7 +38,7 @@ def closed_gate(place: Database) -> Iterator[None]:
         session.close()
 
 
-COUNT = 6
+COUNT = 4
 CREATE_GATED = "CALL tidemark.create_view('gated', 'SELECT a, count(*) AS n FROM gate GROUP BY a');"
 
 
