@@ -115,6 +115,11 @@ class Client:
         asked = {"position": position, "timeout_s": timeout_s}
         return self._call("GET", _path(name) + "/wait", None, asked, timeout_s)
 
+    def verify(self, name: str, *, limit: int = 20, timeout_s: float = 600) -> dict:
+        """Compare a view with what PostgreSQL answers at the view's position: `result` ("equal",
+        "different" or "open"), counts, and at most `limit` rows that differ."""
+        return self._call("POST", _path(name) + "/verify", None, {"limit": limit}, timeout_s)
+
     def plan(self, name: str) -> dict:
         """How a view is computed: `text`, `tree`, and `in_postgres`, what PostgreSQL evaluates."""
         return self._call("GET", _path(name) + "/plan")

@@ -22,12 +22,24 @@ from service.overview import Glances
 from service.parts import Parts
 from service.problems import answer, problem_of
 from service.reading import Reading
-from service.routes import changes, console, overview, rows, sinks, sources, system, tokens, views
+from service.routes import (
+    changes,
+    console,
+    overview,
+    rows,
+    sinks,
+    sources,
+    system,
+    tokens,
+    verify,
+    views,
+)
 from service.settings import Settings
 from service.sink_catalog import SinkCatalog
 from service.source_catalog import SourceCatalog
 from service.subscriptions import Subscriptions
 from service.tokens import Tokens
+from service.verify import Verify
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -44,6 +56,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.sources = SourceCatalog(settings, Parts(settings))
     app.state.glances = Glances(parts, app.state.catalog, app.state.sources)
     app.state.console = read_files()
+    app.state.verify = Verify(settings, parts)
     app.include_router(overview.router)
     app.state.reading = Reading(Parts(settings))
     app.state.is_stopping = lambda: False
@@ -52,6 +65,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(views.router)
     app.include_router(changes.router)
     app.include_router(rows.router)
+    app.include_router(verify.router)
     app.include_router(sinks.router)
     app.include_router(sources.router)
     app.include_router(system.router)

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from connectors.postgres import control_sinks, ownership
+from connectors.postgres import control_sinks, control_verify, ownership
 from connectors.postgres.control import ViewRow
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.sink import Progress, SinkTable
@@ -26,6 +26,8 @@ from dataflow.sql.view_key import why_bag
 from service import fields
 from service.desk import DROPPED, children_of
 from service.engine import ViewDefinition
+from service.estimate import SHORT_S, estimated
+from service.estimate_models import Estimate
 from service.groups import group_of, groups_on_disk
 from service.metrics import read_dataflow, read_metrics
 from service.models import (
@@ -89,6 +91,7 @@ class Catalog:
         if needs_slot and not any(group_of(r) == group for r in rows):
             Parts(self._settings.for_group(group)).source.check()
         plan = definition.plan
+        estimate = estimated(self._parts, definition, rows, body.options.backfill, SHORT_S)
         self._control.insert_view(
             ViewRow(
                 schema,
@@ -99,7 +102,7 @@ class Catalog:
                 options=body.options.model_dump(),
                 key=_key_names(plan),
                 fields=fields.to_json(plan.root.fields),
-                plan=_plan_facts(definition),
+                plan=_plan_facts(definition, estimate),
                 warnings=list(plan.warnings),
                 created_by=asker,
             )
@@ -125,6 +128,7 @@ class Catalog:
             estimated_source_rows=sum(max(0, r.row_estimate) for r in definition.relations()),
             backfill=self._parts.choose_road(definition, "auto"),
             plan=explain_text(plan),
+            estimate=estimated(self._parts, definition, rows, "auto"),
         )
 
     def drop(self, name: str, before: Callable[[], None] | None = None) -> str:
@@ -158,14 +162,15 @@ class Catalog:
     def view(self, name: str) -> ViewModel:
         """One view as it stands."""
         row = self._row(name)
-        return self._model(row, self._control.count_errors())
+        verified = control_verify.newest(self._control)
+        return self._model(row, self._control.count_errors(), verified)
 
     def views(self) -> list[ViewModel]:
         """All views by name."""
         self._control.ensure()
-        errors = self._control.count_errors()
+        errors, verified = self._control.count_errors(), control_verify.newest(self._control)
         rows = sorted(self._control.list_views(), key=lambda r: (r.schema, r.name))
-        return [self._model(row, errors) for row in rows]
+        return [self._model(row, errors, verified) for row in rows]
 
     def plan(self, name: str) -> PlanAnswer:
         """How a view is computed."""
@@ -291,7 +296,9 @@ class Catalog:
                     hint=f'create this view in group "{group_of(found)}"',
                 )
 
-    def _model(self, row: ViewRow, errors: dict[str, int]) -> ViewModel:
+    def _model(
+        self, row: ViewRow, errors: dict[str, int], verified: dict[str, dict[str, Any]]
+    ) -> ViewModel:
         group = group_of(row)
         figures = self._figures(group) or {}
         status, error = row.status, _error_of(row)
@@ -326,6 +333,7 @@ class Catalog:
             backfill=None if row.progress is None else dict(row.progress),
             plan=(row.plan or {}).get("text", ""),
             errors=errors.get(row.title, 0),
+            verification=verified.get(row.identity),
             error=error,
             created_at=row.created_at.isoformat() if row.created_at else "",
             live_at=row.live_at.isoformat() if row.live_at else None,
@@ -360,9 +368,10 @@ def _field_models(facts: list[dict[str, Any]]) -> list[FieldModel]:
     return [FieldModel(name=f["name"], type=f["type"], nullable=f["nullable"]) for f in facts]
 
 
-def _plan_facts(definition: ViewDefinition) -> dict[str, Any]:
+def _plan_facts(definition: ViewDefinition, estimate: Estimate | None) -> dict[str, Any]:
     plan = definition.plan
     return {
+        "estimate": None if estimate is None else estimate.model_dump(exclude={"state"}),
         "text": explain_text(plan),
         "tree": explain_tree(plan),
         "nodes": planned_nodes(lower(plan.root)),

@@ -22,6 +22,7 @@ from service.cli_output import Url, client_of, console, print_problem
 from service.cli_sinks import sinks
 from service.cli_sources import dead_letters, sources
 from service.cli_tokens import tokens
+from service.cli_verify import validate, verify
 from service.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
@@ -30,6 +31,8 @@ app.add_typer(sources, name="sources")
 app.add_typer(dead_letters, name="dead-letters")
 app.add_typer(commands)
 app.add_typer(tokens, name="token")
+app.command()(verify)
+app.command()(validate)
 DEFAULT_URL = tidemark.DEFAULT_URL
 
 
@@ -131,13 +134,6 @@ def drop(name: str, url: Url = DEFAULT_URL) -> None:
     with client_of(url) as client:
         is_gone = client.drop(name)
     console.print(f"dropped {name}" if is_gone else f"{name} is being dropped")
-
-
-@app.command()
-def validate(query: str, url: Url = DEFAULT_URL) -> None:
-    """Analyze a query; create nothing."""
-    with client_of(url) as client:
-        console.print_json(json.dumps(client.validate(_text_of(query))))
 
 
 @app.command()

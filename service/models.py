@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from service.estimate_models import Estimate
+
 
 class ViewOptions(BaseModel):
     """Options of a view. backfill: "auto" takes Spark for large sources, else this machine.
@@ -104,6 +106,9 @@ class ViewModel(BaseModel):
     backfill: dict[str, Any] | None = Field(description="progress while it is built")
     plan: str = Field(description="summary of the plan")
     errors: int = Field(description="source rows left out because an expression fails for them")
+    verification: dict[str, Any] | None = Field(
+        default=None, description="the newest comparison with PostgreSQL's own answer"
+    )
     error: ProblemModel | None = None
     created_at: str
     live_at: str | None = None
@@ -168,6 +173,7 @@ class Validation(BaseModel):
     estimated_source_rows: int
     backfill: str = Field(description="the road that `auto` would take")
     plan: str
+    estimate: Estimate | None = Field(None, description="what it would cost, as far as is known")
 
 
 class WaitAnswer(BaseModel):

@@ -7,6 +7,7 @@ people's alerts rest on them.
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -61,8 +62,11 @@ def render(groups: dict[str, dict[str, Any] | None], views: list[ViewModel]) -> 
     rows = Gauge("tidemark_view_rows", "rows of the view, about", ["view"], registry=registry)
     lag = Gauge("tidemark_view_lag_bytes", "WAL not yet shown", ["view"], registry=registry)
     errors = Gauge("tidemark_view_errors", "source rows left out", ["view"], registry=registry)
+    verified = _verified(registry)
     for view in views:
         title = f"{view.schema_name}.{view.name}"
+        if view.verification is not None:
+            _tell_verified(verified, title, view.verification)
         live.labels(title).set(view.status == "live")
         errors.labels(title).set(view.errors)
         if view.rows is not None:
@@ -70,6 +74,28 @@ def render(groups: dict[str, dict[str, Any] | None], views: list[ViewModel]) -> 
         if view.lag_bytes is not None:
             lag.labels(title).set(view.lag_bytes)
     return generate_latest(registry)
+
+
+def _verified(registry: CollectorRegistry) -> dict[str, Gauge]:
+    """The gauges of the newest comparison of each view with PostgreSQL's answer."""
+    texts = {
+        "view_verified_seconds": "when the view was last compared, in seconds since 1970",
+        "view_differing_rows": "rows in which it differed then",
+    }
+    found = {n: Gauge(f"tidemark_{n}", t, ["view"], registry=registry) for n, t in texts.items()}
+    text = "1 for how the last comparison ended: equal, different, open or failed"
+    labels = ["view", "result"]
+    found["result"] = Gauge("tidemark_view_verification", text, labels, registry=registry)
+    return found
+
+
+def _tell_verified(gauges: dict[str, Gauge], title: str, facts: dict[str, Any]) -> None:
+    at = datetime.fromisoformat(facts["at"]).timestamp()
+    gauges["view_verified_seconds"].labels(title).set(at)
+    gauges["result"].labels(title, facts["result"]).set(1)
+    if "missing" in facts:
+        differing = facts["missing"] + facts["surplus"] + facts["different"]
+        gauges["view_differing_rows"].labels(title).set(differing)
 
 
 def _render_others(registry: CollectorRegistry, groups: dict[str, dict[str, Any] | None]) -> None:

@@ -7,6 +7,7 @@ import sys
 
 import uvicorn
 
+from connectors.postgres.control import Control
 from service import signals, tls
 from service.app import create_app
 from service.log import configure
@@ -15,6 +16,7 @@ from service.protect import protect
 from service.psql_desk import PsqlDesk
 from service.psql_operations import Operations
 from service.settings import Settings
+from service.verify_rounds import VerifyRounds
 
 
 def main() -> int:
@@ -31,6 +33,7 @@ def main() -> int:
     state, control = app.state, Parts(settings).control()
     operations = Operations(control, state.catalog, state.sinks, state.sources)
     desk = PsqlDesk(settings.sink, control, operations, state.catalog.nudge_source)
+    rounds = VerifyRounds(settings, app.state.verify, Control(settings.sink))
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -47,7 +50,10 @@ def main() -> int:
     desk.start()
     # Subscriptions end by themselves then: otherwise nothing would end before their readers do.
     app.state.is_stopping = lambda: server.should_exit
+    rounds.start()
     server.run()
+    app.state.verify.close()
+    rounds.close()
     desk.close()
     return 0
 

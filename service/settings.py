@@ -47,6 +47,9 @@ class Settings(BaseModel):
     secret_variables, secret_folders: what references in their options may name.
     statement_timeout_s: of ordinary statements, long_statement_timeout_s: of those over whole
     tables; 0 for any time.
+    verify_interval_s: each view is compared with PostgreSQL's answer this often, 0: only when asked
+    for; verify_timeout_s: for each statement of that; verify_most_cost: on the interval, views
+    whose query PostgreSQL thinks more costly are left out, 0: none.
     """
 
     model_config = {"frozen": True}
@@ -73,6 +76,9 @@ class Settings(BaseModel):
     changes_budget_mb: int = Field(1_024, ge=1)
     changes_readers: int = Field(1_000, ge=1)
     changes_patience_s: int = Field(30, ge=1)
+    verify_interval_s: float = Field(0, ge=0)
+    verify_timeout_s: float = Field(300, gt=0)
+    verify_most_cost: float = Field(10_000_000, ge=0)
     log_level: str = "info"
     tls_cert: str = ""
     tls_key: str = ""

@@ -230,8 +230,14 @@ CREATE TRIGGER announce AFTER INSERT OR DELETE OR UPDATE OF status, desired ON t
     FOR EACH STATEMENT EXECUTE FUNCTION tidemark.announce();
 """
 
+_VERIFICATION = """
+ALTER TABLE tidemark.views ADD COLUMN verification jsonb;
+COMMENT ON COLUMN tidemark.views.verification IS
+    'the newest comparison with PostgreSQL''s own answer: result, rows that differ, time';
+"""
+
 # Each leads from the version of its place in the list to the next one, the first from nothing.
-STEPS = (_TABLES, _FEED_SOURCES, _SINKS, PSQL, TOKENS)
+STEPS = (_TABLES, _FEED_SOURCES, _SINKS, PSQL, TOKENS, _VERIFICATION)
 VERSION = len(STEPS)
 
 

@@ -17,6 +17,8 @@ import psycopg2
 from psycopg2 import sql
 from psycopg2.extensions import connection as Connection
 
+from connectors.postgres.decode import Decoder
+from connectors.postgres.replication import ReplicationStream
 from connectors.postgres.session import to_error, translated
 from connectors.postgres.snapshot_parts import (
     PageRange,
@@ -44,10 +46,16 @@ ORDER BY 1, 2
 
 
 class PostgresSnapshot:
-    """All given relations as of `position`; stays open until `close`."""
+    """All given relations as of `position`; stays open until `close`.
 
-    def __init__(self, dsn: str, relations: Sequence[Relation]) -> None:
+    keeps_slot: the slot stays too, so that `stream` can tell what comes after.
+    """
+
+    def __init__(
+        self, dsn: str, relations: Sequence[Relation], *, keeps_slot: bool = False
+    ) -> None:
         self._dsn = dsn
+        self._slot: tuple[WalConnection, str] | None = None
         guard = open_session(dsn, None)
         try:
             _lock(guard, relations)
@@ -57,15 +65,17 @@ class PostgresSnapshot:
                 name = f"tidemark_snapshot_{os.getpid()}_{uuid.uuid4().hex[:12]}"
                 self.position, exported = wal.create_temporary_slot(name)
                 self._coordinator = open_session(dsn, exported)
+                self._slot = (wal, name) if keeps_slot else None
             finally:
-                wal.close()
+                if self._slot is None:
+                    wal.close()
             try:
                 _lock(self._coordinator, relations)
                 self.snapshot_id = str(
                     rows_of(self._coordinator, "SELECT pg_export_snapshot()")[0][0]
                 )
             except BaseException:
-                self._coordinator.close()
+                self.close()
                 raise
         finally:
             guard.close()
@@ -106,8 +116,28 @@ class PostgresSnapshot:
         """The rows under these keys, columns of relation.key, in this snapshot."""
         return PostgresKeysPart(self._dsn, self.snapshot_id, relation, tuple(columns), keys)
 
+    def stream(self, relations: Sequence[Relation], publication: str) -> ReplicationStream:
+        """What happens to these relations after `position`; once, where the slot is kept.
+
+        The caller closes it.
+        """
+        assert self._slot is not None, "the slot was not kept"
+        (wal, name), self._slot = self._slot, None
+        try:
+            wal.start(name, self.position, [publication])
+            return ReplicationStream(wal, Decoder(relations), self.position)
+        except BaseException:
+            wal.close()
+            raise
+
+    def open_session(self) -> Connection:
+        """Another read-only session in the snapshot; the caller closes it."""
+        return open_session(self._dsn, self.snapshot_id)
+
     def close(self) -> None:
         """End the coordinating session: parts that are not being read yet cannot be read."""
+        if self._slot is not None:
+            self._slot[0].close()
         self._coordinator.close()
 
 

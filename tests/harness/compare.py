@@ -8,22 +8,19 @@ may differ by 1e-9 of their size.
 from __future__ import annotations
 
 import io
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from connectors.postgres.answers import Row, parse_line, without_near
 from dataflow.delta import Delta
 from dataflow.schema import Field
 from dataflow.types import SESSION_SETTINGS
 from dataflow.values import to_text
 
-Row = tuple[str | None, ...]
 FLOATS = ("real", "double precision")
-TOLERANCE = 1e-9
 SHOWN_ROWS = 12
-_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
 @dataclass
@@ -86,7 +83,7 @@ def rows_of_query(connection: Any, sql: str) -> Counter[Row]:
     with connection.cursor() as cursor:
         cursor.copy_expert(f"COPY ({sql}) TO STDOUT", out)
     counts = Counter(out.getvalue().decode().split("\n")[:-1])
-    return Counter({_parse(line): count for line, count in counts.items()})
+    return Counter({parse_line(line): count for line, count in counts.items()})
 
 
 def difference(expected: Answer, got: Answer) -> str:
@@ -99,55 +96,11 @@ def difference(expected: Answer, got: Answer) -> str:
     surplus += Counter({row: -count for row, count in got.rows.items() if count < 0})
     inexact = [i for i, (_, name) in enumerate(expected.columns) if name in FLOATS]
     if inexact:
-        missing, surplus = _without_near(missing, surplus, inexact)
+        missing, surplus = without_near(missing, surplus, inexact)
     if not missing and not surplus:
         return ""
     names = ", ".join(name for name, _ in expected.columns)
     return "\n".join([f"({names})", *_show("missing", missing), *_show("surplus", surplus)])
-
-
-def _parse(line: str) -> Row:
-    return tuple(None if cell == "\\N" else _unescape(cell) for cell in line.split("\t"))
-
-
-def _unescape(cell: str) -> str:
-    if "\\" not in cell:
-        return cell
-    out, at = [], 0
-    while at < len(cell):
-        if cell[at] == "\\":
-            at += 1
-            out.append(_ESCAPES.get(cell[at], cell[at]))
-        else:
-            out.append(cell[at])
-        at += 1
-    return "".join(out)
-
-
-def _without_near(
-    left: Counter[Row], right: Counter[Row], inexact: list[int]
-) -> tuple[Counter[Row], Counter[Row]]:
-    """Both bags without the rows that pair up when floats may differ a little."""
-    rest = list(right.elements())
-    unpaired = []
-    for row in left.elements():
-        match = next((r for r in rest if _is_near(row, r, inexact)), None)
-        if match is None:
-            unpaired.append(row)
-        else:
-            rest.remove(match)
-    return Counter(unpaired), Counter(rest)
-
-
-def _is_near(left: Row, right: Row, inexact: list[int]) -> bool:
-    for i, (a, b) in enumerate(zip(left, right, strict=True)):
-        if a == b:
-            continue
-        if i not in inexact or a is None or b is None:
-            return False
-        if not math.isclose(float(a), float(b), rel_tol=TOLERANCE, abs_tol=TOLERANCE):
-            return False
-    return True
 
 
 def _show(title: str, rows: Counter[Row]) -> list[str]:

@@ -1,0 +1,113 @@
+"""Sessions that verify a view: one snapshot of the sink with its position, and bounded reading.
+
+Whatever is read here is read under a statement time-out, in a read-only transaction, and can be
+cancelled from another thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import psycopg2
+from psycopg2.extensions import connection as Connection
+
+from connectors.postgres.answers import SortedRows
+from connectors.postgres.session import connect, to_error, translated
+from dataflow.errors import TidemarkError
+
+_APPLICATION = "tidemark verify"
+_SETTINGS = {"row_security": "off", "jit": "off", "lock_timeout": "5s"}
+_CANCELLED = "57014"
+
+
+class SinkMoment:
+    """A read-only snapshot of the sink; `take` renews it. key: whose progress is meant."""
+
+    def __init__(self, dsn: str, key: str) -> None:
+        self._key = key
+        self.connection = _read_only(dsn, "sink")
+
+    def take(self) -> dict[str, Any]:
+        """Take a snapshot; the position of each source that all it shows is at."""
+        self.connection.rollback()
+        found = self._rows("SELECT positions FROM tidemark.progress WHERE sink_key = %s", self._key)
+        return dict(found[0][0]) if found else {}
+
+    def status(self, identity: str) -> str:
+        """How the view stands; "" when it is gone."""
+        found = self._rows("SELECT status FROM tidemark.views WHERE identity = %s", identity)
+        return found[0][0] if found else ""
+
+    def errors(self, titles: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
+        """(operator, row) of each error row of these views, by view."""
+        sql = "SELECT view, operator, source_row FROM tidemark.errors WHERE view = ANY (%s)"
+        found: dict[str, list[tuple[str, str]]] = {}
+        for view, operator, row in self._rows(sql, list(titles)):
+            found.setdefault(view, []).append((operator, row))
+        return found
+
+    def open_source(self, dsn: str) -> Connection:
+        """A session on the source for a query that reads no table of it."""
+        return _read_only(dsn, "source")
+
+    def close(self) -> None:
+        """End the session."""
+        self.connection.close()
+
+    def _rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        with translated("sink", "cannot read the sink"), self.connection.cursor() as cursor:
+            cursor.execute(sql, parameters)
+            return cursor.fetchall()
+
+
+class Reader:
+    """Reads sorted rows in one session, which it closes. side: "source" or "sink"."""
+
+    def __init__(self, side: str, connection: Connection, timeout_s: float) -> None:
+        self._side = side
+        self._connection = connection
+        self._timeout_s = timeout_s
+        with translated(side, "cannot set a time-out"), connection.cursor() as cursor:
+            cursor.execute(f"SET LOCAL statement_timeout = {max(1, int(timeout_s * 1000))}")
+
+    def cost(self, query: str) -> float:
+        """What PostgreSQL thinks that the query costs, in its own units."""
+        with translated(self._side, "the view's query cannot be planned"):
+            cursor = self._connection.cursor()
+            cursor.execute(f"EXPLAIN (FORMAT JSON) {query}")
+            ((plan,),) = cursor.fetchall()
+            return float(plan[0]["Plan"]["Total Cost"])
+
+    def fill(self, rows: SortedRows, query: str) -> None:
+        """Read the rows of a query. TidemarkError verify.timeout, verify.query_fails."""
+        try:
+            rows.fill(self._connection.cursor(), query)
+        except psycopg2.Error as error:
+            if error.pgcode == _CANCELLED:
+                raise TidemarkError(
+                    "verify.timeout",
+                    f"the {self._side} did not answer within {self._timeout_s:g} s",
+                    hint="raise verify_timeout_s",
+                ) from error
+            hint = "the view goes on; its query as a whole cannot be run in PostgreSQL just now"
+            doing = "the view's rows cannot be asked for"
+            raise to_error(
+                error, self._side, doing, code="verify.query_fails", hint=hint
+            ) from error
+
+    def cancel(self) -> None:
+        """End what runs; from another thread."""
+        with suppress(psycopg2.Error):
+            self._connection.cancel()
+
+    def close(self) -> None:
+        """End the session."""
+        self._connection.close()
+
+
+def _read_only(dsn: str, side: str) -> Connection:
+    connection = connect(dsn, side=side, application_name=_APPLICATION, settings=_SETTINGS)
+    connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
+    return connection

@@ -1,0 +1,43 @@
+"""What an estimate says, as pydantic models."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+
+class StateModel(BaseModel):
+    """One arrangement on disk: of a base table, or of an operator of the plan."""
+
+    operator: str
+    rows: int
+    bytes: int
+
+
+class EffectModel(BaseModel):
+    """What one inserted or deleted row sets off, on average; an update is two of them."""
+
+    rows_out: float = Field(description="rows of the view that change")
+    rows_touched: float = Field(description="rows that are looked at or passed on inside")
+
+
+class RiskModel(BaseModel):
+    """An operator that may be dear."""
+
+    operator: str
+    why: str
+    hint: str
+
+
+class Estimate(BaseModel):
+    """What a view would cost; docs/ESTIMATE.md says how far from the truth this is."""
+
+    source_rows: int = Field(description="rows to be read")
+    output_rows: int = Field(description="rows of the view")
+    state_bytes: int = Field(description="on the service's disk")
+    state: list[StateModel] = []
+    backfill_s: float
+    road: str = Field(description="how it would be filled: local or spark")
+    speed: float = Field(1.0, description="of this machine, beside the one that was measured on")
+    amplification: dict[str, EffectModel] = Field(description="by base table")
+    risks: list[RiskModel]
+    notes: list[str] = Field(default=[], description="what is known badly")

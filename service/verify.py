@@ -1,0 +1,251 @@
+"""A view compared with what PostgreSQL itself answers for its query, at the view's own position.
+
+The sink is read in one snapshot, which names its position; the source in a snapshot that lies a
+little before, with what has happened in between laid over it (connectors/postgres/moment.py). So
+nothing is stopped or slowed: not the source's writers, not the pipeline, not the sink. Invariant:
+a difference that is told is one, and "equal" has seen every row of both sides.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from connectors.postgres import control_verify
+from connectors.postgres.answers import Comparison, SortedRows, compare, selected
+from connectors.postgres.control import ViewRow
+from connectors.postgres.lsn import format_lsn
+from connectors.postgres.moment import Moment
+from connectors.postgres.verifying import Reader, SinkMoment
+from dataflow.errors import TemporaryError, TidemarkError
+from service import fields
+from service.groups import group_of
+from service.log import log
+from service.names import parse_name
+from service.parts import SOURCE, Parts
+from service.settings import Settings
+from service.verify_models import VerificationModel
+from service.verify_query import Promise, left_out, open_reasons, promise_of
+
+EQUAL, DIFFERENT, OPEN, FAILED = "equal", "different", "open", "failed"
+LIVE = ("live", "degraded")
+MOST_EXAMPLES = 1_000
+_ATTEMPTS = 5
+_REACH_S = 30.0
+_POLL_S = 0.005
+
+
+@dataclass(frozen=True)
+class Limits:
+    """timeout_s: of each statement sent to a database. most_cost: of PostgreSQL's plan for the
+    query, in its own units; 0: any."""
+
+    timeout_s: float
+    most_cost: float = 0.0
+
+
+class Verify:
+    """One for an API process; safe for several threads, of which one works at a time."""
+
+    def __init__(self, settings: Settings, parts: Parts) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._control = parts.control()
+        self._turn = threading.Lock()
+        self._readers: list[Reader] = []
+        self._is_closed = False
+
+    def verify(self, name: str, limit: int = 20) -> VerificationModel:
+        """Compare a live view with PostgreSQL's answer, with at most `limit` differing rows.
+
+        TidemarkError view.not_found, view.not_live, verify.timeout, verify.not_in_database,
+        verify.error_rows, verify.query_fails; TemporaryError verify.busy, verify.sink_behind,
+        verify.too_much.
+        """
+        return self.verify_row(self._live(name), limit, Limits(self._settings.verify_timeout_s))
+
+    def verify_row(self, row: ViewRow, limit: int, limits: Limits) -> VerificationModel:
+        """As `verify`; also TidemarkError verify.too_costly."""
+        if not self._turn.acquire(timeout=limits.timeout_s):
+            raise TemporaryError(
+                "verify.busy", "another view is being verified", hint="try again later"
+            )
+        try:
+            try:
+                found = self._verified(row, min(limit, MOST_EXAMPLES), limits)
+            except TidemarkError as error:
+                self._tell(row, {"result": FAILED, "code": error.code, "reason": error.what})
+                raise
+            self._tell(row, found.model_dump(exclude={"examples"}))
+            return found
+        finally:
+            self._turn.release()
+
+    def close(self) -> None:
+        """Cancel what runs; nothing is verified any more."""
+        self._is_closed = True
+        for reader in list(self._readers):
+            reader.cancel()
+        self._control.close()
+
+    # --- one verification ------------------------------------------------------------------------
+
+    def _verified(self, row: ViewRow, limit: int, limits: Limits) -> VerificationModel:
+        started = time.monotonic()
+        rows, sources = self._control.list_views(), self._control.list_sources()
+        promise = promise_of(row, self._parts, rows, sources)
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                found, positions = self._compared(row, promise, limit, limits)
+                break
+            except TemporaryError as error:
+                if error.code != "verify.too_much" or attempt == _ATTEMPTS:
+                    raise
+        names = promise.maintained()
+        reasons = open_reasons([r for r in rows if r.title in names])
+        result = EQUAL if found.is_equal else (OPEN if reasons else DIFFERENT)
+        if result == DIFFERENT:
+            facts = {k: v for k, v in asdict(found).items() if k != "examples"}
+            log.error("verify.different", view=row.title, positions=positions, **facts)
+        return VerificationModel(
+            view=row.title,
+            result=result,
+            reasons=reasons if result == OPEN else [],
+            positions=positions,
+            took_ms=round((time.monotonic() - started) * 1000, 1),
+            at=datetime.now(UTC).isoformat(),
+            **asdict(found),
+        )
+
+    def _compared(
+        self, row: ViewRow, promise: Promise, limit: int, limits: Limits
+    ) -> tuple[Comparison, dict[str, str]]:
+        settings = self._settings.for_group(group_of(row))
+        relations = promise.relations()
+        with ExitStack() as held:
+            sink = SinkMoment(settings.sink, settings.sink_key)
+            held.callback(sink.close)
+            moment = None
+            if relations:
+                publication = Parts(settings).source.slot_name
+                moment = Moment(settings.source, relations, publication)
+                held.callback(moment.close)
+            positions = self._reach(sink, moment)
+            self._require_same(row, sink)
+            query = self._query(row, promise, sink, moment, positions)
+            facts = fields.from_json(row.fields or [])
+            key = [[f.name for f in facts].index(k) for k in row.key or []]
+            expected, got = SortedRows(facts, key), SortedRows(facts, key)
+            held.callback(expected.close)
+            held.callback(got.close)
+            source = moment.open_session() if moment else sink.open_source(settings.source)
+            with self._reading(Reader("source", source, limits.timeout_s)) as reader:
+                self._check_cost(row, reader.cost(query), limits)
+                reader.fill(expected, query)
+            if moment:
+                moment.close()
+            with self._reading(Reader("sink", sink.connection, limits.timeout_s)) as reader:
+                reader.fill(got, selected(row.schema, row.name, facts))
+            shown = {s: _shown(p) for s, p in positions.items()}
+            return compare(expected, got, facts, key, limit), shown
+
+    def _query(
+        self,
+        row: ViewRow,
+        promise: Promise,
+        sink: SinkMoment,
+        moment: Moment | None,
+        positions: dict[str, Any],
+    ) -> str:
+        """What PostgreSQL is asked: the promise at the sink's position."""
+        if moment is not None:
+            moment.settle(positions[SOURCE])
+        rows, sources = self._control.list_views(), self._control.list_sources()
+        errors = sink.errors(promise.maintained())
+        out = {}
+        for view in rows:
+            if found := errors.get(view.title):
+                below = promise.of(view.title)
+                out[view.title] = left_out(view, found, below, self._parts, (rows, sources))
+        return promise.query(moment.overlays if moment else {}, out)
+
+    def _reach(self, sink: SinkMoment, moment: Moment | None) -> dict[str, Any]:
+        """Take the sink's snapshot at or after the source's; its positions."""
+        deadline = time.monotonic() + _REACH_S
+        nudged_at = 0.0
+        while True:
+            positions = sink.take()
+            reached = positions.get(SOURCE)
+            if moment is None or (reached is not None and reached >= moment.start):
+                return positions
+            now = time.monotonic()
+            if now > deadline or self._is_closed:
+                raise TemporaryError(
+                    "verify.sink_behind",
+                    "the view has not come to where the source is in time",
+                    detail=f"the source's snapshot is at {format_lsn(moment.start)}",
+                    hint="see the view's lag, and /health",
+                )
+            if now - nudged_at > 1.0:
+                nudged_at = now
+                self._parts.source.heartbeat()
+            time.sleep(_POLL_S)
+
+    def _require_same(self, row: ViewRow, sink: SinkMoment) -> None:
+        """The view has not been replaced, dropped or stopped since it was planned."""
+        if sink.status(row.identity) not in LIVE:
+            raise _not_live(row.title)
+
+    def _check_cost(self, row: ViewRow, cost: float, limits: Limits) -> None:
+        if limits.most_cost and cost > limits.most_cost:
+            raise TidemarkError(
+                "verify.too_costly",
+                f'the query of view "{row.title}" costs more than is allowed',
+                detail=f"PostgreSQL's estimate is {cost:.0f}, allowed are {limits.most_cost:.0f}",
+                hint="raise verify_most_cost, or verify it by hand",
+            )
+
+    @contextmanager
+    def _reading(self, reader: Reader) -> Iterator[Reader]:
+        self._readers.append(reader)
+        try:
+            if self._is_closed:
+                raise TemporaryError("verify.stopped", "the service is being stopped")
+            yield reader
+        finally:
+            self._readers.remove(reader)
+            reader.close()
+
+    # --- the catalog -----------------------------------------------------------------------------
+
+    def _live(self, name: str) -> ViewRow:
+        schema, plain = parse_name(name)
+        row = self._control.get_view(schema, plain)
+        if row is None:
+            what = f'view "{schema}.{plain}" does not exist'
+            raise TidemarkError("view.not_found", what, hint="see GET /views")
+        if row.status not in LIVE:
+            raise _not_live(row.title)
+        return row
+
+    def _tell(self, row: ViewRow, facts: dict[str, Any]) -> None:
+        facts.setdefault("at", datetime.now(UTC).isoformat())
+        try:
+            control_verify.tell(self._control, row.identity, facts)
+        except TemporaryError as error:
+            log.warning("verify.untold", view=row.title, code=error.code)
+
+
+def _not_live(title: str) -> TidemarkError:
+    what = f'view "{title}" is not live'
+    return TidemarkError("view.not_live", what, hint="only a live view's rows can be compared")
+
+
+def _shown(position: Any) -> str:
+    return format_lsn(position) if isinstance(position, int) else json.dumps(position)

@@ -1,0 +1,56 @@
+"""What a verification answers, as a pydantic model."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class VerificationModel(BaseModel):
+    """How a view compares with what PostgreSQL answers for its query, at the view's position.
+
+    result: "equal"; "different"; or "open": rows differ, and the query leaves open which of
+    several answers is PostgreSQL's, for the reasons given.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "view": "public.revenue",
+                "result": "different",
+                "rows": 4,
+                "missing": 0,
+                "surplus": 0,
+                "different": 1,
+                "alike": 0,
+                "examples": [
+                    {
+                        "kind": "different",
+                        "key": {"region": "north"},
+                        "expected": {"region": "north", "revenue": "200.50"},
+                        "found": {"region": "north", "revenue": "0.00"},
+                    }
+                ],
+                "reasons": [],
+                "positions": {"source": "0/1A2B3C8"},
+                "took_ms": 41.7,
+                "at": "2026-01-31T12:00:00+00:00",
+            }
+        }
+    )
+
+    view: str
+    result: Literal["equal", "different", "open"]
+    rows: int = Field(description="rows of the view, all of them compared")
+    missing: int = Field(description="rows that PostgreSQL answers and the view lacks")
+    surplus: int = Field(description="rows of the view that PostgreSQL does not answer")
+    different: int = Field(description="rows whose key is in both, with other values")
+    alike: int = Field(description="rows equal in value, printed in another form (1.5 and 1.50)")
+    examples: list[dict[str, Any]] = Field(
+        default=[], description='of what differs: "kind", "key", "expected", "found", as texts'
+    )
+    reasons: list[str] = Field(default=[], description="why PostgreSQL may answer in another way")
+    positions: dict[str, str] = Field(description="where both sides stand, by source")
+    took_ms: float
+    at: str
