@@ -1,4 +1,7 @@
-"""The API process: `python -m service.run_api`, settings from the environment."""
+"""The API process: `python -m service.run_api`, settings from the environment.
+
+Beside REST it takes up what is asked for in psql, and compares views on an interval.
+"""
 
 from __future__ import annotations
 
