@@ -18,16 +18,13 @@ from connectors.postgres.control import ViewRow
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.sink import Progress, SinkTable
 from dataflow.errors import TidemarkError
-from dataflow.sharing import planned_nodes
-from dataflow.sql.explain import explain_text, explain_tree
-from dataflow.sql.lower import lower
+from dataflow.sql.explain import explain_text
 from dataflow.sql.plan import ViewPlan
 from dataflow.sql.view_key import why_bag
 from service import fields
 from service.desk import DROPPED, children_of
 from service.engine import ViewDefinition
 from service.estimate import SHORT_S, estimated
-from service.estimate_models import Estimate
 from service.groups import group_of, groups_on_disk
 from service.metrics import read_dataflow, read_metrics
 from service.models import (
@@ -42,6 +39,7 @@ from service.models import (
 )
 from service.names import parse_name
 from service.parts import SOURCE, Parts
+from service.plan_facts import plan_facts
 from service.planning import plan_definition
 from service.settings import DEFAULT_GROUP, Settings
 from service.shared_parts import dataflow_of, shared_with_others, shown
@@ -102,7 +100,7 @@ class Catalog:
                 options=body.options.model_dump(),
                 key=_key_names(plan),
                 fields=fields.to_json(plan.root.fields),
-                plan=_plan_facts(definition, estimate),
+                plan=plan_facts(definition, estimate),
                 warnings=list(plan.warnings),
                 created_by=asker,
             )
@@ -366,19 +364,6 @@ def _key_names(plan: ViewPlan) -> list[str]:
 
 def _field_models(facts: list[dict[str, Any]]) -> list[FieldModel]:
     return [FieldModel(name=f["name"], type=f["type"], nullable=f["nullable"]) for f in facts]
-
-
-def _plan_facts(definition: ViewDefinition, estimate: Estimate | None) -> dict[str, Any]:
-    plan = definition.plan
-    return {
-        "estimate": None if estimate is None else estimate.model_dump(exclude={"state"}),
-        "text": explain_text(plan),
-        "tree": explain_tree(plan),
-        "nodes": planned_nodes(lower(plan.root)),
-        "in_postgres": list(plan.evaluates),
-        "reads": [[r.name.source, r.name.name] for r in definition.relations()],
-        "parents": [[p.schema, p.name] for p in definition.parents()],
-    }
 
 
 def _error_of(row: ViewRow) -> ProblemModel | None:

@@ -1,0 +1,25 @@
+"""What the catalog keeps of a view's plan: for people, for the console, and for later estimates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dataflow.sharing import planned_nodes
+from dataflow.sql.explain import explain_text, explain_tree
+from dataflow.sql.lower import lower
+from service.engine import ViewDefinition
+from service.estimate_models import Estimate
+
+
+def plan_facts(definition: ViewDefinition, estimate: Estimate | None) -> dict[str, Any]:
+    """As tidemark.views has it under `plan`. estimate: what it was thought to cost at creation."""
+    plan = definition.plan
+    return {
+        "estimate": None if estimate is None else estimate.model_dump(exclude={"state"}),
+        "text": explain_text(plan),
+        "tree": explain_tree(plan),
+        "nodes": planned_nodes(lower(plan.root)),
+        "in_postgres": list(plan.evaluates),
+        "reads": [[r.name.source, r.name.name] for r in definition.relations()],
+        "parents": [[p.schema, p.name] for p in definition.parents()],
+    }
