@@ -11,7 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from service.console_files import DIST
-from tests.console.conftest import Open, Shop
+from tests.console.conftest import HOSTILE_NAME, HOSTILE_TEXTS, Open, Shop
 
 
 def row_of(page: Page, view: str):
@@ -261,6 +261,55 @@ def test_a_change_appears_and_the_stream_pauses(open_page: Open, shop: Shop) -> 
     shop.database.execute("UPDATE orders SET amount = 779.75 WHERE id = 2000")
     expect(page.get_by_text("1 epochs went by")).to_be_visible()
     expect(page.locator("tr", has_text="779.75")).to_have_count(0)
+
+
+def test_rows_are_live_sorted_and_filtered(open_page: Open, shop: Shop) -> None:
+    page = open_page("#/views/revenue/rows").page
+    rows = page.locator("table.rows tbody tr")
+    expect(rows).to_have_count(3)
+    shop.database.execute("INSERT INTO customers VALUES (1000, 'west')")
+    shop.database.execute("INSERT INTO orders VALUES (1000, 1000, 12.50)")
+    expect(rows).to_have_count(4)
+    west = rows.filter(has_text="west")
+    expect(west).to_contain_text("12.50")
+    page.locator("table.rows th").get_by_role("button", name="orders").click()
+    expect(rows.first).to_contain_text("west")
+    page.get_by_label("Column").select_option("region")
+    page.get_by_label("Value").fill("east")
+    expect(rows).to_have_count(1)
+
+
+def test_pages_of_rows(open_page: Open) -> None:
+    page = open_page("#/views/large_orders/rows").page
+    rows = page.locator("table.rows tbody tr")
+    expect(rows).to_have_count(50)
+    first = rows.first.inner_text()
+    page.get_by_role("button", name="Next").click()
+    expect(page.get_by_text("51–100")).to_be_visible()
+    expect(rows.first).not_to_have_text(first)
+    page.get_by_role("button", name="Previous").click()
+    expect(page.get_by_text("1–50")).to_be_visible()
+
+
+def test_hostile_names_and_values_are_texts(open_page: Open) -> None:
+    page = open_page().page
+    name = '"' + HOSTILE_NAME.replace('"', '""') + '"'
+    link = page.get_by_role("link", name=name)
+    expect(link).to_have_text(name)
+    link.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(name)
+    rows = page.locator("table.rows tbody tr")
+    expect(rows).to_have_count(len(HOSTILE_TEXTS))
+    expect(page.locator("table.rows th").nth(1)).to_have_text("<b>words</b>")
+    for text in HOSTILE_TEXTS[:3]:
+        expect(rows.filter(has_text=text)).to_have_count(1)
+    assert page.locator("main img, main script, main b").count() == 0
+    long = rows.filter(has_text="xxxx")
+    assert len(long.inner_text()) < 400
+    long.get_by_role("button").click()
+    expect(page.get_by_role("dialog").locator("pre")).to_have_text(HOSTILE_TEXTS[3])
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_a_token_is_asked_for_and_readers_get_no_controls(open_page: Open, shop: Shop) -> None:

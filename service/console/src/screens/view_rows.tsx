@@ -3,6 +3,7 @@ import { useState } from "preact/hooks";
 import { viewPath } from "../lib/api";
 import { parseRows } from "../lib/exact";
 import { count } from "../lib/format";
+import { quoted } from "../lib/names";
 import { useAsked } from "../lib/use";
 import { ProblemNote, Skeleton, Text } from "../parts/basic";
 import { isNumber, useOpened, Value } from "../parts/values";
@@ -16,7 +17,7 @@ interface RowPage {
 
 const LIMIT = 50;
 const TESTS: [string, string][] = [
-  ["eq", "="], ["ne", "≠"], ["lt", "<"], ["le", "≤"], ["gt", ">"], ["ge", "≥"],
+  ["eq", "="], ["neq", "≠"], ["lt", "<"], ["lte", "≤"], ["gt", ">"], ["gte", "≥"], ["ilike", "like"],
 ];
 
 export function RowsTab({ name, view }: TabProps) {
@@ -25,8 +26,8 @@ export function RowsTab({ name, view }: TabProps) {
   const [filter, setFilter] = useState({ column: view.fields[0]?.name ?? "", test: "eq", value: "" });
   const { dialog, open } = useOpened();
   const query = new URLSearchParams({ limit: String(LIMIT) });
-  if (order) query.set("order", `${order.column}.${order.isDown ? "desc" : "asc"}`);
-  if (filter.value !== "") query.set(filter.column, `${filter.test}.${filter.value}`);
+  if (order) query.set("order", `${quoted(order.column)}.${order.isDown ? "desc" : "asc"}`);
+  if (filter.value !== "") query.set(quoted(filter.column), `${filter.test}.${filter.value}`);
   const after = pages.at(-1);
   if (after) query.set("after", after);
   const isThere = view.status === "live" || view.status === "paused" || view.live_at !== null;
