@@ -46,7 +46,7 @@ FROM orders o JOIN customers c ON c.id = o.customer_id GROUP BY c.region"""
 VIEWS = {
     "revenue": REVENUE,
     "large_orders": "SELECT id, amount FROM orders WHERE amount > 100",
-    '"' + HOSTILE_NAME.replace('"', '""') + '"': "SELECT * FROM texts",
+    '"' + HOSTILE_NAME.replace('"', '""') + '"': "SELECT *, 9007199254740993 + id AS big FROM texts",
     "ratios_of": "SELECT id, 100 / over AS ratio FROM ratios",
     "prices_of": "SELECT id, price FROM depot.prices",
 }
