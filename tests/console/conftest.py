@@ -43,10 +43,11 @@ INSERT INTO ratios VALUES (1, 2), (2, 0), (3, 0);
 """
 REVENUE = """SELECT c.region, count(*) AS orders, sum(o.amount) AS revenue
 FROM orders o JOIN customers c ON c.id = o.customer_id GROUP BY c.region"""
+TEXTS = "SELECT *, 9007199254740993 + id AS big FROM texts"
 VIEWS = {
     "revenue": REVENUE,
     "large_orders": "SELECT id, amount FROM orders WHERE amount > 100",
-    '"' + HOSTILE_NAME.replace('"', '""') + '"': "SELECT *, 9007199254740993 + id AS big FROM texts",
+    '"' + HOSTILE_NAME.replace('"', '""') + '"': TEXTS,
     "ratios_of": "SELECT id, 100 / over AS ratio FROM ratios",
     "prices_of": "SELECT id, price FROM depot.prices",
 }
