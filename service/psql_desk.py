@@ -12,13 +12,17 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 from connectors.postgres.control import Control
 from connectors.postgres.requests import Doorbell, Outcome, Request, Requests
 from dataflow.errors import TemporaryError, TidemarkError
+from service import psql_verify
 from service.log import log
+from service.parts import Parts
 from service.psql_operations import Look, Operations
 from service.psql_text import failure_of
+from service.settings import Settings
 
 LOOK_S = 1.0
 BEGINNING_LOOK_S = 0.02
@@ -142,6 +146,14 @@ class PsqlDesk:
                 log.debug("psql.bell_retry", code=error.code)
                 self._stopping.wait(RETRY_S)
         self._bell.close()
+
+
+def desk_of(settings: Settings, state: Any) -> PsqlDesk:
+    """The desk of an application. state: its catalogs, as create_app keeps them."""
+    control = Parts(settings).control()
+    operations = Operations(control, state.catalog, state.sinks, state.sources)
+    operations.add(psql_verify.operations(operations.owned, state.verify))
+    return PsqlDesk(settings.sink, control, operations, state.catalog.nudge_source)
 
 
 def _failure(request: Request, error: BaseException) -> Outcome:

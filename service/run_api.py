@@ -14,10 +14,8 @@ from connectors.postgres.control import Control
 from service import signals, tls
 from service.app import create_app
 from service.log import configure
-from service.parts import Parts
 from service.protect import protect
-from service.psql_desk import PsqlDesk
-from service.psql_operations import Operations
+from service.psql_desk import desk_of
 from service.settings import Settings
 from service.verify_rounds import VerifyRounds
 
@@ -33,9 +31,7 @@ def main() -> int:
     protect(settings)
     settings.state.mkdir(parents=True, exist_ok=True)
     app = create_app(settings)
-    state, control = app.state, Parts(settings).control()
-    operations = Operations(control, state.catalog, state.sinks, state.sources)
-    desk = PsqlDesk(settings.sink, control, operations, state.catalog.nudge_source)
+    desk = desk_of(settings, app.state)
     rounds = VerifyRounds(settings, app.state.verify, Control(settings.sink))
     config = uvicorn.Config(
         app,

@@ -10,7 +10,7 @@ from typing import Any
 
 from psycopg2.extensions import connection as Connection
 
-from connectors.postgres.psql_schema import PSQL
+from connectors.postgres.psql_schema import PSQL, PSQL_VERIFY
 from connectors.postgres.session import translated
 from connectors.postgres.token_schema import TOKENS
 from dataflow.errors import SinkError
@@ -237,7 +237,7 @@ COMMENT ON COLUMN tidemark.views.verification IS
 """
 
 # Each leads from the version of its place in the list to the next one, the first from nothing.
-STEPS = (_TABLES, _FEED_SOURCES, _SINKS, PSQL, TOKENS, _VERIFICATION)
+STEPS = (_TABLES, _FEED_SOURCES, _SINKS, PSQL, TOKENS, _VERIFICATION, PSQL_VERIFY)
 VERSION = len(STEPS)
 
 

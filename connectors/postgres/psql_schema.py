@@ -252,3 +252,6 @@ _PROCEDURES = "".join(
 )
 
 PSQL = _TABLES + _ASKING + WAITING + READABLE + _PROCEDURES
+PSQL_VERIFY = _procedure(
+    "verify_view", "name", "Compares a view with PostgreSQL''s answer of its query"
+)

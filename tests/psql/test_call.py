@@ -22,6 +22,7 @@ INSERT INTO t VALUES (100, 7, 'new');
 SELECT tidemark.wait() IS NOT NULL;
 SELECT * FROM by_a WHERE a = 7;
 SELECT schema, name, status, owner, failed_rows FROM tidemark.status;
+CALL tidemark.verify_view('by_a');
 CALL tidemark.drop_view('by_a');
 SELECT count(*) FROM tidemark.status;
 """
@@ -33,10 +34,11 @@ def test_life_of_a_view(service: RunningService, place: Database) -> None:
     rows = ["0|10", "1|10", "2|10", "t", "7|1", "public|by_a|live|postgres|", "0"]
     assert ended.stdout.split() == rows
     assert "NOTICE:  view public.by_a is live, 3 rows" in ended.stderr
+    assert "NOTICE:  view public.by_a: equal, 4 rows compared" in ended.stderr
     assert "NOTICE:  view is dropped" in ended.stderr
     assert place.rows("SELECT to_regclass('by_a')") == [(None,)]
-    said = place.rows("SELECT operation, status FROM tidemark.asked ORDER BY id DESC LIMIT 2")
-    assert said == [("drop_view", "done"), ("create_view", "done")]
+    said = place.rows("SELECT operation, status FROM tidemark.asked ORDER BY id DESC LIMIT 3")
+    assert said == [("drop_view", "done"), ("verify_view", "done"), ("create_view", "done")]
     place.execute("DELETE FROM t WHERE id = 100")
 
 
@@ -191,6 +193,17 @@ def test_own_writes_are_read(service: RunningService, place: Database) -> None:
     assert time.monotonic() - started < 60
     cursor.execute("DELETE FROM t WHERE a = 50; TRUNCATE taken")
     session.close()
+
+
+def test_a_difference_is_an_error(service: RunningService, place: Database) -> None:
+    place.execute("UPDATE _read SET s = s + 1 WHERE a = 1")
+    error = refusal(lambda: call(place, "CALL tidemark.verify_view('read')"))
+    assert error.pgcode == "XX001"
+    assert "code: verify.different" in error.diag.message_detail
+    found = place.rows("SELECT result FROM tidemark.asked ORDER BY id DESC LIMIT 1")
+    told = found[0][0]
+    assert (told["result"], told["missing"], told["surplus"]) == ("different", 1, 1)
+    place.execute("UPDATE _read SET s = s - 1 WHERE a = 1")
 
 
 def test_waits_that_cannot_end_well(service: RunningService, place: Database) -> None:
