@@ -22,7 +22,13 @@ from connectors.postgres.answers import Comparison, SortedRows, compare, selecte
 from connectors.postgres.control import ViewRow
 from connectors.postgres.lsn import format_lsn
 from connectors.postgres.moment import Moment
-from connectors.postgres.verifying import Reader, SinkMoment
+from connectors.postgres.verifying import (
+    Connection,
+    Reader,
+    SinkMoment,
+    open_confined,
+    open_plain,
+)
 from dataflow.errors import TemporaryError, TidemarkError
 from service import fields
 from service.groups import group_of
@@ -144,9 +150,11 @@ class Verify:
             expected, got = SortedRows(facts, key), SortedRows(facts, key)
             held.callback(expected.close)
             held.callback(got.close)
-            source = moment.open_session() if moment else sink.open_source(settings.source)
+            source, query = self._open_source(settings.source, promise.role, query, moment)
             with self._reading(Reader("source", source, limits.timeout_s)) as reader:
-                self._check_cost(row, reader.cost(query), limits)
+                if not promise.role:
+                    # Else it is inside a function, of which the planner knows nothing.
+                    self._check_cost(row, reader.cost(query), limits)
                 reader.fill(expected, query)
             if moment:
                 moment.close()
@@ -154,6 +162,14 @@ class Verify:
                 reader.fill(got, selected(row.schema, row.name, facts))
             shown = {s: _shown(p) for s, p in positions.items()}
             return compare(expected, got, facts, key, limit), shown
+
+    def _open_source(
+        self, dsn: str, role: str, query: str, moment: Moment | None
+    ) -> tuple[Connection, str]:
+        """A session on the source's snapshot, and what to ask there with the rights of a role."""
+        if role:
+            return open_confined(dsn, role, query, moment.snapshot_id if moment else None)
+        return moment.open_session() if moment else open_plain(dsn), query
 
     def _query(
         self,

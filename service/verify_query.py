@@ -45,13 +45,17 @@ class LeftOut:
 
 @dataclass
 class Promise:
-    """A view's canonical text, and what the names in it are: tables, or the texts of views."""
+    """A view's canonical text, and what the names in it are: tables, or the texts of views.
+
+    role: whose rights it is to be run with, "" for the service's own.
+    """
 
     text: str
     titles: dict[tuple[str, str], str] = field(default_factory=dict)
     tables: dict[tuple[str, str], Table] = field(default_factory=dict)
     views: dict[tuple[str, str], Promise] = field(default_factory=dict)
     title: str = ""
+    role: str = ""
 
     def relations(self) -> list[Relation]:
         """The base relations below, each once."""
@@ -100,14 +104,25 @@ def promise_of(
 ) -> Promise:
     """What the view of a catalog row promises. SqlError, SourceError.
 
-    TidemarkError verify.not_in_database when it reads a topic or a folder.
+    TidemarkError verify.not_in_database when it reads a topic or a folder, verify.roles when the
+    views in it have the rights of several roles.
     """
     by_name = {(r.schema, r.name): r for r in rows}
     views = [relation_of(r) for r in by_name.values() if r.fields and r.identity != row.identity]
     feeds = [relation for source in sources for relation in relations_of(source)]
-    with parts.analyzer(views, feeds) as analyzer:
+    with parts.analyzer(views, feeds, row.created_by) as analyzer:
         analysis = analyzer.analyze(one_query(row.query))
-        return _promise(analysis, row.title, analyzer, by_name)
+        found = _promise(analysis, row.title, analyzer, by_name)
+        found.role = analyzer.role
+    creators = {r.created_by for r in by_name.values() if r.title in found.maintained()}
+    if len({parts.role_of(creator) for creator in creators}) > 1:
+        raise TidemarkError(
+            "verify.roles",
+            f'view "{row.title}" reads views of other creators',
+            detail=f"functions run with their creator's rights: {', '.join(sorted(creators))}",
+            hint="verify the views that it reads, each by itself",
+        )
+    return found
 
 
 def _promise(

@@ -46,6 +46,11 @@ class Moment:
         for overlay in self.overlays.values():
             overlay.settle(self._fetch)
 
+    @property
+    def snapshot_id(self) -> str:
+        """The snapshot's name, for sessions that join it."""
+        return self._snapshot.snapshot_id
+
     def open_session(self) -> Connection:
         """A read-only session in the snapshot; the caller closes it."""
         return self._snapshot.open_session()

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg2
 from psycopg2.extensions import connection as Connection
 
+from connectors.postgres import confined
 from connectors.postgres.answers import SortedRows
 from connectors.postgres.session import connect, to_error, translated
 from dataflow.errors import TidemarkError
@@ -20,6 +21,7 @@ from dataflow.errors import TidemarkError
 _APPLICATION = "tidemark verify"
 _SETTINGS = {"row_security": "off", "jit": "off", "lock_timeout": "5s"}
 _CANCELLED = "57014"
+_VIEW = "tidemark_verified"
 
 
 class SinkMoment:
@@ -47,10 +49,6 @@ class SinkMoment:
         for view, operator, row in self._rows(sql, list(titles)):
             found.setdefault(view, []).append((operator, row))
         return found
-
-    def open_source(self, dsn: str) -> Connection:
-        """A session on the source for a query that reads no table of it."""
-        return _read_only(dsn, "source")
 
     def close(self) -> None:
         """End the session."""
@@ -105,6 +103,35 @@ class Reader:
     def close(self) -> None:
         """End the session."""
         self._connection.close()
+
+
+def open_plain(dsn: str) -> Connection:
+    """A session on the source for a query that reads no table of it."""
+    return _read_only(dsn, "source")
+
+
+def open_confined(
+    dsn: str, role: str, query: str, snapshot_id: str | None
+) -> tuple[Connection, str]:
+    """A read-only session on the source, in a snapshot if one is given, and the query as it is to
+    be asked there: with the rights of the role, out of which no function of it comes.
+
+    SourceError source.role.
+    """
+    session = connect(dsn, application_name=_APPLICATION, settings=_SETTINGS)
+    try:
+        with translated("source", "the view's query cannot be run"), session.cursor() as cursor:
+            confined.assume(cursor, role)
+            cursor.execute(f"CREATE TEMP VIEW {_VIEW} AS {query}")
+            asked = f"SELECT * FROM {confined.confine(cursor, _VIEW)}"
+            session.commit()
+            session.set_session(isolation_level="REPEATABLE READ", readonly=True)
+            if snapshot_id is not None:
+                cursor.execute("SET TRANSACTION SNAPSHOT %s", (snapshot_id,))
+        return session, asked
+    except BaseException:
+        session.close()
+        raise
 
 
 def _read_only(dsn: str, side: str) -> Connection:
