@@ -49,6 +49,8 @@ _FIGURES = {
     "rows_written_total": 0,
     "freshness_ms": {},
     "step_ms": {},
+    "lag_seconds": None,
+    "rss_bytes": None,
     "rss_peak_bytes": 0,
     "wal_kept_bytes": None,
     "wal_budget_bytes": None,

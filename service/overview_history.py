@@ -21,7 +21,7 @@ LEAST_S = 1.9
 POINTS = 90
 
 _TOTALS = {"epochs": "epochs_written_total", "rows": "source_rows_total"}
-_GAUGES = {"memory": "rss_peak_bytes", "wal": "wal_kept_bytes"}
+_GAUGES = {"memory": "rss_bytes", "wal": "wal_kept_bytes", "late": "lag_seconds"}
 Figures = dict[str, dict[str, Any] | None]
 
 
@@ -88,7 +88,11 @@ def _totals(group: str, told: dict[str, Any]) -> dict[str, float]:
 
 
 def _gauges(group: str, told: dict[str, Any]) -> dict[str, float]:
-    found = {f"{word} {group}": told[name] for word, name in _GAUGES.items() if told.get(name)}
+    found = {
+        f"{word} {group}": told[name]
+        for word, name in _GAUGES.items()
+        if told.get(name) is not None
+    }
     return found | {f"{q} {group}": v for q, v in told.get("freshness_ms", {}).items()}
 
 

@@ -66,8 +66,10 @@ class PipelineGlance(BaseModel):
     transactions_total: int
     rows_written_total: int
     lag_bytes: int = Field(description="WAL written at the source and not yet shown")
+    lag_seconds: float | None = Field(description="how long ago all that is committed was shown")
     freshness_ms: dict[str, float] = Field(description="commit to visible: p50, p99")
     step_ms: dict[str, float]
+    rss_bytes: int | None
     rss_peak_bytes: int
     wal_kept_bytes: int | None
     wal_budget_bytes: int | None

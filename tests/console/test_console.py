@@ -81,6 +81,8 @@ def test_an_error_stands_at_its_place(open_page: Open) -> None:
     expect(page.locator(".cm-wrong")).to_have_count(0)
     expect(page.locator(".answer table")).to_contain_text("numeric(10,2)")
     expect(page.locator(".answer")).to_contain_text("Plan")
+    expect(page.locator(".estimate")).to_contain_text("Source rows")
+    expect(page.locator(".estimate")).to_contain_text("State")
 
 
 def test_from_the_editor_to_live_and_dropped_again(open_page: Open, shop: Shop) -> None:
@@ -104,6 +106,20 @@ def test_from_the_editor_to_live_and_dropped_again(open_page: Open, shop: Shop) 
     expect(row_of(page, "revenue")).to_be_visible()
     expect(row_of(page, "by_console")).to_have_count(0)
     assert shop.service.call("GET", "/views/by_console").status_code == 404
+
+
+def test_a_view_is_verified_and_shown_wrong_when_it_is(open_page: Open, shop: Shop) -> None:
+    page = open_page("#/views/ratios_of/manage").page
+    page.get_by_role("button", name="Verify now").click()
+    expect(page.locator(".verdict")).to_contain_text("rows compared")
+    shop.database.execute("UPDATE revenue SET orders = orders + 1 WHERE region = 'east'")
+    page.goto(page.url.split("#")[0] + "#/views/revenue/manage")
+    page.get_by_role("button", name="Verify now").click()
+    expect(page.locator(".verdict.bad")).to_contain_text("Different")
+    expect(page.locator(".verdict pre")).to_contain_text("east")
+    shop.database.execute("UPDATE revenue SET orders = orders - 1 WHERE region = 'east'")
+    page.get_by_role("button", name="Verify now").click()
+    expect(page.locator(".verdict.good")).to_contain_text("Equal")
 
 
 def test_problems_are_told_with_their_rows(open_page: Open) -> None:

@@ -72,6 +72,8 @@ export interface Pipeline {
   lag_bytes: number;
   freshness_ms: Record<string, number>;
   step_ms: Record<string, number>;
+  lag_seconds: number | null;
+  rss_bytes: number | null;
   rss_peak_bytes: number;
   wal_kept_bytes: number | null;
   wal_budget_bytes: number | null;
@@ -175,7 +177,8 @@ export function take(answer: Overview): void {
     noteRate(`rows ${group}`, at, told.source_rows_total);
     note(`p50 ${group}`, at, told.freshness_ms.p50 ?? 0);
     note(`p99 ${group}`, at, told.freshness_ms.p99 ?? 0);
-    note(`memory ${group}`, at, told.rss_peak_bytes);
+    note(`memory ${group}`, at, told.rss_bytes ?? told.rss_peak_bytes);
+    if (told.lag_seconds !== null) note(`late ${group}`, at, told.lag_seconds);
     note(`lag ${group}`, at, told.lag_bytes);
     if (told.wal_kept_bytes !== null) note(`wal ${group}`, at, told.wal_kept_bytes);
   }

@@ -8,6 +8,7 @@ import { address, viewHref } from "../lib/router";
 import { useAsked, useWork } from "../lib/use";
 import { BackfillNote } from "../parts/backfill";
 import { ProblemNote, Skeleton, Snippet, Status, Text } from "../parts/basic";
+import { ReplacingNote } from "../parts/replacing";
 import { CodeEditor } from "../parts/code_editor";
 import { Fields } from "../parts/fields";
 import type { ViewFacts } from "./view";
@@ -233,12 +234,13 @@ function FactRow({ label, value }: { label: string; value: string }) {
 
 /** From asked for to live. */
 function Making({ name, isReplaced }: { name: string; isReplaced: boolean }) {
-  const { value: view, problem } = useAsked<ViewFacts>(viewPath(name), 500);
+  const { value: view, problem, again } = useAsked<ViewFacts>(viewPath(name), 500);
+  const isDone = view?.status === "live" && !view.replacing && (isReplaced || view.live_at !== null);
   const [startedAt] = useState(() => Date.now());
   const [tookMs, setTook] = useState<number | null>(null);
   useEffect(() => {
-    if (view?.status === "live" && tookMs === null) setTook(Date.now() - startedAt);
-  }, [view?.status]);
+    if (isDone && tookMs === null) setTook(Date.now() - startedAt);
+  }, [isDone]);
   return (
     <div class="screen making">
       <div class="title">
@@ -247,13 +249,14 @@ function Making({ name, isReplaced }: { name: string; isReplaced: boolean }) {
       </div>
       {problem && <ProblemNote problem={problem} />}
       {view?.error && <ProblemNote problem={view.error} what="This view has failed" />}
-      {view?.status === "live" && !view.backfill ? (
+      {view?.replacing && <ReplacingNote name={name} told={view.replacing} again={again} />}
+      {isDone ? (
         <p class="lead" role="status">
           {isReplaced ? "The new query is live" : "It is live"}
           {tookMs !== null && ` after ${seconds(tookMs / 1000)}`}, with {count(view.rows)} rows.
         </p>
       ) : (
-        view?.status !== "failed" && <BackfillNote backfill={view?.backfill ?? {}} />
+        view?.status !== "failed" && !view?.replacing && <BackfillNote backfill={view?.backfill ?? {}} />
       )}
       <p>
         <a class="button primary" href={viewHref(name)}>Open the view</a>{" "}

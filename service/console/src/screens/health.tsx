@@ -68,9 +68,13 @@ function Group({ told, isOnly }: { told: Pipeline; isOnly: boolean }) {
           ]}
           show={millis}
         />
-        <Chart title="Behind the source" lines={[{ name: "lag", course: courseOf(`lag ${group}`) }]} show={bytes} base={1024} />
+        {told.lag_seconds === null ? (
+          <Chart title="Behind the source" lines={[{ name: "lag", course: courseOf(`lag ${group}`) }]} show={bytes} base={1024} />
+        ) : (
+          <Chart title="Behind the source" lines={[{ name: "lag", course: courseOf(`late ${group}`) }]} show={seconds} />
+        )}
         <Chart title="WAL kept by the slot" lines={[{ name: "kept", course: courseOf(`wal ${group}`) }]} show={bytes} base={1024} />
-        <Chart title="Memory, peak" lines={[{ name: "memory", course: courseOf(`memory ${group}`) }]} show={bytes} base={1024} />
+        <Chart title={told.rss_bytes === null ? "Memory, peak" : "Memory"} lines={[{ name: "memory", course: courseOf(`memory ${group}`) }]} show={bytes} base={1024} />
       </div>
       {kept !== null && budget > 0 && (
         <div class="budget">

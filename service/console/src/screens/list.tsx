@@ -134,15 +134,19 @@ function Row({ view }: { view: ViewGlance }) {
       <td class="course wide-only">
         <Sparkline course={courseOf(name)} label={`changes a second, now ${rate(rateOf(view))}`} />
       </td>
-      <td class="number wide-only">{isLive ? behind(view.lag_bytes) : "–"}</td>
+      <td class="number wide-only">{isLive ? behind(view.lag_bytes, view.group) : "–"}</td>
     </tr>
   );
 }
 
 // What an idle database writes between two looks.
 const NOISE_BYTES = 64 * 1024;
+const PUNCTUAL_S = 2;
 
-export function behind(lag: number | null): string {
+/** How far behind the source: as time where the pipeline tells it, else as WAL. */
+export function behind(lag: number | null, group: string): string {
+  const late = overview.value?.pipelines.find((told) => told.group === group)?.lag_seconds;
+  if (typeof late === "number") return late < PUNCTUAL_S ? "up to date" : seconds(late);
   return lag === null ? "–" : lag < NOISE_BYTES ? "up to date" : bytes(lag);
 }
 
@@ -191,7 +195,7 @@ function Others({ told }: { told: Overview }) {
                 <td class="name">PostgreSQL{pipeline.group !== "default" && <span class="tag">{pipeline.group}</span>}</td>
                 <td><Status status={pipeline.is_up ? "running" : "stopped"} /></td>
                 <td class="number">{rate(newest(`rows ${pipeline.group}`))}</td>
-                <td class="number">{behind(pipeline.lag_bytes)}</td>
+                <td class="number">{behind(pipeline.lag_bytes, pipeline.group)}</td>
               </tr>
             ))}
             {told.sources.map((source) => (

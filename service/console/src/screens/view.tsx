@@ -7,6 +7,7 @@ import { courseOf, newest, overview, type Backfill, type ToldError } from "../li
 import { figureName, titleOf } from "../lib/names";
 import { address, go, viewHref } from "../lib/router";
 import { useAsked, useWork } from "../lib/use";
+import { ReplacingNote } from "../parts/replacing";
 import { BackfillNote } from "../parts/backfill";
 import { Figure, ProblemNote, Skeleton, Status, Text } from "../parts/basic";
 import { Sparkline } from "../parts/charts";
@@ -47,6 +48,20 @@ export interface ViewFacts {
   error: ToldError | null;
   created_at: string;
   live_at: string | null;
+  replacing?: Replacing | null;
+}
+
+/** The change under way, or why the newest one was given up. */
+export interface Replacing {
+  kind: string;
+  status: string;
+  query?: string;
+  warnings?: string[];
+  progress?: Backfill | null;
+  code?: string;
+  title?: string;
+  detail?: string;
+  hint?: string;
 }
 
 export interface TabProps {
@@ -137,6 +152,7 @@ function Head({ view, name, again, isGone }: TabProps & { isGone: boolean }) {
       </div>
       {(glance?.error ?? view.error) && <ProblemNote problem={(glance?.error ?? view.error) as ToldError} what="This view has failed" />}
       {isBuilding && <BackfillNote backfill={backfill} />}
+      {view.replacing && <ReplacingNote name={name} told={view.replacing} again={again} />}
       <dl class="figures">
         <Figure label="Rows" note={view.kind === "bag" ? "duplicates counted" : `key: ${view.key.join(", ") || "one row"}`}>
           {compact(glance?.rows ?? view.rows)}
@@ -148,7 +164,7 @@ function Head({ view, name, again, isGone }: TabProps & { isGone: boolean }) {
           {status === "live" ? freshness(pipeline?.freshness_ms.p50) : "–"}
         </Figure>
         <Figure label="Behind" note={view.errors ? `${count(view.errors)} rows left out` : "no row left out"}>
-          {status === "live" ? behind(glance?.lag_bytes ?? view.lag_bytes) : "–"}
+          {status === "live" ? behind(glance?.lag_bytes ?? view.lag_bytes, view.group) : "–"}
         </Figure>
       </dl>
     </>

@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { call, mayOperate, offers, viewPath } from "../lib/api";
 import { count, millis } from "../lib/format";
-import { titleOf } from "../lib/names";
+import { sqlName, titleOf } from "../lib/names";
 import { go, viewHref } from "../lib/router";
 import { useWork } from "../lib/use";
 import { ProblemNote, Text } from "../parts/basic";
@@ -111,20 +111,28 @@ function VerdictNote({ verdict }: { verdict: Verdict }) {
 
 function Pause({ name, view, again }: TabProps) {
   const { isBusy, problem, run } = useWork();
-  const isPaused = view.status === "paused";
-  const turn = (): void => {
+  const action = view.status === "paused" ? "resume" : "pause";
+  const turn = (cascade: string): void => {
     void run(async () => {
-      await call("POST", `${viewPath(name)}/${isPaused ? "resume" : "pause"}`);
-      tell(isPaused ? "The view goes on" : "The view is being paused");
+      await call("POST", `${viewPath(name)}/${action}${cascade}`);
+      tell(action === "resume" ? "The view is on its way back to live" : "The view is being paused");
       again();
     });
   };
+  const what = {
+    pause: "Its rows stay as they are, and the source keeps nothing for it. To resume it costs what a new view costs.",
+    resume: "It is computed from a new snapshot; the rows of now stay until the new ones take their place.",
+  };
   return (
-    <Operation
-      title={isPaused ? "Resume" : "Pause"}
-      what={isPaused ? "Take up the changes since it was paused, then go on live." : "Its rows stay as they are until it is resumed. The source keeps nothing for it that others do not need."}
-    >
-      <button type="button" disabled={isBusy || !["live", "paused"].includes(view.status)} onClick={turn}>{isPaused ? "Resume" : "Pause"}</button>
+    <Operation title={action === "resume" ? "Resume" : "Pause"} what={what[action]}>
+      <span class="actions">
+        <button type="button" disabled={isBusy || !["live", "paused"].includes(view.status)} onClick={() => turn("")}>
+          {action === "resume" ? "Resume" : "Pause"}
+        </button>
+        {problem?.code === "view.has_children" && (
+          <button type="button" disabled={isBusy} onClick={() => turn("?cascade=true")}>With all views that read it</button>
+        )}
+      </span>
       {problem && <ProblemNote problem={problem} />}
     </Operation>
   );
@@ -150,24 +158,40 @@ function Rebuild({ name, view, again }: TabProps) {
 }
 
 function Rename({ name, view }: TabProps) {
+  const rename = async (to: string): Promise<ViewFacts> => call("POST", `${viewPath(name)}/rename`, { name: to });
+  const move = async (to: string): Promise<ViewFacts> => call("POST", `${viewPath(name)}/move`, { schema: to });
+  return (
+    <Operation title="Rename" what="Grants, indexes and comments stay with it, and views that read it follow. As in SQL, a name in double quotes keeps its capitals.">
+      <NameForm label="New name" now={sqlName(view.name)} action="Rename" run={rename} />
+      {offers("POST /views/{}/move") && <NameForm label="New schema" now={sqlName(view.schema)} action="Move" run={move} />}
+    </Operation>
+  );
+}
+
+function NameForm({ label, now, action, run }: {
+  label: string;
+  now: string;
+  action: string;
+  run: (to: string) => Promise<ViewFacts>;
+}) {
   const [to, setTo] = useState("");
-  const { isBusy, problem, run } = useWork();
-  const rename = (event: Event): void => {
+  const work = useWork();
+  const submit = (event: Event): void => {
     event.preventDefault();
-    void run(async () => {
-      const renamed = await call<ViewFacts>("POST", `${viewPath(name)}/rename`, { name: to.trim() });
-      tell("Renamed");
-      go(viewHref(titleOf(renamed), "manage"));
+    void work.run(async () => {
+      const view = await run(to.trim());
+      tell(`It is ${titleOf(view)} now`);
+      go(viewHref(titleOf(view), "manage"));
     });
   };
   return (
-    <Operation title="Rename" what="Grants, indexes and comments stay with it. As in SQL, a name in double quotes keeps its capitals.">
-      <form onSubmit={rename}>
-        <input type="text" aria-label="New name" placeholder={titleOf(view)} value={to} spellcheck={false} onInput={(event) => setTo(event.currentTarget.value)} />
-        <button type="submit" disabled={isBusy || !to.trim()}>Rename</button>
+    <>
+      <form onSubmit={submit}>
+        <input type="text" aria-label={label} placeholder={now} value={to} spellcheck={false} onInput={(event) => setTo(event.currentTarget.value)} />
+        <button type="submit" disabled={work.isBusy || !to.trim()}>{action}</button>
       </form>
-      {problem && <ProblemNote problem={problem} />}
-    </Operation>
+      {work.problem && <ProblemNote problem={work.problem} />}
+    </>
   );
 }
 
