@@ -60,6 +60,26 @@ def test_a_source_is_declared_and_dropped(
     assert all("options" not in arguments for (arguments,) in kept)
 
 
+def test_all_of_it_is_told(service: RunningService, place: Database) -> None:
+    """Everything in the schema has a comment; what people call and read is in PSQL.md."""
+    bare = """
+        SELECT oid::regclass::text FROM pg_class WHERE relnamespace = 'tidemark'::regnamespace
+            AND relkind IN ('r', 'v') AND obj_description(oid, 'pg_class') IS NULL
+        UNION ALL SELECT oid::regprocedure::text FROM pg_proc
+        WHERE pronamespace = 'tidemark'::regnamespace AND obj_description(oid, 'pg_proc') IS NULL
+            AND prorettype <> 'trigger'::regtype"""
+    assert place.rows(bare) == []
+    page = Path("docs/PSQL.md").read_text()
+    told = """
+        SELECT proname FROM pg_proc WHERE pronamespace = 'tidemark'::regnamespace
+            AND prokind = 'p' AND proname <> 'request'
+        UNION SELECT relname FROM pg_class
+        WHERE relnamespace = 'tidemark'::regnamespace AND relkind = 'v'"""
+    names = [name for (name,) in place.rows(told)]
+    assert len(names) >= 8
+    assert [name for name in names if f"tidemark.{name}" not in page] == []
+
+
 # --- errors -------------------------------------------------------------------------------
 
 REFUSALS = [
