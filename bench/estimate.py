@@ -32,7 +32,6 @@ from connectors.postgres.embedded import EmbeddedPostgres
 from connectors.postgres.evaluator import PostgresEvaluator
 from connectors.postgres.source import PostgresSource
 from connectors.sink import SinkTable
-from dataflow.sql.footprint import kept_by
 from dataflow.sql.plan import ViewPlan
 from service.backfill import BackfillJob, run_local
 from service.engine import ViewDefinition
@@ -98,15 +97,13 @@ def estimated(dsn: str, definition: ViewDefinition) -> dict[str, float]:
     estimator = Estimator(dsn, definition, [])
     found = estimator.estimate("local")
     took_s = time.perf_counter() - started
-    kept = kept_by(estimator.nodes, estimator.sizes)
-    work = estimator.work(kept)
+    work = estimator.work()
     return {
         "rows": found.output_rows,
         "state_bytes": found.state_bytes,
         "backfill_s": found.backfill_s,
         "read": work.read,
         "stepped": work.stepped,
-        "kept": work.kept,
         "took_ms": took_s * 1000,
     }
 

@@ -150,7 +150,9 @@ class ViewBuild:
         self.is_nudged = False
         self._spool.rewind()
         self._pause_s = min(max(2 * self._pause_s, LEAST_PAUSE_S), MOST_PAUSE_S)
-        self.status = BuildStatus(road=self._parts.road, notes=self._kept.notes)
+        self.status = BuildStatus(
+            road=self._parts.road, notes=self._kept.notes, expected_s=self.status.expected_s
+        )
         self._thread = self._new_thread()
         self._thread.start()
 

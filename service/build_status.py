@@ -15,7 +15,8 @@ from connectors.kept_parts import Progress
 @dataclass
 class BuildStatus:
     """Where a build stands, for the catalog. read_since: when its parts began to be read; notes:
-    why what an earlier run had read is read again."""
+    why what an earlier run had read is read again. expected_s: what the whole was thought to take
+    before it began, None when nobody knows."""
 
     phase: str = "snapshot"
     road: str = ""
@@ -23,6 +24,7 @@ class BuildStatus:
     started_at: float = field(default_factory=time.time)
     read_since: float = 0.0
     notes: list[str] = field(default_factory=list)
+    expected_s: float | None = None
 
     def facts(self) -> dict[str, object]:
         """As the catalog and REST show it, with an estimate of the seconds left."""
@@ -45,10 +47,16 @@ class BuildStatus:
         return facts
 
     def _remaining_s(self, now: float) -> float | None:
-        """By the steps that were made in this run; what an earlier one had read costs nothing."""
+        """By the steps that were made in this run; what an earlier one had read costs nothing.
+
+        By the estimate until the first of them is made.
+        """
         found = self.progress
         done = max(found.parts_done - found.parts_kept, 0) + found.tasks_done
         total = found.parts_total - found.parts_kept + found.tasks_total
         if not done or not self.read_since:
-            return None
+            expected_s = self.expected_s
+            return (
+                None if expected_s is None else round(max(0, expected_s + self.started_at - now), 1)
+            )
         return round((now - self.read_since) * (total - done) / done, 1)

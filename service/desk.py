@@ -166,7 +166,12 @@ class Desk:
 
     def joined(self, build: ViewBuild, epoch: int) -> None:
         """The view is in the engine; it is live once `epoch` is in the sink."""
-        self._joined[build.definition.identity] = (epoch, build.rows_staged)
+        identity, pinned = build.definition.identity, build.definition.plan.pinned
+        self._joined[identity] = (epoch, build.rows_staged)
+        row = next((r for r in self._rows if r.identity == identity), None)
+        if pinned and row is not None:
+            # For who runs the query again: the view has this moment's now() for good.
+            self._tell(identity, plan={**(row.plan or {}), "pinned": dict(pinned)})
 
     def settle(self, written: int) -> None:
         """Call live what joined up to epoch `written`."""

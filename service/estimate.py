@@ -46,10 +46,10 @@ SHORT_S = 1.0
 _FEW_ROWS = 1_000
 # Measured by `python -m bench.estimate` on the machine of bench/RESULTS.md (see docs/ESTIMATE.md).
 COMPRESSION = 1.33
-START_S = {"local": 3.0, "spark": 12.0}
-READ_US = {"local": 1.2, "spark": 0.8}
-STEP_US = {"local": 0.5, "spark": 0.4}
-KEEP_US = {"local": 0.6, "spark": 0.5}
+# Those of Spark are the local ones on two cores, and what its session and tasks cost to start.
+START_S = {"local": 1.43, "spark": 12.0}
+READ_US = {"local": 0.30, "spark": 0.15}
+STEP_US = {"local": 0.34, "spark": 0.17}
 # The self-test's time on that machine.
 TEST_S = 0.015
 _SPEEDS = (0.2, 5.0)
@@ -58,16 +58,15 @@ _BUILDS = 10
 
 @dataclass(frozen=True)
 class Work:
-    """Rows that a backfill reads, passes from node to node, and keeps."""
+    """Rows that a backfill reads, and passes from node to node."""
 
     read: float
     stepped: float
-    kept: float
 
     def seconds(self, road: str) -> float:
         """On the machine of the constants."""
         rows_us = self.read * READ_US[road] + self.stepped * STEP_US[road]
-        return START_S[road] + (rows_us + self.kept * KEEP_US[road]) / 1e6
+        return START_S[road] + rows_us / 1e6
 
 
 class Estimator:
@@ -96,7 +95,7 @@ class Estimator:
                 self._rows[relation.name] = self._count(relation, planner)
             self._measure(planner, deadline)
         kept = [*self._tables(), *kept_by(self.nodes, self.sizes)]
-        work = self.work(kept)
+        work = self.work()
         output = self.sizes[-1]
         return Estimate(
             source_rows=round(sum(self._rows.values())),
@@ -108,7 +107,7 @@ class Estimator:
                 )
                 for k in kept
             ],
-            backfill_s=round(work.seconds(road) / speed, 1),
+            backfill_s=round(work.seconds(road) / speed, 2),
             road=road,
             speed=round(speed, 3),
             amplification={
@@ -121,10 +120,10 @@ class Estimator:
             notes=self.notes,
         )
 
-    def work(self, kept: Sequence[Kept]) -> Work:
+    def work(self) -> Work:
         """What a backfill has to do."""
         stepped = sum(size.rows for size in self.sizes)
-        return Work(sum(self._rows.values()), stepped, sum(k.rows for k in kept))
+        return Work(sum(self._rows.values()), stepped)
 
     # --- rows --------------------------------------------------------------------------------
 

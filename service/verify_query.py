@@ -47,7 +47,8 @@ class LeftOut:
 class Promise:
     """A view's canonical text, and what the names in it are: tables, or the texts of views.
 
-    role: whose rights it is to be run with, "" for the service's own.
+    role: whose rights it is to be run with, "" for the service's own. pinned: what was computed
+    once when the view was made, by its text.
     """
 
     text: str
@@ -56,6 +57,7 @@ class Promise:
     views: dict[tuple[str, str], Promise] = field(default_factory=dict)
     title: str = ""
     role: str = ""
+    pinned: Mapping[str, str] = field(default_factory=dict)
 
     def relations(self) -> list[Relation]:
         """The base relations below, each once."""
@@ -96,7 +98,7 @@ class Promise:
                     query = _without(rows, query or _whole(table))
             return query
 
-        return flattened(self.text, replacement)
+        return flattened(self.text, replacement, self.pinned)
 
 
 def promise_of(
@@ -112,7 +114,7 @@ def promise_of(
     feeds = [relation for source in sources for relation in relations_of(source)]
     with parts.analyzer(views, feeds, row.created_by) as analyzer:
         analysis = analyzer.analyze(one_query(row.query))
-        found = _promise(analysis, row.title, analyzer, by_name)
+        found = _promise(analysis, row, analyzer, by_name, title=row.title)
         found.role = analyzer.role
     creators = {r.created_by for r in by_name.values() if r.title in found.maintained()}
     if len({parts.role_of(creator) for creator in creators}) > 1:
@@ -127,21 +129,25 @@ def promise_of(
 
 def _promise(
     analysis: Analysis,
-    title: str,
+    owner: ViewRow,
     analyzer: PostgresAnalyzer,
     rows: Mapping[tuple[str, str], ViewRow],
+    *,
+    title: str = "",
 ) -> Promise:
-    found = Promise(analysis.text, title=title)
+    """owner: the maintained view that it is, with a title, or whose part it is."""
+    pinned = (owner.plan or {}).get("pinned", {})
+    found = Promise(analysis.text, title=title, pinned=pinned)
     for schema, name in relations_named(analysis.text):
         what = analyzer.relation(schema, name)
         if isinstance(what, Analysis):
-            found.views[schema, name] = _promise(what, "", analyzer, rows)
+            found.views[schema, name] = _promise(what, owner, analyzer, rows)
             continue
         relation = what.relation.name
         if relation.source == VIEW_SOURCE:
             parent = rows[relation.schema, relation.name]
             below = analyzer.analyze(one_query(parent.query))
-            found.views[schema, name] = _promise(below, parent.title, analyzer, rows)
+            found.views[schema, name] = _promise(below, parent, analyzer, rows, title=parent.title)
         elif relation.source == MAIN_SOURCE:
             found.tables[schema, name] = what
         else:

@@ -120,6 +120,7 @@ class ViewLife:
         parts = replace(parts, reads_database=reads_database)
         columns = self._engine.columns_to_keep(definition, core.failures.reads())
         build = ViewBuild(definition, core.store, self._folder, parts, columns)
+        build.status.expected_s = ((row.plan or {}).get("estimate") or {}).get("backfill_s")
         self._builds[definition.identity] = build
         try:
             if reads_database:

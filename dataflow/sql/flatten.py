@@ -7,7 +7,7 @@ PostgreSQL's own text.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 from sqlglot import exp
 
@@ -16,23 +16,46 @@ from dataflow.sql.scope import span_of
 from dataflow.sql.text import Token, tokens
 
 
-def flattened(text: str, replacement: Callable[[str, str], str | None]) -> str:
+def flattened(
+    text: str,
+    replacement: Callable[[str, str], str | None],
+    pinned: Mapping[str, str] | None = None,
+) -> str:
     """The query with each relation that `replacement` (of schema and name) has a query for.
 
     text: one query as pg_get_viewdef prints it, with schemas. A replaced relation keeps its alias,
-    or its name where it has none.
+    or its name where it has none. pinned: expressions by their text that have a value of their own.
     """
+    tree = parse(text)
+    found = [*_replaced(text, tree, replacement), *_pinned(text, tree, pinned or {})]
     parts, at = [], 0
-    for node in sorted(_named(parse(text)), key=lambda n: span_of(n)[0]):
+    for begin, end, new in sorted(found, key=lambda f: (f[0], -f[1])):
+        if begin >= at:
+            parts += [text[at:begin], new]
+            at = end
+    return "".join(parts) + text[at:]
+
+
+def _replaced(
+    text: str, tree: exp.Expr, replacement: Callable[[str, str], str | None]
+) -> Iterator[tuple[int, int, str]]:
+    """(begin, end, new text) of relations."""
+    for node in _named(tree):
         query = replacement(node.db, node.name)
         if query is None:
             continue
         begin, end = span_of(node)
         length, is_aliased = _name_in(text[begin:end])
         alias = "" if is_aliased else " " + exp.to_identifier(node.name, quoted=True).sql()
-        parts += [text[at:begin], f"({query}){alias}"]
-        at = begin + length
-    return "".join(parts) + text[at:]
+        yield begin, begin + length, f"({query}){alias}"
+
+
+def _pinned(text: str, tree: exp.Expr, values: Mapping[str, str]) -> Iterator[tuple[int, int, str]]:
+    """(begin, end, new text) of what was computed once; the outermost comes first."""
+    spans = (node.meta["span"] for node in tree.walk() if "span" in node.meta) if values else ()
+    for begin, end in spans:
+        if text[begin:end] in values:
+            yield begin, end, values[text[begin:end]]
 
 
 def relations_named(text: str) -> list[tuple[str, str]]:

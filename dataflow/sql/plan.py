@@ -464,12 +464,14 @@ class ViewPlan:
 
     key: positions of output columns that form a unique key and are never NULL; () makes it a bag.
     warnings: told in the create response. evaluates: SQL of the subtrees computed in PostgreSQL.
+    pinned: canonical text and value, as PostgreSQL reads it, of what was computed once.
     """
 
     root: Plan
     key: tuple[int, ...]
     warnings: tuple[str, ...] = ()
     evaluates: tuple[str, ...] = ()
+    pinned: tuple[tuple[str, str], ...] = ()
 
 
 _T = TypeVar("_T")

@@ -56,7 +56,13 @@ def plan_view(query: str, analyzer: Analyzer) -> ViewPlan:
     if root.fields != plan.fields:
         raise InvariantError("sql.plan", "a rule changed the fields of a view")
     root = tightened(root)
-    return ViewPlan(root, view_key(root), tuple(context.warnings), evaluated_in_postgres(root))
+    return ViewPlan(
+        root,
+        view_key(root),
+        tuple(context.warnings),
+        evaluated_in_postgres(root),
+        tuple(context.pinned.items()),
+    )
 
 
 def with_fields(plan: Plan, analysis: Analysis) -> Plan:

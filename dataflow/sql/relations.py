@@ -147,7 +147,7 @@ class Relations:
     def _ordinary_view(self, found: Analysis) -> Plan:
         above = self._context
         context = Context(above.analyzer, found.text, above.query, warnings=above.warnings)
-        context.relations = above.relations
+        context.relations, context.pinned = above.relations, above.pinned
         context.calling(found)
         check_routines(context, found)
         plan = self._bind_query(context, parse(found.text))

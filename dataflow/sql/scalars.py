@@ -199,6 +199,7 @@ class Scalars:
                 # What is computed once must not stand in a text that is computed for each row.
                 found = zip(probes, values, strict=True)
                 self._pinned |= {p: pinned(value) for p, value in found if value is not None}
+                self._context.pinned |= self._pinned
 
     def _atoms_in(self, node: exp.Expr, pinned: Container[str] = ()) -> list[exp.Expr]:
         """The column nodes, and those pinned, below a node in the order of the text."""

@@ -34,7 +34,8 @@ class Context:
     query is the user's text, only for positions. ctes: plan and column names by name. relations:
     tables and ordinary views met so far, by schema and name. aggregates, set_functions: names of
     functions that are called. has_stable: what is called may give another result at another time,
-    which our settings do not fix. enclosing: the scopes whose rows what is being bound may read,
+    which our settings do not fix. pinned: constants by their text, where that is so.
+    enclosing: the scopes whose rows what is being bound may read,
     the nearest last; levels: which of them a plan does read.
     """
 
@@ -47,6 +48,7 @@ class Context:
     has_stable: bool = False
     relations: dict[tuple[str, str], Plan | Table] = field(default_factory=dict)
     set_functions: frozenset[str] = frozenset()
+    pinned: dict[str, str] = field(default_factory=dict)
 
     def calling(self, analysis: Analysis) -> Context:
         """The same context, for a text that calls these functions."""
