@@ -12,7 +12,7 @@ ONLY :=
 # Processes of `make test`, one a core up to four: each has servers and a Spark session of its own.
 WORKERS := $(shell cores=$$(nproc); echo $$((cores > 4 ? 4 : cores)))
 
-.PHONY: setup demo test quick lint console bench torture queries soak clean
+.PHONY: setup demo test quick lint console bench torture queries soak package-check clean
 
 setup:
 	@deploy/setup.sh
@@ -45,6 +45,9 @@ queries: setup  ## QUERIES generated queries against PostgreSQL; TIDEMARK_TEST_S
 
 soak: setup  ## random changes against PostgreSQL's own answers, for SECONDS (an hour)
 	@TIDEMARK_TEST_SOAK_S=$(or $(SECONDS),3600) exec $(VENV)/python -m pytest --timeout 0 tests/equality
+
+package-check: setup  ## the wheel in an empty environment: installed from the registry, served from there
+	@deploy/package_check.sh
 
 clean:
 	rm -rf .pytest_cache .ruff_cache .hypothesis .tidemark build *.egg-info spark-warehouse metastore_db bench/data

@@ -21,6 +21,7 @@ from dataflow.errors import Position, TemporaryError, TidemarkError
 
 __all__ = ["DEFAULT_URL", "Client", "TemporaryError", "TidemarkError", "connect"]
 
+__version__ = "0.1.0"
 DEFAULT_URL = "http://127.0.0.1:8000"
 # What a call may take beyond the wait that it asks the service for.
 _MARGIN_S = 30.0

@@ -166,6 +166,10 @@ class Sink(Protocol):
         """
         ...
 
+    def interrupt(self) -> None:
+        """End a `write` that waits, from another thread: it fails, and nothing of it is written."""
+        ...
+
     def stage(self, table: SinkTable, rows: Iterable[Delta]) -> int:
         """Fill a hidden staging table with a view's first rows; committed, replaced if there.
 

@@ -21,6 +21,7 @@ from service.tokens import Role
 EXCEPTIONS: Mapping[tuple[str, str], Role] = {
     # Load balancers have no token; without one it says no more than whether all is well.
     ("GET", "/health"): Role.PUBLIC,
+    ("GET", "/health/live"): Role.PUBLIC,
     # The files of the console: what they show is asked for with a token.
     ("GET", "/"): Role.PUBLIC,
     ("GET", "/assets/{name}"): Role.PUBLIC,

@@ -11,7 +11,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+import tidemark
 from dataflow.errors import TidemarkError
+from service.api_figures import ApiFigures, CountCalls
 from service.catalog import Catalog
 from service.change_feed import ChangeFeeds
 from service.console_files import read_files
@@ -34,6 +36,7 @@ from service.routes import (
     verify,
     views,
 )
+from service.scrape import Scrape
 from service.settings import Settings
 from service.sink_catalog import SinkCatalog
 from service.source_catalog import SourceCatalog
@@ -46,7 +49,7 @@ def create_app(settings: Settings) -> FastAPI:
     """The application over one service's settings."""
     app = FastAPI(
         title="Tidemark",
-        version="0.1.0",
+        version=tidemark.__version__,
         description="Keeps the answers of SQL queries up to date in plain PostgreSQL tables.",
         responses={"default": {"model": ProblemModel, "description": "a problem"}},
     )
@@ -62,6 +65,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.is_stopping = lambda: False
     feeds = ChangeFeeds(lambda: app.state.is_stopping())
     app.state.subscriptions = Subscriptions(Parts(settings), feeds)
+    figures = ApiFigures()
+    app.state.scrape = Scrape(settings, parts, app.state.catalog, figures)
     app.include_router(views.router)
     app.include_router(changes.router)
     app.include_router(rows.router)
@@ -74,6 +79,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.tokens = Tokens(parts.control())
     app.state.parts = parts
     app.add_middleware(Guard, settings=settings, tokens=app.state.tokens)
+    # Around all else: what is refused counts too.
+    app.add_middleware(CountCalls, figures=figures)
     app.add_exception_handler(TidemarkError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(HTTPException, _on_http_error)

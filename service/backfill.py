@@ -9,6 +9,7 @@ Spark's road (connectors.spark.backfill) takes the same parts and hands over the
 from __future__ import annotations
 
 import multiprocessing
+import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from dataflow.operators.table import TableState
 from dataflow.schema import Relation, RelationName
 from dataflow.sql.lower import lower
 from dataflow.sql.plan import Plan
+from service.signals import die_with_parent
 from storage.memory import MemoryStore
 
 
@@ -61,7 +63,8 @@ def run_local(
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    child = context.Process(target=_child, args=(job, theirs, begin), daemon=True)
+    given = (job, theirs, os.getpid(), begin)
+    child = context.Process(target=_child, args=given, daemon=True)
     child.start()
     theirs.close()
     try:
@@ -83,7 +86,10 @@ def run_local(
         child.join()
 
 
-def _child(job: BackfillJob, pipe: Connection, begin: Callable[[], None] | None) -> None:
+def _child(
+    job: BackfillJob, pipe: Connection, parent: int, begin: Callable[[], None] | None
+) -> None:
+    die_with_parent(parent)
     if begin is not None:
         begin()
     try:

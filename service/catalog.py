@@ -43,6 +43,8 @@ from service.plan_facts import plan_facts
 from service.planning import plan_definition
 from service.settings import DEFAULT_GROUP, Settings
 from service.shared_parts import dataflow_of, shared_with_others, shown
+from service.signals import FINAL_CODES
+from service.state_version import versions
 
 STALE_S = 10.0
 MAX_POSITION = 2**64 - 1
@@ -203,10 +205,14 @@ class Catalog:
         ]
         default = groups.pop(DEFAULT_GROUP)
         is_young = time.time() - self._started_at < STALE_S
-        if is_young and _is_stale(default):
-            return Health(status="starting", pipeline=default, groups=groups, reasons=[])
-        status = "degraded" if reasons else "ok"
-        return Health(status=status, pipeline=default, groups=groups, reasons=reasons)
+        if is_young and _is_stale(default) and "refused" not in (default or {}):
+            status, reasons = "starting", []
+        else:
+            status = "degraded" if reasons else "ok"
+        found = versions()
+        return Health(
+            status=status, versions=found, pipeline=default, groups=groups, reasons=reasons
+        )
 
     # --- waiting -------------------------------------------------------------------------------
 
@@ -348,10 +354,11 @@ def _reasons(figures: dict[str, Any] | None) -> list[str]:
         return ["the pipeline has not reported lately"]
     words = ("wal_alarm", "source_error", "sink_error")
     found = [str(figures[k]) for k in words if figures.get(k)]
-    if _is_stale(figures):
-        return ["the pipeline has not reported lately", *found]
     refusal = figures.get("refused")
-    return [*found, f"{refusal['title']} [{refusal['code']}]"] if refusal else found
+    if refusal:
+        hint = f": {refusal['hint']}" if refusal["code"] in FINAL_CODES else ""
+        return [*found, f"{refusal['title']} [{refusal['code']}]{hint}"]
+    return ["the pipeline has not reported lately", *found] if _is_stale(figures) else found
 
 
 def _kind(plan: ViewPlan) -> str:

@@ -36,6 +36,21 @@ app.command()(validate)
 DEFAULT_URL = tidemark.DEFAULT_URL
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        console.print(f"tidemark {tidemark.__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def start(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """What is common to all commands."""
+
+
 @app.command()
 def serve(
     source: Annotated[str | None, typer.Option(help="libpq DSN of the source database")] = None,
@@ -49,6 +64,7 @@ def serve(
     tls_cert: Annotated[str | None, typer.Option(help="file of the certificate chain")] = None,
     tls_key: Annotated[str | None, typer.Option(help="file of its key")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="plain HTTP for others too")] = False,
+    log_format: Annotated[str | None, typer.Option(help="json or text")] = None,
 ) -> None:
     """Run the service. Every option can also be set as TIDEMARK_<OPTION>."""
     from service import kernels
@@ -69,11 +85,12 @@ def serve(
         prefix=prefix,
         memory=memory,
         log_level=log_level,
+        log_format=log_format,
         tls_cert=tls_cert,
         tls_key=tls_key,
         insecure=insecure or None,
     )
-    configure(settings.log_level, "supervisor")
+    configure(settings.log_level, "supervisor", settings.log_format)
     protect(settings)
     problems = check_service(settings) or check_exposure(settings)
     for problem in problems:
@@ -84,7 +101,7 @@ def serve(
         kernels.ensure(settings.state, kernels.show_on_terminal)
     except TidemarkError as error:
         _fail(error.code, str(error.what), error.hint)
-    Supervisor(settings).run()
+    raise typer.Exit(Supervisor(settings).run())
 
 
 @app.command()

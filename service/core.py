@@ -11,6 +11,7 @@ from connectors.postgres.replication import StreamLimits
 from connectors.postgres.sink import PostgresSink
 from service.build import ViewBuild
 from service.change_logs import ChangeLogs
+from service.counted import CountedEvaluator
 from service.desk import Desk
 from service.engine import Engine, ViewDefinition
 from service.failures import Failures
@@ -37,11 +38,11 @@ class Core:
         name, clock = parts.source.name, time.perf_counter
         self.engine = Engine(
             self.store,
-            parts.evaluator(),
+            self._evaluator(),
             name,
             budget.epoch,
             clock=clock,
-            evaluator_of=parts.evaluator,
+            evaluator_of=self._evaluator,
         )
         self.sink: PostgresSink = parts.sink()
         self.staging: PostgresSink = parts.sink()
@@ -58,6 +59,9 @@ class Core:
         self.side_work = SideWork(
             self.engine, self.failures, self.builds, self.desk.sources, self.sides.source
         )
+
+    def _evaluator(self, role: str = "") -> CountedEvaluator:
+        return CountedEvaluator(self.parts.evaluator(role), self.metrics.evaluated)
 
     def reads_database(self, definition: ViewDefinition) -> bool:
         """A view of nothing but constants or views stands where the database does, if anywhere."""

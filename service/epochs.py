@@ -85,8 +85,7 @@ class Epochs:
         before = engine.epoch
         epoch = engine.step(replace(batch, changes=[], later=self._chunks_for_builds(batch)))
         failed = [d for e in engine.refused() for d in self._core.failures.fail_readers(e)]
-        seconds = time.perf_counter() - started
-        self._core.metrics.epoch_stepped(batch.rows, batch.transactions, seconds)
+        self._core.metrics.epoch_stepped(batch, time.perf_counter() - started)
         if self.mute:
             # The sink has all of this already; keep its epoch number.
             engine.positions.stand(before)

@@ -224,12 +224,18 @@ class Followers:
 
     def figures(self) -> dict[str, dict[str, Any]]:
         """For the metrics, by the sinks' titles."""
-        return {
+        given_up = {
+            self._rows[identity].title: {"status": FAILED, "rows_total": 0}
+            for identity in self._given_up
+            if identity in self._rows
+        }
+        return given_up | {
             f.title: {
                 "status": f.status,
                 "epoch": f.reached.epoch,
                 "rows_total": f.rows_total,
                 "transactions_total": f.transactions_total,
+                "backlog_bytes": self._engine.outbox_bytes(f.reached.epoch),
             }
             for f in self._followers.values()
         }

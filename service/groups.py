@@ -17,6 +17,7 @@ from service.log import log
 from service.settings import DEFAULT_GROUP, GROUPS
 
 WATCH_S = 1.0
+CLOSE_S = 0.3
 
 
 def group_of(row: ViewRow) -> str:
@@ -47,10 +48,11 @@ class GroupWatch:
         return self._in_catalog | groups_on_disk(self._state)
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop looking; a look that does not end ends with the process."""
         self._stopping.set()
-        self._thread.join()
-        self._control.close()
+        self._thread.join(CLOSE_S)
+        if not self._thread.is_alive():
+            self._control.close()
 
     def _run(self) -> None:
         while not self._stopping.is_set():

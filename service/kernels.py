@@ -13,6 +13,7 @@ import ast
 import hashlib
 import importlib
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from dataflow.errors import TidemarkError
+from service.signals import die_with_parent
 
 LIST = Path(__file__).with_name("kernels.txt")
 ROOT = LIST.parent.parent
@@ -52,7 +54,7 @@ def ensure(state: Path, show: OnProgress) -> None:
     remembered = state / REMEMBERED
     if _is_done(remembered):
         return
-    command = [sys.executable, "-m", "service.kernels"]
+    command = [sys.executable, "-m", "service.kernels", str(os.getpid())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         stamp = ""
@@ -281,6 +283,8 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--show"]:
         compile_all(show_on_terminal)
         return 0
+    if arguments:
+        die_with_parent(int(arguments[0]))
     stamp = compile_all(lambda done, total: print(f"{done}/{total}", flush=True))
     print(f"stamp {stamp}", flush=True)
     return 0

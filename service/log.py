@@ -1,48 +1,85 @@
-"""Logs as JSON lines on standard error: an event name and fields, never a row's content.
+"""Logs on standard error, one line an event: its name and fields, never a row's content.
 
-ERROR = loss or a broken invariant, WARN = recovered, INFO = life cycle.
+ERROR = loss or a broken invariant, WARN = recovered, INFO = life cycle. All processes of a service
+write to the one stream, each line with its process. What libraries have to say, and what nobody
+has caught, becomes an event as well: no line is anything else. docs/LOGS.md lists the events.
 """
 
 from __future__ import annotations
 
-import json
 import logging
+import os
 import sys
+import threading
+import warnings
+from collections.abc import MutableMapping
+from types import TracebackType
+from typing import Any
 
 import structlog
 
-from service.redaction import scrub, scrub_event
+from service.redaction import scrub_event
+
+log = structlog.get_logger()
 
 
-def configure(level: str, process: str) -> None:
-    """Set up this process's logging; `process` names it in every line."""
+def configure(level: str, process: str, form: str = "json") -> None:
+    """Set up this process's logging; `process` names it in every line. form: json or text."""
     number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
+    pid = os.getpid()
+
+    def with_origin(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
+        # Not bound in a context: a thread begins with an empty one.
+        return {**event, "process": process, "pid": pid}
+
+    shown = (
+        structlog.processors.JSONRenderer(default=str)
+        if form == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24)
+    )
     structlog.configure(
         processors=[
-            structlog.contextvars.merge_contextvars,
+            with_origin,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             scrub_event,
-            structlog.processors.JSONRenderer(),
+            shown,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
     )
-    structlog.contextvars.bind_contextvars(process=process)
-    # What libraries say for themselves: the web server's tracebacks.
-    other = logging.StreamHandler(sys.stderr)
-    other.setFormatter(_OneLine())
-    logging.basicConfig(level=logging.WARNING, handlers=[other], force=True)
+    _take_others()
 
 
-class _OneLine(logging.Formatter):
-    """A record of the standard library as a line like ours."""
+def _take_others() -> None:
+    """Libraries' logs, warnings and uncaught exceptions as events."""
+    root = logging.getLogger()
+    root.handlers = [_Events(logging.WARNING)]
+    root.setLevel(logging.WARNING)
+    warnings.showwarning = _warned
+    sys.excepthook = _crashed
+    threading.excepthook = _thread_crashed
 
-    def format(self, record: logging.LogRecord) -> str:
-        event = {"event": "library", "level": record.levelname.lower(), "name": record.name}
-        return json.dumps({**event, "text": scrub(super().format(record))})
+
+class _Events(logging.Handler):
+    """Standard logging's records, from warnings on."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one as an event."""
+        tell = log.error if record.levelno >= logging.ERROR else log.warning
+        tell("library.log", logger=record.name, text=record.getMessage(), exc_info=record.exc_info)
 
 
-log = structlog.get_logger()
+def _warned(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    log.warning("library.warning", kind=category.__name__, text=str(message))
+
+
+def _crashed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    log.error("process.crashed", exc_info=(kind, error, trace))
+
+
+def _thread_crashed(args: threading.ExceptHookArgs) -> None:
+    thread = args.thread.name if args.thread else ""
+    log.error("thread.crashed", thread=thread, exc_info=args.exc_value)

@@ -11,27 +11,63 @@ import os
 import resource
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from typing import Any
 
 from connectors.sink import SinkEpoch
+from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.sharing import NodeFigures
+from service.histogram import Histogram
 from service.log import log
+from service.memory_watch import resident_reader
 
 FILE = "pipeline.json"
 WAL_FILE = "wal.json"
 DATAFLOW_FILE = "dataflow.json"
+SUPERVISOR_FILE = "supervisor.json"
 # Of the pipeline's time, that telling people of the dataflow may take: one part in so many.
 _DATAFLOW_SHARE = 100
 _WINDOW = 2_000
 
 
+class Reach:
+    """Up to which moment something is known to be whole; None before it is known."""
+
+    def __init__(self) -> None:
+        self._at: float | None = None
+
+    def moved(self, at: float | None) -> None:
+        """It is whole up to then, in Unix time."""
+        if at is not None:
+            self._at = at if self._at is None else max(self._at, at)
+
+    def __call__(self) -> float | None:
+        return self._at
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """How long ago that was."""
+        return None if self._at is None else round(max(0.0, time.time() - self._at), 3)
+
+
 class PipelineMetrics:
-    """Counters since the start of the process, and recent freshness (commit to visible)."""
+    """Counters since the start of the process, and recent freshness (commit to visible).
+
+    read, shown: up to when the database was read, and the sink shows all sources. gauges: what the
+    pipeline measures when it reports.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.read, self.shown = Reach(), Reach()
+        self.gauges: dict[str, Any] = {}
+        self.epochs_stepped = 0
+        self.evaluator_calls = 0
+        self.evaluator_rows = 0
+        self.evaluator_s = 0.0
+        self._latency: dict[str, Histogram] = {}
+        self._resident = resident_reader()
         self._freshness_ms: deque[float] = deque(maxlen=_WINDOW)
         self._step_ms: deque[float] = deque(maxlen=_WINDOW)
         self.source_rows = 0
@@ -65,22 +101,44 @@ class PipelineMetrics:
         ended = time.perf_counter()
         self._dataflow_at = ended + _DATAFLOW_SHARE * (ended - started)
 
-    def epoch_stepped(self, rows: int, transactions: int, seconds: float) -> None:
+    def epoch_stepped(self, batch: SourceBatch, seconds: float) -> None:
         """Count one step of the engine."""
-        self.source_rows += rows
-        self.transactions += transactions
+        self.epochs_stepped += 1
+        self.source_rows += batch.rows
+        self.transactions += batch.transactions
+        if batch.source == MAIN_SOURCE:
+            self.read.moved(batch.commit_time_us / 1e6 or None)
         self._step_ms.append(seconds * 1000)
 
     def epoch_written(self, epoch: SinkEpoch) -> None:
         """Count one epoch that is now visible in the sink."""
         self.epochs_written += 1
         self.epochs_in_parts += epoch.later is not None
-        for table, rows in epoch.row_counts().items():
+        counted = epoch.row_counts()
+        for table, rows in counted.items():
             self.rows_written += rows
             counts = self.views.setdefault(table.title, {"changes": 0})
             counts["changes"] += rows
-        if epoch.commit_time_us:
-            self._freshness_ms.append(max(0.0, time.time() * 1000 - epoch.commit_time_us / 1000))
+        if not epoch.commit_time_us:
+            return
+        committed_at = epoch.commit_time_us / 1e6
+        took_s = max(0.0, time.time() - committed_at)
+        self._freshness_ms.append(took_s * 1000)
+        self.shown.moved(committed_at)
+        for table in counted:
+            self._latency.setdefault(table.title, Histogram()).observe(took_s)
+
+    def forget_others(self, titles: Container[str]) -> None:
+        """Tell no more of views that are not among these."""
+        for figures in (self.views, self._latency):
+            for title in [t for t in figures if t not in titles]:
+                figures.pop(title, None)
+
+    def evaluated(self, rows: int, seconds: float) -> None:
+        """Count one batch that PostgreSQL has evaluated."""
+        self.evaluator_calls += 1
+        self.evaluator_rows += rows
+        self.evaluator_s += seconds
 
     def kernel_compiled(self, kernel: str) -> None:
         """Count a kernel that was not compiled ahead: an epoch has waited for it."""
@@ -95,21 +153,46 @@ class PipelineMetrics:
             "updated_at": time.time(),
             "source_rows_total": self.source_rows,
             "transactions_total": self.transactions,
+            "epochs_stepped_total": self.epochs_stepped,
             "epochs_written_total": self.epochs_written,
             "epochs_in_parts_total": self.epochs_in_parts,
             "rows_written_total": self.rows_written,
             "kernels_compiled_total": self.kernels_compiled,
+            "evaluator_calls_total": self.evaluator_calls,
+            "evaluator_rows_total": self.evaluator_rows,
+            "evaluator_seconds_total": round(self.evaluator_s, 6),
             "position": self.position,
             "source_position": self.source_position,
             "source_error": self.source_error,
             "sink_error": self.sink_error,
             "sink_stalled_s": round(self.sink_stalled_s, 1),
+            "lag_seconds": self.shown.lag_seconds,
+            "database": self._database(),
             "freshness_ms": _quantiles(self._freshness_ms),
             "step_ms": _quantiles(self._step_ms),
+            "rss_bytes": self._resident(),
             "rss_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "sources": self.sources,
-            "views": self.views,
+            "views": self._views(),
+            **self.gauges,
             "sinks": self.followers,
+        }
+
+    def _database(self) -> dict[str, Any] | None:
+        """How the database is read; None where nothing of it is."""
+        if self.read() is None:
+            return None
+        return {
+            "status": "retrying" if self.source_error else "running",
+            "lag_seconds": self.read.lag_seconds,
+            "lag_bytes": max(0, self.source_position - self.position),
+        }
+
+    def _views(self) -> dict[str, dict[str, Any]]:
+        latency = {title: one.facts() for title, one in list(self._latency.items())}
+        return {
+            title: {**counts, "latency": latency.get(title)}
+            for title, counts in list(self.views.items())
         }
 
     def write(self) -> None:
@@ -126,6 +209,11 @@ def read_metrics(folder: Path) -> dict[str, Any] | None:
 def read_dataflow(folder: Path) -> dict[str, Any]:
     """The nodes of the pipeline's dataflow: at, since and nodes; none before the first."""
     return _read(folder / DATAFLOW_FILE) or {"at": None, "since": None, "nodes": []}
+
+
+def read_supervisor(folder: Path) -> dict[str, Any]:
+    """What the supervisor tells of its processes; nothing before its first word."""
+    return _read(folder / SUPERVISOR_FILE) or {}
 
 
 def write_refusal(folder: Path, error: Exception) -> None:

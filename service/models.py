@@ -279,13 +279,21 @@ class DataflowAnswer(BaseModel):
     since: float | None
 
 
+class Live(BaseModel):
+    """The API answers; that is all."""
+
+    status: str = "ok"
+
+
 class Health(BaseModel):
     """Whether the service works: "ok", "starting" or "degraded", and why.
 
-    pipeline: figures of the default group; groups: of the others.
+    pipeline: figures of the default group; groups: of the others. versions: of the program, and
+    those of the state and the control tables that it works with.
     """
 
     status: str
+    versions: dict[str, str]
     pipeline: dict[str, Any] | None
     groups: dict[str, dict[str, Any] | None] = {}
     reasons: list[str]

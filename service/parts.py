@@ -27,6 +27,7 @@ from dataflow.errors import SinkError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation
 from dataflow.sql.lower import lower
+from service import state_version
 from service.backfill import BackfillJob, run_local
 from service.budget import MEBIBYTE
 from service.build import BuildParts, SideRead
@@ -67,8 +68,9 @@ class Parts:
         )
 
     def open_store(self) -> Store:
-        """The state; StorageError state.locked when another process has it."""
-        path = self.settings.state / "store"
+        """The state; StorageError state.locked when another process has it, state.version."""
+        state_version.claim(self.settings.state)
+        path = self.settings.state / state_version.STORE
         budget = self.settings.budget
         rest = StoreBudget(budget.runs, budget.ahead, budget.write_buffer)
         watch = MemoryWatch(self.settings.memory * MEBIBYTE)

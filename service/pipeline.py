@@ -124,11 +124,11 @@ class Pipeline:
         core = self._core
         for build in core.builds.values():
             build.cancel()
+        self._epochs.close()
         core.wal_budget.close()
         core.side_work.pins.close()
         self._sides.close()
         self._feed.close()
-        self._epochs.close()
         for build in core.builds.values():
             build.close(is_kept=True)
         core.followers.close()
@@ -207,7 +207,10 @@ class Pipeline:
             self._feed.await_wake(timeout_s)
             return None
         try:
-            return self._feed.poll(self._epoch_rows(), timeout_s, mute.get(MAIN_SOURCE))
+            batch = self._feed.poll(self._epoch_rows(), timeout_s, mute.get(MAIN_SOURCE))
+            # What is not there has been read; a batch is read once it is stepped.
+            self._metrics.read.moved(time.time() if batch is None else None)
+            return batch
         except TidemarkError as error:
             if error.is_temporary:
                 self._reconnect(error)
@@ -241,7 +244,7 @@ class Pipeline:
                 self._metrics.source_error = str(error)
                 log.warning("source.retry", code=error.code, pause_s=pause)
                 self._metrics.write()
-                time.sleep(pause)
+                self._rest(pause)
                 pause = min(pause * 2, RECONNECT_S[1])
             try:
                 self._following.open()
@@ -257,6 +260,12 @@ class Pipeline:
                 break
         self._metrics.source_error = ""
 
+    def _rest(self, seconds: float) -> None:
+        """Sleep, but not beyond `stop`."""
+        until = time.monotonic() + seconds
+        while not self._is_stopping and time.monotonic() < until:
+            time.sleep(POLL_S)
+
     # --- how it goes ---------------------------------------------------------------------------
 
     def _report(self) -> None:
@@ -264,6 +273,7 @@ class Pipeline:
         core, metrics, stalled_s = self._core, self._metrics, self._epochs.writer.stalled_s
         metrics.source_position = self._feed.received_position
         metrics.sink_stalled_s = stalled_s
+        self._measure()
         self._tell_stall(is_stalled=stalled_s > STALLED_S)
         metrics.tell_dataflow(self._engine.figures)
         statuses = self._sides.statuses()
@@ -273,6 +283,23 @@ class Pipeline:
         core.followers.report()
         metrics.followers = core.followers.figures()
         metrics.write()
+
+    def _measure(self) -> None:
+        """Gauges of this moment; and up to when the sink shows all while nothing waits for it."""
+        metrics, engine, writer = self._metrics, self._engine, self._epochs.writer
+        metrics.forget_others({d.table.title for d in engine.views.values()})
+        metrics.gauges = {
+            "sink_waiting_epochs": max(0, engine.epoch - writer.written),
+            "memory_limit_bytes": self._settings.memory << 20,
+            "state_disk_bytes": self._core.store.disk_bytes(),
+            "outbox_bytes": engine.outbox_bytes(0),
+        }
+        if writer.is_idle:
+            reached = [status.reached() for status in self._sides.statuses().values()]
+            if self._feed.is_open:
+                reached.append(metrics.read())
+            if reached and None not in reached:
+                metrics.shown.moved(min(r for r in reached if r is not None))
 
     def _tell_stall(self, *, is_stalled: bool) -> None:
         """The stream may not be read then: how far the source is ahead must be asked for."""

@@ -1,125 +1,205 @@
-"""The pipelines' figures and the views' states as Prometheus text.
+"""One scrape: the pipelines' figures, the views' states and the API's own as Prometheus text.
 
-A pipeline is a group of views: its figures bear the label `group`. Names are never changed, since
-people's alerts rest on them.
+A pipeline is a group of views: its figures bear the label `group`. What there is stands in
+`metric_list`; a sample of another name is a bug. A scrape never fails because something that it
+tells of does: what cannot be read just now is left out, and tidemark_catalog_up says so.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
 
+from connectors.source import MAIN_SOURCE
+from service.histogram import buckets
+from service.metric_list import BY_NAME, METRICS
 from service.models import ViewModel
+from service.shared_parts import state_bytes
 
-_PIPELINE = {
-    "source_rows_total": "source rows stepped since the pipeline started",
-    "transactions_total": "source transactions stepped since the pipeline started",
-    "epochs_in_parts_total": "epochs too large for memory since the pipeline started",
-    "sink_stalled_s": "seconds since the sink took the epoch that waits, 0: none waits",
-    "epochs_written_total": "epochs committed in the sink since the pipeline started",
-    "rows_written_total": "view changes committed in the sink since the pipeline started",
-    "kernels_compiled_total": "kernels compiled while views waited, since the pipeline started",
-    "wal_kept_bytes": "WAL that the source keeps for our replication slot",
-    "wal_budget_bytes": "WAL that it may keep, 0: any",
-    "rss_peak_bytes": "peak resident memory of the pipeline process",
+UP_S = 10.0
+MOST_VIEWS = 500
+# Figures of a group that are told as they are, under the same name.
+_PLAIN = (
+    "epochs_stepped_total",
+    "epochs_written_total",
+    "epochs_in_parts_total",
+    "transactions_total",
+    "source_rows_total",
+    "rows_written_total",
+    "sink_waiting_epochs",
+    "sink_stalled_s",
+    "wal_kept_bytes",
+    "wal_budget_bytes",
+    "rss_bytes",
+    "rss_peak_bytes",
+    "memory_limit_bytes",
+    "state_disk_bytes",
+    "outbox_bytes",
+    "evaluator_calls_total",
+    "evaluator_rows_total",
+    "evaluator_seconds_total",
+    "kernels_compiled_total",
+    "lag_seconds",
+)
+_OF_SOURCE = {
+    "lag_seconds": "lag_seconds",
+    "lag_bytes": "lag_bytes",
+    "lag": "lag",
+    "records_total": "rows_total",
+    "rejected_total": "rejected_total",
+    "skipped_total": "skipped_total",
+}
+_FAMILIES = {
+    "gauge": GaugeMetricFamily,
+    "counter": CounterMetricFamily,
+    "histogram": HistogramMetricFamily,
 }
 
-# tidemark_source_rows_total is the pipeline's own: a source has records.
-_SOURCE = {
-    "records_total": "records read of a source beside the database since the pipeline started",
-    "rejected_total": "records that were not rows since the pipeline started",
-    "skipped_total": "records passed over (on_error: skip) since the pipeline started",
-    "lag": "about how many records the source has that were not read yet",
-}
 
-_QUANTILES = {
-    "freshness": "commit at the source to visible in the sink",
-    "step": "one step of the dataflow",
-}
+@dataclass(frozen=True)
+class Told:
+    """All that a scrape tells. groups: each pipeline's figures, None before its first; dataflows:
+    its nodes' figures; views: None when the catalog cannot be read; requests: `ApiFigures.facts`.
+    """
+
+    groups: Mapping[str, dict[str, Any] | None]
+    dataflows: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    views: Sequence[ViewModel] | None = ()
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    requests: Mapping[str, Any] = field(default_factory=dict)
+    free_bytes: int | None = None
+    version: str = ""
 
 
-def render(groups: dict[str, dict[str, Any] | None], views: list[ViewModel]) -> bytes:
-    """One scrape. groups: each pipeline's snapshot, None before its first."""
+class Page(Collector):
+    """The samples of one scrape."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, Any] = {}
+
+    def add(self, name: str, value: float | None, *labels: str) -> None:
+        """A sample of a gauge or counter of the list; None is left out."""
+        if value is not None:
+            self._family(name).add_metric(labels, value)
+
+    def add_histogram(self, name: str, facts: Mapping[str, Any] | None, *labels: str) -> None:
+        """The buckets of a histogram of the list; None is left out."""
+        if facts is not None:
+            self._family(name).add_metric(labels, buckets(dict(facts)), facts["sum"])
+
+    def collect(self) -> Iterable[Metric]:
+        """The families in the order of the list."""
+        return [self._families[m.name] for m in METRICS if m.name in self._families]
+
+    def _family(self, name: str) -> Any:
+        if name not in self._families:
+            metric = BY_NAME[name]
+            plain = name.removesuffix("_total") if metric.kind == "counter" else name
+            made = _FAMILIES[metric.kind](plain, metric.text, labels=metric.labels)
+            self._families[name] = made
+        return self._families[name]
+
+
+def render(told: Told) -> bytes:
+    """One scrape."""
+    page = Page()
+    page.add("tidemark_build_info", 1, told.version)
+    page.add("tidemark_catalog_up", told.views is not None)
+    page.add("tidemark_state_free_bytes", told.free_bytes)
+    for process, count in told.restarts.items():
+        page.add("tidemark_restarts_total", count, process)
+    for source, count in told.dead_letters.items():
+        page.add("tidemark_dead_letters", count, source)
+    for (method, route, status), count in told.requests.get("answered", {}).items():
+        page.add("tidemark_api_requests_total", count, method, route, status)
+    for route, facts in told.requests.get("seconds", {}).items():
+        page.add_histogram("tidemark_api_request_seconds", facts, route)
+    for group, figures in told.groups.items():
+        _add_group(page, group, figures)
+    _add_views(page, told)
     registry = CollectorRegistry()
-    by_group = {"labelnames": ["group"], "registry": registry}
-    up = Gauge("tidemark_pipeline_up", "1 when the pipeline reported lately", **by_group)
-    gauges = {name: Gauge(f"tidemark_{name}", text, **by_group) for name, text in _PIPELINE.items()}
-    quantiles = {name: _quantiles(registry, name, text) for name, text in _QUANTILES.items()}
-    for group, figures in groups.items():
-        up.labels(group).set(figures is not None and time.time() - figures["updated_at"] < 10)
-        if figures is None:
-            continue
-        for name, gauge in gauges.items():
-            gauge.labels(group).set(figures.get(name, 0))
-        for name, gauge in quantiles.items():
-            for quantile, value in figures[f"{name}_ms"].items():
-                gauge.labels(group, f"0.{quantile[1:]}").set(value / 1000)
-    _render_others(registry, groups)
-    live = Gauge("tidemark_view_live", "1 when the view is live", ["view"], registry=registry)
-    rows = Gauge("tidemark_view_rows", "rows of the view, about", ["view"], registry=registry)
-    lag = Gauge("tidemark_view_lag_bytes", "WAL not yet shown", ["view"], registry=registry)
-    errors = Gauge("tidemark_view_errors", "source rows left out", ["view"], registry=registry)
-    verified = _verified(registry)
-    for view in views:
-        title = f"{view.schema_name}.{view.name}"
-        if view.verification is not None:
-            _tell_verified(verified, title, view.verification)
-        live.labels(title).set(view.status == "live")
-        errors.labels(title).set(view.errors)
-        if view.rows is not None:
-            rows.labels(title).set(view.rows)
-        if view.lag_bytes is not None:
-            lag.labels(title).set(view.lag_bytes)
+    registry.register(page)
     return generate_latest(registry)
 
 
-def _verified(registry: CollectorRegistry) -> dict[str, Gauge]:
-    """The gauges of the newest comparison of each view with PostgreSQL's answer."""
-    texts = {
-        "view_verified_seconds": "when the view was last compared, in seconds since 1970",
-        "view_differing_rows": "rows in which it differed then",
-    }
-    found = {n: Gauge(f"tidemark_{n}", t, ["view"], registry=registry) for n, t in texts.items()}
-    text = "1 for how the last comparison ended: equal, different, open or failed"
-    labels = ["view", "result"]
-    found["result"] = Gauge("tidemark_view_verification", text, labels, registry=registry)
-    return found
+def _add_group(page: Page, group: str, figures: dict[str, Any] | None) -> None:
+    is_up = figures is not None and time.time() - figures["updated_at"] < UP_S
+    is_refused = figures is not None and "refused" in figures
+    page.add("tidemark_pipeline_up", is_up, group)
+    if figures is None:
+        return
+    page.add("tidemark_pipeline_refused", is_refused, group)
+    page.add("tidemark_pipeline_start_time_seconds", figures.get("started_at"), group)
+    for name in _PLAIN:
+        page.add(f"tidemark_{name}", figures.get(name), group)
+    for name in ("freshness", "step"):
+        for quantile, value in figures[f"{name}_ms"].items():
+            page.add(f"tidemark_{name}_seconds", value / 1000, group, f"0.{quantile[1:]}")
+    database = figures.get("database")
+    sources = {} if database is None else {MAIN_SOURCE: database}
+    for source, facts in {**sources, **figures["sources"]}.items():
+        page.add("tidemark_source_up", facts["status"] == "running", group, source)
+        for name, figure in _OF_SOURCE.items():
+            page.add(f"tidemark_source_{name}", facts.get(figure), group, source)
+    for sink, facts in figures["sinks"].items():
+        page.add("tidemark_sink_live", facts["status"] == "live", group, sink)
+        page.add("tidemark_sink_rows_total", facts["rows_total"], group, sink)
+        page.add("tidemark_sink_backlog_bytes", facts.get("backlog_bytes"), group, sink)
 
 
-def _tell_verified(gauges: dict[str, Gauge], title: str, facts: dict[str, Any]) -> None:
+def _add_views(page: Page, told: Told) -> None:
+    views = told.views or ()
+    statuses: dict[str, int] = {}
+    for view in views:
+        statuses[view.status] = statuses.get(view.status, 0) + 1
+    for status, count in statuses.items():
+        page.add("tidemark_views", count, status)
+    page.add("tidemark_views_unlisted", max(0, len(views) - MOST_VIEWS))
+    kept = {group: state_bytes(nodes) for group, nodes in told.dataflows.items()}
+    for view in views[:MOST_VIEWS]:
+        title = f"{view.schema_name}.{view.name}"
+        page.add("tidemark_view_live", view.status == "live", title)
+        page.add("tidemark_view_failed", view.status == "failed", title)
+        page.add("tidemark_view_errors", view.errors, title)
+        page.add("tidemark_view_rows", view.rows, title)
+        page.add("tidemark_view_lag_bytes", view.lag_bytes, title)
+        page.add("tidemark_view_state_bytes", kept.get(view.group, {}).get(title), title)
+        figures = (told.groups.get(view.group) or {}).get("views", {}).get(title, {})
+        page.add("tidemark_view_changes_total", figures.get("changes"), title)
+        page.add_histogram("tidemark_view_latency_seconds", figures.get("latency"), title)
+        _add_backfill(page, title, view.backfill)
+        _add_verification(page, title, view.verification)
+
+
+def _add_backfill(page: Page, title: str, facts: Mapping[str, Any] | None) -> None:
+    if facts is None:
+        return
+    total = facts.get("parts_total") or 0
+    if total:
+        page.add("tidemark_view_backfill_ratio", facts["parts_done"] / total, title)
+    page.add("tidemark_view_backfill_remaining_seconds", facts.get("remaining_s"), title)
+
+
+def _add_verification(page: Page, title: str, facts: Mapping[str, Any] | None) -> None:
+    """The newest comparison with PostgreSQL's answer."""
+    if facts is None:
+        return
     at = datetime.fromisoformat(facts["at"]).timestamp()
-    gauges["view_verified_seconds"].labels(title).set(at)
-    gauges["result"].labels(title, facts["result"]).set(1)
+    page.add("tidemark_view_verified_seconds", at, title)
+    page.add("tidemark_view_verification", 1, title, facts["result"])
     if "missing" in facts:
         differing = facts["missing"] + facts["surplus"] + facts["different"]
-        gauges["view_differing_rows"].labels(title).set(differing)
-
-
-def _render_others(registry: CollectorRegistry, groups: dict[str, dict[str, Any] | None]) -> None:
-    """Sources beside the database, and further sinks."""
-    labels = ["group", "source"]
-    up = Gauge("tidemark_source_up", "1 when the source is being read", labels, registry=registry)
-    gauges = {
-        name: Gauge(f"tidemark_source_{name}", text, labels, registry=registry)
-        for name, text in _SOURCE.items()
-    }
-    labels = ["group", "sink"]
-    live = Gauge("tidemark_sink_live", "1 when the sink takes epochs", labels, registry=registry)
-    rows = Gauge("tidemark_sink_rows_total", "rows written to it", labels, registry=registry)
-    for group, figures in groups.items():
-        for source, facts in (figures or {}).get("sources", {}).items():
-            up.labels(group, source).set(facts["status"] == "running")
-            for name, gauge in gauges.items():
-                figure = "rows_total" if name == "records_total" else name
-                gauge.labels(group, source).set(facts[figure])
-        for sink, facts in (figures or {}).get("sinks", {}).items():
-            live.labels(group, sink).set(facts["status"] == "live")
-            rows.labels(group, sink).set(facts["rows_total"])
-
-
-def _quantiles(registry: CollectorRegistry, name: str, help_text: str) -> Gauge:
-    labels = ["group", "quantile"]
-    return Gauge(f"tidemark_{name}_seconds", help_text, labels, registry=registry)
+        page.add("tidemark_view_differing_rows", differing, title)

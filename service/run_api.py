@@ -7,27 +7,43 @@ from __future__ import annotations
 
 import signal
 import sys
+from types import FrameType
 
 import uvicorn
 
 from connectors.postgres.control import Control
 from service import signals, tls
 from service.app import create_app
-from service.log import configure
+from service.log import configure, log
 from service.protect import protect
 from service.psql_desk import desk_of
-from service.settings import Settings
+from service.settings import Settings, parent_pid
 from service.verify_rounds import VerifyRounds
+
+# Answers on their way have so long; then they are cut off, streams as well.
+ANSWER_S = 2
+
+
+def end_in_time(server: uvicorn.Server) -> None:
+    """The first SIGTERM lets answers end, the second one ends all; so does waiting too long."""
+    ends = server.handle_exit
+
+    def on_signal(sig: int, frame: FrameType | None) -> None:
+        if server.should_exit:
+            signals.end_now(signals.SIGNALLED + sig)
+        signals.end_later(lambda: log.warning("api.cut_short"))
+        ends(sig, frame)
+
+    server.handle_exit = on_signal
 
 
 def main() -> int:
     """Serve REST, and what is asked for in psql, until SIGTERM."""
-    signals.die_with_parent()
+    signals.die_with_parent(parent_pid())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The server ends at SIGTERM, and sends it on to whoever had it before: there is more to end.
-    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: signals.end_now(0))
     settings = Settings.load()
-    configure(settings.log_level, "api")
+    configure(settings.log_level, "api", settings.log_format)
     protect(settings)
     settings.state.mkdir(parents=True, exist_ok=True)
     app = create_app(settings)
@@ -37,11 +53,10 @@ def main() -> int:
         app,
         host=settings.host,
         port=settings.port,
-        log_level="warning",
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=ANSWER_S,
         **tls.arguments(settings),
     )
     tls.watch(config, settings)
@@ -50,6 +65,9 @@ def main() -> int:
     # Subscriptions end by themselves then: otherwise nothing would end before their readers do.
     app.state.is_stopping = lambda: server.should_exit
     rounds.start()
+    end_in_time(server)
+    # The server ends at SIGTERM, and sends it on to whoever had it before: there is more to end.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     server.run()
     app.state.verify.close()
     rounds.close()

@@ -1,14 +1,14 @@
 """A pipeline process: `python -m service.run_pipeline [GROUP]`, settings from the environment.
 
-Ends with 0 when asked to stop, 3 when refused for good (the reason stands in the catalog and the
-log), 1 when something broke; the supervisor starts it again after a pause.
+Ends with 0 when asked to stop, 3 when refused (the reason stands in the catalog and the log) or 1
+when something broke: the supervisor starts it again after a pause; with 4 when no restart can
+help: another version of the program, or another state, is needed first.
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
-import time
 
 from dataflow.errors import TidemarkError
 from service import signals
@@ -17,27 +17,26 @@ from service.log import configure, log
 from service.parts import Parts
 from service.pipeline import Pipeline
 from service.protect import protect
-from service.settings import DEFAULT_GROUP, Settings
+from service.settings import DEFAULT_GROUP, Settings, parent_pid
 from storage.store import StorageError
-
-REFUSED = 3
 
 
 def main() -> int:
     """Run until SIGTERM; the exit code says how it ended."""
-    signals.die_with_parent()
+    signals.die_with_parent(parent_pid())
     # Reader, stepping and sink hand work to each other: the default of 5 ms is felt as latency.
     sys.setswitchinterval(0.0005)
     settings = Settings.load().for_group(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_GROUP)
     is_default = settings.group == DEFAULT_GROUP
-    configure(settings.log_level, "pipeline" if is_default else f"pipeline {settings.group}")
+    name = "pipeline" if is_default else f"pipeline {settings.group}"
+    configure(settings.log_level, name, settings.log_format)
     protect(settings)
     settings.state.mkdir(parents=True, exist_ok=True)
     parts = Parts(settings)
     calm_collector()
     try:
         pipeline = Pipeline(settings, parts)
-        signals.stop_on_terminate(pipeline.stop)
+        signals.stop_on_terminate(pipeline.stop, lambda: log.warning("pipeline.cut_short"))
         log.info("pipeline.started")
         pipeline.run()
     except (TidemarkError, StorageError) as error:
@@ -46,11 +45,11 @@ def main() -> int:
             return 1
         log.error("pipeline.refused", code=error.code, why=str(error), hint=error.hint)
         parts.report_failure(error)
-        return REFUSED
+        return signals.FINAL if error.code in signals.FINAL_CODES else signals.REFUSED
     if pipeline.is_unused:
         # The last view of a group is gone: so is all that it had.
         shutil.rmtree(settings.state)
-    log.info("pipeline.stopped", at=time.time())
+    log.info("pipeline.stopped")
     return 0
 
 

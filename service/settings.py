@@ -22,6 +22,14 @@ GROUPS = "groups"
 _MEMORY = re.compile(r"(\d+)\s*(?:([mMgG])(?:i?[bB])?)?")
 
 
+_PARENT = PREFIX + "PARENT"
+
+
+def parent_pid() -> int | None:
+    """The pid of the process that has started this one."""
+    return int(os.environ[_PARENT]) if _PARENT in os.environ else None
+
+
 class Settings(BaseModel):
     """Settings of one service: one source, one sink, one state directory.
 
@@ -80,6 +88,7 @@ class Settings(BaseModel):
     verify_timeout_s: float = Field(300, gt=0)
     verify_most_cost: float = Field(10_000_000, ge=0)
     log_level: str = "info"
+    log_format: Literal["json", "text"] = "json"
     tls_cert: str = ""
     tls_key: str = ""
     insecure: bool = False
@@ -143,6 +152,10 @@ class Settings(BaseModel):
         """The environment from which `load` gives these settings again, for child processes."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
         return {PREFIX + k.upper(): "" if v is None else str(v) for k, v in values.items()}
+
+    def child_environment(self) -> dict[str, str]:
+        """The whole environment of a process that is to end with this one."""
+        return {**os.environ, **self.to_environment(), _PARENT: str(os.getpid())}
 
     def for_group(self, group: str) -> Settings:
         """The settings of one group's process, from those of the service."""

@@ -17,6 +17,7 @@ from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.errors import TidemarkError
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from service.log import log
+from service.metrics import Reach
 from service.positions import Positions
 from service.reads import Read
 
@@ -31,7 +32,7 @@ RUNNING, RETRYING, STOPPED = "running", "retrying", "stopped"
 @dataclass
 class SideStatus:
     """How a source stands, for people. skipped: records that are not rows, passed over as its
-    options say; lag: about how much it has that was not read."""
+    options say; lag: about how much it has that was not read; reached: up to when it was read."""
 
     status: str = RUNNING
     error: TidemarkError | None = None
@@ -39,6 +40,7 @@ class SideStatus:
     rejected: int = 0
     skipped: int = 0
     lag: int = 0
+    reached: Reach = field(default_factory=Reach)
 
     def facts(self) -> dict[str, object]:
         """As metrics show it."""
@@ -49,6 +51,7 @@ class SideStatus:
             "rejected_total": self.rejected,
             "skipped_total": self.skipped,
             "lag": self.lag,
+            "lag_seconds": self.reached.lag_seconds,
         }
 
 
@@ -174,7 +177,10 @@ class SideFeeds:
                 raise
             return None
         if batch is None:
+            if not side.feed.lag:
+                side.status.reached.moved(time.time())
             return None
+        side.status.reached.moved(batch.commit_time_us / 1e6 or None)
         if side.status.error is not None:
             log.info("source.running", source=name)
         side.pause_s, side.status.status, side.status.error = 0.0, RUNNING, None

@@ -1,25 +1,73 @@
-"""What each of the service's processes does about signals and about its parent."""
+"""What each of the service's processes does about signals and about its parent.
+
+A process that is asked to stop has `STOP_S` for it. What it is in the middle of may take longer (a
+statement that waits for a lock, a large step, a JVM): then it ends where it is, which loses no more
+than a kill would, and that is nothing. A second SIGTERM ends it at once.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
+import sys
+import threading
 from collections.abc import Callable
+
+STOP_S = 2.5
+# Exit codes: as shells tell of a program that a signal has ended; a pipeline's that was refused,
+# and one whom no restart can help.
+SIGNALLED = 128
+REFUSED, FINAL = 3, 4
+FINAL_CODES = frozenset({"state.version", "sink.version"})
 
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """Ask the kernel for SIGKILL when the parent ends, however it ends; exit if it has already."""
+def die_with_parent(parent: int | None) -> None:
+    """Ask the kernel for SIGKILL when the parent ends, however it ends; exit if it has already.
+
+    parent: its pid, as it knows it (in a container the supervisor may well be process 1); None
+    for a process that someone has started by hand.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() == 1:
+    if parent is not None and os.getppid() != parent:
         os._exit(0)
 
 
-def stop_on_terminate(stop: Callable[[], None]) -> None:
-    """Call stop on SIGTERM; leave SIGINT to the supervisor, whom Ctrl-C reaches as well."""
-    signal.signal(signal.SIGTERM, lambda *_: stop())
+def stop_on_terminate(stop: Callable[[], None], on_late: Callable[[], None]) -> None:
+    """Call stop on SIGTERM, and where that takes too long on_late before the end.
+
+    SIGINT is left to the supervisor, whom Ctrl-C reaches as well.
+    """
+
+    def on_terminate(*_: object) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: end_now(SIGNALLED + signal.SIGTERM))
+        end_later(on_late)
+        stop()
+
+    signal.signal(signal.SIGTERM, on_terminate)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def end_later(on_late: Callable[[], None], seconds: float = STOP_S) -> None:
+    """End the process, as done, when it has not ended by itself until then."""
+
+    def end() -> None:
+        on_late()
+        end_now(0)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+
+
+def end_now(code: int) -> None:
+    """End the process and the processes that it has started, whatever they are doing."""
+    for child in multiprocessing.active_children():
+        child.kill()
+    sys.stderr.flush()
+    os._exit(code)

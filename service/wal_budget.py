@@ -20,6 +20,7 @@ from service.metrics import WAL_FILE, replace_file
 from service.settings import Settings
 
 WATCH_S = 5.0
+CLOSE_S = 1.0
 NOTE = "wal_released.json"
 
 
@@ -57,10 +58,11 @@ class WalBudget:
         (self._folder / NOTE).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching; a look that does not end ends with the process."""
         self._stopping.set()
-        self._thread.join()
-        self._source.close()
+        self._thread.join(CLOSE_S)
+        if not self._thread.is_alive():
+            self._source.close()
 
     def _run(self) -> None:
         while not self._stopping.is_set():

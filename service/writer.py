@@ -22,6 +22,8 @@ from service.metrics import PipelineMetrics
 
 DEPTH = 2
 RETRY_S = (0.1, 5.0)
+# An epoch in hand may end by itself for so long when the service stops; then it is interrupted.
+STOP_S = 0.7
 
 
 class SinkWriter:
@@ -123,9 +125,13 @@ class SinkWriter:
             raise self._failure
 
     def close(self) -> None:
-        """Stop after the epoch in hand; what waits stays in the outbox."""
+        """Stop after the epoch in hand, or in it when the sink stands still; what is not written
+        stays in the outbox."""
         self._stopping.set()
-        self._thread.join()
+        self._thread.join(STOP_S)
+        while self._thread.is_alive():
+            self._sink.interrupt()
+            self._thread.join(STOP_S)
 
     def _run(self) -> None:
         try:

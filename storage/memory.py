@@ -245,6 +245,10 @@ class MemoryStore:
         rows = state.row_count() if isinstance(state, MemoryArrangement) else state.key_count()
         return rows, rows * Layout.of(state.spec).row_bytes
 
+    def disk_bytes(self) -> int:
+        """Nothing is on disk."""
+        return 0
+
     def put(self, key: str, value: bytes | None) -> None:
         """Set (None: remove) a named value."""
         if value is None:

@@ -139,7 +139,7 @@ def cut(layout: Layout, selection: Selection, tuning: Tuning, growth: int = 1) -
 def verify(sealed: bytes | None, layout: Layout, where: str) -> Page:
     """The page in bytes that were read back.
 
-    StorageError state.corrupt: missing or changed; state.format: written by another version;
+    StorageError state.corrupt: missing or changed; state.version: written by another one;
     state.mismatch: rows of another shape.
     """
     if sealed is None:
@@ -148,7 +148,7 @@ def verify(sealed: bytes | None, layout: Layout, where: str) -> Page:
         raise StorageError("state.corrupt", f"{where} has {len(sealed)} bytes", "rebuild the view")
     magic, checksum, rows, shape = np.frombuffer(sealed, np.uint64, HEADER).tolist()
     if magic != MAGIC | VERSION and magic >> 16 == MAGIC >> 16:
-        raise StorageError("state.format", f"{where} has format {magic & 0xFFFF}, not {VERSION}")
+        raise StorageError("state.version", f"{where} has format {magic & 0xFFFF}, not {VERSION}")
     actual = xxhash.xxh3_64_intdigest(memoryview(sealed)[_CHECKED_FROM:])
     if magic >> 16 != MAGIC >> 16 or checksum != actual or rows & 0xFFFFFFFF == 0:
         raise StorageError("state.corrupt", f"{where} fails its checksum", "rebuild the view")

@@ -99,7 +99,7 @@ class RocksStore:
     cache_bytes: budget for pages in memory, over all arrangements; budget: for the rest.
     direct_reads: read past the cache of the operating system, to measure a cold disk.
     watch: asked between steps whether the page cache must give way to the rest of the process.
-    StorageError state.locked, state.format, state.corrupt, state.io on opening.
+    StorageError state.locked, state.version, state.corrupt, state.io on opening.
     """
 
     def __init__(
@@ -138,7 +138,8 @@ class RocksStore:
             self._db.put(_FORMAT_KEY, FORMAT)
         elif found != FORMAT:
             detail = f'"{self.path}" has state format {found!r}, this version reads {FORMAT!r}'
-            raise StorageError("state.format", detail, "rebuild the views or go back a version")
+            hint = "run the version that made it, or rebuild all views: move the directory away"
+            raise StorageError("state.version", detail, hint)
 
     def _read_specs(self) -> dict[str, str]:
         keys = stored_keys(self._db, _SPEC, _SPEC + b"\xff")

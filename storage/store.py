@@ -165,6 +165,10 @@ class Store(Protocol):
         count until they are merged away."""
         ...
 
+    def disk_bytes(self) -> int:
+        """What the files of the whole state take, for people."""
+        ...
+
     def put(self, key: str, value: bytes | None) -> None:
         """Set (None: remove) a named value; part of the open epoch, visible to get at once."""
         ...

@@ -27,6 +27,7 @@ from service.settings import PREFIX, Settings
 from storage.memory import MemoryStore
 from tests.harness.changes import Statement, Transaction
 from tests.harness.error_codes import ROOMS, codes_of
+from tests.harness.log_events import events_of
 from tests.harness.maintained import (
     MARKER,
     MARKER_QUERY,
@@ -48,7 +49,7 @@ FOLDERS = ("storage", "dataflow", "connectors", "service", "tests", "bench", "de
 NAMED = re.compile(rf"(?<![\w/.-])(?:{'|'.join(FOLDERS)})/[\w./*-]*")
 FILE = re.compile(r"`([\w-]+\.(?:py|md|sh|sql))`")
 COMMAND = re.compile(
-    r"(?:^|[`;(]\s*|/)tidemark ([a-z-]+(?: \| [a-z-]+)*)([^`;|#\n]*)", re.MULTILINE
+    r"(?:^|[`;(]\s*|/)tidemark ([a-z][a-z-]*(?: \| [a-z-]+)*)([^`;|#\n]*)", re.MULTILINE
 )
 OPTION = re.compile(r"(?<!\w)--[a-z][a-z-]*")
 ROUTE = re.compile(r"(GET|POST|DELETE|PUT) (/[\w/{}-]*)")
@@ -84,6 +85,7 @@ def test_every_code_is_documented_and_every_documented_code_is_there() -> None:
 def test_codes_named_anywhere_are_codes() -> None:
     known = documented_codes()
     groups = {code.split(".")[0] for code in known}
+    known |= events_of(ROOT).keys()
     conditions = {name.lower() for name in vars(errorcodes) if name.isupper()}
     faults = []
     for page in PAGES:
@@ -236,6 +238,17 @@ def test_routes_that_are_named_are_there() -> None:
             if (method, path.rstrip("/")) not in known:
                 faults.append(f"{name_of(page)}: {method} {path}")
     report(faults)
+
+
+# --- events -----------------------------------------------------------------------------------
+
+
+def test_events_are_documented_as_they_are_logged() -> None:
+    cells = ROW.findall((DOCS / "LOGS.md").read_text())
+    told = {event for cell in cells for event in re.findall(r"`([^`]+)`", cell)}
+    known = events_of(ROOT)
+    faults = [f"{place}: {e} is not in LOGS.md" for e, place in known.items() if e not in told]
+    report(faults + [f"LOGS.md: nothing logs {event}" for event in sorted(told - known.keys())])
 
 
 # --- doctests -------------------------------------------------------------------------------------

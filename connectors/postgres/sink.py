@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,8 @@ _WRITE_SETTINGS = {
     "synchronous_commit": "on",
 }
 _COPY_SETTINGS = {"standard_conforming_strings": "on", "jit": "off"}
-_EXACT_ROWS = 100_000
+# Counting is for people, who must not wait for whoever has locked a view.
+_COUNT_SETTINGS = {"lock_timeout": "200ms", "statement_timeout": "2s"}
 _RIGHTS = ["SELECT", "INSERT", "UPDATE", "DELETE"]
 # Statements that go to the server together: libpq holds them as often as four times.
 _GATHERED_BYTES = 2 << 20
@@ -98,6 +99,13 @@ class PostgresSink:
             self._session.close()
         self._session = None
         self._preparer = Preparer()
+
+    def interrupt(self) -> None:
+        """Cancel the statement of a `write` that waits, from another thread."""
+        session = self._session
+        if session is not None and not session.closed:
+            with suppress(psycopg2.Error):
+                session.cancel()
 
     # --- epochs ----------------------------------------------------------------------------
 
@@ -301,24 +309,11 @@ class PostgresSink:
             yield found, _rows_of(cursor, table)
 
     def row_count(self, table: SinkTable) -> int:
-        """About how many rows the view has; exact while it is small."""
+        """About how many rows the view has; exact while it is small and nobody has locked it."""
         self._ensure()
-        target = target_of(table)
-        rows = f"sum({quote_name(target.count)})" if target.is_bag else "count(*)"
-        with (
-            self._own_session(f'cannot count view "{table.title}"', is_long=False) as session,
-            session.cursor() as cursor,
-        ):
-            cursor.execute(
-                "SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass(%s)", (target.sql,)
-            )
-            found = cursor.fetchone()
-            if found is None:
-                return 0
-            if found[0] > _EXACT_ROWS:
-                return int(found[0])
-            cursor.execute(f"SELECT coalesce({rows}, 0)::bigint FROM {target.sql}")
-            return cursor.fetchone()[0]  # type: ignore[index]
+        doing = f'cannot count view "{table.title}"'
+        with self._own_session(doing, _COUNT_SETTINGS, is_long=False) as session:
+            return sink_tables.count_rows(session.cursor(), table)
 
     # --- sessions --------------------------------------------------------------------------
 

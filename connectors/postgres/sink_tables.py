@@ -35,6 +35,29 @@ UPDATE {table} SET {count} = n FROM tidemark_twice WHERE {hash} = h;
 DROP TABLE tidemark_twice"""
 
 
+_EXACT_ROWS = 100_000
+
+
+def count_rows(cursor: Any, table: SinkTable) -> int:
+    """About how many rows a view has; exact while it is small and nobody has locked it."""
+    target = target_of(table)
+    rows = f"sum({quote_name(target.count)})" if target.is_bag else "count(*)"
+    cursor.execute(
+        "SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass(%s)", (target.sql,)
+    )
+    found = cursor.fetchone()
+    if found is None:
+        return 0
+    about = max(int(found[0]), 0)
+    if about > _EXACT_ROWS:
+        return about
+    try:
+        cursor.execute(f"SELECT coalesce({rows}, 0)::bigint FROM {target.sql}")
+    except (states.LockNotAvailable, states.QueryCanceled):
+        return about
+    return cursor.fetchone()[0]
+
+
 def check_name(cursor: Any, table: SinkTable) -> None:
     """Whether the view could be created: schema there, right to create, name free or ours.
 

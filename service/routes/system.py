@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from service.models import Health
+from service.models import Health, Live
 from service.prometheus import render
 from service.tokens import Role
 
@@ -18,12 +18,18 @@ def health(request: Request, response: Response) -> Health:
     found = request.app.state.catalog.health()
     response.status_code = 503 if found.status == "degraded" else 200
     if request.state.caller.role < Role.READER:
-        return Health(status=found.status, pipeline=None, reasons=[])
+        return Health(status=found.status, versions={}, pipeline=None, reasons=[])
     return found
+
+
+@router.get("/health/live")
+def health_live() -> Live:
+    """200 as long as the API answers, however the views are: for whoever restarts what hangs."""
+    return Live()
 
 
 @router.get("/metrics")
 def metrics(request: Request) -> Response:
     """Prometheus text."""
-    catalog = request.app.state.catalog
-    return Response(render(catalog.metrics(), catalog.views()), media_type=CONTENT_TYPE_LATEST)
+    told = request.app.state.scrape.read()
+    return Response(render(told), media_type=CONTENT_TYPE_LATEST)

@@ -25,6 +25,7 @@ CALLERS = (NOBODY, READER, OPERATOR, ADMIN)
 # What is not by the rule: reading is a reader's, all else an operator's.
 EXCEPTIONS = {
     ("GET", "/health"): NOBODY,
+    ("GET", "/health/live"): NOBODY,
     ("GET", "/"): NOBODY,
     ("GET", "/assets/{name}"): NOBODY,
     ("POST", "/views/validate"): READER,

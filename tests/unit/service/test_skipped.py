@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service.metrics import PipelineMetrics
 from service.positions import Positions
-from service.prometheus import render
+from service.prometheus import Told, render
 from service.side_feeds import SideFeeds
 from storage.memory import MemoryStore
 from tests.connectors.files.kept import make_source
@@ -51,7 +51,7 @@ def test_skipped_records_are_counted_across_feeds(tmp_path: Path) -> None:
     assert (facts["skipped_total"], facts["rejected_total"]) == (3, 0)
     metrics = PipelineMetrics(tmp_path)
     metrics.sources = {"in": facts}
-    text = render({"main": metrics.snapshot()}, []).decode()
+    text = render(Told({"main": metrics.snapshot()})).decode()
     found = {
         sample.name: sample.value
         for family in text_string_to_metric_families(text)

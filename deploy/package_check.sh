@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Builds the wheel, installs it with all it needs into an empty environment, and serves from there
+# on a private PostgreSQL until the API answers; then stops it. Takes some minutes: native kernels
+# are compiled anew.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+folder=$(mktemp -d)
+started=()
+trap '[ ${#started[@]} = 0 ] || kill "${started[@]}" 2>/dev/null || true; wait; rm -rf "$folder"' EXIT
+
+mkdir "$folder/source"
+git ls-files -co --exclude-standard -z -- storage dataflow connectors service tidemark.py pyproject.toml README.md |
+    tar -c --null -T - | tar -x -C "$folder/source"
+python3 -m venv "$folder/venv"
+"$folder/venv/bin/pip" wheel -q --no-deps --wheel-dir "$folder" "$folder/source"
+"$folder/venv/bin/pip" install -q "$folder"/*.whl
+cd "$folder"
+venv/bin/tidemark --version
+
+port=$((20000 + RANDOM % 20000))
+PYTHONPATH=$root "$root/.venv/bin/python" - "$folder/dsn" <<'PYTHON' &
+import sys
+import time
+from pathlib import Path
+
+from connectors.postgres.embedded import EmbeddedPostgres, available_versions
+
+with EmbeddedPostgres(max(available_versions()), {"wal_level": "logical"}) as server:
+    Path(sys.argv[1]).write_text(server.dsn)
+    while True:
+        time.sleep(1)
+PYTHON
+started+=($!)
+until [ -s dsn ]; do sleep 0.2; done
+TIDEMARK_SOURCE=$(cat dsn) TIDEMARK_PORT=$port TIDEMARK_STATE=$folder/state venv/bin/tidemark serve &
+service=$!
+started+=("$service")
+for path in /health/live /metrics /openapi.json /; do
+    until curl -sf -o answer "http://127.0.0.1:$port$path"; do
+        kill -0 "$service" || { echo "the service has ended" >&2; exit 1; }
+        sleep 1
+    done
+    [ -s answer ] && echo "answered: $path"
+done
+kill "$service"
+wait "$service" && echo "stopped"

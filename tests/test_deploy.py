@@ -1,0 +1,333 @@
+"""Oracle: the list of metrics, the settings and the tracked files: whatever deploy/ names is there.
+
+Nothing here can ask Docker, Kubernetes or Prometheus; what can be known without them is checked.
+"""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from service.cli import app as commands
+from service.metric_list import BY_NAME
+from service.settings import PREFIX, Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+DEPLOY = ROOT / "deploy"
+VARIABLES = {PREFIX + name.upper() for name in Settings.model_fields}
+
+# --- Prometheus and Grafana -----------------------------------------------------------------------
+
+TOKEN = re.compile(
+    r"""\s*(?:(?P<string>"(?:[^"\\]|\\.)*")|(?P<number>\d+(?:\.\d+)?(?:e\d+)?(?![\w]))"""
+    r"""|(?P<range>\[\d+[smhd]\])|(?P<word>[a-zA-Z_:][\w:]*)|(?P<mark>=~|!~|!=|==|<=|>=|[-+*/(){},=<>]))"""
+)
+FUNCTIONS = {
+    "changes",
+    "delta",
+    "histogram_quantile",
+    "increase",
+    "max",
+    "predict_linear",
+    "rate",
+    "sum",
+    "topk",
+    "vector",
+}
+WORDS = {"by", "or", "and", "le"}
+SCRAPED = {"instance", "job"}
+
+
+def tokens(query: str) -> list[tuple[str, str]]:
+    """(kind, text) of each token; raises where there is something else."""
+    found, at = [], 0
+    while at < len(query.rstrip()):
+        match = TOKEN.match(query, at)
+        assert match and match.lastgroup, f"{query!r}: what is {query[at:]!r}?"
+        found.append((match.lastgroup, match[match.lastgroup]))
+        at = match.end()
+    return found
+
+
+def faults_of(query: str) -> Iterator[str]:
+    """What is wrong with a query, as far as its tokens tell."""
+    open_marks: list[str] = []
+    found = tokens(query)
+    labels: tuple[str, ...] | None = None
+    is_grouping = False
+    for (kind, text), (_, after) in zip(found, [*found[1:], ("", "")], strict=True):
+        if text in ("(", "{"):
+            open_marks.append(text)
+        elif text in (")", "}"):
+            pair = {")": "(", "}": "{"}[text]
+            if not open_marks or open_marks.pop() != pair:
+                yield f"{query}: {text} closes nothing"
+            is_grouping = False
+        if kind != "word":
+            continue
+        if "{" in open_marks:
+            if text not in SCRAPED and (labels is None or text not in labels):
+                yield f"{query}: no label {text}"
+        elif text == "by":
+            is_grouping = True
+        elif is_grouping:
+            known = {label for m in BY_NAME.values() for label in m.labels} | SCRAPED | {"le"}
+            if text not in known:
+                yield f"{query}: no label {text}"
+        elif after in ("(", "by") or text in WORDS:
+            if text not in FUNCTIONS | WORDS:
+                yield f"{query}: no function {text}"
+        elif text != "up":
+            name = text.removesuffix("_bucket") if text not in BY_NAME else text
+            labels = BY_NAME[name].labels if name in BY_NAME else None
+            if name not in BY_NAME:
+                yield f"{query}: no metric {text}"
+    if open_marks:
+        yield f"{query}: {open_marks} is left open"
+
+
+def board() -> dict[str, Any]:
+    return json.loads((DEPLOY / "grafana" / "tidemark.json").read_text())
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def queries() -> Iterator[str]:
+    for rule in rules():
+        yield rule["expr"]
+    for panel in board()["panels"]:
+        yield from (target["expr"] for target in panel.get("targets", ()))
+    yield from (note["expr"] for note in board()["annotations"]["list"])
+    for variable in board()["templating"]["list"]:
+        inner = re.fullmatch(r"label_values\((.*), (\w+)\)", variable.get("definition", ""))
+        if inner:
+            yield f"sum by ({inner[2]}) ({inner[1]})"
+
+
+def test_queries_of_board_and_alerts_are_of_our_metrics() -> None:
+    found = list(queries())
+    assert len(found) > 40
+    assert [fault for query in found for fault in faults_of(query)] == []
+    for wrong in (
+        "tidemark_view_lives",
+        "sum(tidemark_views",
+        "rat(tidemark_views[5m])",
+        'tidemark_views{view="a"}',
+        "sum by (colour) (tidemark_views)",
+    ):
+        assert list(faults_of(wrong)), wrong
+
+
+def test_every_alert_says_what_it_is_about_and_how_bad_it_is() -> None:
+    for rule in rules():
+        assert rule["labels"]["severity"] in ("warning", "critical"), rule
+        assert rule["annotations"]["summary"], rule
+        assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
+        named = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])))
+        metrics = [BY_NAME[t] for k, t in tokens(rule["expr"]) if k == "word" and t in BY_NAME]
+        known = {label for metric in metrics for label in metric.labels} | SCRAPED
+        assert named <= known, rule
+    names = [rule["alert"] for rule in rules()]
+    assert len(set(names)) == len(names) > 12
+    told = (ROOT / "docs" / "DEPLOY.md").read_text()
+    assert [name for name in names if name not in told] == []
+
+
+def test_panels_of_the_board_do_not_overlap() -> None:
+    panels = board()["panels"]
+    taken: dict[tuple[int, int], str] = {}
+    for panel in panels:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        for x in range(place["x"], place["x"] + place["w"]):
+            for y in range(place["y"], place["y"] + place["h"]):
+                assert taken.setdefault((x, y), panel["title"]) == panel["title"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+
+
+# --- containers and units ------------------------------------------------------------------------
+
+
+def named_variables(text: str) -> set[str]:
+    return set(re.findall(rf"\b{PREFIX}[A-Z_]+\b", text))
+
+
+def test_variables_are_settings() -> None:
+    faults = []
+    for path in sorted(DEPLOY.rglob("*")):
+        if path.is_file() and path.suffix in ("", ".yml", ".service", ".sh", ".env"):
+            named = named_variables(path.read_text())
+            faults += [f"{path.name}: {v}" for v in sorted(named - VARIABLES) if "_TEST_" not in v]
+    assert faults == []
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile's lines, continued ones joined."""
+    text = (DEPLOY / "Dockerfile").read_text()
+    joined = re.sub(r"\\\n", " ", re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE))
+    lines = [line.strip() for line in joined.splitlines() if line.strip()]
+    return [(w, rest.strip()) for w, _, rest in (line.partition(" ") for line in lines)]
+
+
+def test_the_image_has_all_packages_and_is_nobody_in_particular() -> None:
+    found = instructions()
+    known = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL"}
+    known |= {"HEALTHCHECK", "ENTRYPOINT", "CMD"}
+    assert {word for word, _ in found} <= known
+    copied = [shlex.split(rest) for word, rest in found if word == "COPY"]
+    ours = [parts[:-1] for parts in copied if not parts[0].startswith("--")]
+    sources = {source for parts in ours for source in parts}
+    assert all((ROOT / source).exists() for source in sources)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = project["tool"]["setuptools"]["packages"]["find"]["include"]
+    assert {name.rstrip("*") for name in packages} <= sources
+    assert {f"{m}.py" for m in project["tool"]["setuptools"]["py-modules"]} <= sources
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().split()
+    assert not sources & set(ignored)
+    for word, rest in found:
+        if word in ("ENTRYPOINT", "CMD"):
+            assert isinstance(json.loads(rest), list)
+        if word == "RUN":
+            checked = subprocess.run(["sh", "-n", "-c", rest], capture_output=True, check=False)
+            assert checked.returncode == 0, checked.stderr
+    users = [rest for word, rest in found if word == "USER"]
+    assert users and users[-1] != "root"
+    assert all(":" in rest.split()[0] for word, rest in found if word == "FROM")
+
+
+def test_compose_and_manifests_are_whole() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yml").read_text())
+    services, volumes = compose["services"], compose["volumes"]
+    assert {"postgres", "kafka", "tidemark", "prometheus", "grafana"} == set(services)
+    for name, service in services.items():
+        assert set(service.get("depends_on", {})) <= set(services), name
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:"), f"{name} is published to everyone"
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            assert source in volumes or (DEPLOY / source).exists(), volume
+        assert ":" in service["image"] or "build" in service
+    built = services["tidemark"]["build"]
+    assert (DEPLOY / built["context"] / built["dockerfile"]).is_file()
+    scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    assert [(DEPLOY / "prometheus" / name).is_file() for name in scraped["rule_files"]] == [True]
+
+    manifests = list(yaml.safe_load_all((DEPLOY / "kubernetes" / "tidemark.yml").read_text()))
+    (workload,) = [m for m in manifests if m["kind"] == "StatefulSet"]
+    assert workload["spec"]["replicas"] == 1
+    pod = workload["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    mounts = {m["name"] for m in container["volumeMounts"]}
+    claims = {c["metadata"]["name"] for c in workload["spec"]["volumeClaimTemplates"]}
+    assert mounts == claims | {v["name"] for v in pod["volumes"]}
+    ports = {p["name"] for p in container["ports"]}
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["port"] in ports
+        assert container[probe]["httpGet"]["path"] == "/health/live"
+    known = {c.name or c.callback.__name__ for c in commands.registered_commands if c.callback}
+    assert set(container["args"]) <= known
+
+
+def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
+    text = (DEPLOY / "systemd" / "tidemark.service").read_text()
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read_string(text)
+    assert unit["Service"]["User"] == "tidemark"
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("there is no systemd-analyze here")
+    env = tmp_path / "tidemark.env"
+    env.write_text("")
+    here = text.replace("/opt/tidemark/bin/tidemark", sys.executable)
+    path = tmp_path / "tidemark.service"
+    path.write_text(here.replace("/etc/tidemark/tidemark.env", str(env)))
+    checked = subprocess.run(
+        [program, "verify", "--man=no", "--recursive-errors=no", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # Of units that it does not know here it may complain, never of ours.
+    assert not [line for line in checked.stderr.splitlines() if "tidemark.service" in line]
+    secured = subprocess.run(
+        [program, "security", "--offline=true", "--threshold=30", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert secured.returncode == 0, secured.stdout[-400:] + secured.stderr
+
+
+# --- the package ---------------------------------------------------------------------------------
+
+
+def test_the_wheel_has_every_file_of_the_packages(tmp_path: Path) -> None:
+    """What git knows of the packages is what an installed Tidemark has; and it starts there."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rooms = ("service/", "dataflow/", "storage/", "connectors/")
+    names = [n for n in listed.stdout.splitlines() if (ROOT / n).is_file()]
+    wanted = {n for n in names if n.startswith(rooms)} | {"tidemark.py"}
+    source = tmp_path / "source"
+    for name in wanted | {"pyproject.toml", "README.md"}:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, source / name)
+    build = "from setuptools import build_meta as b; import sys; print(b.build_wheel(sys.argv[1]))"
+    made = subprocess.run(
+        [sys.executable, "-c", build, str(tmp_path)],
+        cwd=source,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr[-2000:]
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        packed = set(archive.namelist())
+        archive.extractall(tmp_path / "installed")
+    # Of the console what is built is wanted, not what it is built from.
+    console = ("service/console/", "service/console/dist/")
+    left = {n for n in wanted - packed if not n.startswith(console[0]) or n.startswith(console[1])}
+    assert left - {"service/console/dist/SOURCES"} == set()
+    started = subprocess.run(
+        [sys.executable, "-I", "-c", _START, str(tmp_path / "installed"), "--version"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert started.returncode == 0, started.stderr
+    version = wheel.name.split("-")[1]
+    assert started.stdout.strip() == f"tidemark {version}"
+
+
+_START = """
+import sys
+sys.meta_path = [f for f in sys.meta_path if "editable" not in repr(f).lower()]
+sys.path.insert(0, sys.argv.pop(1))
+import service.cli
+assert service.cli.__file__.startswith(sys.path[0]), service.cli.__file__
+service.cli.main()
+"""
