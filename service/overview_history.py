@@ -21,7 +21,12 @@ LEAST_S = 1.9
 POINTS = 90
 
 _TOTALS = {"epochs": "epochs_written_total", "rows": "source_rows_total"}
-_GAUGES = {"memory": "rss_bytes", "wal": "wal_kept_bytes", "late": "lag_seconds"}
+# The first of the names that is there.
+_GAUGES = {
+    "memory": ("rss_bytes", "rss_peak_bytes"),
+    "wal": ("wal_kept_bytes",),
+    "late": ("lag_seconds",),
+}
 Figures = dict[str, dict[str, Any] | None]
 
 
@@ -88,12 +93,11 @@ def _totals(group: str, told: dict[str, Any]) -> dict[str, float]:
 
 
 def _gauges(group: str, told: dict[str, Any]) -> dict[str, float]:
-    found = {
-        f"{word} {group}": told[name]
-        for word, name in _GAUGES.items()
-        if told.get(name) is not None
-    }
-    return found | {f"{q} {group}": v for q, v in told.get("freshness_ms", {}).items()}
+    found = {f"{q} {group}": value for q, value in told.get("freshness_ms", {}).items()}
+    for word, names in _GAUGES.items():
+        values = [told[name] for name in names if told.get(name) is not None]
+        found |= {f"{word} {group}": value for value in values[:1]}
+    return found
 
 
 def _columns(points: list[dict[str, float]]) -> dict[str, list[float | None]]:

@@ -83,6 +83,7 @@ def test_an_error_stands_at_its_place(open_page: Open) -> None:
     expect(page.locator(".answer")).to_contain_text("Plan")
     expect(page.locator(".estimate")).to_contain_text("Source rows")
     expect(page.locator(".estimate")).to_contain_text("State")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_from_the_editor_to_live_and_dropped_again(open_page: Open, shop: Shop) -> None:

@@ -128,6 +128,7 @@ export function newest(name: string): number | null {
 function note(name: string, at: number, value: number): void {
   let course = courses.get(name);
   if (!course) courses.set(name, (course = { at: [], value: [] }));
+  if (at <= (course.at.at(-1) ?? 0)) return;
   course.at.push(at);
   course.value.push(value);
   if (course.at.length > KEPT_POINTS) {

@@ -1,16 +1,21 @@
 // Courses of figures as SVG: a sparkline for tables, a chart with a scale for the health screen.
 import { useState } from "preact/hooks";
 import { clock } from "../lib/format";
-import type { Course } from "../lib/live";
+import { type Course, overview } from "../lib/live";
 
 const SPAN_S = 120;
+
+/** Where all courses end: now, unless this one is ahead of it. */
+function endOf(course: Course): number {
+  return Math.max(overview.value?.at ?? 0, course.at.at(-1) ?? 0);
+}
 
 /** The last two minutes; as wide as its place, so that nothing moves when points come. */
 export function Sparkline({ course, label }: { course: Course; label: string }) {
   const width = 96;
   const height = 24;
   const { at, value } = course;
-  const end = at.at(-1) ?? 0;
+  const end = endOf(course);
   const top = Math.max(1e-9, ...value);
   const points = at
     .map((when, i) => [width - ((end - when) / SPAN_S) * width, height - 2 - ((value[i] ?? 0) / top) * (height - 4)])
@@ -45,7 +50,7 @@ export function Chart({ title, lines, show, base = 10 }: {
   const width = 320;
   const height = 96;
   const first = lines[0]?.course ?? { at: [], value: [] };
-  const end = first.at.at(-1) ?? 0;
+  const end = endOf(first);
   const span = 180;
   const top = niceTop(Math.max(0, ...lines.flatMap((line) => line.course.value)), base);
   const x = (when: number): number => width - ((end - when) / span) * width;
