@@ -106,7 +106,7 @@ def shop(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -
             for name, query in VIEWS.items():
                 service.create(name, query, wait_s=0)
             for name in VIEWS:
-                service.await_status(name)
+                service.await_status(name, timeout_s=180)
             yield Shop(database, service)
 
 
