@@ -22,6 +22,7 @@ from service.log import log
 from service.models import ProblemModel
 from service.overview import Glances
 from service.parts import Parts
+from service.planning import too_deep
 from service.problems import answer, problem_of
 from service.reading import Reading
 from service.routes import (
@@ -84,6 +85,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_exception_handler(TidemarkError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(RecursionError, _on_depth)
     app.add_exception_handler(Exception, _on_bug)
     return app
 
@@ -113,6 +115,10 @@ def _on_http_error(_: Request, error: Exception) -> JSONResponse:
     return answer(
         ProblemModel(title=str(error.detail), status=error.status_code, code="request.invalid")
     )
+
+
+def _on_depth(_request: Request, _error: Exception) -> JSONResponse:
+    return answer(problem_of(too_deep()))
 
 
 def _on_bug(request: Request, error: Exception) -> JSONResponse:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -90,6 +91,8 @@ def _child(
     job: BackfillJob, pipe: Connection, parent: int, begin: Callable[[], None] | None
 ) -> None:
     die_with_parent(parent)
+    # What the API process could plan must never be too deep here.
+    sys.setrecursionlimit(4 * sys.getrecursionlimit())
     if begin is not None:
         begin()
     try:

@@ -8,8 +8,9 @@ route is told is who calls (`request.state.caller`).
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -19,12 +20,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dataflow.errors import TidemarkError
 from service.access import Guesses, is_loopback, role_for
+from service.log import log
 from service.models import ProblemModel
 from service.problems import answer
 from service.settings import Settings
 from service.tokens import ANYBODY, OPEN, Caller, Role, Tokens
 
 MOST_BODY_BYTES = 4 << 20
+# How often it is looked whether the reader of a stream still may.
+RECHECK_S = 5.0
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json\Z")
 _HEADERS = {
@@ -78,8 +82,14 @@ class Guard:
             await Refused.of(error).answer(scope, receive, told)
             return
         scope.setdefault("state", {})["caller"] = caller
-        limited = _limited(receive) if scope["type"] == "http" else receive
-        await self._app(scope, limited, told)
+        if not _is_stream(scope):
+            await self._app(scope, _limited(receive), told)
+            return
+        watched = _Watched(receive, scope["type"], lambda: self._is_still(caller))
+        try:
+            await self._app(scope, watched, told)
+        finally:
+            watched.close()
 
     # --- where from ----------------------------------------------------------------------------
 
@@ -149,6 +159,13 @@ class Guard:
             )
         return caller
 
+    async def _is_still(self, caller: Caller) -> bool:
+        """Whether who began a stream may go on with it."""
+        if caller is OPEN:
+            return not await self._is_any()
+        names = await run_in_threadpool(self._tokens.live_names)
+        return caller.name in names
+
     async def _is_any(self) -> bool:
         is_any = self._tokens.is_any
         return is_any() if self._tokens.is_fresh("") else await run_in_threadpool(is_any)
@@ -182,7 +199,7 @@ class Guard:
         added = [(name.encode(), value.encode()) for name, value in wanted.items()]
 
         async def tell(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            if message["type"].endswith("http.response.start"):
                 have = {name.lower() for name, _ in message.get("headers", ())}
                 rest = [(n, v) for n, v in added if n not in have]
                 message = {**message, "headers": [*message.get("headers", ()), *rest]}
@@ -219,19 +236,10 @@ class Refused(Exception):
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it; a WebSocket is refused before it is one."""
         response = answer(self._problem, self._headers)
-        if scope["type"] == "http":
+        if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
             await response(scope, receive, send)
-        elif "websocket.http.response" in scope.get("extensions", {}):
-            await response(scope, receive, _as_websocket(send))
         else:
             await send({"type": "websocket.close", "code": 1008, "reason": self._problem.code})
-
-
-def _as_websocket(send: Send) -> Send:
-    async def told(message: Message) -> None:
-        await send({**message, "type": message["type"].replace("http.", "websocket.http.", 1)})
-
-    return told
 
 
 def _headers_of(scope: Scope) -> dict[str, str]:
@@ -271,6 +279,41 @@ def _check_body(scope: Scope, headers: dict[str, str]) -> None:
         raise Refused(
             "request.not_json", 415, f'a request is JSON, not "{kind}"', hint="application/json"
         )
+
+
+def _is_stream(scope: Scope) -> bool:
+    """Whether an answer may have no end."""
+    return scope["type"] == "websocket" or scope["path"].endswith("/changes")
+
+
+class _Watched:
+    """What a stream receives: also that its reader may not go on, since its token has ended."""
+
+    def __init__(self, receive: Receive, kind: str, is_good: Callable[[], Awaitable[bool]]) -> None:
+        self._receive = receive
+        self._end: Message = {"type": f"{kind}.disconnect", "code": 1008}
+        self._is_good = is_good
+        self._next: asyncio.Future[Message] | None = None
+
+    async def __call__(self) -> Message:
+        """The next message, or an end."""
+        if self._next is None:
+            self._next = asyncio.ensure_future(self._receive())
+        while True:
+            await asyncio.wait({self._next}, timeout=RECHECK_S)
+            if self._next.done():
+                message, self._next = self._next.result(), None
+                return message
+            try:
+                if not await self._is_good():
+                    return self._end
+            except TidemarkError as error:
+                log.warning("tokens.stale", code=error.code)
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+        if self._next is not None:
+            self._next.cancel()
 
 
 def _limited(receive: Receive) -> Receive:

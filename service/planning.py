@@ -1,12 +1,17 @@
-"""From a query to a definition: the analyzer with the views it should know, and the planner."""
+"""From a query to a definition: the analyzer with the views it should know, and the planner.
+
+What comes out can be kept and run: a query that would take a later process down is refused here.
+"""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from connectors.postgres.control import SourceRow, ViewRow
 from connectors.sink import SinkTable
+from dataflow.errors import SqlError
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.planner import plan_view
 from service import fields
@@ -28,18 +33,33 @@ def plan_definition(
     asker: str = "",
 ) -> ViewDefinition:
     """Plan a query. rows, sources: the catalog, whose views and relations the query may read;
-    asker: the role that must be allowed to read what it reads, "" for the service itself.
+    asker: the role that creates it (`created_by`) and must be allowed to read what it reads, whose
+    rights it has for good; "" for the service itself.
 
-    asker: the role that creates it (`created_by`), whose rights it has for good. SqlError,
-    SourceError.
+    SqlError, sql.too_deep among them, SourceError.
     """
     views = [relation_of(r) for r in rows if r.fields and (r.schema, r.name) != name]
     feeds = [relation for row in sources for relation in relations_of(row)]
-    with parts.analyzer(views, feeds, asker) as analyzer:
-        plan = plan_view(query, analyzer)
-        role = analyzer.role
-    table = SinkTable(*name, plan.root.fields, plan.key)
-    return ViewDefinition(identity, table, query, plan, role=role)
+    try:
+        with parts.analyzer(views, feeds, asker) as analyzer:
+            plan = plan_view(query, analyzer)
+            role = analyzer.role
+        table = SinkTable(*name, plan.root.fields, plan.key)
+        definition = ViewDefinition(identity, table, query, plan, role=role)
+        # What the pipeline will do with it, in a process that it would take down.
+        pickle.loads(pickle.dumps(definition)).tables()
+    except RecursionError:
+        raise too_deep() from None
+    return definition
+
+
+def too_deep() -> SqlError:
+    """The error for a query that no walk over its parts comes to the bottom of."""
+    return SqlError(
+        "sql.too_deep",
+        "the query is nested too deeply",
+        hint="write long chains of OR as IN (...), deep subqueries as WITH, or views on views",
+    )
 
 
 def relation_of(row: ViewRow) -> Relation:

@@ -19,7 +19,7 @@ _LOOKS = (
     # password=..., sasl.password: '...', "secret_key": "..."
     (
         re.compile(
-            r"""(\b(?:ssl|sasl\.)?(?:password|passwd|secret_key|secret_access_key|session_token"""
+            r"""((?:\b|_)(?:ssl|sasl\.)?(?:password|passwd|secret_key|secret_access_key|session_token"""
             r"""|access_token)["']?\s*[=:]\s*)(?!\*\*\*|\$\{|["']\$\{)("[^"]*"|'[^']*'|[^\s,;&"']+)""",
             re.IGNORECASE,
         ),

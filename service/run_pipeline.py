@@ -26,6 +26,8 @@ def main() -> int:
     signals.die_with_parent(parent_pid())
     # Reader, stepping and sink hand work to each other: the default of 5 ms is felt as latency.
     sys.setswitchinterval(0.0005)
+    # What the API process could plan must never be too deep here.
+    sys.setrecursionlimit(4 * sys.getrecursionlimit())
     settings = Settings.load().for_group(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_GROUP)
     is_default = settings.group == DEFAULT_GROUP
     name = "pipeline" if is_default else f"pipeline {settings.group}"

@@ -154,11 +154,16 @@ class Tokens:
         self._note_used(row.id)
         return Caller(row.name, Role[row.role.upper()], row.db_role or "")
 
+    def live_names(self) -> set[str]:
+        """The names of the tokens that are good now. TemporaryError when that is not known."""
+        self._refresh(CACHE_S)
+        now = datetime.now(UTC)
+        rows = [r for r in self._rows.values() if r.revoked_at is None]
+        return {r.name for r in rows if r.expires_at is None or r.expires_at > now}
+
     def has_live(self) -> bool:
         """Whether some token is good now."""
-        now = datetime.now(UTC)
-        rows = [r for r in self.list() if r.revoked_at is None]
-        return any(r.expires_at is None or r.expires_at > now for r in rows)
+        return bool(self.live_names())
 
     # --- inside --------------------------------------------------------------------------------
 

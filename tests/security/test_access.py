@@ -3,6 +3,7 @@ will be, is asked for as each kind of caller, in the real application over a rea
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.testclient import WebSocketDenialResponse
 
 from connectors.postgres.embedded import EmbeddedPostgres
-from service import access
+from service import access, guard
 from service.app import create_app
 from service.settings import Settings
 from service.tokens import Tokens
@@ -239,6 +241,61 @@ def test_open_on_loopback_until_there_is_a_token(
         fresh.execute("DELETE FROM tidemark.tokens")
         with TestClient(elsewhere, base_url="http://service.example") as remote:
             assert remote.get("/views").status_code == 401
+
+
+def test_a_stream_ends_with_its_token(
+    app: FastAPI, place: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(guard, "RECHECK_S", 0.05)
+    tokens: Tokens = app.state.tokens
+    token, _ = tokens.create("streamer", "reader")
+    heard: list[str] = []
+
+    async def endless(scope: Any, receive: Any, send: Any) -> None:
+        heard.append((await receive())["type"])
+
+    async def nothing() -> Any:
+        await asyncio.Event().wait()
+
+    async def ignored(_: Any) -> None:
+        """Answers go nowhere."""
+
+    headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {token}".encode())]
+    wrapped = guard.Guard(endless, _settings(place, tmp_path), tokens)
+
+    async def run() -> None:
+        for scope in (
+            {"type": "http", "method": "GET", "path": "/views/v/changes", "headers": headers},
+            {"type": "websocket", "path": "/views/v/changes/ws", "headers": headers},
+        ):
+            stream = asyncio.ensure_future(wrapped(scope, nothing, ignored))
+            await asyncio.sleep(0.3)
+            assert not stream.done()
+            if scope["type"] == "websocket":
+                tokens.revoke("streamer")
+                await asyncio.wait_for(stream, 10)
+            else:
+                stream.cancel()
+
+    asyncio.run(run())
+    assert heard == ["websocket.disconnect"]
+
+
+def test_websockets_are_refused_without_a_token(client: TestClient, tokens: dict[str, str]) -> None:
+    path = "ws://localhost/views/nosuch/changes/ws"
+    for suffix, headers, status in [
+        ("", {}, 401),
+        ("?access_token=tdm_000000000000_x", {}, 401),
+        (f"?access_token={tokens[READER]}", {"Origin": "https://evil.example"}, 403),
+    ]:
+        with (
+            pytest.raises(WebSocketDenialResponse) as refused,
+            client.websocket_connect(path + suffix, headers=headers),
+        ):
+            raise AssertionError("let in")
+        assert refused.value.status_code == status, suffix
+    with client.websocket_connect(f"{path}?access_token={tokens[READER]}") as socket:
+        assert socket.receive()["type"] in ("websocket.send", "websocket.close")
 
 
 def test_guessing_is_slowed_down_and_owners_are_let_in(

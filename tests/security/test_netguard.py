@@ -1,0 +1,219 @@
+"""Oracle: docs/SECURITY.md, what sources and sinks may reach; addresses by the registries of IANA
+and the clouds, files by what the kernel says an open file is."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from connectors import netguard
+from connectors.files.options import read_options as read_files
+from connectors.formats.registry import SchemaRegistry
+from connectors.kafka.client import Client
+from connectors.kafka.embedded import EmbeddedKafka
+from connectors.kafka.options import read_options as read_kafka
+from connectors.kafka.topics import Topics
+from connectors.netguard import Guard
+from dataflow.errors import SourceError, TidemarkError
+
+# What a user writes -> whether it is reached by a service on loopback, and by one for others.
+ADDRESSES = [
+    ("169.254.169.254", False, False),
+    ("169.254.0.1", False, False),
+    ("[fe80::1]", False, False),
+    ("[fd00:ec2::254]", False, False),
+    ("100.100.100.200", False, False),
+    ("168.63.129.16", False, False),
+    ("[::ffff:169.254.169.254]", False, False),
+    ("[::ffff:a9fe:a9fe]", False, False),
+    ("[2002:a9fe:a9fe::]", False, False),
+    ("[64:ff9b::a9fe:a9fe]", False, False),
+    ("2852039166", False, False),  # 169.254.169.254 as one number
+    ("0xa9fea9fe", False, False),
+    ("169.254.43518", False, False),
+    ("224.0.0.1", False, False),
+    ("255.255.255.255", False, False),
+    ("127.0.0.1", True, False),
+    ("127.1", True, False),
+    ("2130706433", True, False),
+    ("localhost", True, False),
+    ("[::1]", True, False),
+    ("0.0.0.0", True, False),
+    ("[::ffff:127.0.0.1]", True, False),
+    ("10.1.2.3", True, True),
+    ("192.0.2.7", True, True),
+    ("[2001:db8::7]", True, True),
+]
+
+
+@pytest.fixture(autouse=True)
+def guard_as_before() -> Iterator[None]:
+    before = netguard._guard
+    yield
+    netguard.install(before)
+
+
+def _code(host: str) -> str:
+    try:
+        netguard.check_host(host)
+        return ""
+    except TidemarkError as error:
+        return error.code
+
+
+def _is_numeric(host: str) -> bool:
+    try:
+        socket.getaddrinfo(host.strip("[]"), 0)
+        return True
+    except OSError:
+        return False
+
+
+def test_addresses_by_what_they_mean() -> None:
+    faults = []
+    for is_local in (True, False):
+        netguard.install(Guard(is_local=is_local))
+        for host, *reached in ADDRESSES:
+            wanted = "" if reached[0 if is_local else 1] else "host.forbidden"
+            if _is_numeric(host) and _code(host) != wanted:
+                faults.append(f"{host}, local {is_local}: {_code(host)!r}, not {wanted!r}")
+    assert not faults, "\n".join(faults)
+    assert _code("no-such-name.invalid") == "host.unknown"
+
+
+def test_every_address_of_a_name_counts() -> None:
+    both = [ipaddress.ip_address(text) for text in ("192.0.2.1", "169.254.169.254")]
+    assert "link-local" in Guard().why_not("rebound.example", both)
+    listed = Guard(hosts=("*.example",))
+    assert "link-local" in listed.why_not("rebound.example", both)
+    assert not listed.why_not("db.example", both[:1])
+    assert listed.why_not("db.other", both[:1])
+    assert not Guard(hosts=("169.254.0.0/16",)).why_not("x", both[1:])
+    assert not Guard(hosts=("localhost",), is_local=False).why_not(
+        "localhost", [ipaddress.ip_address("127.0.0.1")]
+    )
+
+
+FORBIDDEN_SOURCES = [
+    {"bootstrap_servers": "169.254.169.254:80", "topics": {"t": {"format": "json"}}},
+    {
+        "bootstrap_servers": ["192.0.2.1:9092", "[fe80::1]:9092"],
+        "topics": {"t": {"format": "json"}},
+    },
+]
+
+
+def test_bootstrap_servers_and_buckets() -> None:
+    for options in FORBIDDEN_SOURCES:
+        read = read_kafka(options, needs_columns=False)
+        with pytest.raises(SourceError) as refused:
+            Client(read.connection, "source", "s").admin()
+        assert refused.value.code == "host.forbidden"
+    for more in (
+        {"endpoint": "http://169.254.169.254"},
+        {"endpoint": "http://user@169.254.169.254:80/x"},
+        {"endpoint": "http://169.254.169.254", "virtual_host": True, "path": "s3://1/x.csv"},
+        {"region": "x.evil.example/#"},
+        {"path": "s3://evil.example/#/x.csv", "virtual_host": True, "endpoint": "http://[::1"},
+        {"access_key": "${env:SECRET_KEY}"},
+    ):
+        relation = {"path": "s3://bucket/*.csv", **more}
+        with pytest.raises(TidemarkError) as refused:
+            read_files({"relations": {"r": relation}})[0].folder().look()
+        assert refused.value.code in ("host.forbidden", "source.bad_option", "host.unknown"), more
+
+
+def test_brokers_that_a_cluster_names(broker: EmbeddedKafka) -> None:
+    """The servers that are given are fine; what the brokers call themselves is checked too."""
+    options = {"bootstrap_servers": broker.bootstrap, "topics": {"t": {"format": "json"}}}
+    client = Client(read_kafka(options, needs_columns=False).connection, "source", "s")
+    topics = Topics(client)
+    broker.create_topic("guarded", 1)
+    assert topics.describe(["guarded"])
+    netguard.install(Guard(is_local=False))
+    client._checked.clear()
+    with pytest.raises(SourceError) as refused:
+        topics.describe(["guarded"])
+    assert refused.value.code == "host.forbidden"
+
+
+class _Redirecting(BaseHTTPRequestHandler):
+    asked: list[str] = []  # noqa: RUF012
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        self.send_response(302)
+        self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/stolen")  # type: ignore[attr-defined]
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is told."""
+
+
+def test_redirects_of_a_registry_are_not_followed() -> None:
+    with HTTPServer(("127.0.0.1", 0), _Redirecting) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        registry = SchemaRegistry({"url": f"http://127.0.0.1:{server.server_port}"})
+        with pytest.raises(SourceError) as refused:
+            registry.by_id(1)
+        netguard.install(Guard(is_local=False))
+        with pytest.raises(SourceError) as forbidden:
+            registry.by_id(1)
+        server.shutdown()
+    assert refused.value.code == "registry.refused"
+    assert forbidden.value.code == "host.forbidden"
+    assert _Redirecting.asked == ["/schemas/ids/1"]
+
+
+def _rows(pattern: str) -> list[bytes]:
+    folder = read_files({"relations": {"r": {"path": pattern, "settle_ms": 0}}})[0].folder()
+    found = []
+    for stat in folder.look():
+        with folder.open(stat) as file:
+            found.append(file.read())
+    return found
+
+
+def test_files_by_where_they_really_lie(tmp_path: Path) -> None:
+    open_, shut, state = (tmp_path / name for name in ("open", "shut", "state"))
+    for folder in (open_, shut, state):
+        folder.mkdir()
+        (folder / "a.csv").write_text(f"{folder.name}\n")
+    (open_ / "linked").symlink_to(shut)
+    (open_ / "file.csv").symlink_to(shut / "a.csv")
+    netguard.install(Guard(forbidden=(str(state),), credentials=("/run/secrets",)))
+    assert _rows(f"{shut}/*.csv") == [b"shut\n"]
+    for pattern in (
+        f"{state}/*.csv",
+        f"{tmp_path}/shut/../state/*.csv",
+        "/proc/self/environ.csv",
+        "/run/secrets/*.csv",
+    ):
+        with pytest.raises(SourceError) as refused:
+            _rows(pattern)
+        assert refused.value.code == "path.forbidden", pattern
+    netguard.install(Guard(folders=(str(open_),)))
+    assert _rows(f"{open_}/a.csv") == [b"open\n"]
+    for pattern in (
+        f"{open_}/file.csv",
+        f"{open_}/linked/*.csv",
+        f"{open_}/*/a.csv",
+        f"{shut}/*.csv",
+    ):
+        with pytest.raises(SourceError) as refused:
+            _rows(pattern)
+        assert refused.value.code == "path.forbidden", pattern
+    os.unlink(open_ / "file.csv")
+    os.unlink(open_ / "linked")
+    assert _rows(f"{open_}/*.csv") == [b"open\n"]
+    with pytest.raises(SourceError):
+        netguard.check_certificate(str(shut / "a.csv"))
+    netguard.check_certificate("/etc/ssl/certs")
