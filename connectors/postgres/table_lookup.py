@@ -12,7 +12,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from connectors.postgres.column_types import ColumnTypes
 from dataflow.errors import SourceError
-from dataflow.schema import Relation, RelationName
+from dataflow.schema import Field, Relation, RelationName
 from dataflow.sql.analysis import Table
 
 _RELATION = """
@@ -79,7 +79,7 @@ def look_up(cursor: Cursor, found: FoundRelation, source_name: str) -> Table:
     _check(found)
     fields = ColumnTypes(cursor).read_fields(found.oid)
     cursor.execute(_GENERATED, (found.oid,))
-    generated = dict(cursor.fetchall())
+    generated = {n: _as_stored(text, fields[n]) for n, text in cursor.fetchall()}
     sent = [n for n in fields if n not in generated]
     key = _key(cursor, found, sent)
     columns = tuple(
@@ -94,6 +94,11 @@ def look_up(cursor: Cursor, found: FoundRelation, source_name: str) -> Table:
         found.row_estimate,
     )
     return Table(relation, columns)
+
+
+def _as_stored(text: str, column: Field) -> str:
+    """A generated column's expression with the cast to its length, which pg_get_expr leaves out."""
+    return text if column.type.typmod == -1 else f"({text})::{column.type.name}"
 
 
 def _check(found: FoundRelation) -> None:

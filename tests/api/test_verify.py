@@ -23,7 +23,7 @@ TABLES = """
 CREATE TABLE customers (id int PRIMARY KEY, name text NOT NULL, region text NOT NULL);
 CREATE TABLE orders (
     id int PRIMARY KEY, customer_id int NOT NULL, amount numeric(12,2), weight float8, note text,
-    twice numeric GENERATED ALWAYS AS (amount * 2) STORED);
+    twice numeric(13,1) GENERATED ALWAYS AS (amount * 2) STORED);
 CREATE TABLE events (kind text, at timestamptz, load jsonb);
 ALTER TABLE events REPLICA IDENTITY FULL;
 ALTER TABLE orders ALTER note SET STORAGE EXTERNAL;
