@@ -14,4 +14,4 @@ GRANT USAGE ON SCHEMA tidemark TO :"creators";
 SELECT format('GRANT EXECUTE ON PROCEDURE %s TO %I', p.oid::regprocedure, :'creators')
 FROM pg_proc AS p
 WHERE p.pronamespace = 'tidemark'::regnamespace AND p.prokind = 'p'
-    AND (p.proname LIKE '%\_view' OR p.proname LIKE '%\_source' AND :'sources'::boolean) \gexec
+    AND (p.proname NOT LIKE '%\_source' OR :'sources'::boolean) \gexec

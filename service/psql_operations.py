@@ -185,7 +185,7 @@ def _is_live(rows: Mapping[str, ViewRow], identity: str) -> Outcome | None:
         )
     if row.status != "live":
         return None
-    return Outcome(f"view {row.title} is live, {row.row_estimate or 0} rows")
+    return Outcome(f"view {row.title} is live")
 
 
 Model = TypeVar("Model", bound=BaseModel)
