@@ -12,10 +12,14 @@ import pytest
 from connectors.postgres.analyzer import PostgresAnalyzer
 from connectors.postgres.embedded import EmbeddedPostgres
 from connectors.postgres.evaluator import PostgresEvaluator
+from connectors.sink import SinkTable
 from dataflow.delta import KIND_BYTES, Column
 from dataflow.errors import SourceError, SqlError, TidemarkError, ViewError
+from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.sql.planner import plan_view
 from dataflow.types import INT4, TEXT, SqlType, TypeKind
+from service.engine import Engine, View, ViewDefinition
+from storage.memory import MemoryStore
 from tests.harness.postgres import Database, new_database
 
 MOOD = SqlType("public.pair", 0, -1, TypeKind.OPAQUE)
@@ -234,3 +238,26 @@ def test_check_role(place: Database) -> None:
             assert is_fine, role
         except TidemarkError as error:
             assert not is_fine and error.code == "source.role", (role, error)
+
+
+def test_what_is_evaluated_is_shared_among_equal_rights_only(place: Database) -> None:
+    creator = _role(place, "creator")
+    with PostgresAnalyzer(place.dsn, "source", asker=creator) as analyzer:
+        plan = plan_view("SELECT id, who(a) AS w FROM t WHERE a > 1", analyzer)
+    store = MemoryStore()
+    asked: list[str] = []
+
+    def evaluator_of(role: str) -> NoEvaluator:
+        asked.append(role)
+        return NoEvaluator()
+
+    engine = Engine(store, NoEvaluator(), "source", evaluator_of=evaluator_of)
+    for name, role in (("v0", "ann"), ("v1", "ann"), ("v2", "bob"), ("v3", "")):
+        table = SinkTable("public", name, plan.root.fields, plan.key)
+        engine.add(View(ViewDefinition(name, table, "", plan, role=role), store, NoEvaluator()))
+    nodes = [view.nodes for view in engine.dataflow.views.values()]
+    roots = [of[-1].number for of in nodes]
+    assert roots[0] == roots[1] and len(set(roots)) == 3
+    # The table's rows, and what is compared natively, are computed once for all.
+    assert len({of[0].number for of in nodes}) == 1
+    assert asked == ["ann", "bob"]
