@@ -25,7 +25,7 @@ from service import fields
 from service.desk import DROPPED, children_of
 from service.engine import ViewDefinition
 from service.estimate import SHORT_S, estimated
-from service.groups import group_of, groups_on_disk
+from service.groups import follows_database, group_of, groups_on_disk
 from service.metrics import read_dataflow, read_metrics
 from service.models import (
     CreateView,
@@ -87,8 +87,10 @@ class Catalog:
         self._sink.check(definition.table)
         group = body.options.group
         relations = definition.relations()
-        needs_slot = not relations or any(r.name.source == SOURCE for r in relations)
-        if needs_slot and not any(group_of(r) == group for r in rows):
+        others = [r for r in rows if group_of(r) == group]
+        is_first = not any(map(follows_database, others))
+        needs_slot = any(r.name.source == SOURCE for r in relations) or not (relations or others)
+        if needs_slot and is_first:
             Parts(self._settings.for_group(group)).source.check()
         plan = definition.plan
         estimate = estimated(self._parts, definition, rows, body.options.backfill, SHORT_S)

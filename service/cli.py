@@ -18,7 +18,7 @@ from rich.table import Table
 import tidemark
 from dataflow.errors import TidemarkError
 from service.cli_init import commands
-from service.cli_output import Url, client_of, console, print_problem
+from service.cli_output import Url, client_of, console, print_finding, print_problem
 from service.cli_sinks import sinks
 from service.cli_sources import dead_letters, sources
 from service.cli_tokens import tokens
@@ -68,9 +68,9 @@ def serve(
 ) -> None:
     """Run the service. Every option can also be set as TIDEMARK_<OPTION>."""
     from service import kernels
-    from service.doctor import check_service
+    from service.doctor import PROBLEM, check_service
     from service.exposure import check_exposure
-    from service.log import configure
+    from service.log import configure, log
     from service.protect import protect
     from service.supervisor import Supervisor
 
@@ -92,7 +92,11 @@ def serve(
     )
     configure(settings.log_level, "supervisor", settings.log_format)
     protect(settings)
-    problems = check_service(settings) or check_exposure(settings)
+    found = [(f, f.problem) for f in check_service(settings) if f.problem is not None]
+    for finding, problem in found:
+        if finding.status != PROBLEM:
+            log.warning("source.not_followed", code=problem.code, why=problem.what)
+    problems = [p for f, p in found if f.status == PROBLEM] or check_exposure(settings)
     for problem in problems:
         print_problem(problem.code, str(problem.what), problem.detail, problem.hint)
     if problems:
@@ -185,21 +189,22 @@ def doctor(
     source: Annotated[str | None, typer.Option(help="libpq DSN of the source database")] = None,
     sink: Annotated[str | None, typer.Option(help="DSN of the sink; default: the source")] = None,
     state: Annotated[Path | None, typer.Option(help="directory of the state")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="for programs")] = False,
 ) -> None:
-    """Check source, sink, state and Java, and say what to do about what is wrong."""
-    from service.doctor import check_all
+    """Check databases, sources, state and this machine, and say what to do about what is wrong."""
+    from service.doctor import PROBLEM, check_all
+    from service.protect import protect
 
     if source is None and "TIDEMARK_SOURCE" not in os.environ:
         _fail("source.dsn", "no source given", "pass --source DSN or set TIDEMARK_SOURCE")
-    failed = 0
-    for name, problem in check_all(Settings.load(source=source, sink=sink, state=state)):
-        if problem is None:
-            console.print(f"[green]ok[/]      {name}")
-        else:
-            failed += 1
-            console.print(f"[red]problem[/] {name}")
-            print_problem(problem.code, problem.what, problem.detail, problem.hint)
-    raise typer.Exit(1 if failed else 0)
+    settings = Settings.load(source=source, sink=sink, state=state)
+    protect(settings)
+    found = [f.facts() for f in check_all(settings)]
+    if as_json:
+        console.print_json(json.dumps(found))
+    for fact in () if as_json else found:
+        print_finding(fact)
+    raise typer.Exit(1 if any(fact["status"] == PROBLEM for fact in found) else 0)
 
 
 def main() -> None:

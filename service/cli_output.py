@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 import tidemark
 from dataflow.errors import TidemarkError
@@ -45,3 +46,16 @@ def print_problem(code: str, what: str, detail: str, hint: str) -> None:
     for word, text in (("detail", detail), ("hint", hint)):
         if text:
             complain.print(f"  {word}: {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_finding(fact: dict[str, str]) -> None:
+    """A line of `tidemark doctor`: ok, note or problem, and what to do."""
+    colour = {"ok": "green", "note": "yellow"}.get(fact["status"], "red")
+    shown = f": {fact['found']}" if fact["found"] else ""
+    console.print(f"[{colour}]{fact['status']:7}[/] {escape(fact['name'] + shown)}", soft_wrap=True)
+    told = [fact.get("what", ""), fact.get("detail", ""), fact.get("hint", "")]
+    if "code" in fact:
+        told[0] += f"  [{fact['code']}]"
+    for word, text in zip(("", "detail: ", "hint: "), told, strict=True):
+        if text:
+            console.print(f"        {word}{text}", markup=False, highlight=False, soft_wrap=True)

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 from connectors.postgres.control import Control, ViewRow
+from connectors.source import MAIN_SOURCE
 from dataflow.errors import TidemarkError
 from service.log import log
 from service.settings import DEFAULT_GROUP, GROUPS
@@ -23,6 +24,11 @@ CLOSE_S = 0.3
 def group_of(row: ViewRow) -> str:
     """The group of a view."""
     return row.options.get("group") or DEFAULT_GROUP
+
+
+def follows_database(row: ViewRow) -> bool:
+    """Whether a view reads tables of the database itself, by way of a slot."""
+    return any(source == MAIN_SOURCE for source, _ in (row.plan or {}).get("reads", []))
 
 
 def groups_on_disk(state: Path) -> set[str]:

@@ -100,6 +100,10 @@ class PostgresSource:
         self._slot.drop()
         self._publication.drop()
 
+    def clock(self) -> float:
+        """The server's clock now, in seconds since 1970."""
+        return float(self._session.rows("SELECT extract(epoch FROM clock_timestamp())")[0][0])
+
     def kept_wal_bytes(self) -> int:
         """How much WAL the server keeps for our slot; 0 when there is none."""
         return self._slot.kept_bytes()
