@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(900)
 
 ROOT = Path(__file__).resolve().parents[2]
 # The service promises 5; a machine that does other things as well may take its time.
-STOPPED_S = 7.0
+STOPPED_S = 20.0
 SHOP = """
 CREATE TABLE orders (id int PRIMARY KEY, region int NOT NULL, amount int NOT NULL);
 INSERT INTO orders SELECT i, i % 7, i % 100 FROM generate_series(1, 1000) i;
