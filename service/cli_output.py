@@ -1,4 +1,8 @@
-"""What all commands share: the terminal, the client, and how an error is shown."""
+"""What all commands share: the terminal, the client, and how an error is shown.
+
+What people asked for goes to standard output, what went wrong to standard error; nothing is printed
+that a service has not told, and a text of its own is never taken for markup.
+"""
 
 from __future__ import annotations
 
