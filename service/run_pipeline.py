@@ -56,4 +56,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # All is closed: taking the interpreter apart would take longer than all of that.
+    signals.end_now(main())
