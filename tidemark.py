@@ -125,6 +125,24 @@ class Client:
         """How a view is computed: `text`, `tree`, and `in_postgres`, what PostgreSQL evaluates."""
         return self._call("GET", _path(name) + "/plan")
 
+    def rows(
+        self, name: str, *, columns: Sequence[str] = (), limit: int = 100, **asked: Any
+    ) -> dict:
+        """A page of a view's rows: `fields`, `rows`, `positions`, `next`.
+
+        asked: conditions as column="operator.value", and order, after, min_position, wait_s.
+        """
+        quoted_columns = ('"' + c.replace('"', '""') + '"' for c in columns)
+        asked = {**asked, "columns": ",".join(quoted_columns), "limit": limit}
+        return self._call("GET", _path(name) + "/rows", None, asked, asked.get("wait_s", 30))
+
+    def query(
+        self, query: str, *, limit: int = 1000, timeout_s: float = 10, wait_s: float = 10
+    ) -> dict:
+        """The answer of one SELECT over tables and views, once: `fields`, `rows`, `has_more`."""
+        body = {"query": query, "limit": limit, "timeout_s": timeout_s, "wait_s": wait_s}
+        return self._call("POST", "/query", body, wait_s=timeout_s + wait_s)
+
     def validate(self, query: str) -> dict:
         """What a query would become, with its warnings; nothing is created."""
         return self._call("POST", "/views/validate", {"query": query})

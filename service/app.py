@@ -17,14 +17,17 @@ from service.api_figures import ApiFigures, CountCalls
 from service.catalog import Catalog
 from service.change_feed import ChangeFeeds
 from service.console_files import read_files
+from service.conventions import Conventions
 from service.guard import Guard
 from service.log import log
 from service.models import ProblemModel
+from service.openapi import describe
 from service.overview import Glances
 from service.parts import Parts
 from service.planning import too_deep
 from service.problems import answer, problem_of
 from service.reading import Reading
+from service.route_table import RouteTable
 from service.routes import (
     changes,
     console,
@@ -37,6 +40,7 @@ from service.routes import (
     verify,
     views,
 )
+from service.routes.rows import OPEN_PATH
 from service.scrape import Scrape
 from service.settings import Settings
 from service.sink_catalog import SinkCatalog
@@ -79,6 +83,10 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(tokens.router)
     app.state.tokens = Tokens(parts.control())
     app.state.parts = parts
+    describe(app)
+    table = RouteTable(lambda: app.openapi(), open_paths=[OPEN_PATH])
+    # The guard comes last: it is the outermost layer.
+    app.add_middleware(Conventions, table=table, control=parts.control())
     app.add_middleware(Guard, settings=settings, tokens=app.state.tokens)
     # Around all else: what is refused counts too.
     app.add_middleware(CountCalls, figures=figures)

@@ -167,12 +167,14 @@ class Catalog:
         verified = control_verify.newest(self._control)
         return self._model(row, self._control.count_errors(), verified)
 
-    def views(self) -> list[ViewModel]:
-        """All views by name."""
+    def views(self, most: int | None = None, after: str = "") -> list[ViewModel]:
+        """Views by name, all or some of those behind one. TidemarkError view.bad_name."""
         self._control.ensure()
+        behind = parse_name(after) if after else ("", "")
         errors, verified = self._control.count_errors(), control_verify.newest(self._control)
         rows = sorted(self._control.list_views(), key=lambda r: (r.schema, r.name))
-        return [self._model(row, errors, verified) for row in rows]
+        found = [r for r in rows if (r.schema, r.name) > behind][:most]
+        return [self._model(row, errors, verified) for row in found]
 
     def plan(self, name: str) -> PlanAnswer:
         """How a view is computed."""

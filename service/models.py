@@ -115,9 +115,10 @@ class ViewModel(BaseModel):
 
 
 class ViewList(BaseModel):
-    """All views, by name."""
+    """Views by name. next: gives those behind them as `after`; null at the end."""
 
     views: list[ViewModel]
+    next: str | None = None
 
 
 class CreateSink(BaseModel):
@@ -156,9 +157,10 @@ class SinkModel(BaseModel):
 
 
 class SinkList(BaseModel):
-    """The sinks of one view, oldest first."""
+    """Sinks of one view, oldest first. next: as of views."""
 
     sinks: list[SinkModel]
+    next: str | None = None
 
 
 class Validation(BaseModel):

@@ -10,7 +10,6 @@ import json
 from typing import Any
 
 from connectors.postgres.control import ViewRow
-from connectors.postgres.copy_text import quote_name
 from connectors.postgres.one_shot import Answer, OneShot, prepare, run
 from connectors.postgres.shadows import name_of
 from connectors.postgres.sink_target import target_of
@@ -19,6 +18,7 @@ from connectors.sink import SinkTable
 from dataflow.errors import SqlError, TidemarkError
 from dataflow.sql.text import tokens
 from service import fields
+from service.catalog import path_name
 from service.declared import relations_of
 from service.followers import shown_positions
 from service.groups import group_of
@@ -57,8 +57,9 @@ class Reading:
         key = self._settings.for_group(group_of(row)).sink_key
         return page_json(request, read_page(self._settings.sink, key, request, READ_TIMEOUT_S))
 
-    def prepare(self, body: Query) -> tuple[str, OneShot, list[str]]:
-        """(the database, the query, the names of the views that it reads).
+    def prepare(self, body: Query, role: str) -> tuple[str, OneShot, list[str]]:
+        """(the database, the query, the names of the views that it reads). role: whose rights
+        count in the database, "" for the service's own.
 
         SqlError; TidemarkError query.not_allowed, query.two_databases, query.feed_not_kept.
         """
@@ -69,14 +70,14 @@ class Reading:
         refusals: list[SqlError] = []
         for dsn in dsns:
             try:
-                found = prepare(dsn, body.query)
+                found = prepare(dsn, body.query, role)
             except SqlError as error:
                 if error.code != "sql.undefined_table":
                     raise
                 refusals.append(error)
                 continue
             views = [r for r in rows if _tables(r) & set(found.relations)]
-            return dsn, found, [_path_name(r) for r in views]
+            return dsn, found, [path_name(r.schema, r.name) for r in views]
         raise self._explained(body.query, rows, refusals)
 
     def _explained(
@@ -144,7 +145,3 @@ def _tables(row: ViewRow) -> set[tuple[str, str]]:
     """What a plan calls a view: its table."""
     target = target_of(table_of(row))
     return {(target.schema, target.name)}
-
-
-def _path_name(row: ViewRow) -> str:
-    return f"{quote_name(row.schema)}.{quote_name(row.name)}"

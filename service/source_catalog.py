@@ -79,12 +79,12 @@ class SourceCatalog:
         """One source as it stands."""
         return self._model(self._row(name), self._control.list_views(), self._letters.counts())
 
-    def list(self) -> list[SourceModel]:
-        """All declared sources by name."""
+    def list(self, most: int | None = None, after: str = "") -> list[SourceModel]:
+        """Declared sources by name, all or some of those behind one."""
         self._control.ensure()
         views, counts = self._control.list_views(), self._letters.counts()
-        rows = [r for r in self._control.list_sources() if r.type != "postgres"]
-        return [self._model(row, views, counts) for row in rows]
+        rows = [r for r in self._control.list_sources() if r.type != "postgres" and r.name > after]
+        return [self._model(row, views, counts) for row in rows[:most]]
 
     # --- dead letters --------------------------------------------------------------------------
 

@@ -91,9 +91,10 @@ class SourceModel(BaseModel):
 
 
 class SourceList(BaseModel):
-    """All sources, by name."""
+    """Sources by name. next: gives those behind them as `after`; null at the end."""
 
     sources: list[SourceModel]
+    next: str | None = None
 
 
 class DeadLetterModel(BaseModel):

@@ -10,6 +10,7 @@ from typing import Any
 
 from psycopg2.extensions import connection as Connection
 
+from connectors.postgres.idempotency_schema import IDEMPOTENCY
 from connectors.postgres.psql_schema import PSQL, PSQL_VERIFY
 from connectors.postgres.session import translated
 from connectors.postgres.token_schema import TOKENS
@@ -237,7 +238,7 @@ COMMENT ON COLUMN tidemark.views.verification IS
 """
 
 # Each leads from the version of its place in the list to the next one, the first from nothing.
-STEPS = (_TABLES, _FEED_SOURCES, _SINKS, PSQL, TOKENS, _VERIFICATION, PSQL_VERIFY)
+STEPS = (_TABLES, _FEED_SOURCES, _SINKS, PSQL, TOKENS, _VERIFICATION, PSQL_VERIFY, IDEMPOTENCY)
 VERSION = len(STEPS)
 
 

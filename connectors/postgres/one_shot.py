@@ -16,6 +16,7 @@ import psycopg2
 from psycopg2 import errorcodes
 from psycopg2.extensions import new_type, string_types
 
+from connectors.postgres import confined
 from connectors.postgres.analyzer import PostgresAnalyzer
 from connectors.postgres.session import connect, is_temporary, to_error
 from connectors.sink import Progress
@@ -38,11 +39,13 @@ _NOT_NUMBERS = ("NaN", "Infinity", "-Infinity")
 
 @dataclass(frozen=True)
 class OneShot:
-    """A query that may run. relations: (schema, name) of the tables that it reads."""
+    """A query that may run. relations: (schema, name) of the tables that it reads; role: whose
+    rights count, "" for the session's own."""
 
     text: str
     fields: tuple[Field, ...]
     relations: tuple[tuple[str, str], ...]
+    role: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,15 +59,16 @@ class Answer:
     position: str
 
 
-def prepare(dsn: str, query: str) -> OneShot:
+def prepare(dsn: str, query: str, role: str = "") -> OneShot:
     """Look at a query. SqlError as for a view; TidemarkError query.not_allowed."""
-    with PostgresAnalyzer(dsn, "query") as analyzer:
+    with PostgresAnalyzer(dsn, "query", asker=role) as analyzer:
         analysis = analyzer.analyze(query)
     _require_harmless(analysis)
     session = connect(dsn, settings={"statement_timeout": "30s", "search_path": "pg_temp"})
     try:
         session.set_session(readonly=True)
         with session.cursor() as cursor:
+            _assume(cursor, role)
             cursor.execute(f"EXPLAIN (VERBOSE, FORMAT JSON, COSTS OFF) {analysis.text}")
             (plan,) = cursor.fetchone() or ([],)
     except psycopg2.Error as error:
@@ -75,7 +79,7 @@ def prepare(dsn: str, query: str) -> OneShot:
     for schema, name in relations:
         if schema in _CATALOGS:
             raise _not_allowed(f"it reads {schema}.{name}")
-    return OneShot(analysis.text, analysis.fields, relations)
+    return OneShot(analysis.text, analysis.fields, relations, role)
 
 
 def run(dsn: str, query: OneShot, limit: int, timeout_s: float) -> Answer:
@@ -94,6 +98,7 @@ def run(dsn: str, query: OneShot, limit: int, timeout_s: float) -> Answer:
             "SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_lsn() END::text"
         )
         (position,) = cursor.fetchone() or ("",)
+        _assume(cursor, query.role)
         cursor.execute(f"DECLARE answer NO SCROLL CURSOR FOR {query.text}")
         rows, held_bytes = [], 0
         for row in _rows(session, query.fields):
@@ -106,6 +111,12 @@ def run(dsn: str, query: OneShot, limit: int, timeout_s: float) -> Answer:
         raise _refusal(error) from None
     finally:
         session.close()
+
+
+def _assume(cursor: Any, role: str) -> None:
+    # Functions that are not volatile cannot take it back.
+    if role:
+        confined.assume(cursor, role)
 
 
 def _rows(session: Any, fields: tuple[Field, ...]) -> Iterator[str]:

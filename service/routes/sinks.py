@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.models import CreateSink, SinkList, SinkModel
+from service.routes.paging import After, Limit, paged
 from service.routes.waiting import until_gone, until_settled
 from service.sink_catalog import SinkCatalog
 
@@ -35,9 +36,15 @@ async def add_sink(
 
 
 @router.get("")
-def list_sinks(request: Request, view: str) -> SinkList:
-    """The sinks of a view beside its table."""
-    return SinkList(sinks=_sinks(request).list(view))
+def list_sinks(request: Request, view: str, limit: Limit = None, after: After = "") -> SinkList:
+    """The sinks of a view beside its table, or a page of them."""
+    found = _sinks(request).list(view)
+    if after:
+        names = [sink.name for sink in found]
+        first = _sinks(request).show(view, after).name
+        found = found[names.index(first) + 1 :] if first in names else []
+    sinks, following = paged(found, limit, lambda sink: sink.name)
+    return SinkList(sinks=sinks, next=following)
 
 
 @router.get("/{sink}")

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
+from service.routes.paging import After, Limit, one_more, paged
 from service.source_catalog import SourceCatalog
 from service.source_models import (
     ChangeSource,
@@ -43,9 +44,11 @@ def discover_source(request: Request, body: DiscoverSource) -> Discovered:
 
 
 @router.get("/sources")
-def list_sources(request: Request) -> SourceList:
-    """All sources beside the database."""
-    return SourceList(sources=_catalog(request).list())
+def list_sources(request: Request, limit: Limit = None, after: After = "") -> SourceList:
+    """All sources beside the database, or a page of them."""
+    found = _catalog(request).list(one_more(limit), after)
+    sources, following = paged(found, limit, lambda source: source.name)
+    return SourceList(sources=sources, next=following)
 
 
 @router.get("/sources/{name}")

@@ -13,7 +13,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from service.catalog import Catalog
+from service.catalog import Catalog, path_name
 from service.models import (
     CreateView,
     DataflowAnswer,
@@ -24,6 +24,7 @@ from service.models import (
     ViewModel,
     WaitAnswer,
 )
+from service.routes.paging import After, Limit, one_more, paged
 from service.routes.waiting import until_gone, until_settled, until_visible
 
 router = APIRouter(prefix="/views", tags=["views"])
@@ -49,9 +50,11 @@ async def create_view(
 
 
 @router.get("")
-def list_views(request: Request) -> ViewList:
-    """All views."""
-    return ViewList(views=_catalog(request).views())
+def list_views(request: Request, limit: Limit = None, after: After = "") -> ViewList:
+    """All views by name, or a page of them."""
+    found = _catalog(request).views(one_more(limit), after)
+    views, following = paged(found, limit, lambda v: path_name(v.schema_name, v.name))
+    return ViewList(views=views, next=following)
 
 
 @router.post("/validate")

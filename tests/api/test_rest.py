@@ -1,0 +1,171 @@
+"""Oracle: docs/REST.md's conventions, call by call; and schemathesis, which makes requests of the
+OpenAPI description and holds every answer against it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from connectors.postgres.embedded import EmbeddedPostgres
+from tests.harness.postgres import Database, new_database
+from tests.harness.service import RunningService
+
+PROBLEM = "application/problem+json"
+# A few seconds an operation; the whole takes less than a minute.
+FUZZING = (
+    *("--max-examples=6", "--phases=examples,coverage,fuzzing", "--seed=11", "--no-color"),
+    # A text that is no query, or a view that is not there, is refused whatever its form.
+    *("--exclude-checks=positive_data_acceptance", "--request-timeout=20"),
+    # A stream of changes has no end (tests/api/test_changes.py reads them).
+    "--exclude-path-regex=/changes$",
+)
+# Which of two faults of a request is told first is nobody's business: a tag that is old may be.
+CONFIG = """[checks.negative_data_rejection]
+expected-statuses = [400, 401, 403, 404, 405, 406, 409, 412, 415, 422, 428, 429, "5xx"]
+"""
+
+
+@pytest.fixture(scope="module")
+def place(postgres: EmbeddedPostgres) -> Iterator[Database]:
+    with new_database(postgres) as made:
+        made.execute("CREATE TABLE t (id int PRIMARY KEY, a int); INSERT INTO t VALUES (1, 2)")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def service(place: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with RunningService(place.dsn, tmp_path_factory.mktemp("rest")) as running:
+        for name in ("a", "b", "c"):
+            running.create(name, "SELECT id, a FROM t", backfill="local")
+        yield running
+
+
+def ask(service: RunningService, method: str, path: str, **options: Any) -> httpx.Response:
+    return httpx.request(method, service.url + path, timeout=60, **options)
+
+
+def code_of(answer: httpx.Response) -> tuple[int, str]:
+    assert answer.headers["content-type"] == PROBLEM, answer.text
+    assert answer.json()["status"] == answer.status_code
+    return answer.status_code, answer.json()["code"]
+
+
+def test_methods_and_unknown_parameters(service: RunningService) -> None:
+    answer = ask(service, "PATCH", "/views/a")
+    assert code_of(answer) == (405, "request.invalid")
+    assert answer.headers["allow"] == "DELETE, GET, HEAD"
+    assert "HEAD" not in ask(service, "HEAD", "/views/a/changes").headers["allow"]
+    assert code_of(ask(service, "GET", "/nowhere")) == (404, "request.invalid")
+    answer = ask(service, "GET", "/views?wiat_s=1")
+    assert code_of(answer) == (422, "request.invalid") and "wiat_s" in answer.json()["detail"]
+    whole, head = ask(service, "GET", "/sources"), ask(service, "HEAD", "/sources")
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == str(len(whole.content))
+    assert code_of(ask(service, "GET", "/views/nosuch")) == (404, "view.not_found")
+    assert ask(service, "HEAD", "/views/nosuch").status_code == 404
+
+
+def test_lists_in_pages(service: RunningService) -> None:
+    assert ask(service, "GET", "/views").json()["next"] is None
+    found, after = [], ""
+    for _ in range(3):
+        page = ask(service, "GET", "/views", params={"limit": 2, "after": after}).json()
+        found += [view["name"] for view in page["views"]]
+        after = page["next"]
+        if after is None:
+            break
+    assert found == ["a", "b", "c"]
+    assert ask(service, "GET", "/sources?limit=1").json() == {"sources": [], "next": None}
+    assert code_of(ask(service, "GET", "/views?limit=0")) == (422, "request.invalid")
+    assert code_of(ask(service, "GET", "/views?after=a..b")) == (400, "view.bad_name")
+
+
+def test_tags(service: RunningService, place: Database) -> None:
+    first = ask(service, "GET", "/views/a")
+    tag = first.headers["etag"]
+    known = {"If-None-Match": f'"other", {tag}'}
+    deadline = 20
+    while ask(service, "GET", "/views/a").headers["etag"] != tag and deadline:
+        tag = ask(service, "GET", "/views/a").headers["etag"]
+        known, deadline = {"If-None-Match": tag}, deadline - 1
+    answer = ask(service, "GET", "/sources", headers={"If-None-Match": "*"})
+    assert (answer.status_code, answer.content) == (304, b"")
+    place.execute("INSERT INTO t VALUES (5, 6)")
+    position = place.rows("SELECT pg_current_wal_flush_lsn()::text")[0][0]
+    service.wait("a", position)
+    assert ask(service, "GET", "/views/a", headers=known).status_code == 200
+
+    service.create("tagged", "SELECT id FROM t", backfill="local")
+    old = {"If-Match": ask(service, "GET", "/views/tagged").headers["etag"]}
+    service.drop("tagged")
+    service.create("tagged", "SELECT a, id FROM t", backfill="local")
+    changed = ask(service, "DELETE", "/views/tagged", headers=old)
+    assert code_of(changed) == (412, "request.changed")
+    new = {"If-Match": ask(service, "GET", "/views/tagged").headers["etag"]}
+    # More rows are not another view.
+    place.execute("INSERT INTO t VALUES (7, 8)")
+    assert ask(service, "DELETE", "/views/tagged", headers=new).status_code == 204
+
+
+def test_keys_of_repetition(service: RunningService) -> None:
+    body = {"name": "once", "query": "SELECT id FROM t", "options": {"backfill": "local"}}
+    key = {"Idempotency-Key": "k-1"}
+    with ThreadPoolExecutor(4) as threads:
+        jobs = [
+            threads.submit(ask, service, "POST", "/views?wait_s=60", json=body, headers=key)
+            for _ in range(4)
+        ]
+        answers = [job.result() for job in jobs]
+    done = [a for a in answers if a.status_code == 201]
+    assert done and all(
+        code_of(a) == (409, "request.in_progress") for a in answers if a not in done
+    )
+    again = ask(service, "POST", "/views?wait_s=60", json=body, headers=key)
+    assert again.status_code == 201 and again.content == done[0].content
+    assert again.headers["idempotency-replayed"] == "true"
+    assert again.headers["location"] == done[0].headers["location"]
+    other = ask(service, "POST", "/views?wait_s=60", json={**body, "name": "x"}, headers=key)
+    assert code_of(other) == (422, "request.key_reused")
+    bad = ask(service, "POST", "/views", json=body, headers={"Idempotency-Key": "a b"})
+    assert code_of(bad) == (400, "request.invalid")
+    plain = ask(service, "POST", "/views", json=body)
+    assert code_of(plain) == (409, "view.name_taken")
+    service.drop("once")
+
+
+def test_the_description_is_whole(service: RunningService) -> None:
+    described = ask(service, "GET", "/openapi.json").json()
+    for path, calls in described["paths"].items():
+        for method, call in calls.items():
+            problems = {s: r for s, r in call["responses"].items() if s[0] in "45d"}
+            assert {"401", "404", "422", "500", "default"} <= problems.keys(), (method, path)
+            for problem in problems.values():
+                assert problem["content"][PROBLEM]["example"]["code"]
+    assert "HTTPValidationError" not in json.dumps(described)
+
+
+@pytest.mark.timeout(300)
+def test_requests_made_of_the_description(service: RunningService, tmp_path: Path) -> None:
+    """With a token, since it makes tokens, after which everything needs one."""
+    made = ask(service, "POST", "/tokens", json={"name": "fuzzing", "role": "admin"}).json()
+    config = tmp_path / "schemathesis.toml"
+    config.write_text(CONFIG)
+    command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(config)]
+    command += ["run", f"{service.url}/openapi.json"]
+    done = subprocess.run(
+        [*command, *FUZZING, "-H", f"Authorization: Bearer {made['token']}"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:] + service.log_tail()
