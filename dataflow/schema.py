@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dataflow.frozen import keeps_hash
 from dataflow.types import SqlType
@@ -41,6 +41,8 @@ class Relation:
     is_full: REPLICA IDENTITY FULL, old rows come whole with the stream.
     is_append: rows are only ever inserted, so that none of them need be kept.
     row_estimate: pg_class.reltuples, -1 when never analysed.
+    numbers: by field the number that the database knows the column by under any name; () where it
+    has none, or it was not asked.
     """
 
     name: RelationName
@@ -50,3 +52,4 @@ class Relation:
     is_full: bool = False
     row_estimate: int = -1
     is_append: bool = False
+    numbers: tuple[int, ...] = field(default=(), compare=False)

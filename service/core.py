@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 
-from connectors.postgres.replication import StreamLimits
 from connectors.postgres.sink import PostgresSink
+from connectors.postgres.transactions import StreamLimits
 from service.build import ViewBuild
 from service.change_logs import ChangeLogs
 from service.counted import CountedEvaluator
@@ -17,11 +17,13 @@ from service.engine import Engine, ViewDefinition
 from service.failures import Failures
 from service.feed import Feed
 from service.followers import Followers
+from service.mending import Mending
 from service.metrics import PipelineMetrics
 from service.parts import Parts
 from service.settings import Settings
 from service.side_feeds import SideFeeds, is_main
 from service.side_work import SideWork
+from service.source_watch import SourceWatch
 from service.wal_budget import WalBudget
 
 
@@ -51,11 +53,18 @@ class Core:
         self.followers = Followers(parts.control(), self.engine, parts)
         self.change_logs = ChangeLogs(settings, self.engine)
         self.wal_budget = WalBudget(settings, parts.new_source())
-        limits = StreamLimits(budget.queue, budget.transaction, chunk_bytes=budget.chunk)
-        self.feed = Feed(parts.source, self.desk.source_identity, limits)
         positions = self.engine.positions
+        self.watch = SourceWatch(
+            parts.source.tables(),
+            self.store,
+            lambda: self.failures.readers(),
+            lambda: positions.database,
+        )
+        limits = StreamLimits(budget.queue, budget.transaction, chunk_bytes=budget.chunk)
+        self.feed = Feed(parts.source, self.desk.source_identity, self.watch, limits)
         self.sides = SideFeeds(self.desk.sources.source, positions, self.feed.wake)
         self.failures = Failures(self.engine, self.desk, self.builds)
+        self.mending = Mending(self.failures, self.desk, self.watch, self.followers)
         self.side_work = SideWork(
             self.engine, self.failures, self.builds, self.desk.sources, self.sides.source
         )

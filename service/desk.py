@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from service.parts import Parts
 
 DROPPED = "dropped"
+_RENAMED = "renamed at the source: "
 
 
 class Desk:
@@ -156,6 +157,24 @@ class Desk:
         self._failed.add(identity)
         self._joined.pop(identity, None)
         self._tell(identity, status="failed", progress=None, **_facts(error))
+
+    def degrade_view(self, identity: str, error: TidemarkError) -> None:
+        """A view is to be built anew, and shows its last rows until then."""
+        self._joined.pop(identity, None)
+        self._tell(identity, status="degraded", progress=None, **_facts(error))
+
+    def note_names(self, renamed: Mapping[str, tuple[str, ...]]) -> None:
+        """Warn of what views know by an earlier name; what is no longer so is taken back."""
+        for row in self._rows:
+            if row.identity in renamed:
+                words = [f"{_RENAMED}{word}" for word in renamed[row.identity]]
+                kept = [w for w in row.warnings if not w.startswith(_RENAMED)]
+                if [*kept, *words] != list(row.warnings):
+                    self._tell(row.identity, warnings=[*kept, *words])
+
+    def row_of(self, identity: str) -> ViewRow | None:
+        """The catalog's row of a view."""
+        return next((r for r in self._rows if r.identity == identity), None)
 
     def fail_build(self, build: ViewBuild, error: TidemarkError) -> None:
         """A build ended in an error; a temporary one is tried again."""

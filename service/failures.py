@@ -7,15 +7,15 @@ the view again and never shows it as live.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from dataflow.errors import TidemarkError
-from dataflow.schema import Relation, RelationName
+from dataflow.schema import RelationName
 from service.build import ViewBuild
 from service.desk import Desk
 from service.engine import Engine, ViewDefinition
 from service.log import log
-from service.reads import Read, changed, fits, is_same_table
+from service.reads import Read, fits, is_same_table, name_in_use
 
 
 class Failures:
@@ -39,17 +39,24 @@ class Failures:
 
     def fail_readers(self, error: TidemarkError) -> list[ViewDefinition]:
         """Fail what reads error.relation, or is it."""
-        name = error.relation
-        readers = [d for d in self.definitions() if d.name == name or name in _names_read(d)]
-        return self.fail(readers, error)
+        return self.fail(self.readers_of(error.relation), error)
 
-    def fail_outdated(self, definition: ViewDefinition) -> list[ViewDefinition]:
-        """Fail what knows a table otherwise than a view that was planned just now."""
-        failed = []
+    def readers_of(self, name: RelationName | None) -> list[ViewDefinition]:
+        """What reads a relation, or is it."""
+        return [d for d in self.definitions() if d.name == name or name in _names_read(d)]
+
+    def readers(self) -> list[tuple[ViewDefinition, Sequence[Read]]]:
+        """What is live or being built, each with what it reads or keeps."""
+        builds = [b for b in self._builds.values() if not b.is_cancelled]
+        live = [(d, d.reads()) for d in self._engine.views.values()]
+        return [*live, *((b.definition, b.reads()) for b in builds)]
+
+    def require_names(self, definition: ViewDefinition) -> None:
+        """Refuse a view that was planned just now if it means other things by names in use."""
         for newer in definition.relations():
-            readers = [d for d in self.definitions() if not _fits(d, newer)]
-            failed += self.fail(readers, changed(newer))
-        return failed
+            for reader in self.definitions():
+                if not all(fits(read, newer) for read in reader.reads()):
+                    raise name_in_use(newer, reader.table.title)
 
     def is_newer(self, definition: ViewDefinition) -> bool:
         """Whether a view uses columns of a streamed table that earlier rows of it may lack."""
@@ -74,6 +81,24 @@ class Failures:
             self._engine.remove(definition.name)
         return failed
 
+    def degrade(
+        self, definitions: Iterable[ViewDefinition], error: TidemarkError
+    ) -> list[ViewDefinition]:
+        """Let views, live or being built, and all that read them, be built anew.
+
+        What they last showed stays until the new rows take its place; part of the open epoch.
+        """
+        taken = self._with_children(definitions)
+        for definition in taken:
+            build = self._builds.get(definition.identity)
+            if build is not None:
+                build.cancel()
+                continue
+            log.warning("view.degraded", view=definition.table.title, code=error.code)
+            self._desk.degrade_view(definition.identity, error)
+            self._engine.remove(definition.name)
+        return taken
+
     def remove_failed(self) -> None:
         """Take out of the engine what the catalog calls failed: it was told, then we stopped."""
         told = self._desk.failed()
@@ -93,10 +118,6 @@ class Failures:
                 names.add(definition.name)
                 found.append(definition)
         return found[::-1]
-
-
-def _fits(definition: ViewDefinition, newer: Relation) -> bool:
-    return all(fits(read, newer) for read in definition.reads())
 
 
 def _names_read(definition: ViewDefinition) -> set[RelationName]:

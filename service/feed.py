@@ -1,7 +1,8 @@
 """The pipeline's side of the source: one stream for all views, opened anew when they change.
 
-PostgreSQL tells nobody that a table was dropped or taken out of a publication: that is looked up
-from time to time. Errors are passed on; one that names a relation leaves the stream closed.
+PostgreSQL tells nobody that a table was changed, dropped or taken out of a publication: that is
+looked up, before anything is decoded and from time to time. Errors are passed on; one that names a
+relation leaves the stream closed.
 """
 
 from __future__ import annotations
@@ -14,26 +15,29 @@ from connectors.postgres.replication import ReplicationStream, StreamLimits
 from connectors.postgres.source import PostgresSource
 from connectors.source import SourceBatch
 from dataflow.errors import TidemarkError
-from dataflow.schema import Relation
-from service.log import log
 from service.reads import Read, all_read
+from service.source_watch import SourceWatch
 
-WATCH_S = 10.0
+WATCH_S = 1.0
 Identity = Callable[[], tuple[object, ...] | None]
 
 
 class Feed:
-    """At most one open stream. identity: the server that the state was built from; limits: the
-    memory of the stream."""
+    """At most one open stream. identity: the server that the state was built from; watch: on the
+    tables that are streamed; limits: the memory of the stream."""
 
     def __init__(
-        self, source: PostgresSource, identity: Identity, limits: StreamLimits | None = None
+        self,
+        source: PostgresSource,
+        identity: Identity,
+        watch: SourceWatch,
+        limits: StreamLimits | None = None,
     ) -> None:
         self._source = source
         self._limits = limits
         self._identity = identity
         self._stream: ReplicationStream | None = None
-        self._relations: list[Relation] = []
+        self._watch = watch
         self._watched_at = 0.0
         self._woken = threading.Event()
 
@@ -50,25 +54,34 @@ class Feed:
     def open(self, position: int, reads: Iterable[Read]) -> None:
         """Stream everything after `position` that is read, instead of what was streamed."""
         self.close()
-        self._relations = all_read(reads)
+        relations = all_read(reads)
         self._stream = self._source.stream(
             position,
-            self._relations,
+            relations,
             identity=self._identity(),
             takes_over=True,
             limits=self._limits,
+            shapes=self._watch.shapes,
+            look=self._look,
         )
         self._watched_at = time.monotonic()
+        try:
+            # Not before it is known to be the right server.
+            self._watch.tells = self._stream.tells_truncation
+            self._watch.follow(relations)
+        except TidemarkError:
+            self.close()
+            raise
 
     def narrow(self, reads: Iterable[Read]) -> None:
         """Some of what is streamed is no longer read: it may go without notice."""
-        self._relations = all_read(reads)
+        self._watch.narrow(all_read(reads))
 
     def poll(self, rows: int, timeout_s: float, until: int | None) -> SourceBatch | None:
         """The next whole transactions; see ReplicationStream.poll."""
         assert self._stream is not None
         try:
-            self._watch()
+            self._look_if_due()
             return self._stream.poll(rows, timeout_s, until=until)
         except TidemarkError as error:
             if error.relation is not None:
@@ -95,17 +108,15 @@ class Feed:
     def close(self) -> None:
         """End the stream, if one is open."""
         stream, self._stream = self._stream, None
+        self._watch.tells = None
         if stream is not None:
             stream.close()
 
-    def _watch(self) -> None:
-        now = time.monotonic()
-        if now - self._watched_at < WATCH_S:
-            return
-        self._watched_at = now
-        try:
-            self._source.require_watched(self._relations)
-        except TidemarkError as error:
-            if not error.is_temporary:
-                raise
-            log.warning("source.watch_retry", code=error.code)
+    def _look(self) -> None:
+        self._watched_at = time.monotonic()
+        self._watch.look()
+
+    def _look_if_due(self) -> None:
+        """A table may change while nothing is told."""
+        if time.monotonic() - self._watched_at > WATCH_S:
+            self._look()

@@ -61,6 +61,10 @@ class Followers:
         """Whether the catalog knows any sink of this group, as far as it was read."""
         return bool(self._rows)
 
+    def has_sinks_of(self, view_identity: str) -> bool:
+        """Whether a view has sinks beside its table."""
+        return any(row.view_identity == view_identity for row in self._rows.values())
+
     def hold(self, written: int) -> int:
         """Up to which epoch the outbox may forget, with `written` of them in the views' tables;
         notes in the open epoch how far each sink is."""

@@ -1,7 +1,7 @@
 """What is followed of the sources: exactly what views read, for as long as they read it.
 
-A relation that is gone fails its readers and no others. Invariant: the last view takes slot,
-positions and progress with it; nothing is left that would keep WAL for nobody.
+A relation that is gone or changed takes out its readers and no others. Invariant: the last view
+takes slot, positions and progress with it; nothing is left that would keep WAL for nobody.
 """
 
 from __future__ import annotations
@@ -37,6 +37,17 @@ class Following:
             except TidemarkError as error:
                 if not self.fail_readers(error):
                     raise
+        # What tables were like before a snapshot is opened is not forgotten.
+        self._epochs.commit()
+
+    def look(self) -> None:
+        """See what has become of the tables that are read, and let go what cannot go on."""
+        try:
+            self._core.watch.look()
+        except TidemarkError as error:
+            self._core.feed.close()
+            if not self.fail_readers(error):
+                raise
 
     def release(self, relations: Sequence[Relation]) -> None:
         """Stop watching what no view reads any more; the last view takes the slot with it."""
@@ -46,8 +57,8 @@ class Following:
             self.forget()
             return
         core.feed.narrow(reads)
-        used = {relation.name for relation, _ in reads}
-        unused = [r for r in relations if r.name not in used]
+        used = {_place(relation) for relation, _ in reads}
+        unused = [r for r in relations if _place(r) not in used]
         for name, gone in side_relations(unused).items():
             core.engine.positions.forget(name, [n.name for n in gone])
         core.sides.open(reads)
@@ -65,6 +76,7 @@ class Following:
         core.parts.source.drop_slot()
         self._epochs.writer.restart()
         core.engine.positions.clear()
+        core.watch.forget()
         core.engine.commit(None, written=0)
         core.staging.forget_progress()
         core.desk.forget_source()
@@ -73,13 +85,18 @@ class Following:
     # --- views that cannot go on -------------------------------------------------------------
 
     def fail_readers(self, error: TidemarkError) -> bool:
-        """Fail what reads the relation of a refusal; False when that is not all there is to it.
+        """Take out what reads the relation of a refusal; False when that is not all there is to it.
 
         The batch that was refused was not stepped: the next stream begins with it.
         """
         if error.is_temporary or error.relation is None:
             return False
-        failed = self._core.failures.fail_readers(error)
+        try:
+            failed = self._core.mending.take_out(error)
+        except TemporaryError as again:
+            # Nobody can be judged now: the same is found when the stream is opened again.
+            log.warning("source.retry", code=again.code)
+            return True
         self.settle_failed(failed)
         return bool(failed)
 
@@ -100,3 +117,8 @@ class Following:
         if failed:
             self._epochs.commit()
             self.release([r for d in failed for r in d.relations()])
+
+
+def _place(relation: Relation) -> object:
+    """What a relation is, under whatever name it is known."""
+    return relation.oid if is_main(relation) else relation.name

@@ -126,6 +126,7 @@ class Pipeline:
             build.cancel()
         self._epochs.close()
         core.wal_budget.close()
+        core.watch.close()
         core.side_work.pins.close()
         self._sides.close()
         self._feed.close()
@@ -170,6 +171,7 @@ class Pipeline:
     def _reconcile(self) -> None:
         """Do what the catalog asks for."""
         self._sides.declared_anew(self._desk.sources.changed())
+        self._core.mending.note_names()
         letters = self._core.side_work.settled_dead_letters
         for batch in () if self._epochs.mute else letters():
             self._run_epoch(batch)

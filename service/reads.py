@@ -7,7 +7,7 @@ the one type that all its readers know; where they differ, the older reader is n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from dataflow.errors import SourceError
 from dataflow.live_tables import is_one_table
@@ -18,14 +18,14 @@ Read = tuple[Relation, Sequence[int]]
 
 
 def all_read(reads: Iterable[Read]) -> list[Relation]:
-    """Each table once, its fields being those that any reader uses.
+    """Each table once for each name that readers know it by, with the fields that any uses.
 
     SourceError source.schema_changed when two readers know the table differently.
     """
     merged: dict[RelationName, Relation] = {}
     for relation, columns in reads:
-        known = next((m for m in merged.values() if is_same_table(m, relation)), None)
         own = _only(relation, columns)
+        known = merged.get(own.name)
         merged[own.name] = own if known is None else _both(known, own)
     return list(merged.values())
 
@@ -51,14 +51,26 @@ def widened(reads: Iterable[Read], others: Iterable[Read]) -> dict[RelationName,
 
 
 def fits(read: Read, newer: Relation) -> bool:
-    """Whether a reader may go on although another one knows the table as `newer`."""
+    """Whether a reader and one that knows the table as `newer` can be told rows side by side."""
     relation, columns = read
     if not is_same_table(relation, newer):
         return True
-    types = {f.name: f.type for f in newer.fields}
-    used = [relation.fields[c] for c in columns]
-    is_one = (relation.name, relation.oid) == (newer.name, newer.oid)
-    return is_one and all(types.get(f.name) == f.type for f in used)
+    if relation.oid != newer.oid:
+        return False
+    by_name = {f.name: c for c, f in enumerate(newer.fields)}
+    by_number = {n: c for c, n in enumerate(newer.numbers)}
+    for column in columns:
+        field, named = relation.fields[column], by_name.get(relation.fields[column].name)
+        place = named
+        if relation.numbers and newer.numbers:
+            place = by_number.get(relation.numbers[column])
+            if relation.name == newer.name and named not in (None, place):
+                return False
+        elif relation.name != newer.name:
+            return False
+        if place is None or newer.fields[place].type != field.type:
+            return False
+    return True
 
 
 def is_same_table(left: Relation, right: Relation) -> bool:
@@ -72,7 +84,18 @@ def changed(relation: Relation) -> SourceError:
         "source.schema_changed",
         f'table "{relation.name}" is no longer what its views were made for',
         detail="a column in use changed, or the table was renamed or made again",
-        hint="drop the views that read the table and create them again",
+        hint="rebuild the views that read the table",
+        relation=relation.name,
+    )
+
+
+def name_in_use(relation: Relation, reader: str) -> SourceError:
+    """The refusal of a view that calls something by a name that a live view has for another."""
+    return SourceError(
+        "source.name_in_use",
+        f'view "{reader}" knows table "{relation.name}", or a column of it, by an earlier name',
+        detail="a name that it still uses stands for something else now",
+        hint=f'replace or drop view "{reader}" first',
         relation=relation.name,
     )
 
@@ -85,18 +108,34 @@ def _only(relation: Relation, columns: Sequence[int]) -> Relation:
         tuple(relation.fields[c] for c in used),
         tuple(used.index(c) for c in relation.key),
         relation.is_full,
+        numbers=tuple(relation.numbers[c] for c in used) if relation.numbers else (),
     )
 
 
 def _both(known: Relation, own: Relation) -> Relation:
-    if (known.name, known.oid) != (own.name, own.oid):
+    if known.oid != own.oid:
         raise changed(known)
-    fields: dict[str, Field] = {f.name: f for f in known.fields}
-    for field in own.fields:
-        if fields.setdefault(field.name, field).type != field.type:
+    fields: dict[str, tuple[Field, int]] = dict(_numbered(known))
+    for name, (field, number) in _numbered(own):
+        has = fields.setdefault(name, (field, number))
+        if has[0].type != field.type or (has[1] != number and has[1] and number):
             raise changed(known)
     keys = [r.fields[i].name for r in (known, own) for i in r.key]
     names = list(fields)
     key = tuple(names.index(n) for n in dict.fromkeys(keys))
     is_full = known.is_full or own.is_full
-    return Relation(own.name, own.oid, tuple(fields.values()), key, is_full)
+    numbers = tuple(number for _, number in fields.values())
+    return Relation(
+        own.name,
+        own.oid,
+        tuple(field for field, _ in fields.values()),
+        key,
+        is_full,
+        numbers=numbers if all(numbers) else (),
+    )
+
+
+def _numbered(relation: Relation) -> Iterator[tuple[str, tuple[Field, int]]]:
+    numbers = relation.numbers or (0,) * len(relation.fields)
+    for field, number in zip(relation.fields, numbers, strict=True):
+        yield field.name, (field, number)

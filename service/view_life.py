@@ -95,10 +95,12 @@ class ViewLife:
         definition = held[0] if held else self._desk.define(row)
         if not self._desk.are_parents_live(definition):
             return
-        self._following.settle_failed(core.failures.fail_outdated(definition))
+        self._following.look()
+        core.failures.require_names(definition)
         source = core.parts.source
-        if core.feed.is_open and core.failures.is_newer(definition):
-            # Rows from before a table got its new columns lack them: let them pass first.
+        is_newer = core.feed.is_open and core.failures.is_newer(definition)
+        if is_newer or core.watch.is_moving(definition.relations()):
+            # Rows from before a table was changed have another shape: let them pass first.
             held = held or (definition, source.heartbeat())
             self._held[row.identity] = held
             if self._engine.position < held[1]:

@@ -1,10 +1,11 @@
 """pgoutput payloads of whole transactions to columns of changes.
 
 Payloads (text format) are joined, walked once for each relation to per-column offsets, and
-parsed column by column with `dataflow.values`. Columns are found by name in the relation message
-that PostgreSQL sends before the first row and after every change of the table. Invariant: a
-column in use that is missing, or has another type than the views were made for, stops the stream
-by name; nothing is ever decoded under a guess.
+parsed column by column with `dataflow.values`. Columns are found in the relation message that
+PostgreSQL sends before the first row and after every change of the table: by number where the
+table's shapes are known (`wire_shapes`), else by name. Invariant: rows of a column in use that is
+missing, or has another type than the views were made for, stop the stream by name; nothing is ever
+decoded under a guess.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import NoReturn
 import numpy as np
 
 from connectors.postgres import decode_kernels as kernels
+from connectors.postgres.wire_shapes import Shape, WireColumn, places_of
 from dataflow.changes import Changes
 from dataflow.delta import KIND_BYTES, Column
 from dataflow.errors import InvariantError, SourceError
@@ -26,17 +28,7 @@ from dataflow.values import from_text
 RELATION, TRUNCATE = ord("R"), ord("T")
 _KEY_FLAG = 1
 _GONE = "the column was dropped or renamed, or is generated (generated columns are not sent)"
-_REBUILD_HINT = "drop the views that read the table and create them again"
-
-
-@dataclass(frozen=True)
-class WireColumn:
-    """A column as a relation message describes it."""
-
-    name: str
-    oid: int
-    typmod: int
-    is_key: bool
+_REBUILD_HINT = "rebuild the views that read the table"
 
 
 @dataclass(frozen=True)
@@ -52,11 +44,11 @@ class WireRelation:
 
 @dataclass(frozen=True)
 class _Layout:
-    """slots: wire column -> number of a wanted field, or -1; wanted: number -> field position."""
+    """slots: wire column -> number of a wanted one, or -1; wanted: (field position, number)."""
 
     relation: Relation
     slots: np.ndarray
-    wanted: tuple[int, ...]
+    wanted: tuple[tuple[int, int], ...]
 
 
 def parse_relation(payload: bytes) -> WireRelation:
@@ -86,23 +78,28 @@ def truncated_oids(payload: bytes) -> tuple[int, ...]:
 class Decoder:
     """Decodes the payloads of one replication session, in order.
 
-    columns: the field positions in use by relation name (all of them where absent); the others
-    come as NULL columns. A key's columns are always decoded.
+    relations: one for each name under which readers know a table. columns: the field positions in
+    use by relation name (all of them where absent); the others come as NULL columns. A key's
+    columns are always decoded. shapes: by oid what the catalog is known to have said of a table;
+    may change between calls.
     """
 
     def __init__(
         self,
         relations: Sequence[Relation],
         columns: Mapping[RelationName, Sequence[int]] | None = None,
+        shapes: Mapping[int, Sequence[Shape]] | None = None,
     ) -> None:
-        self._relations = {r.oid: r for r in relations}
-        self._names = {(r.name.schema, r.name.name): r.oid for r in relations}
+        self._relations: dict[int, list[Relation]] = {}
+        for relation in relations:
+            self._relations.setdefault(relation.oid, []).append(relation)
         self._used = {
-            r.oid: sorted({*(columns or {}).get(r.name, range(len(r.fields))), *r.key})
+            r.name: sorted({*(columns or {}).get(r.name, range(len(r.fields))), *r.key})
             for r in relations
         }
-        self._layouts: dict[int, _Layout] = {}
-        self._last_wire: dict[int, bytes] = {}
+        self._shapes = shapes or {}
+        self._layouts: dict[int, list[_Layout] | SourceError] = {}
+        self._last_wire: dict[int, tuple[bytes, object]] = {}
 
     def decode(self, payloads: Sequence[bytes]) -> list[Changes]:
         """Changes in order for each relation; payloads of other relations are passed over.
@@ -120,7 +117,7 @@ class Decoder:
         first = 0
         for at in np.flatnonzero((tags == RELATION) | (tags == TRUNCATE)).tolist():
             payload = payloads[at]
-            if tags[at] == RELATION and self._last_wire.get(int(oids[at])) == payload:
+            if tags[at] == RELATION and self._is_known(int(oids[at]), payload):
                 continue
             self._decode_rows(joined, starts[first:at], oids[first:at], out)
             first = at + 1
@@ -154,80 +151,103 @@ class Decoder:
     ) -> None:
         if oid not in self._relations:
             return
-        layout = self._layouts.get(oid)
-        if layout is None:
-            name = self._relations[oid].name
+        layouts = self._layouts.get(oid)
+        if layouts is None:
+            name = self._relations[oid][0].name
             raise InvariantError("source.protocol", f'rows of table "{name}" came undescribed')
-        width = len(layout.wanted)
-        at_value, lengths, kinds, unchanged = kernels.walk_tuples(
-            joined, starts, layout.slots, width
-        )
-        relation = layout.relation
-        columns: dict[int, Column] = {}
-        missing: dict[int, np.ndarray] = {}
-        for slot, position in enumerate(layout.wanted):
-            offsets, values, valid, nulls = kernels.gather_bytes(
-                joined, at_value[slot], lengths[slot]
-            )
-            texts = Column(offsets, valid if nulls else None, values)
-            columns[position] = parse_column(relation, position, texts)
-            if unchanged[slot]:
-                missing[position] = lengths[slot] == kernels.UNCHANGED
-        whole = tuple(
-            columns.get(position) or Column.nulls(field.type.physical, len(kinds))
-            for position, field in enumerate(relation.fields)
-        )
-        out.append(Changes(relation, kinds, whole, missing))
+        if isinstance(layouts, SourceError):
+            raise layouts
+        out.extend(_decode_tuples(layout, joined, starts) for layout in layouts)
 
     def _truncate(self, payload: bytes) -> list[Changes]:
         kind = np.array([Changes.TRUNCATE], np.uint8)
-        found = [self._relations[oid] for oid in truncated_oids(payload) if oid in self._relations]
+        found = [r for oid in truncated_oids(payload) for r in self._relations.get(oid, ())]
         return [
             Changes(r, kind.copy(), tuple(Column.nulls(f.type.physical, 1) for f in r.fields))
             for r in found
         ]
 
     def check(self, payload: bytes) -> None:
-        """Refuse a relation message that `decode` would refuse, before anything is decoded."""
-        self._layout_of(parse_relation(payload))
+        """Refuse a relation message whose rows `decode` would refuse, before any is decoded."""
+        self._layouts_of(parse_relation(payload))
 
     def _learn(self, payload: bytes) -> None:
-        """Take a relation message: rows that follow come as it says."""
-        wire = parse_relation(payload)
-        self._last_wire[wire.oid] = payload
-        layout = self._layout_of(wire)
-        if layout is not None:
-            self._layouts[wire.oid] = layout
+        """Take a relation message: rows that follow come as it says.
 
-    def _layout_of(self, wire: WireRelation) -> _Layout | None:
-        """Find the wanted columns by name and check what they are; None: nobody reads it."""
-        relation = self._relations.get(wire.oid)
-        if relation is None:
-            if (wire.schema, wire.name) in self._names:
-                known = self._relations[self._names[wire.schema, wire.name]]
-                _refuse(known.name, "was dropped and made again")
-            return None
-        name = relation.name
-        by_name = {column.name: i for i, column in enumerate(wire.columns)}
-        wanted = self._used[wire.oid]
+        One that nobody can read is refused with its first row: those of transactions that were
+        stepped over long ago are told as well.
+        """
+        wire = parse_relation(payload)
+        self._last_wire[wire.oid] = (payload, self._shapes.get(wire.oid))
+        try:
+            self._layouts[wire.oid] = self._layouts_of(wire)
+        except SourceError as error:
+            self._layouts[wire.oid] = error
+
+    def _is_known(self, oid: int, payload: bytes) -> bool:
+        """Whether nothing has changed since the same was said last."""
+        return self._last_wire.get(oid) == (payload, self._shapes.get(oid))
+
+    def _layouts_of(self, wire: WireRelation) -> list[_Layout]:
+        return [self._layout_of(relation, wire) for relation in self._relations.get(wire.oid, ())]
+
+    def _layout_of(self, relation: Relation, wire: WireRelation) -> _Layout:
+        """Find the wanted columns and check what they are."""
+        places = self._places(relation, wire)
+        numbers = {at: number for number, at in enumerate(sorted(set(places.values())))}
         slots = np.full(len(wire.columns), -1, np.int64)
-        for number, position in enumerate(wanted):
-            field = relation.fields[position]
-            at = by_name.get(field.name)
-            if at is None:
-                _refuse(name, f'no longer sends column "{field.name}"', _GONE)
-            column = wire.columns[at]
-            if (column.oid, column.typmod) != (field.type.oid, field.type.typmod):
-                _refuse(name, f'changed the type of column "{field.name}" from {field.type.name}')
+        for at, number in numbers.items():
             slots[at] = number
+        for position, at in places.items():
+            field, column = relation.fields[position], wire.columns[at]
+            if (column.oid, column.typmod) != (field.type.oid, field.type.typmod):
+                what = f'changed the type of column "{field.name}" from {field.type.name}'
+                _refuse(relation.name, what)
         if relation.is_full and wire.identity != "f":
-            _refuse(name, "no longer has REPLICA IDENTITY FULL")
+            _refuse(relation.name, "no longer has REPLICA IDENTITY FULL")
         if wire.identity in "di":
             for position in relation.key:
-                column = relation.fields[position].name
-                if not wire.columns[by_name[column]].is_key:
-                    _refuse(name, f'no longer has column "{column}" in its replica identity')
-        return _Layout(relation, slots, tuple(wanted))
+                if not wire.columns[places[position]].is_key:
+                    name = relation.fields[position].name
+                    _refuse(relation.name, f'no longer has column "{name}" in its replica identity')
+        wanted = tuple((position, numbers[at]) for position, at in places.items())
+        return _Layout(relation, slots, wanted)
+
+    def _places(self, relation: Relation, wire: WireRelation) -> dict[int, int]:
+        """Where the fields in use stand: field position -> wire column."""
+        used = self._used[relation.name]
+        shapes = self._shapes.get(relation.oid)
+        if shapes and relation.numbers:
+            numbers = [relation.numbers[position] for position in used]
+            found = places_of(numbers, wire.columns, shapes)
+            if found is None:
+                _refuse(relation.name, "sends rows of a shape that it is not known to have had")
+            return dict(zip(used, found, strict=True))
+        by_name = {column.name: i for i, column in enumerate(wire.columns)}
+        for position in used:
+            if relation.fields[position].name not in by_name:
+                name = relation.fields[position].name
+                _refuse(relation.name, f'no longer sends column "{name}"', _GONE)
+        return {position: by_name[relation.fields[position].name] for position in used}
+
+
+def _decode_tuples(layout: _Layout, joined: np.ndarray, starts: np.ndarray) -> Changes:
+    """Rows of one table as one of its relations."""
+    relation, width = layout.relation, int(layout.slots.max(initial=-1)) + 1
+    at_value, lengths, kinds, unchanged = kernels.walk_tuples(joined, starts, layout.slots, width)
+    columns: dict[int, Column] = {}
+    missing: dict[int, np.ndarray] = {}
+    for position, slot in layout.wanted:
+        offsets, values, valid, nulls = kernels.gather_bytes(joined, at_value[slot], lengths[slot])
+        texts = Column(offsets, valid if nulls else None, values)
+        columns[position] = parse_column(relation, position, texts)
+        if unchanged[slot]:
+            missing[position] = lengths[slot] == kernels.UNCHANGED
+    whole = tuple(
+        columns.get(position) or Column.nulls(field.type.physical, len(kinds))
+        for position, field in enumerate(relation.fields)
+    )
+    return Changes(relation, kinds, whole, missing)
 
 
 def parse_column(relation: Relation, position: int, texts: Column) -> Column:

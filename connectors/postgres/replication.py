@@ -14,12 +14,17 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
-from connectors.postgres.decode import Decoder
-from connectors.postgres.transactions import Transaction, chunks_of
-from connectors.postgres.wal_connection import WalConnection, commit_of, keepalive_of, wal_of
+from connectors.postgres.decode import Decoder, truncated_oids
+from connectors.postgres.transactions import StreamLimits, Transaction, chunks_of
+from connectors.postgres.wal_connection import (
+    WalConnection,
+    commit_of,
+    keepalive_of,
+    wal_of,
+    xid_of,
+)
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.errors import InvariantError, TemporaryError, TidemarkError
@@ -27,26 +32,14 @@ from dataflow.errors import InvariantError, TemporaryError, TidemarkError
 _KEEPALIVE, _BEGIN, _COMMIT = ord("k"), ord("B"), ord("C")
 _ROWS = frozenset(b"IUDT")
 _KEPT = frozenset(b"IUDTR")
+_TRUNCATE = ord("T")
 _DRAIN_PAYLOADS = 1000
 _LINGER_S = 0.002
 # Keepalives move the position of a source that is busy elsewhere; more often is of no use.
 _IDLE_STEP_S = 0.05
 _JOIN_S = 10.0
-
-
-@dataclass(frozen=True)
-class StreamLimits:
-    """queue_bytes: what may wait for poll before reading stops. spill_bytes: what one
-    transaction may keep in memory. chunk_rows, chunk_bytes: what is decoded at a time.
-    status_s: how often we report ourselves alive, 0: as often as the server wants. silence_s:
-    how long the server may be silent, although asked, before it counts as lost."""
-
-    queue_bytes: int = 64 << 20
-    spill_bytes: int = 32 << 20
-    chunk_rows: int = 20_000
-    chunk_bytes: int = 16 << 20
-    status_s: float = 0.0
-    silence_s: float = 60.0
+_TOLD_S = 2.0
+_TRUNCATIONS = 1000
 
 
 class ReplicationStream:
@@ -58,8 +51,11 @@ class ReplicationStream:
         decoder: Decoder,
         start_position: int,
         limits: StreamLimits | None = None,
+        look: Callable[[], None] | None = None,
     ) -> None:
+        """look: called when something has arrived, before it is decoded; may refuse it."""
         self._connection = connection
+        self._look = look
         self._decoder = decoder
         self._limits = limits or StreamLimits()
         self._ready = threading.Condition()
@@ -70,6 +66,7 @@ class ReplicationStream:
         self._received = start_position
         self._is_idle = self._is_woken = False
         self._failure: TidemarkError | None = None
+        self._truncations: deque[tuple[int, int]] = deque(maxlen=_TRUNCATIONS)
         # The reader's own:
         self._open: Transaction | None = None
         self._relations: list[bytes] = []
@@ -153,6 +150,17 @@ class ReplicationStream:
             self._confirmed = position
             self._wake()
 
+    def tells_truncation(self, xid: int, oid: int, position: int) -> bool:
+        """Whether that transaction tells that the table was truncated; it lies before `position`.
+
+        Waits a moment for what is under way; False also when that does not come.
+        """
+        with self._ready:
+            self._ready.wait_for(
+                lambda: self._received >= position or self._is_stalled() or self._failure, _TOLD_S
+            )
+            return (xid, oid) in self._truncations
+
     def close(self) -> None:
         """Stop the thread, send the last confirmation, end the connection."""
         self._is_closing = True
@@ -219,6 +227,8 @@ class ReplicationStream:
         """The first chunk decoded; what follows it is checked for what could be refused."""
         chunks = chunks_of(taken, self._limits.chunk_rows, self._limits.chunk_bytes)
         try:
+            if self._look is not None:
+                self._look()
             first = self._decoder.decode(next(chunks, []))
             second = next(chunks, None)
             if second is not None:
@@ -339,6 +349,7 @@ class ReplicationStream:
             tag = wal[0]
             if tag == _BEGIN:
                 transaction = self._open = Transaction(self._limits.spill_bytes)
+                transaction.xid = xid_of(wal)
             elif tag == _COMMIT and transaction is not None:
                 transaction.end, transaction.commit_us = commit_of(wal)
                 self._finish(transaction)
@@ -346,6 +357,8 @@ class ReplicationStream:
             elif tag in _KEPT and transaction is not None:
                 transaction.rows += tag in _ROWS
                 transaction.add(wal)
+                if tag == _TRUNCATE:
+                    transaction.truncated.update(truncated_oids(wal))
         if count:
             self._heard_at = time.monotonic()
         with self._ready:
@@ -369,6 +382,7 @@ class ReplicationStream:
                 described.end, self._relations = self._start, []
                 self._queue.append(described)
             self._queue.append(transaction)
+            self._truncations += [(transaction.xid, oid) for oid in transaction.truncated]
             self._queued_bytes += transaction.size_bytes
             self._queued_rows += transaction.rows
             self._received = max(self._received, transaction.end)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,15 +26,15 @@ from connectors.postgres.sink_apply import (
     apply_by_copy,
     copy_rows,
     is_large,
-    key_violation,
-    rows_missing,
     split_delta,
     take_copied,
 )
+from connectors.postgres.sink_faults import refusal_of
 from connectors.postgres.sink_target import ERRORS, Target, target_of
 from connectors.sink import Progress, SinkEpoch, SinkTable
 from dataflow.delta import Column, Delta
 from dataflow.errors import SinkError, TidemarkError
+from dataflow.schema import RelationName
 
 # Prepared plans must not depend on how small a table was when it was planned: always by index.
 _WRITE_SETTINGS = {
@@ -48,7 +49,6 @@ _WRITE_SETTINGS = {
 _COPY_SETTINGS = {"standard_conforming_strings": "on", "jit": "off"}
 # Counting is for people, who must not wait for whoever has locked a view.
 _COUNT_SETTINGS = {"lock_timeout": "200ms", "statement_timeout": "2s"}
-_RIGHTS = ["SELECT", "INSERT", "UPDATE", "DELETE"]
 # Statements that go to the server together: libpq holds them as often as four times.
 _GATHERED_BYTES = 2 << 20
 
@@ -120,21 +120,45 @@ class PostgresSink:
 
         TemporaryError: not applied, or the outcome of the commit is unknown. SinkError
         sink.fenced: another writer has this epoch; with a relation: a view cannot take its name
-        (sink.name_taken, sink.not_staged, sink.dependents). InvariantError sink.key_violation,
-        sink.row_missing: nothing of the epoch is written.
+        (sink.name_taken, sink.not_staged, sink.dependents), or its table is not as it was left
+        (sink.table_missing, sink.table_changed, sink.row_missing ...): nothing is written.
         """
         self._ensure()
         session = self._writing_session()
+        place = _Place()
         try:
             with session.cursor() as cursor:
-                self._write(cursor, epoch)
+                self._write(cursor, epoch, place)
         except psycopg2.Error as error:
-            raise self._failure(session, epoch, error) from error
+            failure = self._failure(session, epoch, error)
+            if not (failure.is_temporary or failure.relation or failure.code == "sink.fenced"):
+                failure = self._find_fault(epoch) or failure
+            raise failure from error
+        except TidemarkError as error:
+            self._roll_back(session)
+            error.relation = error.relation or place.relation
+            raise
         except BaseException:
             self._roll_back(session)
             raise
 
-    def _write(self, cursor: Any, epoch: SinkEpoch) -> None:
+    def _find_fault(self, epoch: SinkEpoch) -> TidemarkError | None:
+        """Which view's table refuses the epoch: all is tried again, one table at a time."""
+        session, place = self._writing_session(), _Place(is_searched=True)
+        try:
+            with session.cursor() as cursor:
+                self._write(cursor, epoch, place)
+            return None
+        except psycopg2.Error as error:
+            failure = self._failure(session, epoch, error)
+        except TidemarkError as error:
+            failure = error
+        finally:
+            self._roll_back(session)
+        failure.relation = failure.relation or place.relation
+        return failure
+
+    def _write(self, cursor: Any, epoch: SinkEpoch, place: _Place) -> None:
         """Statements gather and go to the server together; what needs an answer flushes them."""
         positions = quote_text(json.dumps(dict(epoch.progress.positions)))
         number = epoch.progress.epoch
@@ -150,7 +174,7 @@ class PostgresSink:
                     raise
             for table, error in epoch.refusals:
                 sink_tables.tell_refusal(cursor, table, error)
-        for target, delta in _targets(epoch):
+        for target, delta in _targets(epoch, place):
             changes = split_delta(target, delta)
             copied = take_copied(target, changes)
             if is_large(changes):
@@ -158,79 +182,25 @@ class PostgresSink:
                 apply_by_copy(cursor, target, changes)
             else:
                 waiting += self._preparer.statements(cursor, target, changes)
-                if copied or sum(map(len, waiting)) > _GATHERED_BYTES:
+                if copied or place.is_searched or sum(map(len, waiting)) > _GATHERED_BYTES:
                     _flush(cursor, waiting)
             for _, columns, n in copied:
                 copy_rows(cursor, target, columns, n)
+        place.relation = None
         if epoch.rejected is not None and len(epoch.rejected):
             _flush(cursor, waiting)
             dead_letters.apply(cursor, self._key, epoch.rejected)
-        _flush(cursor, [*waiting, b"COMMIT"])
+        _flush(cursor, [*waiting, b"ROLLBACK" if place.is_searched else b"COMMIT"])
 
     def _failure(
         self, session: Connection, epoch: SinkEpoch, error: psycopg2.Error
     ) -> TidemarkError:
-        number = epoch.progress.epoch
-        state, diagnostics = error.pgcode, error.diag
         if is_temporary(error):
             self.close()
-            return to_error(error, "sink", f"cannot write epoch {number}")
+            return to_error(error, "sink", f"cannot write epoch {epoch.progress.epoch}")
         self._roll_back(session)
-        if state == control_schema.FENCED_STATE or diagnostics.table_name == "progress":
-            return SinkError(
-                "sink.fenced",
-                f"epoch {number} does not follow what the sink holds",
-                detail=str(diagnostics.message_primary),
-                hint="another service writes under the same key: stop it, or give it another one",
-            )
-        if state == control_schema.MISSING_STATE:
-            return rows_missing(str(diagnostics.message_primary))
-        if state == "23505" and self._is_key(session, diagnostics):
-            target = Target(str(diagnostics.schema_name), str(diagnostics.table_name), (), ())
-            return key_violation(target, str(diagnostics.message_detail))
-        code, hint = "sink.failed", ""
-        if state in ("42P01", "42501"):
-            unwritable = self._unwritable(session, epoch)
-            if unwritable is not None:
-                return unwritable
-        elif state is not None and state[:2] in ("22", "23"):
-            code, hint = "sink.constraint", "drop the constraint that was added to the table"
-        return to_error(error, "sink", f"cannot write epoch {number}", code=code, hint=hint)
-
-    def _unwritable(self, session: Connection, epoch: SinkEpoch) -> SinkError | None:
-        """The refusal of the first view whose table somebody has dropped, or taken from us."""
         with session.cursor() as cursor:
-            # What is swapped in with this epoch is not there any more.
-            for table in epoch.row_counts().keys() - set(epoch.swaps):
-                cursor.execute(
-                    "SELECT to_regclass(%s), current_user, coalesce(bool_and("
-                    "has_table_privilege(to_regclass(%s), p)), false) FROM unnest(%s) AS p",
-                    (target_of(table).sql, target_of(table).sql, _RIGHTS),
-                )
-                found, role, is_ours = cursor.fetchone()  # type: ignore[misc]
-                if is_ours:
-                    continue
-                what = f'the table of view "{table.title}" '
-                code = "sink.privilege" if found else "sink.table_missing"
-                return SinkError(
-                    code,
-                    what + (f'may not be written by role "{role}"' if found else "is gone"),
-                    hint="drop the view and create it again",
-                    relation=table.relation,
-                )
-        return None
-
-    def _is_key(self, session: Connection, diagnostics: Any) -> bool:
-        with session.cursor() as cursor:
-            cursor.execute(
-                "SELECT 1 FROM pg_constraint WHERE contype = 'p' AND conname = %s "
-                "AND conrelid = to_regclass(%s)",
-                (
-                    diagnostics.constraint_name,
-                    f"{quote_name(diagnostics.schema_name)}.{quote_name(diagnostics.table_name)}",
-                ),
-            )
-            return cursor.fetchone() is not None
+            return refusal_of(cursor, epoch, error)
 
     # --- tables ----------------------------------------------------------------------------
 
@@ -353,10 +323,22 @@ class PostgresSink:
             session.close()
 
 
-def _targets(epoch: SinkEpoch) -> Iterator[tuple[Target, Delta]]:
+@dataclass
+class _Place:
+    """Whose table is at hand; is_searched: only to find whose it is, nothing is to be written."""
+
+    relation: RelationName | None = None
+    is_searched: bool = False
+
+
+def _targets(epoch: SinkEpoch, place: _Place) -> Iterator[tuple[Target, Delta]]:
     """What to apply to which table, part by part."""
     for part in epoch.parts():
-        yield from ((target_of(t), delta) for t, delta in part.deltas if len(delta))
+        for table, delta in part.deltas:
+            if len(delta):
+                place.relation = table.relation
+                yield target_of(table), delta
+        place.relation = None
         if part.errors is not None and len(part.errors):
             yield ERRORS, part.errors
 

@@ -180,7 +180,7 @@ def rows_missing(shown: str) -> InvariantError:
         "sink.row_missing",
         "the sink does not hold the rows that an epoch changes",
         detail=shown,
-        hint="someone else wrote to the table: drop the view and create it again",
+        hint="someone else wrote to the table: rebuild the view, or drop it",
     )
 
 

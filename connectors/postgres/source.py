@@ -7,7 +7,7 @@ anything else is refused with a code (RELIABILITY P4). What is made here is drop
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,7 +19,9 @@ from connectors.postgres.replication import ReplicationStream, StreamLimits
 from connectors.postgres.session import Session
 from connectors.postgres.slot import Slot, check_server, object_name
 from connectors.postgres.snapshot import PostgresSnapshot
+from connectors.postgres.table_facts import TableCatalog
 from connectors.postgres.wal_connection import WalConnection
+from connectors.postgres.wire_shapes import Shape
 from dataflow.errors import SourceError
 from dataflow.schema import Relation, RelationName
 
@@ -123,8 +125,10 @@ class PostgresSource:
         self._publication.add([_name_of(r) for r in relations])
 
     def unwatch(self, relations: Sequence[Relation | RelationName]) -> None:
-        """Publish these relations no more."""
-        self._publication.remove([_name_of(r) for r in relations])
+        """Publish these relations no more, whatever they are called by now."""
+        published = self._publication.tables()
+        names = [published.get(r.oid, r.name) if isinstance(r, Relation) else r for r in relations]
+        self._publication.remove(names)
 
     def watched(self) -> list[RelationName]:
         """What is published now."""
@@ -151,12 +155,15 @@ class PostgresSource:
         identity: Sequence[object] | None = None,
         takes_over: bool = False,
         limits: StreamLimits | None = None,
+        shapes: Mapping[int, Sequence[Shape]] | None = None,
+        look: Callable[[], None] | None = None,
     ) -> ReplicationStream:
         """All transactions that end after start_position, with the changes of `relations`.
 
         columns: the field positions in use (others come as NULLs). takes_over: end another
         backend of ours that still reads the slot. Refuses a slot that does not hold everything
-        since start_position, and a server that is not there yet (restored from a backup).
+        since start_position, and a server that is not there yet (restored from a backup). shapes:
+        see Decoder. look: called before each batch is decoded.
         """
         state = self._slot.require(start_position)
         self._publication.require(relations)
@@ -179,10 +186,15 @@ class PostgresSource:
             if not limits.status_s:
                 limits = replace(limits, status_s=_status_interval(wal))
             wal.start(self._name, start_position, [self._name])
-            return ReplicationStream(wal, Decoder(relations, columns), start_position, limits)
+            decoder = Decoder(relations, columns, shapes)
+            return ReplicationStream(wal, decoder, start_position, limits, look)
         except BaseException:
             wal.close()
             raise
+
+    def tables(self) -> TableCatalog:
+        """What the catalog says of tables, asked through a session of its own."""
+        return TableCatalog(self.dsn, self._name)
 
     def heartbeat(self) -> int:
         """Commit a WAL message, so that the stream's position moves past now; its position."""

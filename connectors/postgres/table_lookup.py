@@ -92,6 +92,7 @@ def look_up(cursor: Cursor, found: FoundRelation, source_name: str) -> Table:
         key,
         found.identity == "f",
         found.row_estimate,
+        numbers=tuple(sent),
     )
     return Table(relation, columns)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
@@ -18,10 +19,26 @@ _BLOCK_BYTES = 1 << 20
 _OBJECT_BYTES = 64
 
 
+@dataclass(frozen=True)
+class StreamLimits:
+    """queue_bytes: what may wait for poll before reading stops. spill_bytes: what one
+    transaction may keep in memory. chunk_rows, chunk_bytes: what is decoded at a time.
+    status_s: how often we report ourselves alive, 0: as often as the server wants. silence_s:
+    how long the server may be silent, although asked, before it counts as lost."""
+
+    queue_bytes: int = 64 << 20
+    spill_bytes: int = 32 << 20
+    chunk_rows: int = 20_000
+    chunk_bytes: int = 16 << 20
+    status_s: float = 0.0
+    silence_s: float = 60.0
+
+
 class Transaction:
     """The payloads of one transaction. end and commit_us are known once it is complete.
 
-    relations: those payloads that describe tables, which are among all the others too.
+    relations: those payloads that describe tables, which are among all the others too. truncated:
+    the tables that were.
     """
 
     __slots__ = (
@@ -33,6 +50,8 @@ class Transaction:
         "relations",
         "rows",
         "size_bytes",
+        "truncated",
+        "xid",
     )
 
     def __init__(self, spill_bytes: int, payloads: list[bytes] | None = None) -> None:
@@ -41,7 +60,9 @@ class Transaction:
         self.rows = 0
         self.end = 0
         self.commit_us = 0
+        self.xid = 0
         self.relations: list[bytes] = []
+        self.truncated: set[int] = set()
         self._spill_bytes = spill_bytes
         self._file: IO[bytes] | None = None
 

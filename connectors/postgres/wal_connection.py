@@ -220,6 +220,11 @@ def commit_of(wal: bytes) -> tuple[int, int]:
     return end, clock + _POSTGRES_EPOCH_US
 
 
+def xid_of(wal: bytes) -> int:
+    """The transaction of a begin (tag B)."""
+    return int.from_bytes(wal[17:21], "big")
+
+
 def _refused(error: TidemarkError) -> TidemarkError:
     """A replication connection is refused for reasons that libpq tells in words only."""
     if "max_wal_senders" in error.detail or "replication connections" in error.detail:

@@ -46,7 +46,6 @@ def test_a_key_is_read_though_no_view_uses_it() -> None:
     [
         replace(OLD, fields=(SPARE, Field("name", INT8), ID)),
         replace(OLD, oid=9),
-        replace(OLD, name=RelationName("source", "public", "renamed")),
     ],
 )
 def test_readers_that_disagree_are_refused_by_name(other: Relation) -> None:
@@ -55,6 +54,33 @@ def test_readers_that_disagree_are_refused_by_name(other: Relation) -> None:
     assert caught.value.code == "source.schema_changed"
     assert caught.value.relation == TABLE
     assert not fits((OLD, (1, 2)), other)
+
+
+RENAMED = RelationName("source", "public", "renamed")
+NUMBERED = replace(OLD, numbers=(1, 2, 3))
+
+
+def test_a_renamed_table_is_read_under_both_names() -> None:
+    later = replace(NUMBERED, name=RENAMED)
+    assert [r.name for r in all_read([(NUMBERED, (1, 2)), (later, (1,))])] == [TABLE, RENAMED]
+    assert fits((NUMBERED, (1, 2)), later)
+    assert not fits((OLD, (1, 2)), replace(OLD, name=RENAMED))
+
+
+def test_columns_are_told_apart_by_number() -> None:
+    """Another column of a name that a reader still uses cannot be told beside it."""
+    moved = replace(NUMBERED, fields=(SPARE, Field("called", TEXT), ID))
+    assert fits((NUMBERED, (1, 2)), moved)
+    (both,) = all_read([(NUMBERED, (1, 2)), (moved, (1, 2))])
+    assert [(f.name, n) for f, n in zip(both.fields, both.numbers, strict=True)] == [
+        ("name", 2),
+        ("id", 3),
+        ("called", 2),
+    ]
+    taken = replace(NUMBERED, fields=(NAME, Field("called", TEXT), ID))
+    assert not fits((NUMBERED, (1, 2)), taken)
+    with pytest.raises(SourceError):
+        all_read([(NUMBERED, (1, 2)), (taken, (0, 2))])
 
 
 def test_what_is_not_used_may_change() -> None:

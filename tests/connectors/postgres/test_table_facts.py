@@ -1,0 +1,175 @@
+"""Oracle: what each statement does to the answer of a query over the table, by PostgreSQL's manual,
+written down by hand; the catalog is a real one, of each version."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from connectors.postgres.analyzer import PostgresAnalyzer
+from connectors.postgres.table_facts import TableCatalog
+from dataflow.schema import Relation
+from dataflow.sql.analysis import Table
+from service.table_changes import renamed, why_lost
+from tests.harness.postgres import Database
+
+TABLES = """
+CREATE TYPE mood AS ENUM ('sad', 'glad');
+CREATE TABLE t (a int, id int PRIMARY KEY, b varchar(9) NOT NULL, spare int, m mood,
+    z numeric(8,2));
+CREATE TABLE p (id int NOT NULL, v int, spare text) PARTITION BY RANGE (id);
+ALTER TABLE p ADD PRIMARY KEY (id);
+CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);
+CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20);
+CREATE TABLE filled (id int NOT NULL PRIMARY KEY, v int, spare text);
+CREATE TABLE bare (id int NOT NULL PRIMARY KEY, v int, spare text);
+INSERT INTO t SELECT i, i, i, i, 'sad', i FROM generate_series(1, 9) i;
+INSERT INTO p SELECT i, i, i FROM generate_series(1, 19) i;
+INSERT INTO filled VALUES (31, 1, 'x');
+CREATE PUBLICATION watched FOR TABLE t, p WITH (publish_via_partition_root = true);
+"""
+# Of t everything but `spare` is used, of p everything but `spare`.
+GOES_ON = (
+    "ALTER TABLE t ADD COLUMN x int DEFAULT 7, ADD COLUMN y text NOT NULL DEFAULT 'y'",
+    "ALTER TABLE t ADD COLUMN g int GENERATED ALWAYS AS (a + 1) STORED",
+    "ALTER TABLE t ADD COLUMN x float DEFAULT random()",
+    "ALTER TABLE t DROP COLUMN spare",
+    "ALTER TABLE t ALTER COLUMN spare TYPE text",
+    "ALTER TABLE t RENAME COLUMN spare TO other",
+    "ALTER TABLE t ALTER COLUMN a SET NOT NULL",
+    "ALTER TABLE t ALTER COLUMN a SET DEFAULT 5; ANALYZE t",
+    "ALTER TABLE t REPLICA IDENTITY FULL",
+    "CREATE INDEX ON t (a); GRANT SELECT ON t TO PUBLIC; VACUUM FULL t",
+    "ALTER TYPE mood ADD VALUE 'mad'",
+    "TRUNCATE t",
+    "VACUUM FULL p1; CLUSTER p1 USING p1_pkey",
+    "CREATE TABLE p3 PARTITION OF p FOR VALUES FROM (20) TO (30)",
+    "CREATE TABLE p3 PARTITION OF p FOR VALUES FROM (20) TO (30); INSERT INTO p VALUES (21, 1, '')",
+    "BEGIN; CREATE TABLE p3 PARTITION OF p FOR VALUES FROM (20) TO (30);"
+    " INSERT INTO p VALUES (21, 1, ''); COMMIT",
+    "ALTER TABLE p ATTACH PARTITION bare FOR VALUES FROM (30) TO (40)",
+    "ALTER TABLE p1 RENAME TO p_1; ALTER TABLE p ADD COLUMN x int DEFAULT 3",
+)
+RENAMES = {
+    "ALTER TABLE t RENAME COLUMN b TO a_b": ['column "b" of table "public.t" is now called "a_b"'],
+    "ALTER TABLE t RENAME TO u": ['table "public.t" is now called "public.u"'],
+    "CREATE SCHEMA s; ALTER TABLE t SET SCHEMA s; ALTER TABLE s.t RENAME id TO key": [
+        'table "public.t" is now called "s.t"',
+        'column "id" of table "public.t" is now called "key"',
+    ],
+}
+ENDS = {
+    "DROP TABLE t": "source.table_missing",
+    "DROP TABLE t; CREATE TABLE t (a int, id int PRIMARY KEY, b text)": "source.table_missing",
+    "ALTER PUBLICATION watched DROP TABLE t": "source.not_published",
+    "ALTER TABLE t DROP COLUMN a": "source.column_dropped",
+    "ALTER TABLE t DROP COLUMN z; ALTER TABLE t ADD COLUMN z numeric(8,2)": "source.column_dropped",
+    "ALTER TABLE t ALTER COLUMN a TYPE bigint": "source.column_changed",
+    "ALTER TABLE t ALTER COLUMN b TYPE varchar(20)": "source.column_changed",
+    "ALTER TABLE t ALTER COLUMN z TYPE numeric(12,2)": "source.column_changed",
+    "ALTER TABLE t ALTER COLUMN b DROP NOT NULL": "source.column_changed",
+    "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'": "source.column_changed",
+    "ALTER TABLE t ALTER COLUMN a TYPE int USING a * 2": "source.table_rewritten",
+    "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (spare)": "source.key_changed",
+    "ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t REPLICA IDENTITY FULL": (
+        "source.key_changed"
+    ),
+    "ALTER TABLE t REPLICA IDENTITY NOTHING": "source.key_changed",
+    "ALTER TABLE p1 REPLICA IDENTITY FULL": "source.key_changed",
+    "TRUNCATE p1": "source.partitions_changed",
+    # Unless the stream is asked, which tells of the whole table.
+    "TRUNCATE p": "source.partitions_changed",
+    "TRUNCATE p1; INSERT INTO p VALUES (3, 3, '')": "source.partitions_changed",
+    "ALTER TABLE p DETACH PARTITION p1": "source.partitions_changed",
+    "ALTER TABLE p DETACH PARTITION p1; DELETE FROM p1 WHERE id < 5;"
+    " ALTER TABLE p ATTACH PARTITION p1 FOR VALUES FROM (0) TO (10)": "source.partitions_changed",
+    "DROP TABLE p2": "source.partitions_changed",
+    "ALTER TABLE p ATTACH PARTITION filled FOR VALUES FROM (30) TO (40)": (
+        "source.partitions_changed"
+    ),
+    "BEGIN; CREATE TABLE p3 (LIKE filled INCLUDING ALL); INSERT INTO p3 TABLE filled;"
+    " ALTER TABLE p ATTACH PARTITION p3 FOR VALUES FROM (30) TO (40); COMMIT": (
+        "source.partitions_changed"
+    ),
+    "CREATE TABLE child () INHERITS (t)": "source.partitions_changed",
+}
+
+
+def relations(database: Database) -> list[Relation]:
+    """As the planner would have them."""
+    with PostgresAnalyzer(database.dsn, "source") as analyzer:
+        found = [analyzer.relation("public", name) for name in ("t", "p")]
+    assert all(isinstance(table, Table) for table in found)
+    return [table.relation for table in found if isinstance(table, Table)]
+
+
+def used(relation: Relation) -> list[int]:
+    return [i for i, f in enumerate(relation.fields) if f.name != "spare"]
+
+
+def run(database: Database, statements: str) -> None:
+    """One after the other, since VACUUM has to be alone; BEGIN ... COMMIT in one session."""
+    connection = database.connect()
+    with connection.cursor() as cursor:
+        for statement in statements.split(";"):
+            cursor.execute(statement)
+    connection.close()
+
+
+def judge(database: Database, statements: str) -> tuple[list[str], list[str]]:
+    """(codes, renames) after the statements; the digest tells that there is something to judge."""
+    database.execute(TABLES)
+    both = relations(database)
+    oids = [r.oid for r in both]
+    catalog = TableCatalog(database.dsn, "watched")
+    try:
+        digest, before = catalog.read(oids, {})
+        assert digest == catalog.digest(before)
+        run(database, statements)
+        is_noticed = catalog.digest(before) != digest
+        _, now = catalog.read(oids, before)
+    finally:
+        catalog.close()
+    codes, names = [], []
+    for relation in both:
+        error = why_lost(relation, used(relation), before[relation.oid], now.get(relation.oid))
+        if error is not None:
+            assert error.relation == relation.name and error.hint
+            codes.append(error.code)
+        else:
+            there = now[relation.oid]
+            names += renamed(relation, used(relation), before[relation.oid], there)
+    assert is_noticed or not (codes or names)
+    return codes, names
+
+
+@pytest.mark.parametrize("statements", GOES_ON)
+def test_nothing_to_do_with_the_views(every_database: Database, statements: str) -> None:
+    assert judge(every_database, statements) == ([], [])
+
+
+@pytest.mark.parametrize("statements", RENAMES)
+def test_renames(every_database: Database, statements: str) -> None:
+    assert judge(every_database, statements) == ([], RENAMES[statements])
+
+
+@pytest.mark.parametrize("statements", ENDS)
+def test_views_cannot_go_on(every_database: Database, statements: str) -> None:
+    assert judge(every_database, statements) == ([ENDS[statements]], [])
+
+
+def test_a_definition_of_an_older_release(database: Database) -> None:
+    """It knows its columns by name alone, and is judged by the names at the first look."""
+    database.execute(TABLES)
+    relation = replace(relations(database)[0], numbers=())
+    catalog = TableCatalog(database.dsn, "watched")
+    _, before = catalog.read([relation.oid], {})
+    run(database, "ALTER TABLE t RENAME a TO x; ALTER TABLE t RENAME spare TO a")
+    _, now = catalog.read([relation.oid], before)
+    catalog.close()
+    there = (before[relation.oid], now[relation.oid])
+    assert why_lost(relation, used(relation), *there) is None
+    assert list(renamed(relation, used(relation), *there)) == [
+        'column "a" of table "public.t" is now called "x"'
+    ]

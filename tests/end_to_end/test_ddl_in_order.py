@@ -1,0 +1,258 @@
+"""Oracle: PostgreSQL's own answer to each query, asked at the position that the view has reached.
+
+After every statement of DDL the views equal it again: untouched, under the new name, or built anew
+with their old rows readable meanwhile. Where there is no such answer, the view says why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from connectors.postgres.embedded import EmbeddedPostgres
+from tests.end_to_end.test_views import assert_equal, flush_position
+from tests.harness.postgres import Database, new_database
+from tests.harness.service import RunningService
+
+Case = tuple[RunningService, Database]
+Queries = Mapping[str, str]
+
+
+@pytest.fixture(scope="module")
+def case(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
+    """What the catalog of each version says is in test_table_facts.py."""
+    folder = tmp_path_factory.mktemp("service")
+    with new_database(postgres) as database, RunningService(database.dsn, folder) as service:
+        yield service, database
+
+
+def create(case: Case, queries: Queries) -> None:
+    for name, query in queries.items():
+        case[0].create(name, query, backfill="local")
+
+
+def check(case: Case, queries: Queries) -> None:
+    service, database = case
+    position = flush_position(database)
+    for name, query in queries.items():
+        service.wait(name, position, 60)
+        assert_equal(database, name, query)
+
+
+def is_untouched(case: Case, queries: Queries, before: Mapping[str, str]) -> None:
+    """None of the views was built anew."""
+    for name in queries:
+        assert case[0].call("GET", f"/views/{name}").json()["live_at"] == before[name], name
+
+
+def live_since(case: Case, queries: Queries) -> dict[str, str]:
+    return {n: case[0].call("GET", f"/views/{n}").json()["live_at"] for n in queries}
+
+
+def assert_warned(service: RunningService, name: str, *words: str) -> None:
+    deadline = time.monotonic() + 10
+    while True:
+        warnings = "; ".join(service.call("GET", f"/views/{name}").json()["warnings"])
+        if all(word in warnings for word in words):
+            return
+        assert time.monotonic() < deadline, warnings
+        time.sleep(0.1)
+
+
+def drop(case: Case, names: list[str]) -> None:
+    for name in names:
+        case[0].drop(name)
+
+
+ITEMS = """
+CREATE SCHEMA other;
+CREATE TABLE items (spare int, id int PRIMARY KEY, kind text, amount numeric(8,2), more text);
+CREATE TABLE kinds (kind text PRIMARY KEY, title text);
+INSERT INTO items SELECT i, i, 'k' || i % 5, i / 7.0, 'm' FROM generate_series(1, 300) i;
+INSERT INTO kinds SELECT 'k' || i, 'title ' || i FROM generate_series(0, 3) i;
+"""
+OF_ITEMS = {
+    "items_by_kind": "SELECT {kind} AS kind, count(*) AS n, sum(amount) AS total FROM {items}"
+    " GROUP BY {kind}",
+    "items_titled": "SELECT i.id, k.title FROM {items} i LEFT JOIN kinds k ON k.kind = i.{kind}",
+}
+# Statements, and what table and column are called from then on. {id} is a fresh number.
+HARMLESS = [
+    ("ALTER TABLE items ADD COLUMN a int DEFAULT 5, ADD b text NOT NULL DEFAULT 'b'", {}),
+    ("ALTER TABLE items ADD COLUMN g int GENERATED ALWAYS AS (id * 2) STORED", {}),
+    ("ALTER TABLE items DROP COLUMN spare", {}),
+    ("ALTER TABLE items RENAME COLUMN more TO much", {}),
+    ("ALTER TABLE items ALTER COLUMN a TYPE numeric(10,3)", {}),
+    ("ALTER TABLE items REPLICA IDENTITY FULL", {}),
+    ("ALTER TABLE items RENAME COLUMN kind TO sort", {"kind": "sort"}),
+    ("ALTER TABLE items RENAME TO things", {"items": "things"}),
+    ("ALTER TABLE things SET SCHEMA other", {"items": "other.things"}),
+    ("ALTER TABLE other.things ADD COLUMN kind text DEFAULT 'not this one'", {}),
+    ("ALTER TABLE other.things REPLICA IDENTITY DEFAULT", {}),
+]
+CHANGE = (
+    "INSERT INTO {items} (id, {kind}, amount) VALUES ({id}, 'k1', 3);"
+    " UPDATE {items} SET amount = amount + 1, {kind} = 'k2' WHERE id % 9 = {id} % 9;"
+    " DELETE FROM {items} WHERE id % 61 = {id} % 61;"
+)
+
+
+def test_what_views_do_not_use_and_what_is_renamed(case: Case) -> None:
+    """Rows of the same transaction come in the shape before and in the shape after."""
+    service, database = case
+    database.execute(ITEMS)
+    names = {"items": "items", "kind": "kind"}
+    create(case, {n: q.format(**names) for n, q in OF_ITEMS.items()})
+    since = live_since(case, OF_ITEMS)
+    for number, (ddl, changed) in enumerate(HARMLESS):
+        before = CHANGE.format(id=1000 + number, **names)
+        names |= changed
+        database.execute(f"{before} {ddl}; {CHANGE.format(id=2000 + number, **names)}")
+        queries = {n: q.format(**names) for n, q in OF_ITEMS.items()}
+        check(case, queries)
+        if number == len(HARMLESS) // 2:
+            assert service.kill_child("pipeline")
+    database.execute(f"UPDATE {names['items']} SET kind = 'k9'")
+    check(case, queries)
+    is_untouched(case, queries, since)
+    assert_warned(service, "items_by_kind", '"other.things"', '"sort"')
+    # The names are free, but not beside a view that still knows the table by them.
+    database.execute("CREATE TABLE items (id int PRIMARY KEY, kind text)")
+    later = "SELECT kind, count(*) AS n FROM other.things GROUP BY kind"
+    create(case, {"later": later})
+    refused = service.call("POST", "/views?wait_s=30", {"name": "x", "query": "TABLE items"})
+    assert refused.json()["error"]["code"] == "source.name_in_use"
+    database.execute("UPDATE other.things SET kind = 'k' || id % 3, sort = 'z' WHERE id % 2 = 0")
+    check(case, {**queries, "later": later})
+    drop(case, [*queries, "later", "x"])
+
+
+PARTS = """
+CREATE TABLE part (id int PRIMARY KEY, v int, note text) PARTITION BY RANGE (id);
+CREATE TABLE part1 PARTITION OF part FOR VALUES FROM (0) TO (100);
+CREATE TABLE part2 PARTITION OF part FOR VALUES FROM (100) TO (200);
+CREATE TABLE part3 PARTITION OF part FOR VALUES FROM (200) TO (300);
+CREATE TABLE filled (id int PRIMARY KEY, v int, note text);
+CREATE TABLE beside (id int PRIMARY KEY, v int);
+INSERT INTO part SELECT i, i % 7, 'n' FROM generate_series(1, 299) i;
+INSERT INTO filled SELECT i, i % 7, 'f' FROM generate_series(300, 350) i;
+INSERT INTO beside SELECT i, i FROM generate_series(1, 50) i;
+"""
+OF_PARTS = {
+    "part_sums": "SELECT v, count(*) AS n, sum(id) AS ids FROM part GROUP BY v",
+    "part_rows": "SELECT id, v FROM part WHERE v > 2",
+}
+BESIDE = {"beside_sum": "SELECT sum(v) AS v, count(*) AS n FROM beside"}
+TOLD = [
+    "TRUNCATE part; INSERT INTO part SELECT i, i % 5, 'x' FROM generate_series(1, 299) i",
+    "BEGIN; INSERT INTO part VALUES (0, 1, ''); TRUNCATE part, beside RESTART IDENTITY CASCADE;"
+    " INSERT INTO part SELECT i, i % 4, 'y' FROM generate_series(50, 299) i; COMMIT",
+    "UPDATE part SET id = id + 150 WHERE id BETWEEN 50 AND 60 AND NOT EXISTS"
+    " (SELECT FROM part p WHERE p.id = part.id + 150); UPDATE part SET id = id - 50 WHERE id = 99",
+    "CREATE TABLE part5 PARTITION OF part FOR VALUES FROM (500) TO (600);"
+    " INSERT INTO part VALUES (501, 3, 'z')",
+]
+UNTOLD = [
+    "TRUNCATE part1; INSERT INTO part VALUES (7, 3, 'after')",
+    "ALTER TABLE part DETACH PARTITION part2; DROP TABLE part3",
+    "ALTER TABLE part ATTACH PARTITION filled FOR VALUES FROM (300) TO (400)",
+]
+
+
+def test_whole_partitions(case: Case) -> None:
+    service, database = case
+    database.execute(PARTS)
+    every = {**OF_PARTS, **BESIDE}
+    create(case, every)
+    since = live_since(case, every)
+    above = "SELECT n, count(*) AS times FROM ({}) s GROUP BY n".format(OF_PARTS["part_sums"])
+    for statement in TOLD:
+        database.execute(statement)
+        check(case, every)
+    is_untouched(case, every, since)
+    for number, statement in enumerate(UNTOLD):
+        database.execute(statement)
+        database.execute(f"INSERT INTO beside VALUES ({1000 + number}, 1)")
+        # Old rows stay readable all the while.
+        assert database.rows("SELECT count(*) >= 0 FROM part_rows") == [(True,)]
+        check(case, every)
+        database.execute("UPDATE part SET v = v + 1 WHERE id % 3 = 0")
+        check(case, every)
+    is_untouched(case, BESIDE, since)
+    create(case, {"part_above": "SELECT n, count(*) AS times FROM part_sums GROUP BY n"})
+    # While nobody looked: found when the pipeline is back, before anything newer is shown.
+    database.execute(
+        "INSERT INTO part SELECT i, 1, 'back' FROM generate_series(501, 520) i"
+        " ON CONFLICT DO NOTHING"
+    )
+    service.kill()
+    database.execute("UPDATE part SET v = 9 WHERE id = 501; TRUNCATE part5")
+    database.execute("INSERT INTO part VALUES (502, 5, 'again')")
+    service.start()
+    check(case, {**every, "part_above": above})
+    is_untouched(case, BESIDE, since)
+    drop(case, ["part_above", *every])
+
+
+COLUMNS = """
+CREATE TABLE wide (id int PRIMARY KEY, a int NOT NULL, b varchar(9), c numeric(8,2), d text);
+INSERT INTO wide SELECT i, i, 'b' || i % 4, i / 3.0, 'd' || i % 3 FROM generate_series(1, 200) i;
+"""
+OF_WIDE = {
+    "over_a": "SELECT count(*) AS n FROM wide WHERE a > 20",
+    "shows_a": "SELECT id, a FROM wide WHERE a > 150",
+    "over_b": "SELECT length(b) AS size, count(*) AS n FROM wide GROUP BY 1",
+    "over_c": "SELECT id, c > 10 AS is_much FROM wide",
+    "over_d": "SELECT d, count(*) AS n FROM wide GROUP BY d",
+    "ids": "SELECT count(*) AS n, max(id) AS last FROM wide",
+}
+
+
+def failed(case: Case, name: str) -> dict:
+    return case[0].await_status(name, "failed", 30)["error"]
+
+
+def test_columns_in_use(case: Case) -> None:
+    """Widened: as before where the result has the same types, else an exact refusal. Dropped and
+    added again: another column, though nothing of its name and type has changed."""
+    database = case[1]
+    database.execute(COLUMNS)
+    create(case, OF_WIDE)
+    since = live_since(case, OF_WIDE)
+    change = (
+        "UPDATE wide SET a = a + 1, c = c + 1 WHERE id % 5 = {0}; DELETE FROM wide WHERE id = {0}"
+    )
+    queries = dict(OF_WIDE)
+    database.execute(
+        f"{change.format(1)}; ALTER TABLE wide ALTER a TYPE bigint; {change.format(2)}"
+    )
+    error = failed(case, "shows_a")
+    assert error["code"] == "source.column_changed" and "bigint" in error["title"] + str(error)
+    del queries["shows_a"]
+    check(case, queries)
+    is_untouched(case, {"over_b": "", "over_d": "", "ids": ""}, since)
+    for number, ddl in enumerate(
+        (
+            "ALTER TABLE wide ALTER b TYPE text",
+            "ALTER TABLE wide ALTER c TYPE numeric(12,3)",
+            "ALTER TABLE wide ALTER a TYPE bigint USING a * 2",
+            "ALTER TABLE wide ALTER a DROP NOT NULL; INSERT INTO wide VALUES (900, NULL)",
+            "ALTER TABLE wide DROP COLUMN d; ALTER TABLE wide ADD COLUMN d text DEFAULT 'new'",
+        ),
+        3,
+    ):
+        database.execute(f"{change.format(number)}; {ddl}; {change.format(number + 10)}")
+        check(case, queries)
+    is_untouched(case, {"ids": ""}, since)
+    database.execute("ALTER TABLE wide DROP COLUMN d")
+    assert failed(case, "over_d")["code"] == "source.column_dropped"
+    del queries["over_d"]
+    database.execute("ALTER TABLE wide DROP CONSTRAINT wide_pkey, ADD COLUMN k serial PRIMARY KEY")
+    database.execute("UPDATE wide SET a = 1 WHERE k = 70; INSERT INTO wide (id, a) VALUES (7, 8)")
+    error = failed(case, "over_c")
+    assert error["code"] == "source.key_changed" and "another key" in error["title"]
+    del queries["over_c"]
+    check(case, queries)
+    drop(case, list(OF_WIDE))
