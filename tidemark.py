@@ -82,6 +82,45 @@ class Client:
         """One view as it stands: status, columns, rows, position, lag, plan."""
         return self._call("GET", _path(name))
 
+    def replace(self, name: str, query: str, *, wait_s: float = 60, **options: str) -> dict:
+        """Give a view another query, without a time in which it cannot be read; the view.
+
+        Raises when the new version is refused or fails: the view is then what it was. After
+        wait_s it may be still under way: `replacing` in the answer says how far it is.
+        """
+        body = {"query": query, "options": options}
+        return self._change(name, "replace", wait_s, body)
+
+    def cancel(self, name: str) -> dict:
+        """Give up the change that is under way for a view, which stays what it is."""
+        return self._call("DELETE", _path(name) + "/replace")
+
+    def rebuild(self, name: str, *, wait_s: float = 60) -> dict:
+        """Compute a view anew and show the difference; the way out of "failed"."""
+        return self._change(name, "rebuild", wait_s)
+
+    def pause(self, name: str, *, cascade: bool = False, wait_s: float = 60) -> dict:
+        """Leave a view's rows as they are; with cascade those of all views that read it too."""
+        return self._change(name, "pause", wait_s, cascade=cascade)
+
+    def resume(self, name: str, *, cascade: bool = False, wait_s: float = 60) -> dict:
+        """Keep a paused view up to date again; with cascade the paused views that read it too."""
+        return self._change(name, "resume", wait_s, cascade=cascade)
+
+    def rename(self, name: str, new: str, *, wait_s: float = 60) -> dict:
+        """Give a view another name in its schema; views that read it follow."""
+        return self._change(name, "rename", wait_s, {"name": new})
+
+    def move(self, name: str, schema: str, *, wait_s: float = 60) -> dict:
+        """Move a view to another schema; views that read it follow."""
+        return self._change(name, "move", wait_s, {"schema": schema})
+
+    def _change(
+        self, name: str, what: str, wait_s: float, body: dict | None = None, **asked: Any
+    ) -> dict:
+        asked = {"wait_s": wait_s, **asked}
+        return self._call("POST", f"{_path(name)}/{what}", body, asked, wait_s)
+
     def drop(self, name: str, *, wait_s: float = 60, drop_topics: bool = False) -> bool:
         """Drop a view with its table and state; False when that still goes on after wait_s.
 

@@ -66,6 +66,25 @@ class Progress:
     positions: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class ViewChange:
+    """What becomes of a view with an epoch beside its rows.
+
+    before, table: its table as it was and as it is from now on. facts: columns of its row in the
+    catalog. is_renewed: another version of its query answers from now on, and error rows of the
+    earlier one go. status: its new status, unless it is being dropped; "" leaves it as it is.
+    ends: the id of the change that was asked for and is done with this, if any.
+    """
+
+    identity: str
+    before: SinkTable
+    table: SinkTable
+    facts: Mapping[str, Any]
+    is_renewed: bool = False
+    status: str = ""
+    ends: str = ""
+
+
 @dataclass
 class SinkPart:
     """Deltas by view and error rows, each consolidated: a share of an epoch."""
@@ -103,7 +122,7 @@ class SinkEpoch:
     told in its catalog in the same transaction. rejected: records of sources that are not rows
     (connectors/feed_source.py), new ones and, at weight -1, settled ones. later: more deltas and
     errors, on disk, without those of the views `left_out`; rows and keys in them are not among the
-    others.
+    others. changes: of views as a whole, made before all else.
     """
 
     progress: Progress
@@ -115,6 +134,7 @@ class SinkEpoch:
     later: LaterParts | None = None
     left_out: frozenset[RelationName] = frozenset()
     rejected: Delta | None = None
+    changes: tuple[ViewChange, ...] = ()
 
     def parts(self) -> Iterator[SinkPart]:
         """All deltas and error rows, a bounded part at a time."""
@@ -140,12 +160,15 @@ class SinkEpoch:
         """The same epoch with nothing of these views in it."""
         deltas = [(t, d) for t, d in self.deltas if t.relation not in views]
         swaps = tuple(t for t in self.swaps if t.relation not in views)
-        return replace(self, deltas=deltas, swaps=swaps, left_out=self.left_out.union(views))
+        changes = tuple(c for c in self.changes if c.table.relation not in views)
+        left_out = self.left_out.union(views)
+        return replace(self, deltas=deltas, swaps=swaps, changes=changes, left_out=left_out)
 
     def refused(self, error: TidemarkError) -> SinkEpoch:
         """The same epoch without the view that error.relation names, which it tells as failed."""
         later = () if self.later is None else self.later.rows
-        tables = [*self.swaps, *(t for t, _ in self.deltas), *later]
+        changed = (c.table for c in self.changes)
+        tables = [*self.swaps, *changed, *(t for t, _ in self.deltas), *later]
         table = next(t for t in tables if t.relation == error.relation)
         refusals = (*self.refusals, (table, error))
         return replace(self.without({table.relation}), refusals=refusals)

@@ -267,6 +267,21 @@ class SharedDataflow:
                 self._pass_on(node, self._read(node, scan, delta), deltas, queue)
         yield from self._run(deltas, queue)
 
+    def pass_on(
+        self, view: RelationName, delta: Delta, columns: Sequence[int]
+    ) -> Iterator[Stepped]:
+        """Give what reads a view rows that it does not give out itself, by these of its columns."""
+        deltas: dict[int, Delta] = {}
+        queue = _Queue()
+        self.widest = 0
+        for node in self.views[view].root.readers:
+            if isinstance(node.plan, Scan) and node.plan.relation.name == view:
+                positions = [columns.index(c) for c in node.plan.columns]
+                rows = TableScan(positions, len(columns)).read(delta, is_loose=node.is_loose)
+                node.rows_in += len(delta)
+                self._pass_on(node, rows, deltas, queue)
+        yield from self._run(deltas, queue)
+
     def _run(self, deltas: dict[int, Delta], queue: _Queue) -> Iterator[Stepped]:
         """Step what has something to do. All but the last part of what a node gives out go
         through what reads it before anything else does: the sum of steps is the step of the sum."""

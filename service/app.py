@@ -19,6 +19,7 @@ from service.change_feed import ChangeFeeds
 from service.console_files import read_files
 from service.conventions import Conventions
 from service.guard import Guard
+from service.life import Life
 from service.log import log
 from service.models import ProblemModel
 from service.openapi import describe
@@ -31,6 +32,7 @@ from service.route_table import RouteTable
 from service.routes import (
     changes,
     console,
+    life,
     overview,
     rows,
     sinks,
@@ -60,6 +62,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     parts = Parts(settings)
     app.state.catalog = Catalog(settings, parts)
+    app.state.life = Life(parts)
     app.state.sinks = SinkCatalog(parts)
     app.state.sources = SourceCatalog(settings, Parts(settings))
     app.state.glances = Glances(parts, app.state.catalog, app.state.sources)
@@ -76,6 +79,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(changes.router)
     app.include_router(rows.router)
     app.include_router(verify.router)
+    app.include_router(life.router)
     app.include_router(sinks.router)
     app.include_router(sources.router)
     app.include_router(system.router)

@@ -1,7 +1,8 @@
 """Building a view: snapshot, backfill and staging in a thread, catch-up in the pipeline's own.
 
 A build never touches what is live: its state lies under its own scope, its rows in a staging
-table, its changes in a spool. Only `take_over` hands all three to the engine, at an epoch
+table, its changes in a spool. A view that has its table already is built beside it: then the rows
+are compared with those that it shows. Only `take_over` hands all of it to the engine, at an epoch
 boundary. Interrupted anywhere before that, it begins again with a new snapshot, of which it reads
 what it had not read yet and what has changed since (decision 22).
 """
@@ -12,26 +13,25 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from operator import sub
 from pathlib import Path
 
-from connectors.exchange import Exchange, FolderExchange
-from connectors.feed_source import FeedSource, Places
-from connectors.kept_parts import RUNS, OnProgress, Progress, is_kept
-from connectors.sink import Sink
-from connectors.source import MAIN_SOURCE, Snapshot, SnapshotPart, SourceBatch
+from connectors.exchange import FolderExchange
+from connectors.kept_parts import RUNS, Progress, is_kept
+from connectors.source import MAIN_SOURCE, SnapshotPart, SourceBatch
 from connectors.spark.result import BackfillResult
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError, ViewError
-from dataflow.expressions.evaluator import Evaluator
-from dataflow.schema import Relation, RelationName
+from dataflow.schema import RelationName
 from service.backfill import BackfillJob
+from service.build_parts import BuildParts
 from service.build_status import BuildStatus
-from service.engine import BYTES_A_ROW, View, ViewDefinition
+from service.definition import View, ViewDefinition
+from service.engine import BYTES_A_ROW
+from service.first_rows import Beside, Bounds, FirstRows, dropped
 from service.gathered import Gathered, named
 from service.kept import Kept
 from service.log import log
@@ -43,36 +43,6 @@ from storage.store import Store
 CATCH_UP_S = 0.05
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.5, 30.0
 _SPOOLED = "spooled/"
-
-
-@dataclass(frozen=True)
-class SideRead:
-    """A source beside the database, and where the snapshot of its relations lies."""
-
-    source: FeedSource
-    places: Places
-    notes: Mapping[str, bytes]
-
-
-@dataclass(frozen=True)
-class BuildParts:
-    """What a build works with. run takes the chosen road, "local" or "spark"; epoch_bytes: what
-    the view's changes since its snapshot may take in memory; nudge: makes the stream move past
-    now; exchange: for what is kept of snapshots, if not the build's own folder. feeds: the other
-    sources that it reads; reads_database: whether it reads the database, or stands where that
-    does."""
-
-    open_snapshot: Callable[[list[Relation]], Snapshot]
-    run: Callable[[BackfillJob, OnProgress], BackfillResult]
-    evaluator: Callable[[], Evaluator]
-    sink: Sink
-    road: str
-    parts: int
-    epoch_bytes: int
-    nudge: Callable[[], object]
-    exchange: Exchange | None = None
-    feeds: Mapping[str, SideRead] = field(default_factory=dict)
-    reads_database: bool = True
 
 
 class ViewBuild:
@@ -97,21 +67,20 @@ class ViewBuild:
         self.is_cancelled = False
         self.is_nudged = False
         self.position = 0
-        self.rows_staged = 0
         self._store = store
         self._parts = parts
         self._folder = folder / definition.scope
         self._exchange = parts.exchange or FolderExchange(self._folder)
-        self._kept = Kept(self._folder, self._exchange, definition.identity)
+        self._kept = Kept(self._folder, self._exchange, definition.building)
         self._count_key = f"{_SPOOLED}{definition.scope}"
         self._spool = self._recall()
         self.columns = self._kept.columns(definition.relations(), columns)
         self._result: BackfillResult | None = None
         self._view: View | None = None
         self._pace = Pace(parts.epoch_bytes // BYTES_A_ROW)
-        self._gathered = Gathered(parts.epoch_bytes)
         self._passed = threading.Condition()
         self._passed_position = 0
+        self._first = self._new_first_rows()
         self._pause_s = 0.0
         self._thread = self._new_thread()
 
@@ -131,6 +100,11 @@ class ViewBuild:
         self._store.put(self._count_key, str(spool.count).encode())
         return spool
 
+    def _new_first_rows(self) -> FirstRows:
+        parts, table = self._parts, self.definition.table
+        bounds = Bounds(parts.epoch_bytes, CATCH_UP_S, self._passed, lambda: self.is_cancelled)
+        return FirstRows(table, parts.sink, parts.beside, bounds)
+
     def _new_thread(self) -> threading.Thread:
         name = f"build-{self.definition.table.name}"
         return threading.Thread(target=self._run, name=name, daemon=True)
@@ -146,6 +120,8 @@ class ViewBuild:
         """
         log.info("build.again", view=self.definition.table.title, why=str(self.failure))
         self.failure = self._result = None
+        self._first.close()
+        self._first = self._new_first_rows()
         self.position = 0
         self.is_nudged = False
         self._spool.rewind()
@@ -169,6 +145,20 @@ class ViewBuild:
             if position != self._passed_position:
                 self._passed_position = position
                 self._passed.notify_all()
+
+    @property
+    def beside(self) -> Beside | None:
+        """What it is built beside."""
+        return self._parts.beside
+
+    @property
+    def first(self) -> FirstRows:
+        """Its first rows, staged or compared with those that it shows, and what came since."""
+        return self._first
+
+    def hold(self, written: int) -> None:
+        """The outbox has everything after epoch `written`, and keeps it if that is asked for."""
+        self._first.hold(written)
 
     def reads(self) -> list[Read]:
         """The base relations, each with the positions of the fields that are kept."""
@@ -198,8 +188,11 @@ class ViewBuild:
         """The thread is still at snapshot, backfill or staging."""
         return self._thread.is_alive()
 
-    def catch_up(self) -> bool:
-        """Work for a short while in the caller's thread; True when nothing is left to replay."""
+    def catch_up(self, newest: int) -> bool:
+        """Work for a short while in the caller's thread; True when nothing is left to replay.
+
+        newest: the engine's epoch, up to which the view's old version has been told.
+        """
         if self._view is None:
             self._open_view()
         assert self._view is not None
@@ -207,7 +200,7 @@ class ViewBuild:
         while time.monotonic() < deadline:
             batch = self._spool.pop()
             if batch is None:
-                return True
+                return self._first.take_old(newest)
             if batch.source != MAIN_SOURCE or batch.last_commit > self.position:
                 try:
                     self._replay(self._view, batch)
@@ -230,19 +223,18 @@ class ViewBuild:
     def add(self, output: Delta) -> None:
         """Keep what the view gives out until it is live, and its error rows."""
         assert self._view is not None
-        table = self.definition.table
-        self._gathered.add(table, output)
-        self._gathered.add(table, named(table, self._view.errors.take()), is_errors=True)
+        errors = named(self.definition.table, self._view.errors.take())
+        self._first.add(output, errors)
 
     def take_over(self) -> tuple[View, Gathered, BackfillResult]:
         """The caught-up view, what changed in it since its snapshot, what the backfill left."""
         assert self._view is not None and self._result is not None
-        return self._view, self._gathered, self._result
+        return self._view, self._first.gathered, self._result
 
     def close(self, *, is_kept: bool = False) -> None:
         """Remove the working files, unless another process is to go on with them."""
         self._spool.close()
-        self._gathered.close()
+        self._first.close()
         if is_kept:
             return
         self._store.put(self._count_key, None)
@@ -264,12 +256,10 @@ class ViewBuild:
             self._passed.wait_for(lambda: self.is_cancelled, self._pause_s)
         try:
             if self.is_cancelled:
-                raise _dropped()
+                raise dropped()
             self._result = self._backfill()
             if not self.is_cancelled:
-                self.status.phase = "staging"
-                rows = self._result.read_output()
-                self.rows_staged = self._parts.sink.stage(self.definition.table, rows)
+                self._first.bring(self._result.read_output(), self.status)
         except TidemarkError as error:
             self.failure = error
         except Exception as error:
@@ -353,14 +343,10 @@ class ViewBuild:
         with self._passed:
             while self._passed_position < self.position:
                 if self.is_cancelled:
-                    raise _dropped()
+                    raise dropped()
                 self._passed.wait()
 
     def _on_progress(self, progress: Progress) -> None:
         self.status.progress = progress
         if self.is_cancelled:
-            raise _dropped()
-
-
-def _dropped() -> TidemarkError:
-    return TidemarkError("view.dropped", "the view was dropped while it was built")
+            raise dropped()

@@ -19,12 +19,11 @@ from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.sink import Progress, SinkTable
 from dataflow.errors import TidemarkError
 from dataflow.sql.explain import explain_text
-from dataflow.sql.plan import ViewPlan
 from dataflow.sql.view_key import why_bag
 from service import fields
-from service.desk import DROPPED, children_of
-from service.engine import ViewDefinition
+from service.changes import DROPPED, PAUSED, table_of
 from service.estimate import SHORT_S, estimated
+from service.family import children_of
 from service.groups import follows_database, group_of, groups_on_disk
 from service.metrics import read_dataflow, read_metrics
 from service.models import (
@@ -37,7 +36,7 @@ from service.models import (
     Validation,
     ViewModel,
 )
-from service.names import parse_name
+from service.names import parse_name, path_name
 from service.parts import SOURCE, Parts
 from service.plan_facts import plan_facts
 from service.planning import plan_definition
@@ -45,6 +44,7 @@ from service.settings import DEFAULT_GROUP, Settings
 from service.shared_parts import dataflow_of, shared_with_others, shown
 from service.signals import FINAL_CODES
 from service.state_version import versions
+from service.view_facts import key_names, kind_of, require_parents
 
 STALE_S = 10.0
 MAX_POSITION = 2**64 - 1
@@ -80,7 +80,7 @@ class Catalog:
             sources=self._control.list_sources(),
             asker=asker,
         )
-        self._require_parents(definition, rows, body.options.group)
+        require_parents(definition, rows, body.options.group)
         if asker:
             parents = definition.parents() if self._parts.is_sink_apart else ()
             ownership.check_creator(self._control, asker, schema, parents)
@@ -100,9 +100,9 @@ class Catalog:
                 name,
                 body.query,
                 definition.identity,
-                kind=_kind(plan),
+                kind=kind_of(plan),
                 options=body.options.model_dump(),
-                key=_key_names(plan),
+                key=key_names(plan),
                 fields=fields.to_json(plan.root.fields),
                 plan=plan_facts(definition, estimate),
                 warnings=list(plan.warnings),
@@ -121,8 +121,8 @@ class Catalog:
         )
         plan = definition.plan
         return Validation(
-            kind=_kind(plan),
-            key=_key_names(plan),
+            kind=kind_of(plan),
+            key=key_names(plan),
             why_bag=why_bag(plan.root),
             fields=_field_models(fields.to_json(plan.root.fields)),
             warnings=list(plan.warnings),
@@ -145,6 +145,14 @@ class Catalog:
                 "view.has_children",
                 f'view "{row.title}" is read by other views',
                 detail=", ".join(c.title for c in children),
+                hint="drop those first",
+            )
+        dependents = self._parts.view_tables().dependents(table_of(row))
+        if dependents:
+            raise TidemarkError(
+                "view.has_dependents",
+                f'the table of view "{row.title}" cannot be dropped',
+                detail=f"these depend on it: {', '.join(dependents)}",
                 hint="drop those first",
             )
         if before is not None:
@@ -231,8 +239,18 @@ class Catalog:
             ) from None
 
     def visible_position(self, name: str) -> int | None:
-        """The position that the view's rows show; None while it is not live."""
+        """The position that the view's rows show; None while it is not live.
+
+        TidemarkError view.paused: they stand still.
+        """
         row = self._row(name)
+        if row.status == PAUSED and row.change is None:
+            raise TidemarkError(
+                "view.paused",
+                f'view "{row.title}" is paused',
+                detail=f"its rows stand at {(row.positions or {}).get(SOURCE, 'no position')}",
+                hint="resume it",
+            )
         if row.status != "live":
             return None
         progress = self._progress(group_of(row))
@@ -284,26 +302,6 @@ class Catalog:
     def _progress(self, group: str) -> Progress | None:
         return self._control.read_progress(self._settings.for_group(group).sink_key)
 
-    def _require_parents(self, definition: ViewDefinition, rows: list[ViewRow], group: str) -> None:
-        for parent in definition.parents():
-            found = next(
-                (r for r in rows if (r.schema, r.name) == (parent.schema, parent.name)), None
-            )
-            if found is None or found.status != "live":
-                raise TidemarkError(
-                    "view.parent_not_live",
-                    f'view "{parent}", which the query reads, is not live',
-                    detail="" if found is None else f"it is {found.status}",
-                    hint="create the view once that one is live",
-                )
-            if group_of(found) != group:
-                raise TidemarkError(
-                    "view.other_group",
-                    f'view "{parent}", which the query reads, is in group "{group_of(found)}"',
-                    detail="groups do not move together: there is no position that both are at",
-                    hint=f'create this view in group "{group_of(found)}"',
-                )
-
     def _model(
         self, row: ViewRow, errors: dict[str, int], verified: dict[str, dict[str, Any]]
     ) -> ViewModel:
@@ -311,6 +309,8 @@ class Catalog:
         figures = self._figures(group) or {}
         status, error = row.status, _error_of(row)
         position, positions = None, {}
+        if status == PAUSED:
+            positions = dict(row.positions or {})
         if status == "live":
             progress = self._progress(group)
             read = {source for source, _ in (row.plan or {}).get("reads", [])} | {SOURCE}
@@ -335,7 +335,7 @@ class Catalog:
             options=dict(row.options),
             group=group,
             warnings=list(row.warnings),
-            rows=self._sink.row_count(table) if row.status == "live" else None,
+            rows=self._sink.row_count(table) if row.status in ("live", PAUSED) else None,
             positions={s: _shown(p) for s, p in positions.items()},
             lag_bytes=lag,
             backfill=None if row.progress is None else dict(row.progress),
@@ -345,6 +345,8 @@ class Catalog:
             error=error,
             created_at=row.created_at.isoformat() if row.created_at else "",
             live_at=row.live_at.isoformat() if row.live_at else None,
+            version=row.version,
+            replacing=None if row.replacing is None else dict(row.replacing),
         )
 
 
@@ -365,14 +367,6 @@ def _reasons(figures: dict[str, Any] | None) -> list[str]:
     return ["the pipeline has not reported lately", *found] if _is_stale(figures) else found
 
 
-def _kind(plan: ViewPlan) -> str:
-    return "keyed" if plan.key else "bag"
-
-
-def _key_names(plan: ViewPlan) -> list[str]:
-    return [plan.root.fields[i].name for i in plan.key]
-
-
 def _field_models(facts: list[dict[str, Any]]) -> list[FieldModel]:
     return [FieldModel(name=f["name"], type=f["type"], nullable=f["nullable"]) for f in facts]
 
@@ -386,13 +380,6 @@ def _error_of(row: ViewRow) -> ProblemModel | None:
 
 
 def _shown(position: Any) -> str:
+    if isinstance(position, str):
+        return position
     return format_lsn(position) if isinstance(position, int) else json.dumps(position)
-
-
-def path_name(schema: str, name: str) -> str:
-    """The name as paths take it, quoted whatever it is."""
-
-    def part(text: str) -> str:
-        return '"' + text.replace('"', '""') + '"'
-
-    return f"{part(schema)}.{part(name)}"

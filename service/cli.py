@@ -18,6 +18,7 @@ from rich.table import Table
 import tidemark
 from dataflow.errors import TidemarkError
 from service.cli_init import commands
+from service.cli_life import life
 from service.cli_output import Url, client_of, console, print_finding, print_problem
 from service.cli_sinks import sinks
 from service.cli_sources import dead_letters, sources
@@ -26,6 +27,7 @@ from service.cli_verify import validate, verify
 from service.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+app.add_typer(life)
 app.add_typer(sinks, name="sinks")
 app.add_typer(sources, name="sources")
 app.add_typer(dead_letters, name="dead-letters")

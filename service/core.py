@@ -29,7 +29,7 @@ from service.wal_budget import WalBudget
 
 class Core:
     """The parts. builds: views on their way to live, by identity; staging: a session of the sink
-    for everything but epochs."""
+    for everything but epochs; tables: looks at the views' tables."""
 
     def __init__(self, settings: Settings, parts: Parts, metrics: PipelineMetrics) -> None:
         self.settings = settings
@@ -48,6 +48,7 @@ class Core:
         )
         self.sink: PostgresSink = parts.sink()
         self.staging: PostgresSink = parts.sink()
+        self.tables = parts.view_tables()
         self.builds: dict[str, ViewBuild] = {}
         self.desk = Desk(parts.control(), self.engine, parts)
         self.followers = Followers(parts.control(), self.engine, parts)

@@ -7,16 +7,21 @@ table in is committed in the sink.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from connectors.postgres import control_life
 from connectors.postgres.control import Control, SourceRow, ViewRow
 from connectors.sink import Sink, SinkTable
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.schema import VIEW_SOURCE, RelationName
+from service import changes
 from service.build import ViewBuild
-from service.engine import Engine, ViewDefinition
+from service.definition import ViewDefinition
+from service.engine import Engine
+from service.family import readers_of
 from service.groups import group_of
 from service.log import log
 from service.planning import plan_definition
@@ -25,7 +30,7 @@ from service.source_desk import SourceDesk
 if TYPE_CHECKING:
     from service.parts import Parts
 
-DROPPED = "dropped"
+DROPPED = changes.DROPPED
 _RENAMED = "renamed at the source: "
 
 
@@ -38,6 +43,9 @@ class Desk:
         self._parts = parts
         self._joined: dict[str, tuple[int, int]] = {}
         self._untold: dict[str, dict[str, Any]] = {}
+        self._late: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._given_up: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._refused: set[tuple[str, int]] = set()
         self.sources = SourceDesk(control, parts.settings.sink_key)
         self._rows: list[ViewRow] = []
         self._all_rows: list[ViewRow] = []
@@ -77,24 +85,65 @@ class Desk:
 
     def unwanted(self) -> list[ViewRow]:
         """Views to drop, children first."""
-        return [r for r in reversed(self._rows) if r.desired == DROPPED]
+        found = [r for r in self._rows if r.desired == DROPPED]
+        # A parent may be younger than its child, which has had another query since.
+        return sorted(found, key=lambda row: len(readers_of(row, self._rows)))
 
     def wanted(self, builds: Mapping[str, ViewBuild]) -> list[ViewRow]:
-        """Views to build: neither live, nor in the building, nor failed."""
+        """Views to build: neither in the building nor live, nor failed; or another version."""
         live = {d.identity for d in self._engine.views.values()}
         return [
             r
             for r in self._rows
-            if r.desired != DROPPED
-            and r.status != "failed"
-            and r.identity not in self._failed
-            and r.identity not in live
+            if r.desired == changes.LIVE
             and r.identity not in builds
+            and (self.renewal(r) is not None or self._is_to_build(r, live))
         ]
+
+    def _is_to_build(self, row: ViewRow, live: set[str]) -> bool:
+        is_idle = row.status in ("failed", changes.PAUSED) or row.identity in self._failed
+        return not is_idle and row.identity not in live
+
+    def row(self, identity: str) -> ViewRow | None:
+        """The catalog's row of a view of this group."""
+        return next((r for r in self._rows if r.identity == identity), None)
+
+    def renewal(self, row: ViewRow) -> Mapping[str, Any] | None:
+        """The version that is to be built of a view, unless it has been, or was given up."""
+        change, live = row.change, self.live(row.identity)
+        if change is None or change["kind"] != changes.VERSION:
+            return None
+        if live is not None and live.version >= change["version"]:
+            return None
+        is_refused = (row.identity, change["version"]) in self._refused
+        return None if is_refused else change
+
+    def is_wanted(self, build: ViewBuild) -> bool:
+        """Whether the version that is being built is still asked for."""
+        row = self.row(build.definition.identity)
+        if row is None or build.definition.version == row.version:
+            return True
+        change = self.renewal(row)
+        return change is not None and change["version"] == build.definition.version
+
+    def to_pause(self) -> list[ViewRow]:
+        """Views that are to stand still and do not yet."""
+        paused = changes.PAUSED
+        return [r for r in self._rows if r.desired == paused and r.status != paused]
+
+    def to_rename(self) -> list[ViewRow]:
+        """Views that are to have another name."""
+        asked = [r for r in self._rows if r.change and r.change["kind"] == changes.RENAME]
+        return [r for r in asked if r.identity not in self._given_up]
+
+    def options(self, row: ViewRow) -> Mapping[str, Any]:
+        """Of the version that is to be built."""
+        change = self.renewal(row)
+        return row.options if change is None else change["options"]
 
     def has_views(self) -> bool:
         """Whether any view is still to be kept."""
-        return any(r.desired != DROPPED for r in self._own(self._control.list_views()))
+        return any(r.desired == changes.LIVE for r in self._own(self._control.list_views()))
 
     def has_rows(self) -> bool:
         """Whether the catalog knows any view of this group, to be dropped or not."""
@@ -102,17 +151,13 @@ class Desk:
 
     def define(self, row: ViewRow) -> ViewDefinition:
         """Plan a view again, against the source as it is now."""
-        name = (row.schema, row.name)
-        rows, sources = self._all_rows, self.sources.rows
-        return plan_definition(
-            row.identity,
-            name,
-            row.query,
-            self._parts,
-            rows,
-            sources=sources,
-            asker=row.created_by,
-        )
+        name, change = (row.schema, row.name), self.renewal(row)
+        query, version = row.query, row.version
+        if change is not None:
+            query, version = change["query"], change["version"]
+        known: dict[str, Any] = {"sources": self.sources.rows, "asker": row.created_by}
+        found = plan_definition(row.identity, name, query, self._parts, self._all_rows, **known)
+        return replace(found, version=version)
 
     def are_parents_live(self, definition: ViewDefinition) -> bool:
         """Whether every view that this one reads is live; refuses when one has failed."""
@@ -130,11 +175,17 @@ class Desk:
 
     def failed(self) -> set[str]:
         """The identities of the views that the catalog calls failed."""
-        return {r.identity for r in self._rows if r.status == "failed"}
+        return {r.identity for r in self._rows if self._has_failed(r)}
+
+    def _has_failed(self, row: ViewRow) -> bool:
+        """A version after the one that has failed may be on its way to the sink."""
+        live = self.live(row.identity)
+        is_renewed = live is not None and live.version > row.version
+        return row.status == "failed" and not is_renewed
 
     def failed_names(self) -> set[RelationName]:
         """Their names, as other views call them."""
-        rows = [r for r in self._rows if r.status == "failed"]
+        rows = [r for r in self._rows if self._has_failed(r)]
         return {RelationName(VIEW_SOURCE, r.schema, r.name) for r in rows}
 
     def error_of(self, identity: str) -> TidemarkError:
@@ -155,8 +206,44 @@ class Desk:
     def fail_view(self, identity: str, error: TidemarkError) -> None:
         """A view cannot be built or kept; it stays failed until it is dropped."""
         self._failed.add(identity)
-        self._joined.pop(identity, None)
-        self._tell(identity, status="failed", progress=None, **_facts(error))
+        told = {"status": "failed", "progress": None, **_facts(error)}
+        joined = self._joined.pop(identity, None)
+        if joined is not None:
+            # The epoch in which it joined, on its way to the sink, calls it live.
+            self._late[identity] = (joined[0], told)
+        self._tell(identity, **told)
+
+    def refuse(self, row: ViewRow, error: TidemarkError) -> None:
+        """What was asked for cannot be built; a view that is there stays what it is."""
+        change = self.renewal(row)
+        if change is None:
+            self.fail_view(row.identity, error)
+        else:
+            self.give_up(row, error)
+
+    def give_up(self, row: ViewRow, error: TidemarkError) -> None:
+        """The change that was asked for comes to nothing."""
+        assert row.change is not None
+        if row.change["kind"] == changes.VERSION:
+            self._refused.add((row.identity, row.change["version"]))
+        told: dict[str, Any] = {"replacing": changes.given_up(row.replacing, error)}
+        if row.status == changes.PAUSED:
+            told["desired"] = changes.PAUSED
+        log.warning("change.given_up", view=row.title, why=str(error))
+        self._given_up[row.identity] = (row.change["id"], told)
+        self._tell_given_up()
+
+    def _tell_given_up(self) -> None:
+        for identity, (change, told) in list(self._given_up.items()):
+            try:
+                control_life.end_change(self._control, identity, change, **told)
+                del self._given_up[identity]
+            except TemporaryError as error:
+                log.warning("catalog.retry", code=error.code)
+
+    def paused(self, row: ViewRow) -> None:
+        """A view that was not live stands still now."""
+        self._tell(row.identity, status=changes.PAUSED, progress=None)
 
     def degrade_view(self, identity: str, error: TidemarkError) -> None:
         """A view is to be built anew, and shows its last rows until then."""
@@ -178,17 +265,23 @@ class Desk:
 
     def fail_build(self, build: ViewBuild, error: TidemarkError) -> None:
         """A build ended in an error; a temporary one is tried again."""
-        if error.is_temporary:
+        row = self.row(build.definition.identity)
+        is_renewal = row is not None and row.version != build.definition.version
+        if error.is_temporary and not is_renewal:
             self._tell(build.definition.identity, **_facts(error))
-        else:
-            self.fail_view(build.definition.identity, error)
+        elif error.is_temporary and row is not None:
+            self._tell(row.identity, replacing={**(row.replacing or {}), **_facts(error)})
+        elif row is not None:
+            self.refuse(row, error)
 
     def joined(self, build: ViewBuild, epoch: int) -> None:
         """The view is in the engine; it is live once `epoch` is in the sink."""
         identity, pinned = build.definition.identity, build.definition.plan.pinned
-        self._joined[identity] = (epoch, build.rows_staged)
-        row = next((r for r in self._rows if r.identity == identity), None)
-        if pinned and row is not None:
+        self._failed.discard(identity)
+        self._untold.get(identity, {}).pop("replacing", None)
+        self._joined[identity] = (epoch, build.first.count)
+        row = self.row(identity)
+        if pinned and row is not None and row.version == build.definition.version:
             # For who runs the query again: the view has this moment's now() for good.
             self._tell(identity, plan={**(row.plan or {}), "pinned": dict(pinned)})
 
@@ -198,32 +291,47 @@ class Desk:
             if epoch <= written:
                 del self._joined[identity]
                 self._tell_live(identity, epoch, rows)
+        for identity, (epoch, told) in list(self._late.items()):
+            if epoch <= written:
+                del self._late[identity]
+                self._tell(identity, **told)
 
     def settle_recovered(self) -> None:
         """After recovery every view in the engine is in the sink too."""
         live = {d.identity for d in self._engine.views.values()}
         for row in self._rows:
-            if row.identity in live and row.status not in ("live", "failed"):
+            if row.identity in live and row.status not in ("live", "failed", changes.PAUSED):
                 self._tell_live(row.identity, self._engine.epoch, row.row_estimate)
 
     def recall_lost(self) -> None:
         """Views called live whose state is gone are built again: before anything new is shown."""
         kept = {d.identity for d in self._engine.views.values()}
         for row in self._rows:
-            if row.status == "live" and row.identity not in kept:
+            is_wanted = row.status == "live" and row.desired == changes.LIVE
+            if is_wanted and row.identity not in kept:
                 log.warning("view.state_lost", view=row.title)
                 self._control.update_view(row.identity, status="backfilling")
         self.refresh()
 
     def report(self, builds: Mapping[str, ViewBuild]) -> None:
         """Tell how the builds stand, and what could not be told before."""
-        for identity, build in builds.items():
+        for build in builds.values():
             if build.failure is None and not build.is_cancelled:
-                facts = build.status.facts()
-                status = "catching up" if facts["phase"] == "catching up" else "backfilling"
-                self._tell(identity, status=status, progress=facts)
+                self._tell_progress(build)
         for identity in list(self._untold):
             self._tell(identity)
+        self._tell_given_up()
+
+    def _tell_progress(self, build: ViewBuild) -> None:
+        facts, row = build.status.facts(), self.row(build.definition.identity)
+        if row is None:
+            return
+        if row.version != build.definition.version:
+            if self.is_wanted(build):
+                self._tell(row.identity, replacing={**(row.replacing or {}), "progress": facts})
+            return
+        status = "catching up" if facts["phase"] == "catching up" else "backfilling"
+        self._tell(row.identity, status=status, progress=facts)
 
     def drop(self, row: ViewRow, sink: Sink) -> None:
         """Remove a view's table and then its row."""
@@ -231,6 +339,8 @@ class Desk:
         sink.drop([SinkTable(row.schema, row.name, (), key)])
         self._untold.pop(row.identity, None)
         self._joined.pop(row.identity, None)
+        self._late.pop(row.identity, None)
+        self._given_up.pop(row.identity, None)
         self._failed.discard(row.identity)
         self._control.delete_view(row.identity)
         self._rows = [r for r in self._rows if r.identity != row.identity]
@@ -283,17 +393,6 @@ class Desk:
         except TemporaryError as error:
             self._untold[identity] = merged
             log.warning("catalog.retry", code=error.code)
-
-
-def parents_of(row: ViewRow) -> list[RelationName]:
-    """The maintained views that a catalog row's plan reads."""
-    return [RelationName(VIEW_SOURCE, s, n) for s, n in (row.plan or {}).get("parents", [])]
-
-
-def children_of(row: ViewRow, rows: Iterable[ViewRow]) -> list[ViewRow]:
-    """The views that read this one and are to stay."""
-    name = RelationName(VIEW_SOURCE, row.schema, row.name)
-    return [r for r in rows if r.desired != DROPPED and name in parents_of(r)]
 
 
 def _facts(error: TidemarkError) -> dict[str, str]:

@@ -9,26 +9,23 @@ clock, no socket, no thread in here: pipeline, tests and benches drive it alike.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from connectors.sink import SinkEpoch, SinkTable
+from connectors.sink import SinkEpoch, SinkTable, ViewChange
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
-from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator
-from dataflow.graph import ViewDataflow, needed_columns
 from dataflow.live_tables import Clock, TableHome, stopped
-from dataflow.operators.table import TableState
-from dataflow.schema import VIEW_SOURCE, Relation, RelationName
-from dataflow.shared import Home, SharedDataflow
+from dataflow.schema import RelationName
+from dataflow.shared import Home, SharedDataflow, Stepped
 from dataflow.sharing import DataflowFigures, NodeFigures
 from dataflow.sql.lower import lower
-from dataflow.sql.plan import ViewPlan, scans_of
-from service.gathered import Gathered, added_up, named
+from service.definition import View, ViewDefinition
+from service.gathered import Gathered, named
 from service.outbox import Outbox
 from service.pace import Pace
 from service.positions import Positions
@@ -42,112 +39,6 @@ BYTES_A_ROW = 300
 # A step aims at the rows that fit; what makes so many times more is passed on in parts.
 PARTS_FROM = 2
 _LAYOUT = "layout"
-
-
-@dataclass(frozen=True)
-class ViewDefinition:
-    """A planned view: all that is needed to run it again after a restart.
-
-    identity is new for each creation, so that state of an earlier view of the same name is
-    never mistaken for this one's; rebuilt counts up where other views still use the state of an
-    earlier building. role: whose rights what PostgreSQL evaluates has, "" for the service's own.
-    """
-
-    identity: str
-    table: SinkTable
-    query: str
-    plan: ViewPlan
-    rebuilt: int = 0
-    role: str = ""
-
-    @property
-    def scope(self) -> str:
-        """The prefix of the names of arrangements that are made for it."""
-        return f"v{self.identity}" + (f".{self.rebuilt}" if self.rebuilt else "")
-
-    @property
-    def name(self) -> RelationName:
-        """What other views call it."""
-        return RelationName(VIEW_SOURCE, self.table.schema, self.table.name)
-
-    def relations(self) -> tuple[Relation, ...]:
-        """The base relations that it reads, each once."""
-        found = {s.relation.name: s.relation for s in scans_of(self.plan.root)}
-        return tuple(r for name, r in found.items() if name.source != VIEW_SOURCE)
-
-    def reads(self) -> list[tuple[Relation, tuple[int, ...]]]:
-        """The base relations, each with the positions of the fields that are used."""
-        needed = needed_columns(lower(self.plan.root))
-        return [(relation, needed[relation.name]) for relation in self.relations()]
-
-    def tables(self) -> list[TableHome]:
-        """The rows of base relations that are kept for it, and no more of them than it reads."""
-        return [TableHome(self.scope, relation, columns) for relation, columns in self.reads()]
-
-    def parents(self) -> tuple[RelationName, ...]:
-        """The maintained views that it reads, each once."""
-        names = dict.fromkeys(s.relation.name for s in scans_of(self.plan.root))
-        return tuple(name for name in names if name.source == VIEW_SOURCE)
-
-
-class View:
-    """A view by itself, as it is built: changes of base relations in, its own delta out.
-
-    columns: for relations of which more columns are kept than the view needs, all of them.
-    """
-
-    def __init__(
-        self,
-        definition: ViewDefinition,
-        store: Store,
-        evaluator: Evaluator,
-        columns: Mapping[RelationName, tuple[int, ...]] | None = None,
-    ) -> None:
-        self.definition = definition
-        self.errors = ErrorRows()
-        nodes = lower(definition.plan.root)
-        self.dataflow = ViewDataflow(nodes, definition.scope, store, evaluator, self.errors)
-        self._needed = self.dataflow.needed_columns()
-        self._parents = set(definition.parents())
-        self.homes = [
-            TableHome(definition.scope, r, (columns or self._needed)[r.name])
-            for r in definition.relations()
-        ]
-        self.tables = {
-            home.relation.name: TableState(home.relation, home.columns, store, home.scope)
-            for home in self.homes
-        }
-        self._places = {
-            home.relation.name: [home.columns.index(c) for c in self._needed[home.relation.name]]
-            for home in self.homes
-        }
-
-    def resolve(self, changes: Iterable[Changes]) -> dict[RelationName, Delta]:
-        """Exact deltas of the base relations that this view reads."""
-        deltas: dict[RelationName, list[Delta]] = {}
-        for change in changes:
-            name = change.relation.name
-            if name in self.tables:
-                rows = self.needed(name, self.tables[name].resolve(change))
-                deltas.setdefault(name, []).append(rows)
-        return {name: added_up(parts) for name, parts in deltas.items()}
-
-    def needed(self, name: RelationName, rows: Delta) -> Delta:
-        """Of rows of a relation as they are kept what `step` takes, consolidated."""
-        places = self._places[name]
-        if len(places) == len(rows.columns):
-            return rows
-        return rows.project(places).consolidate()
-
-    def step(self, deltas: Mapping[RelationName, Delta]) -> Delta:
-        """The view's own delta for one epoch of its inputs' deltas.
-
-        Those of base relations as `resolve` gives them, those of other views whole.
-        """
-        inputs = dict(deltas)
-        for name in self._parents & inputs.keys():
-            inputs[name] = inputs[name].project(self._needed[name]).consolidate()
-        return self.dataflow.step(inputs)
 
 
 @dataclass
@@ -192,16 +83,21 @@ class Engine:
         self.store = store
         self._evaluator_of = cache(evaluator_of) if evaluator_of else None
         self.source = source
+        self._evaluator = evaluator
+        self._clock = clock
         self._epoch_bytes = epoch_bytes
         self._pace = Pace(epoch_bytes // BYTES_A_ROW)
         self.views: dict[RelationName, ViewDefinition] = {}
-        part_rows = PARTS_FROM * epoch_bytes // BYTES_A_ROW
-        self.dataflow = SharedDataflow(store, evaluator, part_rows, clock)
+        self.dataflow = self._new_dataflow()
         self._figures = DataflowFigures(self.dataflow, store)
         self._refused: list[ViewError] = []
         self.positions = Positions(store, source)
         self._outbox = Outbox(store)
         self._open_views()
+
+    def _new_dataflow(self) -> SharedDataflow:
+        part_rows = PARTS_FROM * self._epoch_bytes // BYTES_A_ROW
+        return SharedDataflow(self.store, self._evaluator, part_rows, self._clock)
 
     def _open_views(self) -> None:
         """Put the dataflow together as the state has it."""
@@ -239,8 +135,11 @@ class Engine:
         """Remove state, and note where the rest of it lies; part of the open epoch."""
         for prefix in prefixes:
             self.store.drop(prefix)
+        self._layout().write(self.store)
+
+    def _layout(self) -> _Layout:
         homes = {d.identity: self.dataflow.views[n].homes for n, d in self.views.items()}
-        _Layout(homes, self.dataflow.tables.homes).write(self.store)
+        return _Layout(homes, self.dataflow.tables.homes)
 
     @property
     def position(self) -> int:
@@ -266,11 +165,85 @@ class Engine:
 
     def remove(self, name: RelationName) -> None:
         """Forget a live view and the state that no other one reads; part of the open epoch."""
-        definition = self.views.pop(name)
+        self._forget(self.views.pop(name))
+        self._drop(self.dataflow.remove(name))
+
+    def _forget(self, definition: ViewDefinition) -> None:
         for key, _ in list(self.store.items(_VIEWS)):
             if key.endswith("/" + definition.identity):
                 self.store.put(key, None)
-        self._drop(self.dataflow.remove(name))
+
+    # --- a live view changes as a whole ----------------------------------------------------------
+
+    def readers_of(self, name: RelationName) -> list[ViewDefinition]:
+        """The live views that read a view, directly or not, parents first."""
+        names, found = {name}, []
+        for definition in self.views.values():
+            if names.intersection(definition.parents()):
+                names.add(definition.name)
+                found.append(definition)
+        return found
+
+    def renew(self, view: View) -> None:
+        """Put a built version in the place of the live one, below what reads it; part of the open
+        epoch. What reads it must be given the difference (`pass_on`)."""
+        self._rearrange(view.definition.name, view.definition, view)
+
+    def rename(self, name: RelationName, table: SinkTable) -> None:
+        """Another name for a live view, by which its readers know it; part of the open epoch."""
+        self._rearrange(name, replace(self.views[name], table=table))
+
+    def _rearrange(
+        self, name: RelationName, definition: ViewDefinition, fresh: View | None = None
+    ) -> None:
+        """Put the dataflow together again, as after a restart, with one view changed.
+
+        fresh: the built view where it brings state of its own.
+        """
+        layout, before = self._layout(), self._prefixes()
+        readers = [d.reading(name, definition.relation) for d in self.readers_of(name)]
+        moved = {d.identity: d for d in (definition, *readers)}
+        kept = [d for d in self.views.values() if d.identity not in moved]
+        self.dataflow, self.views = self._new_dataflow(), {}
+        self._figures = DataflowFigures(self.dataflow, self.store)
+        unread: list[str] = []
+        for home in layout.tables:
+            self.dataflow.tables.add(home)
+        for d in (*kept, *moved.values()):
+            if fresh is not None and d is definition:
+                unread += self._enter(d, None, fresh.homes)
+            else:
+                unread += self._enter(d, layout.homes[d.identity])
+        # They are opened again in this order: parents before children.
+        for number, d in enumerate(moved.values()):
+            self._forget(d)
+            key = f"{_VIEWS}{self.epoch:020d}.{number:06d}/{d.identity}"
+            self.store.put(key, pickle.dumps(d))
+        unread += self.dataflow.tables.settle()
+        self._drop([*unread, *(before - self._prefixes())])
+
+    def _prefixes(self) -> set[str]:
+        """Where the state of nodes lies."""
+        homes = (h for view in self.dataflow.views.values() for h in view.homes)
+        return {home.prefix for home in homes if home is not None}
+
+    def pass_on(
+        self,
+        name: RelationName,
+        rows: Iterable[Delta],
+        columns: Sequence[int],
+        gathered: Gathered,
+    ) -> None:
+        """Step what reads a view by changes that the view itself does not give out.
+
+        columns: which of the view's the consolidated rows have.
+        """
+        failures: dict[RelationName, ViewError] = {}
+        for delta in rows:
+            for stepped in self.dataflow.pass_on(name, delta, columns):
+                self._gather(stepped, gathered, failures)
+                self.store.relieve()
+        self._refuse(failures, gathered)
 
     def columns_to_keep(
         self, definition: ViewDefinition, others: Iterable[Read]
@@ -300,11 +273,7 @@ class Engine:
             for changes in self._pace.slices(chunk):
                 self._step_slice(changes, gathered, failures)
                 self._pace.learn(changes, self.dataflow.widest)
-        for name, error in failures.items():
-            if failures.keys().isdisjoint(self.views[name].parents()):
-                self._refused.append(error)
-        # What a view gave out before it failed is not shown: its table stays as it was.
-        gathered.leave_out(failures)
+        self._refuse(failures, gathered)
         self.positions.pass_over(batch, self.epoch + 1)
         epoch = self._gathered_epoch(gathered, batch.commit_time_us)
         epoch.rejected = batch.rejected
@@ -322,16 +291,28 @@ class Engine:
     ) -> None:
         """Step every view that has not failed."""
         for stepped in self.dataflow.step(changes):
-            failures.update(stepped.failures)
-            for name, definition in self.views.items():
-                if name in failures:
-                    continue
-                if name in stepped.outputs:
-                    gathered.add(definition.table, stepped.outputs[name])
-                found = self.dataflow.views[name].errors.take()
-                if len(found):
-                    gathered.add(definition.table, named(definition.table, found), is_errors=True)
+            self._gather(stepped, gathered, failures)
             self.store.relieve()
+
+    def _gather(
+        self, stepped: Stepped, gathered: Gathered, failures: dict[RelationName, ViewError]
+    ) -> None:
+        failures.update(stepped.failures)
+        for name, definition in self.views.items():
+            if name in failures:
+                continue
+            if name in stepped.outputs:
+                gathered.add(definition.table, stepped.outputs[name])
+            found = self.dataflow.views[name].errors.take()
+            if len(found):
+                gathered.add(definition.table, named(definition.table, found), is_errors=True)
+
+    def _refuse(self, failures: dict[RelationName, ViewError], gathered: Gathered) -> None:
+        for name, error in failures.items():
+            if failures.keys().isdisjoint(self.views[name].parents()):
+                self._refused.append(error)
+        # What a view gave out before it failed is not shown: its table stays as it was.
+        gathered.leave_out(failures)
 
     def _gathered_epoch(
         self, gathered: Gathered, commit_time_us: int = 0, swaps: tuple[SinkTable, ...] = ()
@@ -357,21 +338,34 @@ class Engine:
         self.positions.pass_over(batch, self.epoch)
 
     def announce(
-        self, view: View, gathered: Gathered, errors: Delta | None, rejected: Delta | None = None
+        self,
+        view: View,
+        gathered: Gathered,
+        errors: Delta | None,
+        rejected: Delta | None = None,
+        *,
+        is_staged: bool = True,
     ) -> SinkEpoch:
-        """The epoch in which a staged view becomes visible, at the position that stands now.
+        """The epoch in which a built view becomes visible, at the position that stands now.
 
-        gathered: what changed in the view since its snapshot; errors, rejected: its snapshot's
-        error rows and records that are not rows.
+        gathered: what changed in the view since its rows were staged, or against the rows that are
+        there; errors, rejected: its snapshot's error rows and records that are not rows.
         """
         table = view.definition.table
         for found in (errors, view.errors.take()):
             if found is not None and len(found):
                 gathered.add(table, named(table, found), is_errors=True)
         self.positions.stand(self.epoch + 1)
-        epoch = self._gathered_epoch(gathered, swaps=(table,))
+        epoch = self._gathered_epoch(gathered, swaps=(table,) if is_staged else ())
         epoch.rejected = rejected
         return epoch
+
+    def tell(self, changes: Iterable[ViewChange], errors: Delta | None = None) -> SinkEpoch:
+        """An epoch that changes views as a whole, at the position that stands now. errors: what
+        changes in the error rows."""
+        self.positions.stand(self.epoch + 1)
+        assert self.positions.progress is not None
+        return SinkEpoch(self.positions.progress, [], errors, changes=tuple(changes))
 
     def commit(self, epoch: SinkEpoch | None, *, written: int, sync: bool = False) -> None:
         """One atomic write: state, progress and outbox; forget the outbox up to epoch `written`."""

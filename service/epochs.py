@@ -59,7 +59,10 @@ class Epochs:
         """Up to which epoch the outbox may forget."""
         if self._writer is None:
             return 0
-        return self._core.change_logs.hold(self._core.followers.hold(self._writer.written))
+        kept = self._core.change_logs.hold(self._core.followers.hold(self._writer.written))
+        builds = (build.first.holds_after for build in self._core.builds.values())
+        held = [number for number in builds if number is not None]
+        return min([kept, *held])
 
     def commit(self, *, sync: bool = False) -> None:
         """Write what belongs to no epoch of the sink."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataflow.errors import TidemarkError
 from dataflow.schema import RelationName
 from service.build import ViewBuild
+from service.changes import PAUSED
 from service.desk import Desk
 from service.engine import Engine, ViewDefinition
 from service.log import log
@@ -43,7 +44,15 @@ class Failures:
 
     def readers_of(self, name: RelationName | None) -> list[ViewDefinition]:
         """What reads a relation, or is it."""
-        return [d for d in self.definitions() if d.name == name or name in _names_read(d)]
+        return [
+            d
+            for d in self.definitions()
+            if (d.name == name and self._bears_name(d)) or name in _names_read(d)
+        ]
+
+    def _bears_name(self, definition: ViewDefinition) -> bool:
+        """What is built beside a live view is shown to nobody under its name yet."""
+        return self._engine.views.get(definition.name, definition) is definition
 
     def readers(self) -> list[tuple[ViewDefinition, Sequence[Read]]]:
         """What is live or being built, each with what it reads or keeps."""
@@ -73,7 +82,7 @@ class Failures:
         failed = self._with_children(definitions)
         for definition in failed:
             build = self._builds.get(definition.identity)
-            if build is not None:
+            if build is not None and build.definition is definition:
                 build.cancel(error)
                 continue
             log.warning("view.failed", view=definition.table.title, code=error.code)
@@ -111,13 +120,30 @@ class Failures:
 
     def _with_children(self, definitions: Iterable[ViewDefinition]) -> list[ViewDefinition]:
         """The views and all that read them, readers first."""
-        names = {d.name for d in definitions}
+        chosen = {id(d) for d in definitions}
+        names: set[RelationName] = set()
         found = []
         for definition in self.definitions():
-            if definition.name in names or names.intersection(definition.parents()):
-                names.add(definition.name)
+            if id(definition) in chosen or names.intersection(definition.parents()):
+                if self._bears_name(definition):
+                    names.add(definition.name)
                 found.append(definition)
         return found[::-1]
+
+    def _is_strange(self, definition: ViewDefinition) -> bool:
+        """The catalog knows a later version of a view, or none, or it is paused."""
+        row = self._desk.row(definition.identity)
+        if row is None or definition.version < row.version:
+            return True
+        return definition.version == row.version and row.status == PAUSED
+
+    def remove_strangers(self) -> None:
+        """Take out of the engine what the catalog knows otherwise: the state is older than it."""
+        live = self._engine.views.values()
+        strangers = [d for d in live if self._is_strange(d)]
+        for definition in self._with_children(strangers):
+            log.warning("view.state_outdated", view=definition.table.title)
+            self._engine.remove(definition.name)
 
 
 def _names_read(definition: ViewDefinition) -> set[RelationName]:

@@ -93,7 +93,9 @@ class ViewModel(BaseModel):
     name: str
     schema_name: str = Field(serialization_alias="schema")
     query: str
-    status: str = Field(description="creating, backfilling, live, failed or dropping")
+    status: str = Field(
+        description="analyzing, backfilling, catching up, live, paused, failed or dropping"
+    )
     kind: str = Field(description="keyed: a plain table; bag: a view over rows with multiplicities")
     key: list[str]
     fields: list[FieldModel]
@@ -112,6 +114,49 @@ class ViewModel(BaseModel):
     error: ProblemModel | None = None
     created_at: str
     live_at: str | None = None
+    version: int = Field(0, description="counts the queries and rebuilds that it has had")
+    replacing: dict[str, Any] | None = Field(
+        None, description="the change under way, its progress, or why the newest one was given up"
+    )
+
+
+class ReplaceView(BaseModel):
+    """Another query for a view. options: those that change; a view stays in its group."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "example": {
+                "query": "SELECT region, sum(amount) AS revenue, count(*) AS orders "
+                "FROM orders GROUP BY region"
+            }
+        },
+    )
+
+    query: str = Field(min_length=1, max_length=200_000, description="one SELECT")
+    options: dict[str, str | int] = Field(default_factory=dict)
+
+    @field_validator("options")
+    @classmethod
+    def _are_options(cls, options: dict[str, str | int]) -> dict[str, str | int]:
+        ViewOptions.model_validate(options)
+        return options
+
+
+class RenameView(BaseModel):
+    """Another name for a view, in the same schema."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"name": "revenue"}})
+
+    name: str = Field(min_length=1, max_length=130, description="quoted as in SQL if need be")
+
+
+class MoveView(BaseModel):
+    """Another schema for a view."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"schema": "reports"}})
+
+    schema_name: str = Field(min_length=1, max_length=130, alias="schema")
 
 
 class ViewList(BaseModel):

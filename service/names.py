@@ -37,5 +37,14 @@ def parse_name(text: str) -> tuple[str, str]:
     return schema, name
 
 
+def path_name(schema: str, name: str) -> str:
+    """The name as paths take it, and `parse_name` reads it.
+
+    >>> print(path_name("Sales", "By Day"))
+    "Sales"."By Day"
+    """
+    return ".".join('"' + part.replace('"', '""') + '"' for part in (schema, name))
+
+
 def _bad_name(text: str, why: str) -> TidemarkError:
     return TidemarkError("view.bad_name", f'"{text}" is not a name for a view', detail=why)

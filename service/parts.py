@@ -19,6 +19,7 @@ from connectors.postgres.evaluator import PostgresEvaluator
 from connectors.postgres.session import redact
 from connectors.postgres.sink import PostgresSink
 from connectors.postgres.source import PostgresSource
+from connectors.postgres.view_tables import ViewTables
 from connectors.sink import SinkTable
 from connectors.source import MAIN_SOURCE
 from connectors.spark.result import BackfillResult
@@ -30,7 +31,7 @@ from dataflow.sql.lower import lower
 from service import state_version
 from service.backfill import BackfillJob, run_local
 from service.budget import MEBIBYTE
-from service.build import BuildParts, SideRead
+from service.build_parts import BuildParts, SideRead
 from service.engine import ViewDefinition
 from service.memory_watch import MemoryWatch
 from service.metrics import write_refusal
@@ -83,6 +84,10 @@ class Parts:
     def sink_of(self, group: str) -> PostgresSink:
         """A new session on the sink, for the views of one group."""
         return PostgresSink(self.settings.sink, key=self.settings.for_group(group).sink_key)
+
+    def view_tables(self) -> ViewTables:
+        """Looks at the views' tables."""
+        return ViewTables(self.settings.sink)
 
     def view_sink(self, row: SinkRow, table: SinkTable) -> ViewSink:
         """A new writer of one view's further sink. SinkError sink.bad_option, secret.missing."""

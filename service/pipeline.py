@@ -87,10 +87,14 @@ class Pipeline:
         self._desk.claim()
         if not self._desk.refresh():
             raise TemporaryError("sink.unreachable", "the catalog cannot be read")
+        self._core.failures.remove_strangers()
         self._desk.recall_lost()
         failed, waiting = self._desk.failed_names(), self._settings.budget.waiting
         found = recover(self._engine, self._core.sink, self._metrics, failed, waiting)
         self._epochs.start(*found)
+        # What was on its way to the sink may have changed the catalog.
+        if not self._desk.refresh():
+            raise TemporaryError("sink.unreachable", "the catalog cannot be read")
         self._core.failures.remove_failed()
         self._epochs.commit()
         self._views.resume_builds()

@@ -17,7 +17,7 @@ from typing import Any
 from connectors.postgres.control import Control
 from connectors.postgres.requests import Doorbell, Outcome, Request, Requests
 from dataflow.errors import TemporaryError, TidemarkError
-from service import psql_verify
+from service import psql_life, psql_verify
 from service.log import log
 from service.parts import Parts
 from service.psql_operations import Look, Operations
@@ -153,6 +153,7 @@ def desk_of(settings: Settings, state: Any) -> PsqlDesk:
     control = Parts(settings).control()
     operations = Operations(control, state.catalog, state.sinks, state.sources)
     operations.add(psql_verify.operations(operations.owned, state.verify))
+    operations.add(psql_life.operations(operations.owned, state.life))
     return PsqlDesk(settings.sink, control, operations, state.catalog.nudge_source)
 
 

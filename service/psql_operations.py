@@ -18,10 +18,10 @@ from connectors.postgres.control import Control, ViewRow
 from connectors.postgres.ownership import check_owner
 from connectors.postgres.requests import Outcome, Request
 from dataflow.errors import TidemarkError
-from service.catalog import Catalog, path_name
+from service.catalog import Catalog
 from service.desk import DROPPED
 from service.models import CreateView
-from service.names import parse_name
+from service.names import parse_name, path_name
 from service.psql_text import failure_of
 from service.sink_catalog import SinkCatalog
 from service.source_catalog import SourceCatalog

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from connectors.postgres.requests import Outcome, Request
 from dataflow.errors import TidemarkError
-from service.catalog import path_name
+from service.names import path_name
 from service.psql_operations import Look, Owned, Subject, parsed
 from service.psql_text import failure_of
 from service.verify import DIFFERENT, MOST_EXAMPLES, Verify

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from connectors.feed_source import FeedSource
 from connectors.source import SourceBatch
 from dataflow.errors import TidemarkError
-from service.build import SideRead, ViewBuild
+from service.build import ViewBuild
+from service.build_parts import SideRead
 from service.engine import Engine, ViewDefinition
 from service.failures import Failures
 from service.log import log

@@ -15,12 +15,15 @@ from connectors.source import MAIN_SOURCE
 from dataflow.errors import TemporaryError, TidemarkError, ViewError
 from dataflow.schema import Relation
 from service.build import ViewBuild
+from service.changes import table_of
 from service.core import Core
-from service.engine import ViewDefinition
+from service.definition import ViewDefinition
 from service.epochs import Epochs
+from service.first_rows import Beside
 from service.following import Following
 from service.kept import forget_others, is_left
 from service.log import log
+from service.renewals import Renewals
 from service.settings import DEFAULT_GROUP
 from service.side_feeds import is_main
 
@@ -36,6 +39,7 @@ class ViewLife:
         self._staging = core.staging
         self._epochs = epochs
         self._following = following
+        self._renewals = Renewals(core, epochs)
         self._folder = core.settings.state / "builds"
         self._held: dict[str, tuple[ViewDefinition, int]] = {}
         self.is_unused = False
@@ -44,6 +48,7 @@ class ViewLife:
         """Do what the catalog asks for: drop, then build what is neither live nor being built."""
         for row in self._desk.unwanted():
             self._drop(row)
+        self._change()
         for row in self._desk.wanted(self._builds):
             try:
                 self._try_build(row)
@@ -52,6 +57,25 @@ class ViewLife:
         self._attach_followers()
         self._core.change_logs.reconcile(self._desk.rows, is_muted=bool(self._epochs.mute))
         self._end_unused()
+
+    def _change(self) -> None:
+        """Give up what is not asked for any more; pause, and give other names."""
+        for build in self._builds.values():
+            if not self._desk.is_wanted(build):
+                build.cancel()
+        paused, renamed = self._desk.to_pause(), self._desk.to_rename()
+        if self._epochs.mute or not (paused or renamed) or not self._epochs.is_sink_drained():
+            return
+        if paused:
+            self._following.release(self._renewals.pause(paused))
+        for row in renamed:
+            try:
+                self._renewals.rename(row)
+            except TidemarkError as error:
+                if error.is_temporary:
+                    log.warning("rename.retry", view=row.title, code=error.code)
+                else:
+                    self._desk.give_up(row, error)
 
     def _attach_followers(self) -> None:
         """Begin what the catalog asks for beside the views' tables, once the state is on disk."""
@@ -87,7 +111,7 @@ class ViewLife:
         except TidemarkError as error:
             if error.is_temporary:
                 raise
-            self._desk.fail_view(row.identity, error)
+            self._desk.refuse(row, error)
 
     def _start_build(self, row: ViewRow) -> None:
         core = self._core
@@ -118,8 +142,9 @@ class ViewLife:
             self._engine.positions.begin(MAIN_SOURCE, position)
         self._epochs.commit()
         source.watch([r for r in definition.relations() if is_main(r)])
-        parts = core.parts.build(definition, row.options.get("backfill", "auto"), feeds)
-        parts = replace(parts, reads_database=reads_database)
+        road = self._desk.options(row).get("backfill", "auto")
+        parts = core.parts.build(definition, road, feeds)
+        parts = replace(parts, reads_database=reads_database, beside=self._beside(row))
         columns = self._engine.columns_to_keep(definition, core.failures.reads())
         build = ViewBuild(definition, core.store, self._folder, parts, columns)
         build.status.expected_s = ((row.plan or {}).get("estimate") or {}).get("backfill_s")
@@ -137,10 +162,19 @@ class ViewLife:
             build.start()
             log.info("build.started", view=definition.table.title, road=build.status.road)
 
+    def _beside(self, row: ViewRow) -> Beside | None:
+        """The table that a view may have already."""
+        if not row.fields:
+            return None
+        before = table_of(row)
+        has_readers = bool(self._engine.readers_of(before.relation))
+        return Beside(before, has_readers, self._engine.find_epoch)
+
     def advance_builds(self) -> None:
         """Let what is being built catch up, and join once nothing is left."""
         for identity, build in list(self._builds.items()):
             build.passed(self._engine.position)
+            build.hold(self._epochs.writer.written)
             if build.is_working:
                 continue
             error = build.failure
@@ -149,7 +183,7 @@ class ViewLife:
                 build.start_again()
             elif build.is_cancelled or error is not None:
                 self._end_build(identity)
-            elif build.catch_up():
+            elif build.catch_up(self._engine.epoch):
                 if not self._epochs.mute and self._engine.position >= build.position:
                     self._join(identity)
                 elif not build.is_nudged:
@@ -180,6 +214,9 @@ class ViewLife:
             self._following.drop_refused()
             if build.is_cancelled:
                 return
+        build.failure = self._renewals.why_not(build)
+        if build.failure is not None:
+            return
         view, gathered, result = build.take_over()
         try:
             for parent in parents:
@@ -190,12 +227,16 @@ class ViewLife:
             build.failure = error
             return
         del self._builds[identity]
-        engine = self._engine
-        engine.add(view)
-        epoch = engine.announce(view, gathered, result.errors, result.rejected)
-        self._epochs.finish(epoch)
+        epoch, read_before = self._renewals.take_over(build, view, gathered, result)
+        failures = self._core.failures
+        failed = [d for e in self._engine.refused() for d in failures.fail_readers(e)]
+        # What is told of a view as a whole cannot be told again: it is on disk first.
+        self._epochs.finish(epoch, sync=bool(epoch.changes))
         self._desk.joined(build, epoch.progress.epoch)
         build.close()
+        self._following.settle_failed(failed)
+        if read_before:
+            self._following.release(read_before)
         log.info("view.joined", view=view.definition.table.title, epoch=epoch.progress.epoch)
 
     # --- drops ---------------------------------------------------------------------------------

@@ -8,9 +8,7 @@ told of it (channel "tidemark", by a trigger, so that psql needs no more than SQ
 
 from __future__ import annotations
 
-import select
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -23,6 +21,7 @@ from psycopg2.extras import Json
 
 from connectors.postgres import control_schema
 from connectors.postgres.copy_text import quote_name
+from connectors.postgres.listener import Listener
 from connectors.postgres.session import connect, is_temporary, to_error
 from connectors.sink import Progress
 from dataflow.errors import SinkError, TemporaryError
@@ -32,7 +31,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ViewRow:
-    """A row of tidemark.views. identity is new for each creation and names the view's state."""
+    """A row of tidemark.views. identity is new for each creation and names the view's state.
+
+    change: what is wanted of it beside `desired` (service/changes.py); replacing: how that goes.
+    """
 
     schema: str
     name: str
@@ -57,6 +59,9 @@ class ViewRow:
     created_at: datetime | None = None
     updated_at: datetime | None = None
     live_at: datetime | None = None
+    version: int = 0
+    change: Mapping[str, Any] | None = None
+    replacing: Mapping[str, Any] | None = None
 
     @property
     def title(self) -> str:
@@ -102,10 +107,9 @@ class ErrorRow:
     first_seen: datetime
 
 
-_RETRY_S = 1.0
 _JSON = {
     *("options", "progress", "key", "fields", "plan", "warnings", "positions", "facts"),
-    "relations",
+    *("relations", "change", "replacing"),
 }
 _BY_DATABASE = {"created_by", "created_at", "updated_at"}
 _VIEW_COLUMNS = tuple(f.name for f in fields(ViewRow))
@@ -323,55 +327,6 @@ class Control:
                 session.close()
                 self._session = None
             raise to_error(error, "sink", "cannot use the control tables") from error
-
-
-class Listener:
-    """A session that waits for changes of the catalog; a lost one is replaced."""
-
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
-        self._session: Connection | None = None
-        self._retry_at = 0.0
-
-    def wait(self, timeout_s: float) -> bool:
-        """True when something changed, or may have while we were not listening."""
-        if self._session is None or self._session.closed:
-            started = time.monotonic()
-            # A sink that is down must not hold up its caller with one attempt after another.
-            if started >= self._retry_at and self._open():
-                return True
-            time.sleep(max(0.0, timeout_s - (time.monotonic() - started)))
-            return False
-        try:
-            session = self._session
-            session.poll()
-            if not session.notifies:
-                select.select([session], [], [], timeout_s)
-                session.poll()
-            is_changed = bool(session.notifies)
-            session.notifies.clear()
-            return is_changed
-        except (psycopg2.Error, OSError, ValueError):
-            self.close()
-            return False
-
-    def close(self) -> None:
-        """End the session."""
-        if self._session is not None:
-            self._session.close()
-            self._session = None
-
-    def _open(self) -> bool:
-        try:
-            session = connect(self._dsn, side="sink", application_name="tidemark listen")
-        except TemporaryError:
-            self._retry_at = time.monotonic() + _RETRY_S
-            return False
-        session.autocommit = True
-        with session.cursor() as cursor:
-            cursor.execute(f"LISTEN {quote_name(control_schema.CHANNEL)}")
-        self._session = session
-        return True
 
 
 @contextmanager

@@ -10,8 +10,9 @@ from typing import Any
 
 from psycopg2.extensions import connection as Connection
 
+from connectors.postgres import control_life
 from connectors.postgres.idempotency_schema import IDEMPOTENCY
-from connectors.postgres.psql_schema import PSQL, PSQL_VERIFY
+from connectors.postgres.psql_schema import PSQL, PSQL_LIFE, PSQL_VERIFY
 from connectors.postgres.session import translated
 from connectors.postgres.token_schema import TOKENS
 from dataflow.errors import SinkError
@@ -238,7 +239,17 @@ COMMENT ON COLUMN tidemark.views.verification IS
 """
 
 # Each leads from the version of its place in the list to the next one, the first from nothing.
-STEPS = (_TABLES, _FEED_SOURCES, _SINKS, PSQL, TOKENS, _VERIFICATION, PSQL_VERIFY, IDEMPOTENCY)
+STEPS = (
+    _TABLES,
+    _FEED_SOURCES,
+    _SINKS,
+    PSQL,
+    TOKENS,
+    _VERIFICATION,
+    PSQL_VERIFY,
+    IDEMPOTENCY,
+    control_life.STEP + PSQL_LIFE,
+)
 VERSION = len(STEPS)
 
 

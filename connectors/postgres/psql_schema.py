@@ -255,3 +255,15 @@ PSQL = _TABLES + _ASKING + WAITING + READABLE + _PROCEDURES
 PSQL_VERIFY = _procedure(
     "verify_view", "name", "Compares a view with PostgreSQL''s answer of its query"
 )
+PSQL_LIFE = "".join(
+    _procedure(*facts)
+    for facts in (
+        ("replace_view", "name, query", "Gives a view another query; its rows stay readable"),
+        ("rebuild_view", "name", "Computes a view anew; the way out of failed"),
+        ("pause_view", "name", "Leaves a view''s rows as they are"),
+        ("resume_view", "name", "Keeps a paused view up to date again"),
+        ("rename_view", "name, new_name", "Gives a view another name in its schema"),
+        ("move_view", "name, new_schema", "Moves a view to another schema"),
+        ("cancel_change", "name", "Gives up what is under way for a view"),
+    )
+)

@@ -14,12 +14,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import psycopg2
 from psycopg2.extensions import connection as Connection
 
-from connectors.postgres import control_schema, copy_text, dead_letters, sink_tables
-from connectors.postgres.copy_text import quote_name, quote_text
+from connectors.postgres import (
+    control_schema,
+    dead_letters,
+    sink_changes,
+    sink_tables,
+)
+from connectors.postgres.copy_text import quote_text
 from connectors.postgres.session import connect, is_temporary, to_error, translated
 from connectors.postgres.sink_apply import (
     Preparer,
@@ -30,9 +34,10 @@ from connectors.postgres.sink_apply import (
     take_copied,
 )
 from connectors.postgres.sink_faults import refusal_of
+from connectors.postgres.sink_read import progress_of, rows_of
 from connectors.postgres.sink_target import ERRORS, Target, target_of
 from connectors.sink import Progress, SinkEpoch, SinkTable
-from dataflow.delta import Column, Delta
+from dataflow.delta import Delta
 from dataflow.errors import SinkError, TidemarkError
 from dataflow.schema import RelationName
 
@@ -113,7 +118,7 @@ class PostgresSink:
         """What the last committed epoch said; None before the first."""
         self._ensure()
         with self._own_session("cannot read the sink's progress", is_long=False) as session:
-            return _progress(session.cursor(), self._key)
+            return progress_of(session.cursor(), self._key)
 
     def write(self, epoch: SinkEpoch) -> None:
         """Apply in one transaction, durable on return in the order of calls.
@@ -164,14 +169,14 @@ class PostgresSink:
         number = epoch.progress.epoch
         advance = f"SELECT tidemark.advance({quote_text(self._key)}, {number}, {positions})"
         waiting = [b"BEGIN", advance.encode()]
-        if epoch.swaps or epoch.refusals:
+        if epoch.swaps or epoch.refusals or epoch.changes:
             _flush(cursor, waiting)
+            for change in epoch.changes:
+                with _about(change.table):
+                    sink_changes.apply(cursor, change)
             for table in epoch.swaps:
-                try:
+                with _about(table):
                     sink_tables.swap(cursor, table)
-                except SinkError as error:
-                    error.relation = table.relation
-                    raise
             for table, error in epoch.refusals:
                 sink_tables.tell_refusal(cursor, table, error)
         for target, delta in _targets(epoch, place):
@@ -248,6 +253,12 @@ class PostgresSink:
             sink_tables.forget_errors(cursor, tables)
             session.commit()
 
+    def holds(self, table: SinkTable) -> bool:
+        """Whether the view's table is there, with all of its columns."""
+        self._ensure()
+        with self._own_session(f'cannot look at view "{table.title}"') as session:
+            return sink_tables.is_there(session.cursor(), table)
+
     def forget_progress(self) -> None:
         """Remove our progress, when the last view is gone."""
         self._ensure()
@@ -257,26 +268,32 @@ class PostgresSink:
             )
             session.commit()
 
-    def read_rows(self, table: SinkTable) -> Iterator[Delta]:
-        """The view's rows as of one moment, in chunks; a bag's with their counts as weights."""
+    def read_rows(self, table: SinkTable, *, is_checked: bool = False) -> Iterator[Delta]:
+        """The view's rows as of one moment, in chunks; a bag's with their counts as weights.
+
+        is_checked: as for `rows_at`.
+        """
         self._ensure()
         with self._own_session(f'cannot read view "{table.title}"', _COPY_SETTINGS) as session:
-            yield from _rows_of(session.cursor(), table)
+            yield from rows_of(session.cursor(), table, is_checked=is_checked)
 
     @contextmanager
-    def rows_at(self, table: SinkTable) -> Iterator[tuple[Progress, Iterator[Delta]]]:
+    def rows_at(
+        self, table: SinkTable, *, is_checked: bool = False
+    ) -> Iterator[tuple[Progress, Iterator[Delta]]]:
         """The view's rows, as `read_rows`, with the progress that they show: of one snapshot.
 
-        SinkError sink.no_progress when nothing was written yet.
+        is_checked: SinkError sink.row_changed when someone else wrote to a bag. SinkError
+        sink.no_progress when nothing was written yet.
         """
         self._ensure()
         with self._own_session(f'cannot read view "{table.title}"', _COPY_SETTINGS) as session:
             session.set_session(isolation_level="REPEATABLE READ", readonly=True)
             cursor = session.cursor()
-            found = _progress(cursor, self._key)
+            found = progress_of(cursor, self._key)
             if found is None:
                 raise SinkError("sink.no_progress", "no epoch has been written yet")
-            yield found, _rows_of(cursor, table)
+            yield found, rows_of(cursor, table, is_checked=is_checked)
 
     def row_count(self, table: SinkTable) -> int:
         """About how many rows the view has; exact while it is small and nobody has locked it."""
@@ -323,6 +340,16 @@ class PostgresSink:
             session.close()
 
 
+@contextmanager
+def _about(table: SinkTable) -> Iterator[None]:
+    """A refusal is about this view alone."""
+    try:
+        yield
+    except SinkError as error:
+        error.relation = table.relation
+        raise
+
+
 @dataclass
 class _Place:
     """Whose table is at hand; is_searched: only to find whose it is, nothing is to be written."""
@@ -343,27 +370,7 @@ def _targets(epoch: SinkEpoch, place: _Place) -> Iterator[tuple[Target, Delta]]:
             yield ERRORS, part.errors
 
 
-def _progress(cursor: Any, key: str) -> Progress | None:
-    cursor.execute("SELECT epoch, positions FROM tidemark.progress WHERE sink_key = %s", (key,))
-    row = cursor.fetchone()
-    return None if row is None else Progress(row[0], row[1])
-
-
-def _rows_of(cursor: Any, table: SinkTable) -> Iterator[Delta]:
-    target = target_of(table)
-    columns = target.columns[1:] if target.is_bag else target.columns
-    query = f"SELECT {', '.join(quote_name(c.name) for c in columns)} FROM {target.sql}"
-    for chunk in copy_text.copy_out(cursor, query, [c.type for c in columns]):
-        yield _delta_of(chunk, is_bag=target.is_bag)
-
-
 def _flush(cursor: Any, waiting: list[bytes]) -> None:
     if waiting:
         cursor.execute(b";".join(waiting))
         waiting.clear()
-
-
-def _delta_of(columns: list[Column], *, is_bag: bool) -> Delta:
-    if is_bag:
-        return Delta(columns[1:], columns[0].values)
-    return Delta(columns, np.ones(len(columns[0]), np.int64))

@@ -14,7 +14,7 @@ import numpy as np
 import psycopg2
 from psycopg2 import errors as states
 
-from connectors.postgres import copy_text, sink_target
+from connectors.postgres import copy_text, sink_kept, sink_target
 from connectors.postgres.copy_text import quote_name, quote_text
 from connectors.postgres.ownership import give_to_creator
 from connectors.postgres.sink_apply import key_violation, lines_of, rows_missing, split_delta
@@ -111,13 +111,14 @@ def stage(cursor: Any, table: SinkTable, rows: Iterable[Delta]) -> int:
         "SELECT c FROM unnest(%s::text[]) c WHERE to_regcollation(c) IS NOT NULL", (sorted(wanted),)
     )
     collations = frozenset(c for (c,) in cursor.fetchall())
-    with _NamesOf(table):
+    with NamesOf(table):
         cursor.execute(sink_target.create_table(target, collations))
     counter = _Counter(target)
     chunks = (lines for delta in rows for lines in counter.lines(delta))
     reader = copy_text.ChunkReader(chunks)
     cursor.copy_expert(f"COPY {target.sql} FROM STDIN (FREEZE)", reader)
     _add_key(cursor, target)
+    sink_kept.prepare(cursor, table, target.sql)
     cursor.execute(f"ANALYZE {target.sql}")
     _register(cursor, table, target.sql, None, is_staged=True)
     return counter.rows
@@ -167,25 +168,50 @@ def swap(cursor: Any, table: SinkTable) -> None:
             hint="drop the view and create it again",
         )
     check_name(cursor, table)
+    kept = sink_kept.find(cursor, table)
     drop(cursor, table, is_staged=False)
-    with _NamesOf(table):
+    with NamesOf(table):
         cursor.execute(f"ALTER TABLE {staged.sql} RENAME TO {quote_name(target.name)}")
         view = None
         if target.is_bag:
             cursor.execute(sink_target.create_view(table))
             view = f"{quote_name(table.schema)}.{quote_name(table.name)}"
-    _rename_key(cursor, table)
+    rename_key(cursor, table)
     _register(cursor, table, target.sql, view, is_staged=False)
     cursor.execute(
         "DELETE FROM tidemark.tables WHERE schema = %s AND name = %s AND is_staged",
         (table.schema, table.name),
     )
-    _comment(cursor, table)
+    comment(cursor, table)
     relations = [("TABLE", target.sql), *([("VIEW", view)] if view else [])]
     give_to_creator(cursor, table, relations)
+    if kept is not None:
+        _warn(cursor, table, sink_kept.give(cursor, table, kept))
 
 
-def _rename_key(cursor: Any, table: SinkTable) -> None:
+def is_there(cursor: Any, table: SinkTable) -> bool:
+    """Whether the view has its table, with all of its columns."""
+    found = sink_kept.oids_of(cursor, table)
+    if found is None:
+        return False
+    cursor.execute(
+        "SELECT array_agg(attname::text) FROM pg_attribute "
+        "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped",
+        (found[0],),
+    )
+    return {c.name for c in target_of(table).columns} <= set(cursor.fetchone()[0] or ())
+
+
+def _warn(cursor: Any, table: SinkTable, told: Sequence[str]) -> None:
+    for text in told:
+        cursor.execute(
+            "UPDATE tidemark.views SET warnings = warnings || to_jsonb(%s::text) "
+            "WHERE schema = %s AND name = %s",
+            (text, table.schema, table.name),
+        )
+
+
+def rename_key(cursor: Any, table: SinkTable) -> None:
     """Give the key the name that it would have had, if it is free."""
     target, wanted = target_of(table), sink_target.key_name(table)
     qualified = f"{quote_name(table.schema)}.{quote_name(wanted)}"
@@ -200,15 +226,22 @@ def _rename_key(cursor: Any, table: SinkTable) -> None:
         cursor.execute(f"ALTER TABLE {target.sql} RENAME CONSTRAINT {names}")
 
 
-def _comment(cursor: Any, table: SinkTable) -> None:
+def comment(cursor: Any, table: SinkTable) -> None:
+    """Say on the view's table what it is, where the user says nothing else."""
     target = target_of(table)
+    cursor.execute(
+        "SELECT obj_description(to_regclass(%s), 'pg_class')",
+        (f"{quote_name(table.schema)}.{quote_name(table.name)}",),
+    )
+    if sink_kept.is_users(cursor.fetchone()[0] or sink_kept.OURS):
+        return
     cursor.execute(
         "SELECT query FROM tidemark.views WHERE schema = %s AND name = %s",
         (table.schema, table.name),
     )
     found = cursor.fetchone()
     query = f": {found[0]}" if found else ""
-    said = quote_text(f"Maintained by Tidemark, do not write{query}")
+    said = quote_text(f"{sink_kept.OURS}, do not write{query}")
     if target.is_bag:
         name = f"{quote_name(table.schema)}.{quote_name(table.name)}"
         cursor.execute(f"COMMENT ON VIEW {name} IS {said}")
@@ -260,7 +293,7 @@ def _register(
     )
 
 
-class _NamesOf:
+class NamesOf:
     """Turns PostgreSQL's refusals of a name or a type into ours."""
 
     def __init__(self, table: SinkTable) -> None:

@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from service.catalog import Catalog
 
 _POLL_S = 0.05
-_SETTLED = ("live", "failed")
+_SETTLED = ("live", "failed", "paused")
 _WAIT_POLL_S = 0.003
 
 

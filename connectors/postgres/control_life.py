@@ -1,0 +1,59 @@
+"""What the catalog keeps of the life of views: changes that are asked for, and how they go.
+
+Invariant: of each view one change is under way at most; it has an id, so that what is told late is
+never told of another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from psycopg2.extras import Json
+
+from connectors.postgres.copy_text import quote_name
+
+if TYPE_CHECKING:
+    from connectors.postgres.control import Control
+
+STEP = """
+ALTER TABLE tidemark.views
+    ADD COLUMN version integer NOT NULL DEFAULT 0,
+    ADD COLUMN change jsonb,
+    ADD COLUMN replacing jsonb;
+COMMENT ON COLUMN tidemark.views.version IS 'counts the queries and rebuilds that it has had';
+COMMENT ON COLUMN tidemark.views.change IS
+    'what the user wants changed: another version of the query, or another name';
+COMMENT ON COLUMN tidemark.views.replacing IS
+    'how far the newest change is, or why it was given up; NULL when there is nothing to tell';
+COMMENT ON COLUMN tidemark.views.positions IS 'where a paused view stands, by source';
+
+DROP TRIGGER announce ON tidemark.views;
+CREATE TRIGGER announce AFTER INSERT OR DELETE OR UPDATE OF status, desired, change
+    ON tidemark.views FOR EACH STATEMENT EXECUTE FUNCTION tidemark.announce();
+"""
+
+
+def ask_change(control: Control, identity: str, change: Mapping[str, Any], **changes: Any) -> bool:
+    """Ask for a change of a view and set the given columns; False when another one is under way,
+    or the view is gone or to be dropped."""
+    sets = "".join(f", {quote_name(c)} = %s" for c in changes)
+    sql = (
+        f"UPDATE tidemark.views SET updated_at = now(), change = %s{sets} WHERE identity = %s "
+        "AND change IS NULL AND desired <> 'dropped' RETURNING 1"
+    )
+    return bool(control.rows(sql, Json(dict(change)), *map(_adapted, changes.values()), identity))
+
+
+def end_change(control: Control, identity: str, change_id: str, **changes: Any) -> bool:
+    """Take a change back, or tell that it was given up; False when it is not under way."""
+    sets = "".join(f", {quote_name(c)} = %s" for c in changes)
+    sql = (
+        f"UPDATE tidemark.views SET updated_at = now(), change = NULL{sets} "
+        "WHERE identity = %s AND change->>'id' = %s RETURNING 1"
+    )
+    return bool(control.rows(sql, *map(_adapted, changes.values()), identity, change_id))
+
+
+def _adapted(value: Any) -> Any:
+    return Json(value) if isinstance(value, dict | list) else value

@@ -1,0 +1,85 @@
+"""Reading back what the sink holds: progress, rows of views, their error rows.
+
+Invariant: what is read has the physical form that the dataflow gives rows, so that it can be taken
+away again: of a bag the hash that stands with each row is the row's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from connectors.postgres import copy_text
+from connectors.postgres.copy_text import quote_name, quote_text
+from connectors.postgres.sink_target import ERRORS, Target, target_of
+from connectors.sink import Progress, SinkTable
+from dataflow.delta import Column, Delta, row_hashes
+from dataflow.errors import SinkError
+from dataflow.types import TEXT, SqlType
+
+
+def progress_of(cursor: Any, key: str) -> Progress | None:
+    """Epoch and positions of a service."""
+    cursor.execute("SELECT epoch, positions FROM tidemark.progress WHERE sink_key = %s", (key,))
+    row = cursor.fetchone()
+    return None if row is None else Progress(row[0], row[1])
+
+
+def rows_of(cursor: Any, table: SinkTable, *, is_checked: bool = False) -> Iterator[Delta]:
+    """A view's rows in chunks; a bag's with their counts as weights.
+
+    is_checked: SinkError sink.row_changed when a row of a bag does not belong to its hash.
+    """
+    target = target_of(table)
+    if not target.is_bag:
+        yield from _keyed_rows(cursor, target)
+        return
+    hash_column, *columns = target.columns
+    types = [TEXT, *(c.type for c in columns)]
+    names = ", ".join(quote_name(c.name) for c in columns)
+    wanted = f"replace({quote_name(hash_column.name)}::text, '-', ''), {names}"
+    for hashes, counts, *own in _chunks(cursor, target, wanted, types):
+        delta = Delta(own, counts.values)
+        if is_checked and _digits(hashes) != _digits(_hashes_of(delta)):
+            raise SinkError(
+                "sink.row_changed",
+                f'table "{target.schema}.{target.name}" has rows that are not as they were written',
+                hint="someone else wrote to it: drop the view and create it again",
+            )
+        yield delta
+
+
+def _hashes_of(rows: Delta) -> Column:
+    return copy_text.uuid_texts(*row_hashes(rows.columns, len(rows)))
+
+
+def _digits(texts: Column) -> bytes:
+    assert texts.data is not None
+    return texts.data[texts.values[0] : texts.values[-1]].tobytes()
+
+
+def _keyed_rows(cursor: Any, target: Target) -> Iterator[Delta]:
+    names = ", ".join(quote_name(c.name) for c in target.columns)
+    for columns in _chunks(cursor, target, names, [c.type for c in target.columns]):
+        yield Delta(columns, np.ones(len(columns[0]), np.int64))
+
+
+def errors_of(cursor: Any, table: SinkTable) -> Delta:
+    """The error rows of a view, with their counts as weights."""
+    names = ", ".join(quote_name(c.name) for c in (*ERRORS.columns[1:2], *ERRORS.fields))
+    types = [c.type for c in ERRORS.columns[1:]]
+    query = f"SELECT {names} FROM {ERRORS.sql} WHERE view = {quote_text(table.title)}"
+    parts = [Delta(own, n.values) for n, *own in copy_text.copy_out(cursor, query, types)]
+    return (
+        Delta.concat(parts)
+        if parts
+        else Delta.empty("".join(f.type.physical for f in ERRORS.fields))
+    )
+
+
+def _chunks(
+    cursor: Any, target: Target, wanted: str, types: Sequence[SqlType]
+) -> Iterator[list[Column]]:
+    return copy_text.copy_out(cursor, f"SELECT {wanted} FROM {target.sql}", types)

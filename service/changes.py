@@ -1,0 +1,72 @@
+"""What is asked of a view as a whole, as the catalog keeps it: tidemark.views.change, replacing.
+
+A change is under way from the moment it is asked for until the sink shows it, or it is given up;
+it has an id, so that what becomes of it is never told of another one.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from connectors.postgres.control import ViewRow
+from connectors.sink import SinkTable
+from dataflow.errors import TidemarkError
+from service import fields
+
+VERSION, RENAME = "version", "rename"
+LIVE, PAUSED, DROPPED = "live", "paused", "dropped"
+UNDER_WAY, FAILED, CANCELLED = "under way", "failed", "cancelled"
+
+
+def new_version(
+    row: ViewRow, query: str, options: Mapping[str, Any], warnings: list[str], kind: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(change, replacing) for another version of a view. kind: "replace", "rebuild", "resume"."""
+    told = row.replacing or {}
+    version = max(row.version, told.get("version") or 0) + 1
+    change = {
+        "id": uuid.uuid4().hex,
+        "kind": VERSION,
+        "version": version,
+        "query": query,
+        "options": dict(options),
+        "warnings": warnings,
+    }
+    replacing = _told(change["id"], kind) | {"version": version, "warnings": warnings}
+    return change, replacing | ({"query": query} if query != row.query else {})
+
+
+def new_name(
+    row: ViewRow, schema: str, name: str, readers: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(change, replacing) for another name. readers: by identity the query of each view that
+    reads this one, with the new name in it."""
+    change = {
+        "id": uuid.uuid4().hex,
+        "kind": RENAME,
+        "schema": schema,
+        "name": name,
+        "readers": dict(readers),
+    }
+    return change, _told(change["id"], RENAME) | {"version": row.version}
+
+
+def _told(identifier: str, kind: str) -> dict[str, Any]:
+    return {"id": identifier, "kind": kind, "status": UNDER_WAY, "asked_at": time.time()}
+
+
+def given_up(replacing: Mapping[str, Any] | None, error: TidemarkError) -> dict[str, Any]:
+    """What is told of a change that came to nothing."""
+    facts = {"code": error.code, "detail": error.described, "hint": error.hint}
+    kept = {k: v for k, v in (replacing or {}).items() if k != "progress"}
+    return {**kept, "status": FAILED, **facts}
+
+
+def table_of(row: ViewRow) -> SinkTable:
+    """The view's table as the catalog knows it."""
+    found = fields.from_json(row.fields or ())
+    names = [f.name for f in found]
+    return SinkTable(row.schema, row.name, found, tuple(names.index(k) for k in row.key or ()))

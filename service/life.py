@@ -1,0 +1,369 @@
+"""The life of a view as users ask for it: replace, rebuild, pause, resume, rename, move, cancel.
+
+The API's side: what is asked for is looked at whole before the catalog knows of it, then done by
+the pipeline. Invariant: what is known to be refused is never begun, and names what stands in its
+way; of each view one change is under way at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from connectors.postgres import control_life, control_sinks
+from connectors.postgres.control import ViewRow
+from connectors.sink import SinkTable
+from dataflow.errors import TidemarkError
+from dataflow.sql.renaming import with_renamed_table
+from service.changes import (
+    CANCELLED,
+    DROPPED,
+    FAILED,
+    LIVE,
+    PAUSED,
+    new_name,
+    new_version,
+    table_of,
+)
+from service.definition import ViewDefinition
+from service.difference import is_one_shape
+from service.family import children_of, readers_of
+from service.groups import group_of
+from service.names import parse_name, path_name
+from service.parts import Parts
+from service.planning import plan_definition
+from service.renewals import has_dependents, readers_lost, readers_refuse
+from service.sink_catalog import find_view
+from service.view_facts import busy, require_parents
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked for. name: as paths take it, once it is done; change: its id, "" for a pause
+    and for what is done already."""
+
+    identity: str
+    name: str
+    change: str = ""
+    status: str = ""
+
+
+class Life:
+    """One for an API process; safe for several threads. Names are as users write them."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._control = parts.control()
+        self._tables = parts.view_tables()
+
+    # --- another version -------------------------------------------------------------------------
+
+    def replace(self, name: str, query: str, options: Mapping[str, Any] | None = None) -> Asked:
+        """Another query for a view. options: those to change; the group stays.
+
+        TidemarkError view.not_live, view.busy, view.cycle, view.has_sinks, view.children_refuse,
+        view.has_dependents, and what creating it would be refused for.
+        """
+        row = self._row(name)
+        _require_status(row, "live", "failed")
+        changed = {**row.options, **(options or {})}
+        if changed.get("group") != row.options.get("group"):
+            raise TidemarkError(
+                "view.other_group",
+                f'view "{row.title}" is in group "{group_of(row)}"',
+                detail="a view stays in its group",
+                hint="drop the view and create it in the other group",
+            )
+        return self._ask_version(row, query, changed, "replace")
+
+    def rebuild(self, name: str) -> Asked:
+        """Compute a view anew from a new snapshot, and show the difference; also the way out of
+        "failed". As `replace` by its own query."""
+        row = self._row(name)
+        _require_status(row, "live", "failed")
+        return self._ask_version(row, row.query, row.options, "rebuild")
+
+    def _ask_version(
+        self, row: ViewRow, query: str, options: Mapping[str, Any], kind: str
+    ) -> Asked:
+        _require_free(row)
+        definition = self._planned(row, query, is_known=True)
+        warnings = self._look_at(row, definition)
+        change, told = new_version(row, query, options, warnings, kind)
+        wanted = {"desired": LIVE} if kind == "resume" else {}
+        if not control_life.ask_change(
+            self._control, row.identity, change, replacing=told, **wanted
+        ):
+            raise busy(row)
+        return Asked(row.identity, path_name(row.schema, row.name), change["id"])
+
+    def _planned(self, row: ViewRow, query: str, *, is_known: bool = False) -> ViewDefinition:
+        """Another version of a view. is_known: it may be named in its own query, which is refused
+        by its name and not read as a table."""
+        rows, sources = self._control.list_views(), self._control.list_sources()
+        name = ("", "") if is_known else (row.schema, row.name)
+        found = plan_definition(
+            row.identity,
+            name,
+            query,
+            self._parts,
+            rows,
+            sources=sources,
+            asker=row.created_by,
+        )
+        table = replace(found.table, schema=row.schema, name=row.name)
+        return replace(found, table=table)
+
+    def _look_at(self, row: ViewRow, definition: ViewDefinition) -> list[str]:
+        """What stands in the way of a version is refused; the warnings."""
+        rows = self._control.list_views()
+        _require_no_cycle(row, definition, rows)
+        require_parents(definition, rows, group_of(row))
+        before, table = table_of(row), definition.table
+        self._require_readers(row, definition, rows)
+        if is_one_shape(before, table):
+            pairs = zip(before.fields, table.fields, strict=True)
+            if any(new.is_nullable and not old.is_nullable for old, new in pairs):
+                self._require_no_sinks(row, "a column of their records may be NULL now")
+            return []
+        self._require_no_sinks(row, "its records would have other columns")
+        found = self._tables.dependents(before)
+        if found:
+            raise has_dependents(row.title, found)
+        lost = self._tables.not_kept(before, table)
+        return [f"not carried over to the new table: {title}" for title in lost]
+
+    def _require_readers(
+        self, row: ViewRow, definition: ViewDefinition, rows: Sequence[ViewRow]
+    ) -> None:
+        """Views that read this one must be able to read the new version too."""
+        readers = []
+        for child in children_of(row, rows):
+            if child.status not in ("live", PAUSED, FAILED) or child.change is not None:
+                raise busy(child)
+            if child.status != FAILED:
+                readers.append(self._planned(child, child.query))
+        missing = readers_lost(definition, readers)
+        if missing:
+            raise readers_refuse(row.title, missing)
+
+    def cancel(self, name: str) -> Asked:
+        """Give up what is under way; the view stays what it is. TidemarkError view.no_change."""
+        row = self._row(name)
+        change = row.change
+        told = {**(row.replacing or {}), "status": CANCELLED}
+        wanted = {"desired": PAUSED} if row.status == PAUSED else {}
+        is_ended = change is not None and control_life.end_change(
+            self._control, row.identity, change["id"], replacing=told, **wanted
+        )
+        if not is_ended:
+            raise TidemarkError(
+                "view.no_change",
+                f'nothing is under way for view "{row.title}"',
+                detail="it may have been done just now",
+                hint="see its `replacing`",
+            )
+        return Asked(row.identity, path_name(row.schema, row.name))
+
+    # --- pauses ----------------------------------------------------------------------------------
+
+    def pause(self, name: str, *, cascade: bool = False) -> list[Asked]:
+        """Keep a view's rows as they are and compute it no longer; with cascade the views that
+        read it too. TidemarkError view.not_live, view.busy, view.has_sinks, view.has_children."""
+        row = self._row(name)
+        rows = self._control.list_views()
+        readers = [r for r in _staying(row, rows) if PAUSED not in (r.status, r.desired)]
+        if readers and not cascade:
+            raise TidemarkError(
+                "view.has_children",
+                f'view "{row.title}" is read by other views',
+                detail=", ".join(r.title for r in readers),
+                hint="pause those first, or all of them with cascade",
+            )
+        for found in (row, *readers):
+            _require_status(found, "live")
+            _require_free(found)
+            self._require_no_sinks(found, "they would stand still and look up to date")
+        for found in (*reversed(readers), row):
+            self._control.update_view(found.identity, desired=PAUSED)
+        return [self._pausing(found) for found in (row, *readers)]
+
+    @staticmethod
+    def _pausing(row: ViewRow) -> Asked:
+        return Asked(row.identity, path_name(row.schema, row.name), status=PAUSED)
+
+    def resume(self, name: str, *, cascade: bool = False) -> list[Asked]:
+        """Compute a paused view anew and keep it up to date again; with cascade the paused views
+        that read it too. TidemarkError view.not_paused, and as `replace`."""
+        row = self._row(name)
+        if row.status != PAUSED:
+            raise TidemarkError(
+                "view.not_paused",
+                f'view "{row.title}" is not paused',
+                detail=f"it is {row.status}",
+                hint="see its status",
+            )
+        rows = self._control.list_views()
+        readers = [r for r in _staying(row, rows) if r.status == PAUSED] if cascade else []
+        awaited = frozenset(r.identity for r in (row, *readers))
+        definitions = []
+        for found in (row, *readers):
+            _require_free(found)
+            definition = self._planned(found, found.query)
+            require_parents(definition, rows, group_of(found), awaited)
+            definitions.append(definition)
+        return [self._resume(found) for found in (row, *readers)]
+
+    def _resume(self, row: ViewRow) -> Asked:
+        change, told = new_version(row, row.query, row.options, [], "resume")
+        is_asked = control_life.ask_change(
+            self._control, row.identity, change, replacing=told, desired=LIVE
+        )
+        if not is_asked:
+            raise busy(row)
+        return Asked(row.identity, path_name(row.schema, row.name), change["id"])
+
+    # --- names -----------------------------------------------------------------------------------
+
+    def rename(self, name: str, new: str) -> Asked:
+        """Another name in the same schema. TidemarkError view.bad_name, view.name_taken,
+        sink.name_taken, view.has_sinks, view.busy."""
+        row = self._row(name)
+        try:
+            _, plain = parse_name(f"x.{new}")
+        except TidemarkError as error:
+            raise TidemarkError(
+                "view.bad_name",
+                f'"{new}" is not a name alone',
+                detail=error.detail,
+                hint="to change the schema, move the view",
+            ) from None
+        return self._move(row, SinkTable(row.schema, plain, (), (0,)))
+
+    def move(self, name: str, schema: str) -> Asked:
+        """The same name in another schema. TidemarkError as `rename`, sink.schema_missing."""
+        row = self._row(name)
+        # Read as a name is, so that it folds and is refused alike.
+        wanted, _ = parse_name(f"{schema}.x")
+        return self._move(row, SinkTable(wanted, row.name, (), (0,)))
+
+    def _move(self, row: ViewRow, table: SinkTable) -> Asked:
+        _require_status(row, "live", PAUSED, FAILED)
+        _require_free(row)
+        self._require_no_sinks(row, "what they have written is told by the view's name")
+        rows = self._control.list_views()
+        if any((r.schema, r.name) == (table.schema, table.name) for r in rows):
+            raise TidemarkError(
+                "view.name_taken",
+                f'view "{table.title}" exists already',
+                hint="choose another name, or drop it",
+            )
+        self._tables.check(replace(table_of(row), schema=table.schema, name=table.name))
+        queries = _renamed_queries(row, table, children_of(row, rows))
+        change, told = new_name(row, table.schema, table.name, queries)
+        if not control_life.ask_change(self._control, row.identity, change, replacing=told):
+            raise busy(row)
+        return Asked(row.identity, path_name(table.schema, table.name), change["id"])
+
+    # --- waiting ---------------------------------------------------------------------------------
+
+    def is_done(self, asked: Asked) -> bool:
+        """Whether what was asked for is done; raises why it was given up."""
+        row = next((r for r in self._control.list_views() if r.identity == asked.identity), None)
+        if row is None:
+            raise TidemarkError("view.not_found", "the view was dropped", hint="see GET /views")
+        if asked.status:
+            return row.status == asked.status
+        if not asked.change or (row.change or {}).get("id") == asked.change:
+            return not asked.change
+        told = row.replacing or {}
+        if told.get("id") == asked.change and told.get("status") in (FAILED, CANCELLED):
+            raise failure_of(row, told)
+        return True
+
+    def name_now(self, asked: Asked) -> str:
+        """The view's name as paths take it, which a rename may not have changed yet."""
+        rows = self._control.list_views()
+        row = next((r for r in rows if r.identity == asked.identity), None)
+        return asked.name if row is None else path_name(row.schema, row.name)
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _row(self, name: str) -> ViewRow:
+        self._control.ensure()
+        return find_view(self._control, name)
+
+    def _require_no_sinks(self, row: ViewRow, why: str) -> None:
+        found = control_sinks.list_sinks(self._control)
+        names = [s.name for s in found if s.view_identity == row.identity]
+        if names:
+            raise TidemarkError(
+                "view.has_sinks",
+                f'view "{row.title}" has further sinks',
+                detail=f"{', '.join(names)}: {why}",
+                hint="drop them first, and add them again afterwards",
+            )
+
+
+def _renamed_queries(row: ViewRow, table: SinkTable, children: Iterable[ViewRow]) -> dict[str, str]:
+    """By identity, the queries of the views that read this one, with its new name."""
+    queries, refused = {}, {}
+    for child in children:
+        if child.status not in ("live", PAUSED, FAILED) or child.change is not None:
+            raise busy(child)
+        old, new = (row.schema, row.name), (table.schema, table.name)
+        try:
+            queries[child.identity] = with_renamed_table(child.query, old, new)
+        except ValueError as error:
+            refused[child.title] = [str(error)]
+    if refused:
+        raise readers_refuse(row.title, refused)
+    return queries
+
+
+def failure_of(row: ViewRow, told: Mapping[str, Any]) -> TidemarkError:
+    """Why a change was given up."""
+    kind = told.get("kind", "change")
+    if told["status"] == CANCELLED:
+        return TidemarkError(
+            "view.cancelled", f'the {kind} of view "{row.title}" was cancelled', hint="ask again"
+        )
+    return TidemarkError(
+        told.get("code") or "view.failed",
+        f'the {kind} of view "{row.title}" failed; the view is what it was',
+        detail=told.get("detail") or "",
+        hint=told.get("hint") or "",
+    )
+
+
+def _require_free(row: ViewRow) -> None:
+    if row.change is not None or row.desired == DROPPED:
+        raise busy(row)
+
+
+def _require_status(row: ViewRow, *statuses: str) -> None:
+    if row.status not in statuses or row.desired not in (LIVE, PAUSED):
+        raise TidemarkError(
+            "view.not_live",
+            f'view "{row.title}" is not {" or ".join(statuses)}',
+            detail=f"it is {row.status}",
+            hint="resume it" if row.status == PAUSED else "wait until it is live",
+        )
+
+
+def _require_no_cycle(row: ViewRow, definition: ViewDefinition, rows: Sequence[ViewRow]) -> None:
+    below = {(r.schema, r.name) for r in (row, *_staying(row, rows))}
+    found = [p for p in definition.parents() if (p.schema, p.name) in below]
+    if found:
+        raise TidemarkError(
+            "view.cycle",
+            f'view "{row.title}" would read itself',
+            detail=f"the query reads {', '.join(map(str, found))}",
+            hint="a view can read only what does not read it",
+        )
+
+
+def _staying(row: ViewRow, rows: Sequence[ViewRow]) -> list[ViewRow]:
+    """The views that read this one, directly or not, and are not to be dropped."""
+    return [r for r in readers_of(row, rows) if r.desired != DROPPED]

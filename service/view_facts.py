@@ -1,0 +1,85 @@
+"""A planned view as the catalog tells of it: kind, key, columns, plan.
+
+What the API writes when a view is asked for, and the pipeline when another version takes over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from connectors.postgres.control import ViewRow
+from dataflow.errors import TidemarkError
+from dataflow.sql.plan import ViewPlan
+from service import fields
+from service.definition import ViewDefinition
+from service.groups import group_of
+from service.plan_facts import plan_facts
+
+
+def kind_of(plan: ViewPlan) -> str:
+    """ "keyed" or "bag"."""
+    return "keyed" if plan.key else "bag"
+
+
+def key_names(plan: ViewPlan) -> list[str]:
+    """The columns of its key."""
+    return [plan.root.fields[i].name for i in plan.key]
+
+
+def facts_of(definition: ViewDefinition, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a view's row in the catalog that its query decides."""
+    plan = definition.plan
+    return {
+        "query": definition.query,
+        "version": definition.version,
+        "kind": kind_of(plan),
+        "key": key_names(plan),
+        "fields": fields.to_json(plan.root.fields),
+        "plan": plan_facts(definition, None)
+        | ({"pinned": dict(plan.pinned)} if plan.pinned else {}),
+        "options": dict(options),
+        "warnings": list(plan.warnings),
+    }
+
+
+def require_parents(
+    definition: ViewDefinition,
+    rows: Sequence[ViewRow],
+    group: str,
+    awaited: frozenset[str] = frozenset(),
+) -> None:
+    """Whether every view that a query reads is live and stays what it is.
+
+    awaited: identities of views that will be live. TidemarkError view.parent_not_live, view.busy,
+    view.other_group.
+    """
+    for parent in definition.parents():
+        found = next((r for r in rows if (r.schema, r.name) == (parent.schema, parent.name)), None)
+        if found is None or (found.status != "live" and found.identity not in awaited):
+            raise TidemarkError(
+                "view.parent_not_live",
+                f'view "{parent}", which the query reads, is not live',
+                detail="" if found is None else f"it is {found.status}",
+                hint="create the view once that one is live",
+            )
+        if found.change is not None and found.identity not in awaited:
+            raise busy(found)
+        if group_of(found) != group:
+            raise TidemarkError(
+                "view.other_group",
+                f'view "{parent}", which the query reads, is in group "{group_of(found)}"',
+                detail="groups do not move together: there is no position that both are at",
+                hint=f'create this view in group "{group_of(found)}"',
+            )
+
+
+def busy(row: ViewRow) -> TidemarkError:
+    """Of a view one change is under way at most."""
+    going = (row.replacing or {}).get("kind", "change")
+    return TidemarkError(
+        "view.busy",
+        f'view "{row.title}" is being changed',
+        detail=f"a {going} is under way",
+        hint="wait until it is done, or cancel it",
+    )
