@@ -34,7 +34,8 @@ BROKER_SETTINGS = {
 
 # Files are handed to several processes in this order: what failed before first, then the long
 # ones, so that no process is left alone with one of them at the end.
-FOLDERS = ("regressions", "recovery", "end_to_end", "equality", "connectors", "sql", "api")
+FOLDERS = ("regressions", "recovery", "end_to_end", "equality", "api", "psql", "console")
+FOLDERS += ("security", "connectors", "sql")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
