@@ -183,7 +183,9 @@ def left_out(
     if len(errors) > _MOST_ERRORS:
         raise _unknown(row, f"there are more than {_MOST_ERRORS}")
     name = (row.schema, row.name)
-    definition = plan_definition(row.identity, name, row.query, parts, rows, sources=sources)
+    definition = plan_definition(
+        row.identity, name, row.query, parts, rows, sources=sources, asker=row.created_by
+    )
     found: dict[Scan, list[str]] = {}
     for operator, text in errors:
         found.setdefault(_scan_of(row, definition.plan, operator), []).append(text)
