@@ -17,9 +17,10 @@ from typing import Any
 from connectors.postgres.control import Control
 from connectors.postgres.requests import Doorbell, Outcome, Request, Requests
 from dataflow.errors import TemporaryError, TidemarkError
-from service import psql_life, psql_verify
+from service import psql_verify
 from service.log import log
 from service.parts import Parts
+from service.psql_life import LifeOperations
 from service.psql_operations import Look, Operations
 from service.psql_text import failure_of
 from service.settings import Settings
@@ -153,7 +154,7 @@ def desk_of(settings: Settings, state: Any) -> PsqlDesk:
     control = Parts(settings).control()
     operations = Operations(control, state.catalog, state.sinks, state.sources)
     operations.add(psql_verify.operations(operations.owned, state.verify))
-    operations.add(psql_life.operations(operations.owned, state.life))
+    operations.add(LifeOperations(control, operations.owned, state.life).by_name)
     return PsqlDesk(settings.sink, control, operations, state.catalog.nudge_source)
 
 

@@ -1,98 +1,192 @@
-"""`CALL tidemark.replace_view(...)` and its kin: the life of a view, for its owner.
+"""Replace, rebuild, pause, resume, rename and move, as psql asks for them.
 
-Each asks for what REST's call of the same name asks for, and is over when that is done. Begun twice
-they ask twice: what is done already is then done again without a difference.
+Each is the API's own operation (service/life.py), for the view's owner. A
+change that was begun before its API process was killed is found again by its kind, and by having
+been asked for after the request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from connectors.postgres.control import ViewRow
+from connectors.postgres.control import Control, ViewRow
+from connectors.postgres.ownership import check_creator, check_owner
 from connectors.postgres.requests import Outcome, Request
 from dataflow.errors import TidemarkError
+from service.changes import PAUSED
+from service.family import readers_of
 from service.life import Asked, Life
 from service.models import ReplaceView
-from service.names import path_name
+from service.names import parse_name, path_name
 from service.psql_operations import Look, NoOptions, Owned, Subject, parsed
 from service.psql_text import failure_of
 
 
-class Plain(Subject):
-    """The arguments of what needs no more than a name."""
-
-    options: NoOptions
-
-
 class CascadeOptions(BaseModel):
-    """cascade: also the views that read it."""
+    """cascade: the views that read it too."""
 
     model_config = ConfigDict(extra="forbid")
 
     cascade: bool = False
 
 
-class Cascading(Subject):
+class Replace(Subject, ReplaceView):
+    """The arguments of replace_view; options: those to change."""
+
+
+class Cascade(Subject):
     """The arguments of pause_view and resume_view."""
 
     options: CascadeOptions
 
 
-class Replacing(Subject, ReplaceView):
-    """The arguments of replace_view."""
-
-
-class Renaming(Plain):
+class Rename(Subject):
     """The arguments of rename_view."""
 
     new_name: str = Field(min_length=1)
+    options: NoOptions
 
 
-class Moving(Plain):
+class Move(Subject):
     """The arguments of move_view."""
 
     new_schema: str = Field(min_length=1)
+    options: NoOptions
 
 
-# What asks, by the name of the view and the arguments.
-Ask = Callable[[str, Any], Sequence[Asked]]
+class Alone(Subject):
+    """The arguments of rebuild_view and cancel_change."""
+
+    options: NoOptions
 
 
-def operations(owned: Owned, life: Life) -> Mapping[str, Callable[[Request], Look]]:
-    """The operations by the names of their procedures."""
-    asks: dict[str, tuple[type[BaseModel], Ask]] = {
-        "replace_view": (Replacing, lambda n, b: [life.replace(n, b.query, b.options)]),
-        "rebuild_view": (Plain, lambda n, _: [life.rebuild(n)]),
-        "pause_view": (Cascading, lambda n, b: life.pause(n, cascade=b.options.cascade)),
-        "resume_view": (Cascading, lambda n, b: life.resume(n, cascade=b.options.cascade)),
-        "rename_view": (Renaming, lambda n, b: [life.rename(n, b.new_name)]),
-        "move_view": (Moving, lambda n, b: [life.move(n, b.new_schema)]),
-        "cancel_change": (Plain, lambda n, _: [life.cancel(n)]),
-    }
+class LifeOperations:
+    """The operations by the names of their procedures; usable from several threads."""
 
-    def begin(request: Request) -> Look:
-        model, ask = asks[request.operation]
-        body: Any = parsed(model, request.arguments)
-        row = owned.find(request, body.name)
+    def __init__(self, control: Control, owned: Owned, life: Life) -> None:
+        self._control = control
+        self._owned = owned
+        self._life = life
+        self.by_name: Mapping[str, Callable[[Request], Look]] = {
+            "replace_view": self._replace,
+            "rebuild_view": self._rebuild,
+            "pause_view": self._pause,
+            "resume_view": self._resume,
+            "rename_view": self._rename,
+            "move_view": self._move,
+            "cancel_change": self._cancel,
+        }
+
+    def _replace(self, request: Request) -> Look:
+        body = parsed(Replace, request.arguments)
+        return self._change(
+            request,
+            body.name,
+            "replace",
+            lambda name: [self._life.replace(name, body.query, dict(body.options))],
+        )
+
+    def _rebuild(self, request: Request) -> Look:
+        body = parsed(Alone, request.arguments)
+        return self._change(request, body.name, "rebuild", lambda name: [self._life.rebuild(name)])
+
+    def _pause(self, request: Request) -> Look:
+        body = parsed(Cascade, request.arguments)
+        row = self._subject(request, body.name, cascade=body.options.cascade)
+        if request.status == "running" and row.desired == PAUSED:
+            asked = [Asked(row.identity, row.title, status=PAUSED)]
+        else:
+            name = path_name(row.schema, row.name)
+            asked = self._life.pause(name, cascade=body.options.cascade)
+        return lambda _: self._look(asked, f"view {row.title} is paused")
+
+    def _resume(self, request: Request) -> Look:
+        body = parsed(Cascade, request.arguments)
+        cascade = body.options.cascade
+        return self._change(
+            request,
+            body.name,
+            "resume",
+            lambda name: self._life.resume(name, cascade=cascade),
+            cascade=cascade,
+        )
+
+    def _rename(self, request: Request) -> Look:
+        body = parsed(Rename, request.arguments)
+        return self._change(
+            request, body.name, "rename", lambda name: [self._life.rename(name, body.new_name)]
+        )
+
+    def _move(self, request: Request) -> Look:
+        body = parsed(Move, request.arguments)
+        schema, _ = parse_name(f"{body.new_schema}.x")
+        check_creator(self._control, request.asker, schema, ())
+        return self._change(
+            request, body.name, "rename", lambda name: [self._life.move(name, body.new_schema)]
+        )
+
+    def _cancel(self, request: Request) -> Look:
+        body = parsed(Alone, request.arguments)
+        row = self._subject(request, body.name)
+        is_done = request.status == "running" and row.change is None
+        if not is_done:
+            self._life.cancel(path_name(row.schema, row.name))
+        return lambda _: Outcome(f"view {row.title}: what was under way is given up")
+
+    def _change(
+        self,
+        request: Request,
+        text: str,
+        kind: str,
+        ask: Callable[[str], Sequence[Asked]],
+        *,
+        cascade: bool = False,
+    ) -> Look:
+        row = self._subject(request, text, cascade=cascade)
+        if request.status == "running" and self._is_begun(request, row, kind):
+            change = row.change or {}
+            asked: Sequence[Asked] = [Asked(row.identity, row.title, change.get("id", ""))]
+        else:
+            asked = ask(path_name(row.schema, row.name))
+        return lambda _: self._look(asked, f"view {row.title}: {kind} is done")
+
+    def _is_begun(self, request: Request, row: ViewRow, kind: str) -> bool:
+        """Whether the change was asked for by this request already, and maybe made since."""
+        told = row.replacing or {}
+        if told.get("kind") == kind and told.get("asked_at", 0) >= request.asked_at:
+            return True
+        # One that was made is told no more: the view differs from what it was.
+        return row.change is None and [row.version, row.title] != self._noted(request)
+
+    def _noted(self, request: Request) -> list[object]:
+        """What the view was when the request was first begun; noted then."""
+        rows = self._control.rows(
+            "UPDATE tidemark.requests AS r SET result = coalesce(result, "
+            "(SELECT jsonb_build_object('was', jsonb_build_array(v.version, "
+            "v.schema || '.' || v.name)) FROM tidemark.views AS v WHERE v.identity = r.target))"
+            " WHERE id = %s RETURNING result -> 'was'",
+            request.id,
+        )
+        return rows[0][0] or []
+
+    def _subject(self, request: Request, text: str, *, cascade: bool = False) -> ViewRow:
+        """The view that is meant, with those that read it the asker's to change."""
+        row = self._owned.find(request, text)
         if row is None:
-            raise TidemarkError("view.not_found", f"view {body.name} was dropped")
-        owned.note(request, row.identity)
-        asked = ask(path_name(row.schema, row.name), body)
-        return lambda rows: _look(life, asked, rows)
+            raise TidemarkError("view.not_found", f"view {text} was dropped")
+        readers = readers_of(row, self._control.list_views()) if cascade else ()
+        for reader in readers:
+            check_owner(self._control, request.asker, reader.title, reader.created_by)
+        self._owned.note(request, row.identity)
+        self._noted(request)
+        return row
 
-    return dict.fromkeys(asks, begin)
-
-
-def _look(life: Life, asked: Sequence[Asked], rows: Mapping[str, ViewRow]) -> Outcome | None:
-    try:
-        if not all(life.is_done(one) for one in asked):
-            return None
-    except TidemarkError as error:
-        if error.is_temporary:
-            return None
-        return failure_of(error)
-    titles = [rows[one.identity].title for one in asked if one.identity in rows]
-    return Outcome(f"done: {', '.join(titles)}")
+    def _look(self, asked: Sequence[Asked], said: str) -> Outcome | None:
+        try:
+            return Outcome(said) if all(self._life.is_done(a) for a in asked) else None
+        except TidemarkError as error:
+            if error.is_temporary:
+                raise
+            return failure_of(error)

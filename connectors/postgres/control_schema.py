@@ -12,7 +12,7 @@ from psycopg2.extensions import connection as Connection
 
 from connectors.postgres import control_life
 from connectors.postgres.idempotency_schema import IDEMPOTENCY
-from connectors.postgres.psql_schema import PSQL, PSQL_LIFE, PSQL_VERIFY
+from connectors.postgres.psql_schema import PSQL, PSQL_CHANGES, PSQL_LIFE, PSQL_VERIFY
 from connectors.postgres.session import translated
 from connectors.postgres.token_schema import TOKENS
 from dataflow.errors import SinkError
@@ -249,6 +249,7 @@ STEPS = (
     PSQL_VERIFY,
     IDEMPOTENCY,
     control_life.STEP + PSQL_LIFE,
+    PSQL_CHANGES,
 )
 VERSION = len(STEPS)
 

@@ -139,6 +139,8 @@ def test_the_role_is_enough(server: EmbeddedPostgres, tmp_path: Path) -> None:
         as_role(views, "ann", "GRANT SELECT ON shown.totals TO PUBLIC")
         not_hers = refusal(lambda: as_role(views, "ann", "DROP VIEW shown.totals"))
         assert isinstance(not_hers, psycopg2.errors.InsufficientPrivilege)
+        as_role(views, "ann", "CALL tidemark.pause_view('shown.totals')")
+        assert as_role(views, "ann", "SELECT status FROM tidemark.status") == [("paused",)]
         as_role(views, "ann", "CALL tidemark.drop_view('shown.totals')")
         assert views.rows("SELECT to_regclass('shown.totals')") == [(None,)]
     assert shop.rows("SELECT count(*) FROM pg_replication_slots") == [(0,)]
