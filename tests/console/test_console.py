@@ -123,6 +123,28 @@ def test_a_view_is_verified_and_shown_wrong_when_it_is(open_page: Open, shop: Sh
     expect(page.locator(".verdict.good")).to_contain_text("Equal")
 
 
+def test_a_view_is_paused_resumed_renamed_and_replaced(open_page: Open, shop: Shop) -> None:
+    shop.service.create("standing", "SELECT id, region FROM customers WHERE id < 5")
+    page = open_page("#/views/standing/manage").page
+    status = page.locator(".title .status")
+    manage = page.locator(".operations")
+    manage.get_by_role("button", name="Pause").click()
+    expect(status).to_have_text("paused", timeout=60_000)
+    manage.get_by_role("button", name="Resume").click()
+    expect(status).to_have_text("live", timeout=60_000)
+    page.get_by_label("New name").fill("going")
+    page.get_by_role("button", name="Rename").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("going", timeout=60_000)
+    page.get_by_role("link", name="Edit the query").click()
+    page.locator(".cm-content").click()
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text("SELECT id, region FROM customers WHERE id < 8")
+    expect(page.locator(".check")).to_contain_text("PostgreSQL accepts it")
+    page.get_by_role("button", name="Replace").click()
+    expect(page.get_by_text("The new query is live")).to_be_visible(timeout=60_000)
+    assert shop.database.rows("SELECT count(*) FROM going") == [(7,)]
+
+
 def test_problems_are_told_with_their_rows(open_page: Open) -> None:
     page = open_page("#/views/ratios_of/problems").page
     expect(page.locator("table.rows tbody tr")).to_have_count(2)
