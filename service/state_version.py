@@ -3,7 +3,7 @@
 It stands for all of it: the names of arrangements and values, the pickled definitions and epochs,
 the folder of builds. Invariant: a state is opened by a program that knows its version, or not at
 all; one that is older goes through every step on the way, each of which can be repeated.
-`tests/test_tidy.py` notices when what is pickled changes.
+Whoever changes what is pickled in a way that old pickles do not fit gives it the next number.
 """
 
 from __future__ import annotations
