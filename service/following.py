@@ -74,6 +74,9 @@ class Following:
         core.feed.close()
         core.sides.open([])
         core.parts.source.drop_slot()
+        # Epochs are counted from 1 again: none of before may be left in the outbox.
+        self._epochs.writer.drain()
+        core.engine.commit(None, written=self._epochs.writer.written)
         self._epochs.writer.restart()
         core.engine.positions.clear()
         core.watch.forget()
