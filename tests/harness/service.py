@@ -38,7 +38,7 @@ class RunningService:
             **{f"TIDEMARK_{k.upper()}": str(v) for k, v in settings.items()},
         }
         self._process: subprocess.Popen | None = None
-        self._client = httpx.Client(base_url=self.url, timeout=60)
+        self._client = httpx.Client(base_url=self.url, timeout=120)
 
     def __enter__(self) -> RunningService:
         self.start()
