@@ -18,7 +18,9 @@ from service.catalog import Catalog
 from service.life import Asked, Life
 from service.models import MoveView, RenameView, ReplaceView, ViewModel
 
-router = APIRouter(prefix="/views/{name}", tags=["life of a view"])
+LATER = {"model": ViewModel, "description": "still under way after wait_s"}
+
+router = APIRouter(prefix="/views/{name}", tags=["life of a view"], responses={202: LATER})
 
 _POLL_S = 0.05
 WaitS = Annotated[float, Query(ge=0, le=3600, description="wait until it is done")]

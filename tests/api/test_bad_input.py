@@ -148,11 +148,3 @@ def test_unreachable_source(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert "source.unreachable" in ended.stderr
     assert "sesame" not in ended.stderr
-
-
-def test_wal_level_not_logical(tmp_path: Path) -> None:
-    with EmbeddedPostgres(settings={"wal_level": "replica"}) as server:
-        ended = _serve("--source", server.dsn, "--state", str(tmp_path))
-    assert ended.returncode == 1
-    assert "source.wal_level" in ended.stderr
-    assert "ALTER SYSTEM" in ended.stderr

@@ -68,7 +68,7 @@ def test_refusals(
     refusal: tuple[int, str],
 ) -> None:
     assert _create(service, name, _files(folder, **more)) == refusal
-    assert service.call("GET", "/sources").json() == {"sources": []}
+    assert service.call("GET", "/sources").json() == {"sources": [], "next": None}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_relation_that_is_read_stays_what_it_is(service: RunningService, folde
     assert answer.json()["options"]["relations"]["prices"]["on_error"] == "skip"
     service.drop("prices")
     assert service.call("DELETE", "/sources/shop").status_code == 204
-    assert service.call("GET", "/sources").json() == {"sources": []}
+    assert service.call("GET", "/sources").json() == {"sources": [], "next": None}
 
 
 def test_columns_are_proposed_from_samples(service: RunningService, folder: Path) -> None:
@@ -123,4 +123,4 @@ def test_columns_are_proposed_from_samples(service: RunningService, folder: Path
     assert answer.status_code == 200, answer.text
     proposed = answer.json()["options"]["relations"]["prices"]["columns"]
     assert [column["name"] for column in proposed] == ["id", "price"]
-    assert service.call("GET", "/sources").json() == {"sources": []}
+    assert service.call("GET", "/sources").json() == {"sources": [], "next": None}

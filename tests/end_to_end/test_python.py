@@ -42,7 +42,7 @@ def test_every_call_says_what_rest_says(service: RunningService, database: Datab
         assert (view["name"], view["status"], view["options"]) == (
             "By Region",
             "live",
-            {"backfill": "local", "group": "default"},
+            {"backfill": "local", "group": "default", "changes_retention_s": None},
         )
         database.execute("INSERT INTO orders VALUES (1000, 'r9', 7.5)")
         position = database.rows("SELECT pg_current_wal_flush_lsn()::text")[0][0]

@@ -79,7 +79,7 @@ async def events(
     limit = buffer or 1 << 24
     reader, writer = await asyncio.open_connection(sock=sock, limit=limit)
     resume = f"&resume={token}" if token and not header else ""
-    head = f"GET /views/{quote(view)}/changes?{query}{resume} HTTP/1.1\r\nHost: x\r\n"
+    head = f"GET /views/{quote(view)}/changes?{query}{resume} HTTP/1.1\r\nHost: localhost\r\n"
     if token and header:
         head += f"Last-Event-ID: {token}\r\n"
     writer.write(f"{head}\r\n".encode())

@@ -108,7 +108,7 @@ def test_a_sink_that_stands_still_stops_the_reading_and_nothing_else(
     assert time.time() - figures["updated_at"] < 5, "status is told"
     assert figures["source_position"] - figures["position"] > 1_000_000, "lag is told"
     assert database.rows("SELECT active FROM pg_replication_slots") == [(True,)]
-    assert service.call("DELETE", "/views/other").status_code in (202, 204)
+    assert service.call("DELETE", "/views/other?wait_s=1").status_code in (202, 204)
     lock.rollback()
     lock.close()
     _await_equal(service, database)

@@ -118,14 +118,14 @@ def test_what_a_client_cannot_be_told(options: dict[str, Any], named: str) -> No
 
 
 def test_the_client_itself_refuses_a_bad_value() -> None:
-    options = {"bootstrap_servers": "a:1", "client": {"fetch.wait.max.ms": "soon"}}
+    options = {"bootstrap_servers": "127.0.0.1:1", "client": {"fetch.wait.max.ms": "soon"}}
     with pytest.raises(SourceError, match=r"source\.bad_option") as caught:
         client_of(options).admin()
     assert "fetch.wait.max.ms" in caught.value.detail
 
 
 def test_the_users_own_options_go_before_ours() -> None:
-    options = {"bootstrap_servers": "a:1", "client": {"fetch.wait.max.ms": "soon"}}
+    options = {"bootstrap_servers": "127.0.0.1:1", "client": {"fetch.wait.max.ms": "soon"}}
     with pytest.raises(SourceError, match=r"source\.bad_option") as caught:
         client_of(options).consumer(fetch_wait_max_ms=20)
     assert "fetch.wait.max.ms" in caught.value.detail
