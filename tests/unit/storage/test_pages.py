@@ -77,7 +77,7 @@ def test_a_changed_page_is_refused():
     with pytest.raises(StorageError, match=r"state\.mismatch"):
         verify(page.sealed, Layout(KINDS, (1,), 1), "here")
     later = struct.pack("<Q", MAGIC | VERSION + 1) + page.sealed[8:]
-    with pytest.raises(StorageError, match=r"state\.format"):
+    with pytest.raises(StorageError, match=r"state\.version"):
         verify(later, layout, "here")
     assert xxhash.xxh3_64_intdigest(page.sealed[16:]) == struct.unpack_from("<Q", page.sealed, 8)[0]
 

@@ -144,7 +144,7 @@ def test_other_format_is_refused(tmp_path, other):
     store = RocksStore(tmp_path)
     store._db[b"f"] = other
     store.close()
-    with pytest.raises(StorageError, match=rf"state\.format.*{other.decode()}.*tidemark 4"):
+    with pytest.raises(StorageError, match=rf"state\.version.*{other.decode()}.*tidemark 4"):
         RocksStore(tmp_path)
 
 
