@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from connectors.postgres import control_sinks, control_verify, ownership
 from connectors.postgres.control import ViewRow
 from connectors.postgres.lsn import format_lsn, parse_lsn
-from connectors.sink import Progress, SinkTable
+from connectors.sink import Progress
 from dataflow.errors import TidemarkError
 from dataflow.sql.explain import explain_text
 from dataflow.sql.view_key import why_bag
@@ -40,9 +40,11 @@ from service.names import parse_name, path_name
 from service.parts import SOURCE, Parts
 from service.plan_facts import plan_facts
 from service.planning import plan_definition
+from service.problems import problem_told
 from service.settings import DEFAULT_GROUP, Settings
 from service.shared_parts import dataflow_of, shared_with_others, shown
 from service.signals import FINAL_CODES
+from service.sink_catalog import find_view
 from service.state_version import versions
 from service.view_facts import key_names, kind_of, require_parents
 
@@ -209,7 +211,11 @@ class Catalog:
 
     def health(self) -> Health:
         """Whether views are kept up to date."""
-        groups = self.metrics()
+        return self.health_of(self.metrics())
+
+    def health_of(self, figures: Mapping[str, dict[str, Any] | None]) -> Health:
+        """The same by figures that are at hand, as `metrics` gives them."""
+        groups = dict(figures)
         reasons = [
             reason if group == DEFAULT_GROUP else f'group "{group}": {reason}'
             for group, figures in groups.items()
@@ -284,13 +290,7 @@ class Catalog:
     # --- inside --------------------------------------------------------------------------------
 
     def _row(self, name: str) -> ViewRow:
-        schema, plain = parse_name(name)
-        row = self._control.get_view(schema, plain)
-        if row is None:
-            raise TidemarkError(
-                "view.not_found", f'view "{schema}.{plain}" does not exist', hint="see GET /views"
-            )
-        return row
+        return find_view(self._control, name)
 
     def _figures(self, group: str) -> dict[str, Any] | None:
         return read_metrics(self._settings.for_group(group).state)
@@ -307,7 +307,7 @@ class Catalog:
     ) -> ViewModel:
         group = group_of(row)
         figures = self._figures(group) or {}
-        status, error = row.status, _error_of(row)
+        status, error = row.status, problem_told(row)
         position, positions = None, {}
         if status == PAUSED:
             positions = dict(row.positions or {})
@@ -322,8 +322,6 @@ class Catalog:
         lag = None
         if position is not None:
             lag = max(0, figures.get("source_position", 0) - position)
-        facts = fields.from_json(row.fields or [])
-        table = SinkTable(row.schema, row.name, facts, (0,) if row.kind == "keyed" else ())
         return ViewModel(
             name=row.name,
             schema_name=row.schema,
@@ -335,7 +333,7 @@ class Catalog:
             options=dict(row.options),
             group=group,
             warnings=list(row.warnings),
-            rows=self._sink.row_count(table) if row.status in ("live", PAUSED) else None,
+            rows=self._sink.row_count(table_of(row)) if row.status in ("live", PAUSED) else None,
             positions={s: _shown(p) for s, p in positions.items()},
             lag_bytes=lag,
             backfill=None if row.progress is None else dict(row.progress),
@@ -369,14 +367,6 @@ def _reasons(figures: dict[str, Any] | None) -> list[str]:
 
 def _field_models(facts: list[dict[str, Any]]) -> list[FieldModel]:
     return [FieldModel(name=f["name"], type=f["type"], nullable=f["nullable"]) for f in facts]
-
-
-def _error_of(row: ViewRow) -> ProblemModel | None:
-    if row.code is None:
-        return None
-    return ProblemModel(
-        title=row.detail or row.code, status=422, code=row.code, hint=row.hint or ""
-    )
 
 
 def _shown(position: Any) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -21,8 +20,8 @@ from connectors.postgres import idempotency
 from connectors.postgres.control import Control
 from connectors.postgres.idempotency import KeptAnswer, RequestKey
 from dataflow.errors import TidemarkError
-from service.models import ProblemModel
-from service.problems import answer, problem_of
+from service.guard import headers_of
+from service.problems import Refused, answer, problem_of
 from service.route_table import PathRoutes, RouteTable
 
 CREATING = ("/views", "/sources", "/views/{view}/sinks")
@@ -76,7 +75,7 @@ class Conventions:
                 detail=f'query: "{unknown[0][:80]}" is not a parameter of this call',
                 hint="see /docs for what each call takes",
             )
-        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        headers = headers_of(scope)
         if asked == "GET" and not routes.is_stream:
             await self._answer_get(scope, receive, send, headers.get("if-none-match", ""))
             return
@@ -195,24 +194,6 @@ class _Answer:
         wanted = name.encode()
         found = (v for k, v in self.start.get("headers", ()) if k.lower() == wanted)
         return next(found, b"").decode("latin-1")
-
-
-class Refused(Exception):
-    """A request that is not passed on."""
-
-    def __init__(
-        self,
-        code: str,
-        status: int,
-        title: str,
-        *,
-        detail: str = "",
-        hint: str = "",
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(title)
-        self.headers = headers
-        self.problem = ProblemModel(title=title, status=status, code=code, detail=detail, hint=hint)
 
 
 def tag_of(found: _Answer) -> str:

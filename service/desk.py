@@ -259,10 +259,6 @@ class Desk:
                 if [*kept, *words] != list(row.warnings):
                     self._tell(row.identity, warnings=[*kept, *words])
 
-    def row_of(self, identity: str) -> ViewRow | None:
-        """The catalog's row of a view."""
-        return next((r for r in self._rows if r.identity == identity), None)
-
     def fail_build(self, build: ViewBuild, error: TidemarkError) -> None:
         """A build ended in an error; a temporary one is tried again."""
         row = self.row(build.definition.identity)

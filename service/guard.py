@@ -21,8 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dataflow.errors import TidemarkError
 from service.access import Guesses, is_loopback, role_for
 from service.log import log
-from service.models import ProblemModel
-from service.problems import answer
+from service.problems import Refused, answer
 from service.settings import Settings
 from service.tokens import ANYBODY, OPEN, Caller, Role, Tokens
 
@@ -69,17 +68,17 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        headers = _headers_of(scope)
+        headers = headers_of(scope)
         told = self._telling(scope, send)
         try:
             self._check_origin(scope, headers)
             caller = await self._caller(scope, headers)
             _check_body(scope, headers)
         except Refused as refused:
-            await refused.answer(scope, receive, told)
+            await _refuse(refused, scope, receive, told)
             return
         except TidemarkError as error:
-            await Refused.of(error).answer(scope, receive, told)
+            await _refuse(_unavailable(error), scope, receive, told)
             return
         scope.setdefault("state", {})["caller"] = caller
         if not _is_stream(scope):
@@ -140,7 +139,7 @@ class Guard:
                 401,
                 "this needs a token",
                 hint="send Authorization: Bearer TOKEN; `tidemark token create` makes one",
-                challenge='Bearer realm="tidemark"',
+                headers=_challenge(),
             )
         fresh = self._tokens.is_fresh(token)
         find = self._tokens.find
@@ -155,7 +154,7 @@ class Guard:
                 f"this needs the role {wanted.word}",
                 detail=f'token "{caller.name}" is of a {caller.role.word}',
                 hint="ask an admin for a token of that role",
-                challenge='Bearer realm="tidemark", error="insufficient_scope"',
+                headers=_challenge(', error="insufficient_scope"'),
             )
         return caller
 
@@ -178,14 +177,14 @@ class Guard:
                 429,
                 "too many tokens that are none came from this address",
                 hint="wait a little; a good token is let in all the same",
-                wait_s=wait_s,
+                headers={"retry-after": str(round(wait_s))},
             )
         raise Refused(
             "auth.invalid",
             401,
             "the token is not known, or not any more",
             hint="it may have expired or been revoked; an admin sees it under GET /tokens",
-            challenge='Bearer realm="tidemark", error="invalid_token"',
+            headers=_challenge(', error="invalid_token"'),
         )
 
     # --- answers -------------------------------------------------------------------------------
@@ -208,41 +207,25 @@ class Guard:
         return tell
 
 
-class Refused(Exception):
-    """A request that is not let through, as a problem."""
-
-    def __init__(
-        self,
-        code: str,
-        status: int,
-        what: str,
-        *,
-        detail: str = "",
-        hint: str = "",
-        challenge: str = "",
-        wait_s: float = 0,
-    ) -> None:
-        super().__init__(what)
-        self._problem = ProblemModel(title=what, status=status, code=code, detail=detail, hint=hint)
-        self._headers = {"www-authenticate": challenge} if challenge else {}
-        if wait_s:
-            self._headers["retry-after"] = str(round(wait_s))
-
-    @classmethod
-    def of(cls, error: TidemarkError) -> Refused:
-        """The refusal that an error of the control tables is."""
-        return cls(error.code, 503, error.what, detail=error.detail, hint=error.hint)
-
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it; a WebSocket is refused before it is one."""
-        response = answer(self._problem, self._headers)
-        if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
-            await response(scope, receive, send)
-        else:
-            await send({"type": "websocket.close", "code": 1008, "reason": self._problem.code})
+async def _refuse(refused: Refused, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with a refusal; a WebSocket is refused before it is one."""
+    response = answer(refused.problem, refused.headers)
+    if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
+        await response(scope, receive, send)
+    else:
+        await send({"type": "websocket.close", "code": 1008, "reason": refused.problem.code})
 
 
-def _headers_of(scope: Scope) -> dict[str, str]:
+def _unavailable(error: TidemarkError) -> Refused:
+    """The refusal that an error of the control tables is."""
+    return Refused(error.code, 503, error.what, detail=error.detail, hint=error.hint)
+
+
+def _challenge(more: str = "") -> dict[str, str]:
+    return {"www-authenticate": f'Bearer realm="tidemark"{more}'}
+
+
+def headers_of(scope: Scope) -> dict[str, str]:
     """The request's headers; the last of equal names."""
     pairs: Iterable[tuple[bytes, bytes]] = scope["headers"]
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in pairs}

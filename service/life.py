@@ -90,8 +90,12 @@ class Life:
         _require_free(row)
         definition = self._planned(row, query, is_known=True)
         warnings = self._look_at(row, definition)
-        change, told = new_version(row, query, options, warnings, kind)
-        wanted = {"desired": LIVE} if kind == "resume" else {}
+        return self._ask(row, *new_version(row, query, options, warnings, kind))
+
+    def _ask(
+        self, row: ViewRow, change: dict[str, Any], told: dict[str, Any], **wanted: str
+    ) -> Asked:
+        """Enter a change; TidemarkError view.busy when another one was faster."""
         if not control_life.ask_change(
             self._control, row.identity, change, replacing=told, **wanted
         ):
@@ -207,22 +211,14 @@ class Life:
         rows = self._control.list_views()
         readers = [r for r in _staying(row, rows) if r.status == PAUSED] if cascade else []
         awaited = frozenset(r.identity for r in (row, *readers))
-        definitions = []
         for found in (row, *readers):
             _require_free(found)
             definition = self._planned(found, found.query)
             require_parents(definition, rows, group_of(found), awaited)
-            definitions.append(definition)
-        return [self._resume(found) for found in (row, *readers)]
-
-    def _resume(self, row: ViewRow) -> Asked:
-        change, told = new_version(row, row.query, row.options, [], "resume")
-        is_asked = control_life.ask_change(
-            self._control, row.identity, change, replacing=told, desired=LIVE
-        )
-        if not is_asked:
-            raise busy(row)
-        return Asked(row.identity, path_name(row.schema, row.name), change["id"])
+        return [
+            self._ask(r, *new_version(r, r.query, r.options, [], "resume"), desired=LIVE)
+            for r in (row, *readers)
+        ]
 
     # --- names -----------------------------------------------------------------------------------
 
@@ -261,10 +257,8 @@ class Life:
             )
         self._tables.check(replace(table_of(row), schema=table.schema, name=table.name))
         queries = _renamed_queries(row, table, children_of(row, rows))
-        change, told = new_name(row, table.schema, table.name, queries)
-        if not control_life.ask_change(self._control, row.identity, change, replacing=told):
-            raise busy(row)
-        return Asked(row.identity, path_name(table.schema, table.name), change["id"])
+        asked = self._ask(row, *new_name(row, table.schema, table.name, queries))
+        return replace(asked, name=path_name(table.schema, table.name))
 
     # --- waiting ---------------------------------------------------------------------------------
 

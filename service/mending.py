@@ -67,7 +67,7 @@ class Mending:
 
     def _judged(self, definition: ViewDefinition, error: SourceError) -> TidemarkError | None:
         """The error that a view fails with; None when building it anew gives its query's rows."""
-        row = self._desk.row_of(definition.identity)
+        row = self._desk.row(definition.identity)
         if error.code in _FINAL or row is None:
             return error
         try:

@@ -16,10 +16,9 @@ from typing import Any
 from connectors.postgres import control_sinks
 from connectors.postgres.control import ViewRow
 from connectors.postgres.error_rows import LeftOut, read_left_out
-from connectors.sink import SinkTable
 from dataflow.errors import TidemarkError
-from service import fields
 from service.catalog import STALE_S, Catalog
+from service.changes import table_of
 from service.groups import group_of
 from service.log import log
 from service.models import ProblemModel
@@ -34,6 +33,7 @@ from service.overview_models import (
     ViewGlance,
 )
 from service.parts import SOURCE, Parts
+from service.problems import problem_told
 from service.sink_catalog import find_view
 from service.source_catalog import SourceCatalog
 
@@ -100,8 +100,8 @@ class Glances:
 
     def _look(self) -> Overview:
         self._control.ensure()
-        health = self._catalog.health()
         figures = self._catalog.metrics()
+        health = self._catalog.health_of(figures)
         rows = sorted(self._control.list_views(), key=lambda r: (r.schema, r.name))
         errors = self._control.count_errors()
         lags = {g: self._lag(g, f) for g, f in figures.items()}
@@ -125,7 +125,7 @@ class Glances:
     ) -> ViewGlance:
         is_live = row.status == "live"
         refused = figures.get("refused") if is_live else None
-        error = ProblemModel(**refused) if refused else _error_of(row)
+        error = ProblemModel(**refused) if refused else problem_told(row)
         return ViewGlance(
             name=row.name,
             schema_name=row.schema,
@@ -165,10 +165,8 @@ class Glances:
             if not is_new or time.monotonic() - now > _COUNTING_S:
                 break
             row = live[identity]
-            facts = fields.from_json(row.fields or [])
-            table = SinkTable(row.schema, row.name, facts, (0,) if row.kind == "keyed" else ())
             try:
-                counts[identity] = (now, self._sink.row_count(table))
+                counts[identity] = (now, self._sink.row_count(table_of(row)))
             except TidemarkError as error:  # it was dropped, or the sink is away
                 log.debug("overview.uncounted", view=row.title, code=error.code)
                 break
@@ -198,7 +196,7 @@ class Glances:
                 view=f"{sink.schema}.{sink.view}",
                 type=sink.type,
                 status=sink.status,
-                error=_error_of(sink),
+                error=problem_told(sink),
                 backlog_bytes=sink.backlog_bytes,
                 rows_total=told.get(sink.title, {}).get("rows_total", 0),
             )
@@ -210,14 +208,6 @@ def _pipeline(group: str, figures: dict[str, Any], lag: int) -> PipelineGlance:
     facts = {name: figures.get(name, default) for name, default in _FIGURES.items()}
     is_up = time.time() - facts["updated_at"] <= STALE_S
     return PipelineGlance(group=group, is_up=is_up, lag_bytes=lag, **facts)
-
-
-def _error_of(row: Any) -> ProblemModel | None:
-    if row.code is None:
-        return None
-    return ProblemModel(
-        title=row.detail or row.code, status=422, code=row.code, hint=row.hint or ""
-    )
 
 
 def _place(after: str) -> tuple[datetime, str] | None:

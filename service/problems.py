@@ -10,6 +10,8 @@ from collections.abc import Mapping
 
 from fastapi.responses import JSONResponse
 
+from connectors.postgres.control import SourceRow, ViewRow
+from connectors.postgres.control_sinks import SinkRow
 from dataflow.errors import SqlError, TemporaryError, TidemarkError
 from service.models import ProblemModel
 from service.redaction import scrub
@@ -57,6 +59,33 @@ _STATUS = {
     "path.forbidden": 403,
     "secret.forbidden": 403,
 }
+
+
+class Refused(Exception):
+    """A request that is not passed on, as a problem. headers: of its answer."""
+
+    def __init__(
+        self,
+        code: str,
+        status: int,
+        what: str,
+        *,
+        detail: str = "",
+        hint: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.headers = headers
+        self.problem = ProblemModel(title=what, status=status, code=code, detail=detail, hint=hint)
+
+
+def problem_told(row: ViewRow | SourceRow | SinkRow) -> ProblemModel | None:
+    """What a row of the catalog says of its view, sink or source; None when nothing is wrong."""
+    if row.code is None:
+        return None
+    return ProblemModel(
+        title=row.detail or row.code, status=422, code=row.code, hint=row.hint or ""
+    )
 
 
 def problem_of(error: TidemarkError) -> ProblemModel:

@@ -14,15 +14,14 @@ from connectors.postgres.one_shot import Answer, OneShot, prepare, run
 from connectors.postgres.shadows import name_of
 from connectors.postgres.sink_target import target_of
 from connectors.postgres.view_rows import read_page
-from connectors.sink import SinkTable
 from dataflow.errors import SqlError, TidemarkError
 from dataflow.sql.text import tokens
-from service import fields
-from service.catalog import path_name
+from service.changes import table_of
 from service.declared import relations_of
 from service.followers import shown_positions
 from service.groups import group_of
 from service.models import Query
+from service.names import path_name
 from service.parts import Parts
 from service.row_pages import RowWish, page_json, page_request
 from service.settings import DEFAULT_GROUP
@@ -132,13 +131,6 @@ class Reading:
             for key, progress in answer.progress.items()
             if key == own or key.startswith(f"{own}/")
         }
-
-
-def table_of(row: ViewRow) -> SinkTable:
-    """A view's table."""
-    names = [f["name"] for f in row.fields or []]
-    key = tuple(names.index(name) for name in row.key or [])
-    return SinkTable(row.schema, row.name, fields.from_json(row.fields or []), key)
 
 
 def _tables(row: ViewRow) -> set[tuple[str, str]]:

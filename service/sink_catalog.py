@@ -16,9 +16,10 @@ from dataflow.errors import TidemarkError
 from service import fields
 from service.followers import ERASED, LIVE
 from service.groups import group_of
-from service.models import CreateSink, ProblemModel, SinkModel
+from service.models import CreateSink, SinkModel
 from service.names import parse_name
 from service.parts import Parts
+from service.problems import problem_told
 
 DROPPED = "dropped"
 
@@ -115,11 +116,6 @@ def find_view(control: Control, name: str) -> ViewRow:
 
 
 def _model(row: SinkRow) -> SinkModel:
-    error = None
-    if row.code is not None:
-        error = ProblemModel(
-            title=row.detail or row.code, status=422, code=row.code, hint=row.hint or ""
-        )
     return SinkModel(
         name=row.name,
         view=f"{row.schema}.{row.view}",
@@ -129,7 +125,7 @@ def _model(row: SinkRow) -> SinkModel:
         epoch=row.epoch,
         positions=dict(row.positions or {}),
         backlog_bytes=row.backlog_bytes,
-        error=error,
+        error=problem_told(row),
         created_at=row.created_at.isoformat() if row.created_at else "",
         live_at=row.live_at.isoformat() if row.live_at else None,
     )

@@ -19,9 +19,10 @@ from service.declared import connector, feed_source, keep_oids, relation_facts
 from service.desk import DROPPED
 from service.groups import groups_on_disk
 from service.metrics import read_metrics
-from service.models import FieldModel, ProblemModel
+from service.models import FieldModel
 from service.names import RESERVED_SCHEMAS
 from service.parts import Parts
+from service.problems import problem_told
 from service.settings import DEFAULT_GROUP, Settings
 from service.source_models import (
     ChooseDeadLetters,
@@ -145,11 +146,6 @@ class SourceCatalog:
         groups = [DEFAULT_GROUP, *sorted(groups_on_disk(self._settings.state))]
         told = [self._figures(group).get("sources", {}).get(row.name) for group in groups]
         figures = [facts for facts in told if facts]
-        error = None
-        if row.code is not None:
-            error = ProblemModel(
-                title=row.detail or row.code, status=422, code=row.code, hint=row.hint or ""
-            )
         letters = {name.name: n for name, n in counts.items() if name.source == row.name}
         return SourceModel(
             name=row.name,
@@ -170,7 +166,7 @@ class SourceCatalog:
                 for r in row.relations
             ],
             status=row.status,
-            error=error,
+            error=problem_told(row),
             rows_read=sum(facts["rows_total"] for facts in figures),
             lag=max(facts["lag"] for facts in figures) if figures else None,
             positions=self._positions(row.name, groups),

@@ -25,10 +25,10 @@ from connectors.postgres.sink import PostgresSink
 from connectors.sink import Progress, SinkTable
 from dataflow.delta import Delta
 from dataflow.errors import TemporaryError, TidemarkError
-from service import fields
 from service.change_feed import ChangeFeed, ChangeFeeds, Framing, framed, touch
 from service.change_log import ENDED, FOLDER, LogHead, read_head
 from service.change_pages import mark_line, no_rows, row_lines
+from service.changes import table_of
 from service.followers import shown_positions
 from service.groups import group_of
 from service.problems import problem_of
@@ -90,10 +90,7 @@ class Subscriptions:
     async def _begun(
         self, row: ViewRow, feed: ChangeFeed, wish: Wish, token: tuple[str, int] | None
     ) -> Subscription:
-        names = [f["name"] for f in row.fields or []]
-        key = tuple(names.index(name) for name in row.key or [])
-        table = SinkTable(row.schema, row.name, fields.from_json(row.fields or []), key)
-        rows = _Rows(self._sink(group_of(row)), table, has_rows=wish.has_rows)
+        rows = _Rows(self._sink(group_of(row)), table_of(row), has_rows=wish.has_rows)
         subscription = Subscription(self, row, feed, rows, wish.heartbeat_s)
         if token is None:
             return subscription

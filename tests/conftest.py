@@ -10,7 +10,6 @@ reason, where the broker's jars are not there.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -40,12 +39,8 @@ FOLDERS += ("security", "connectors", "sql")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests by their folders, as above, and leave out what takes too long each time."""
+    """Order the tests by their folders, as above; within a folder as they were collected."""
     items.sort(key=_turn)
-    if not os.environ.get("TIDEMARK_TEST_LONG"):
-        for item in items:
-            if item.get_closest_marker("long"):
-                item.add_marker(pytest.mark.skip("takes minutes: `make torture` runs it"))
 
 
 def _turn(item: pytest.Item) -> int:

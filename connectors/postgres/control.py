@@ -94,19 +94,6 @@ class SourceRow:
     updated_at: datetime | None = None
 
 
-@dataclass(frozen=True)
-class ErrorRow:
-    """A row of tidemark.errors: a source row left out of a view, `count` times."""
-
-    view: str
-    operator: str
-    sqlstate: str
-    message: str
-    source_row: str
-    count: int
-    first_seen: datetime
-
-
 _JSON = {
     *("options", "progress", "key", "fields", "plan", "warnings", "positions", "facts"),
     *("relations", "change", "replacing"),
@@ -186,13 +173,6 @@ class Control:
         """Forget a view; False when it was not there. Its table is the sink's to drop."""
         sql = "DELETE FROM tidemark.views WHERE identity = %s RETURNING 1"
         return bool(self._query(sql, identity))
-
-    def read_errors(self, schema: str, name: str, limit: int = 100) -> list[ErrorRow]:
-        """Error rows of a view, newest first."""
-        columns = ", ".join(f.name for f in fields(ErrorRow))
-        sql = f"SELECT {columns} FROM tidemark.errors WHERE view = %s"
-        sql += " ORDER BY first_seen DESC, hash LIMIT %s"
-        return [ErrorRow(*row) for row in self._query(sql, f"{schema}.{name}", limit)]
 
     def count_errors(self) -> dict[str, int]:
         """Number of rows left out, by "schema.name" of the view; views without any are absent."""

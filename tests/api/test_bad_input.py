@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
-from tests.harness.postgres import Database, new_database
+from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 
 TABLES = """
@@ -19,13 +18,6 @@ CREATE TABLE t (id int PRIMARY KEY, a int, b text);
 CREATE TABLE keyless (a int);
 CREATE TABLE taken (a int);
 """
-
-
-@pytest.fixture(scope="module")
-def place(postgres: EmbeddedPostgres) -> Iterator[Database]:
-    with new_database(postgres) as made:
-        made.execute(TABLES)
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,8 @@ import psycopg2
 import pytest
 import websockets
 
-from connectors.postgres.embedded import EmbeddedPostgres
 from tests.harness.change_stream import Event, Fold, Refused, events, lsn, socket_events, until
-from tests.harness.postgres import Database, new_database
+from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 
 READERS = 100
@@ -31,13 +30,6 @@ INSERT INTO orders SELECT i, 'r' || i % 7, i, CASE WHEN i % 3 > 0 THEN E'n\\n"' 
 """
 KEYED = "SELECT region, count(*) AS n, sum(amount) AS total FROM orders GROUP BY region"
 BAG = "SELECT region, note, id > 150 AS late FROM orders"
-
-
-@pytest.fixture(scope="module")
-def place(postgres: EmbeddedPostgres) -> Iterator[Database]:
-    with new_database(postgres) as made:
-        made.execute(TABLES)
-        yield made
 
 
 @pytest.fixture(scope="module")

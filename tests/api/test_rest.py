@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
-from tests.harness.postgres import Database, new_database
+from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 
+TABLES = "CREATE TABLE t (id int PRIMARY KEY, a int); INSERT INTO t VALUES (1, 2)"
 PROBLEM = "application/problem+json"
 # A few seconds an operation; the whole takes less than a minute.
 FUZZING = (
@@ -31,13 +31,6 @@ FUZZING = (
 CONFIG = """[checks.negative_data_rejection]
 expected-statuses = [400, 401, 403, 404, 405, 406, 409, 412, 415, 422, 428, 429, "5xx"]
 """
-
-
-@pytest.fixture(scope="module")
-def place(postgres: EmbeddedPostgres) -> Iterator[Database]:
-    with new_database(postgres) as made:
-        made.execute("CREATE TABLE t (id int PRIMARY KEY, a int); INSERT INTO t VALUES (1, 2)")
-        yield made
 
 
 @pytest.fixture(scope="module")

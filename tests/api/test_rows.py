@@ -10,8 +10,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
-from tests.harness.postgres import Database, new_database
+from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 
 TABLES = """
@@ -25,13 +24,6 @@ CREATE TABLE other (id int PRIMARY KEY);
 INSERT INTO other VALUES (1), (2);
 CREATE FUNCTION noisy() RETURNS int LANGUAGE sql VOLATILE AS 'SELECT 1';
 """
-
-
-@pytest.fixture(scope="module")
-def place(postgres: EmbeddedPostgres) -> Iterator[Database]:
-    with new_database(postgres) as made:
-        made.execute(TABLES)
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -50,13 +50,6 @@ DIRECTIONS = ("ASC", "DESC")
 
 
 @pytest.fixture(scope="module")
-def place(postgres: EmbeddedPostgres) -> Iterator[Database]:
-    with new_database(postgres) as made:
-        made.execute(TABLES)
-        yield made
-
-
-@pytest.fixture(scope="module")
 def sink(postgres: EmbeddedPostgres) -> Iterator[Database]:
     """Another database than the source: its sessions see nothing of it."""
     with new_database(postgres) as made:

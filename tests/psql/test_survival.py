@@ -42,17 +42,23 @@ COUNT = 4
 CREATE_GATED = "CALL tidemark.create_view('gated', 'SELECT a, count(*) AS n FROM gate GROUP BY a');"
 
 
+def waiting_psql(place: Database) -> subprocess.Popen[str]:
+    """psql that has asked for the view, and waits."""
+    waiting = subprocess.Popen(
+        psql_command(place), stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=psql_environment(),
+    )  # fmt: skip
+    assert waiting.stdin is not None
+    waiting.stdin.write(CREATE_GATED)
+    waiting.stdin.close()
+    waiting.stdin = None
+    eventually(lambda: states(place) == [("running",)])
+    return waiting
+
+
 def test_cancel_ends_the_waiting_alone(service: RunningService, place: Database) -> None:
     with closed_gate(place):
-        waiting = subprocess.Popen(
-            psql_command(place), stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=psql_environment(),
-        )  # fmt: skip
-        assert waiting.stdin is not None
-        waiting.stdin.write(CREATE_GATED)
-        waiting.stdin.close()
-        waiting.stdin = None
-        eventually(lambda: states(place) == [("running",)])
+        waiting = waiting_psql(place)
         waiting.send_signal(signal.SIGINT)
         _, said = waiting.communicate(timeout=30)
     assert "canceling statement" in said
@@ -64,15 +70,7 @@ def test_cancel_ends_the_waiting_alone(service: RunningService, place: Database)
 def test_a_killed_api_does_it_once(service: RunningService, place: Database) -> None:
     """Also a caller that waits goes on waiting, and hears of it from the next process."""
     with closed_gate(place):
-        waiting = subprocess.Popen(
-            psql_command(place), stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=psql_environment(),
-        )  # fmt: skip
-        assert waiting.stdin is not None
-        waiting.stdin.write(CREATE_GATED)
-        waiting.stdin.close()
-        waiting.stdin = None
-        eventually(lambda: states(place) == [("running",)])
+        waiting = waiting_psql(place)
         assert service.kill_child("api")
     _, said = waiting.communicate(timeout=120)
     assert (waiting.returncode, "view public.gated is live" in said) == (0, True), said
