@@ -32,6 +32,7 @@ from dataflow.schema import Relation, RelationName
 from dataflow.sql.lower import lower
 from dataflow.sql.plan import Plan
 from service.signals import die_with_parent
+from storage.failpoints import failpoint
 from storage.memory import MemoryStore
 
 
@@ -125,7 +126,9 @@ def backfill(job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
         outputs.append(dataflow.step({relation.name: delta}))
     output = Delta.concat(outputs).consolidate()
     paths = _write_chunks(output, job.work_dir)
+    failpoint("backfill.files.before")
     files = store.write_files(job.work_dir)
+    failpoint("backfill.files.after")
     rejected = added_up(reader.rejected)
     return BackfillResult(files, paths, errors.take(), rejected, reader.progress.rows)
 
@@ -139,6 +142,7 @@ class _Reader:
         self._on_progress = on_progress
 
     def read(self, part: SnapshotPart) -> Iterator[Delta]:
+        failpoint("backfill.part.before")
         rows, size_bytes = self.progress.rows, self.progress.bytes
         for chunk in part.read():
             rows += len(chunk)
@@ -154,6 +158,7 @@ class _Reader:
             rows=rows,
             bytes=size_bytes,
         )
+        failpoint("backfill.part.after")
         self._on_progress(self.progress)
 
 

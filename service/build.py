@@ -38,6 +38,7 @@ from service.log import log
 from service.pace import Pace
 from service.reads import Read
 from service.spool import Spool
+from storage.failpoints import failpoint
 from storage.store import Store
 
 CATCH_UP_S = 0.05
@@ -210,6 +211,7 @@ class ViewBuild:
         return False
 
     def _replay(self, view: View, batch: SourceBatch) -> None:
+        failpoint("build.catchup.replay")
         for changes in self._pace.slices(batch.changes):
             inputs = view.resolve(changes)
             if not inputs:
@@ -248,6 +250,7 @@ class ViewBuild:
     def _open_view(self) -> None:
         assert self._result is not None
         self.status.phase = "catching up"
+        failpoint("build.catchup.before")
         self._view = View(self.definition, self._store, self._parts.evaluator(), self.columns)
         self._store.ingest(self._result.files)
 
@@ -259,7 +262,9 @@ class ViewBuild:
                 raise dropped()
             self._result = self._backfill()
             if not self.is_cancelled:
+                failpoint("build.stage.before")
                 self._first.bring(self._result.read_output(), self.status)
+                failpoint("build.stage.after")
         except TidemarkError as error:
             self.failure = error
         except Exception as error:
@@ -322,6 +327,7 @@ class ViewBuild:
         snapshot = self._parts.open_snapshot(relations)
         held.callback(snapshot.close)
         self.position = snapshot.position
+        failpoint("build.snapshot.opened")
         kept.begin(snapshot.position)
         count = self._parts.parts
         cuts = {

@@ -47,6 +47,7 @@ from service.signals import FINAL_CODES
 from service.sink_catalog import find_view
 from service.state_version import versions
 from service.view_facts import key_names, kind_of, require_parents
+from storage.failpoints import failpoint
 
 STALE_S = 10.0
 MAX_POSITION = 2**64 - 1
@@ -111,6 +112,7 @@ class Catalog:
                 created_by=asker,
             )
         )
+        failpoint("api.view.created")
         return path_name(schema, name)
 
     def validate(self, query: str, asker: str = "") -> Validation:

@@ -19,6 +19,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from storage.failpoints import failpoint
+
 RECORD = struct.Struct("<QQQ")
 HEAD, ENDED, WANTED = "log.json", "ended", "wanted"
 ROWS, INDEX = ".rows", ".index"
@@ -101,6 +103,7 @@ class ChangeLog:
                 (folder / name).unlink()
         log = ChangeLog(folder, LogHead(secrets.token_hex(8), floor, retention_s), most_bytes)
         log._roll()
+        failpoint("changes.begin.headless")
         log._replace(HEAD, json.dumps(asdict(log.head)))
         return log
 
@@ -132,6 +135,7 @@ class ChangeLog:
         for line in lines:
             segment.size += _write(self._rows, line + b"\n")
         segment.size += _write(self._rows, mark + b"\n")
+        failpoint("changes.record.before")
         os.write(self._index, RECORD.pack(epoch, segment.size, now_ms))
         segment.newest_ms = now_ms
         self.reached = epoch

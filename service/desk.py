@@ -26,6 +26,7 @@ from service.groups import group_of
 from service.log import log
 from service.planning import plan_definition
 from service.source_desk import SourceDesk
+from storage.failpoints import failpoint
 
 if TYPE_CHECKING:
     from service.parts import Parts
@@ -333,6 +334,7 @@ class Desk:
         """Remove a view's table and then its row."""
         key = (0,) if row.kind == "keyed" else ()
         sink.drop([SinkTable(row.schema, row.name, (), key)])
+        failpoint("view.drop.table")
         self._untold.pop(row.identity, None)
         self._joined.pop(row.identity, None)
         self._late.pop(row.identity, None)

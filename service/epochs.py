@@ -19,6 +19,7 @@ from service.core import Core
 from service.engine import ViewDefinition
 from service.side_feeds import side_relations
 from service.writer import SinkWriter
+from storage.failpoints import failpoint
 
 IDLE_PROGRESS_S = 5.0
 
@@ -87,11 +88,13 @@ class Epochs:
             return []
         before = engine.epoch
         epoch = engine.step(replace(batch, changes=[], later=self._chunks_for_builds(batch)))
+        failpoint("epoch.step.after")
         failed = [d for e in engine.refused() for d in self._core.failures.fail_readers(e)]
         self._core.metrics.epoch_stepped(batch, time.perf_counter() - started)
         if self.mute:
             # The sink has all of this already; keep its epoch number.
             engine.positions.stand(before)
+            failpoint("epoch.muted.before")
             self.commit()
             if epoch.later is not None:
                 epoch.later.close()
@@ -110,6 +113,7 @@ class Epochs:
         """Commit what was stepped, and let the sinks have it."""
         is_synced = sync or self._core.followers.is_any
         self._engine.commit(epoch, written=self.written(), sync=is_synced)
+        failpoint("epoch.commit.after")
         self.writer.submit(epoch)
         self._core.followers.advance()
         self._progressed_at = time.monotonic()
@@ -122,8 +126,11 @@ class Epochs:
         """Force the state to disk, then let the source forget what it covers."""
         for build in self._core.builds.values():
             build.sync()
+        failpoint("checkpoint.sync.before")
         self.commit(sync=True)
+        failpoint("checkpoint.sync.after")
         self._core.feed.confirm(self._engine.position)
+        failpoint("checkpoint.confirm.after")
 
     def forget_mutes(self) -> None:
         """What a source has told again, or nothing reads any more, mutes the sink no longer."""

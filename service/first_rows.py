@@ -20,6 +20,7 @@ from dataflow.errors import InvariantError, SinkError, TidemarkError
 from service.build_status import BuildStatus
 from service.difference import Difference, is_one_shape
 from service.gathered import Gathered
+from storage.failpoints import failpoint
 
 
 class RowSink(Protocol):
@@ -123,6 +124,7 @@ class FirstRows:
 
     def _compare(self, before: SinkTable, difference: Difference) -> None:
         """Take away the rows that the view shows, as of an epoch from which on all are kept."""
+        failpoint("build.compare.before")
         passed = self._bounds.passed
         with passed:
             self._wants_epochs = True

@@ -21,6 +21,7 @@ from connectors.view_sink import ViewEpoch, ViewSink
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from service.log import log
+from storage.failpoints import failpoint
 
 RETRY_S = (0.1, 30.0)
 # Epochs that do not change the view are told to the sink's readers at most this often.
@@ -206,6 +207,7 @@ class Follower:
             epochs = [self._untold]
         if epochs:
             self._road.sink.write(epochs)
+            failpoint("follower.written.before")
             self.rows_total += rows
             self._told(epochs[-1])
         self.reached = Reached(reached, has_begun=True)

@@ -15,6 +15,7 @@ from service.engine import ViewDefinition
 from service.epochs import Epochs
 from service.log import log
 from service.side_feeds import is_main, side_relations
+from storage.failpoints import failpoint
 
 
 class Following:
@@ -73,7 +74,9 @@ class Following:
         core = self._core
         core.feed.close()
         core.sides.open([])
+        failpoint("source.forget.before")
         core.parts.source.drop_slot()
+        failpoint("source.forget.slot")
         # Epochs are counted from 1 again: none of before may be left in the outbox.
         self._epochs.writer.drain()
         core.engine.commit(None, written=self._epochs.writer.written)
@@ -81,7 +84,9 @@ class Following:
         core.engine.positions.clear()
         core.watch.forget()
         core.engine.commit(None, written=0)
+        failpoint("source.forget.state")
         core.staging.forget_progress()
+        failpoint("source.forget.progress")
         core.desk.forget_source()
         core.wal_budget.forget()
 

@@ -28,6 +28,7 @@ from dataflow.errors import TidemarkError
 from dataflow.schema import Relation, RelationName
 from service.log import log
 from service.spool import Spool
+from storage.failpoints import failpoint
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -213,6 +214,7 @@ class Kept:
         }
         draft = self._path.with_suffix(".draft")
         draft.write_text(json.dumps(facts))
+        failpoint("build.manifest.before")
         os.replace(draft, self._path)
 
     def _of(self, relation: Relation) -> KeptRelation:

@@ -36,6 +36,7 @@ from service.planning import plan_definition
 from service.renewals import has_dependents, readers_lost, readers_refuse
 from service.sink_catalog import find_view
 from service.view_facts import busy, require_parents
+from storage.failpoints import failpoint
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class Life:
             self._control, row.identity, change, replacing=told, **wanted
         ):
             raise busy(row)
+        failpoint("api.change.asked")
         return Asked(row.identity, path_name(row.schema, row.name), change["id"])
 
     def _planned(self, row: ViewRow, query: str, *, is_known: bool = False) -> ViewDefinition:

@@ -16,6 +16,7 @@ from service.engine import ViewDefinition
 from service.failures import Failures
 from service.followers import Followers
 from service.source_watch import SourceWatch, TablesChanged
+from storage.failpoints import failpoint
 
 # What another look at the query cannot heal: somebody has to give the table back first.
 _FINAL = ("source.table_missing", "source.not_published")
@@ -36,6 +37,7 @@ class Mending:
         """The views that leave the engine for this refusal; part of the open epoch."""
         if isinstance(error, TablesChanged):
             taken = self._mend(error.lost)
+            failpoint("ddl.mend.after")
             self._watch.accept(error.seen)
             return taken
         if error.code == "source.schema_changed" and isinstance(error, SourceError):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from connectors.sink import LaterParts, SinkEpoch, SinkPart, SinkTable
 from dataflow.errors import InvariantError
+from storage.failpoints import failpoint
 from storage.store import Store
 
 _EPOCH = "outbox/"
@@ -81,6 +82,7 @@ class Outbox:
                 self._store.relieve()
             # A store is where the entry is found, not what it holds.
             parts = StoredParts(None, number, count, rows, size)
+        failpoint("outbox.put.parts")
         entry = replace(epoch, later=parts)
         stored = pickle.dumps(entry, protocol=pickle.HIGHEST_PROTOCOL)
         self._store.put(_epoch_key(number), stored)
@@ -91,6 +93,7 @@ class Outbox:
     def forget(self, written: int) -> None:
         """Remove all up to epoch `written`; part of the open epoch."""
         while self._kept and self._kept[0].number <= written:
+            failpoint("outbox.trim.before")
             kept = self._kept.popleft()
             self._store.put(_epoch_key(kept.number), None)
             for part in range(kept.parts):

@@ -16,6 +16,7 @@ from connectors.postgres.session import Session, connect
 from connectors.postgres.slot import object_name
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import TidemarkError
+from storage.failpoints import failpoint
 
 RESTART = "then restart the server"
 
@@ -100,6 +101,7 @@ def _heal(checks: Sequence[Check], session: Session) -> dict[str, str]:
             if check.fix.startswith("ALTER SYSTEM"):
                 session.execute("SELECT pg_reload_conf()")
             said[check.name] = ""
+            failpoint("init.heal.after")
         except TidemarkError as error:
             said[check.name] = error.detail
     return said
@@ -122,6 +124,7 @@ def _make_schema(wanted: Wanted) -> Step:
         settings = {} if wanted.role is None else {"role": wanted.role}
         session = connect(wanted.sink, side="sink", settings=settings)
         try:
+            failpoint("init.schema.before")
             control_schema.ensure(session)
         finally:
             session.close()

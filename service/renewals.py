@@ -26,6 +26,7 @@ from service.followers import shown_positions
 from service.gathered import Gathered
 from service.log import log
 from service.view_facts import facts_of
+from storage.failpoints import failpoint
 
 
 class Renewals:
@@ -74,6 +75,7 @@ class Renewals:
         """Replace the live version, and tell what reads it the difference."""
         engine, name = self._engine, build.definition.name
         engine.renew(view)
+        failpoint("view.replace.renewed")
         for other in self._core.builds.values():
             if name in other.definition.parents() and not build.first.is_in_place:
                 # It was planned over columns that stand elsewhere now.
@@ -122,7 +124,9 @@ class Renewals:
                 ViewChange(d.identity, d.table, d.table, {"positions": shown}, status=PAUSED)
                 for d in ready
             ]
+            failpoint("view.pause.before")
             self._epochs.finish(engine.tell(changes), sync=True)
+            failpoint("view.pause.after")
             log.info("views.paused", views=[d.table.title for d in ready])
         for row in rows:
             if row.identity not in {d.identity for d in live}:
@@ -147,7 +151,9 @@ class Renewals:
         changes[0] = replace(change, before=live.table, table=table)
         errors = _retitled(self._core.tables.read_errors(live.table), table)
         self._engine.rename(live.name, table)
+        failpoint("view.rename.before")
         self._epochs.finish(self._engine.tell(changes, errors), sync=True)
+        failpoint("view.rename.after")
         log.info("view.renamed", view=live.table.title, name=table.title)
 
     def _reader_changes(self, row: ViewRow, table: SinkTable) -> Iterator[ViewChange]:

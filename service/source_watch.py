@@ -22,6 +22,7 @@ from service.engine import ViewDefinition
 from service.log import log
 from service.reads import Read
 from service.table_changes import renamed, why_lost
+from storage.failpoints import failpoint
 from storage.store import Store
 
 _KEY = "tables"
@@ -116,6 +117,7 @@ class SourceWatch:
         if self._digest is not None and self._catalog.digest(known) == self._digest:
             return
         seen = Seen(*self._catalog.read(self._oids, known))
+        failpoint("ddl.look.after")
         lost = self._lost(seen)
         if lost:
             raise TablesChanged(lost, seen)

@@ -18,6 +18,7 @@ import tidemark
 from connectors.postgres import control_schema
 from service.log import log
 from service.metrics import replace_file
+from storage.failpoints import failpoint
 from storage.store import StorageError
 
 VERSION = 1
@@ -64,10 +65,12 @@ def claim(folder: Path) -> None:
     version = check(folder)
     for step in range(version, VERSION):
         UPGRADES[step](folder)
+        failpoint("state.upgrade.after")
         log.warning("state.upgraded", state=str(folder), old=step, new=step + 1)
     facts = {"version": VERSION, "program": tidemark.__version__}
     if {**(_read(folder) or {}), **facts} != _read(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        failpoint("state.version.before")
         replace_file(folder / FILE, {**facts, "since": round(time.time())})
 
 

@@ -22,6 +22,7 @@ from service.log import log
 from service.metrics import SUPERVISOR_FILE, replace_file
 from service.settings import Settings
 from service.signals import FINAL, SIGNALLED
+from storage.failpoints import failpoint
 
 PAUSE_S = (0.2, 15.0)
 HEALTHY_S = 5.0
@@ -109,6 +110,7 @@ class Supervisor:
         child.pause_s = min(child.pause_s * 2, PAUSE_S[1])
         child.restarts += 1
         self._tell()
+        failpoint("supervisor.child.ended")
 
     def _tell(self) -> None:
         """For the metrics."""

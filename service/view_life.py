@@ -26,6 +26,7 @@ from service.log import log
 from service.renewals import Renewals
 from service.settings import DEFAULT_GROUP
 from service.side_feeds import is_main
+from storage.failpoints import failpoint
 
 
 class ViewLife:
@@ -141,6 +142,7 @@ class ViewLife:
             self._desk.remember_source()
             self._engine.positions.begin(MAIN_SOURCE, position)
         self._epochs.commit()
+        failpoint("view.build.before")
         source.watch([r for r in definition.relations() if is_main(r)])
         road = self._desk.options(row).get("backfill", "auto")
         parts = core.parts.build(definition, road, feeds)
@@ -231,7 +233,9 @@ class ViewLife:
         failures = self._core.failures
         failed = [d for e in self._engine.refused() for d in failures.fail_readers(e)]
         # What is told of a view as a whole cannot be told again: it is on disk first.
+        failpoint("view.join.before")
         self._epochs.finish(epoch, sync=bool(epoch.changes))
+        failpoint("view.join.after")
         self._desk.joined(build, epoch.progress.epoch)
         build.close()
         self._following.settle_failed(failed)
@@ -263,5 +267,6 @@ class ViewLife:
             relations = live.relations()
             self._engine.remove(live.name)
             self._epochs.commit()
+            failpoint("view.drop.state")
         self._desk.drop(row, self._staging)
         return relations

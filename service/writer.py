@@ -19,6 +19,7 @@ from dataflow.errors import TidemarkError
 from dataflow.schema import RelationName
 from service.log import log
 from service.metrics import PipelineMetrics
+from storage.failpoints import failpoint
 
 DEPTH = 2
 RETRY_S = (0.1, 5.0)
@@ -173,6 +174,7 @@ class SinkWriter:
                 pause = min(pause * 2, RETRY_S[1])
         else:
             return
+        failpoint("sink.written.before")
         self._metrics.sink_error = ""
         self._metrics.epoch_written(epoch)
         with self._moved:

@@ -18,6 +18,7 @@ from rocksdict import BlockBasedOptions, Cache, IngestExternalFileOptions, Optio
 
 from storage.arrangement import RocksArrangement, RocksSums
 from storage.bulk import first_rows, identity_of, page_numbers, raw_options
+from storage.failpoints import failpoint
 from storage.layout import Layout
 from storage.merge_policy import MergeMeter
 from storage.page_cache import PageCache
@@ -135,6 +136,7 @@ class RocksStore:
     def _check_format(self) -> None:
         found = self._db.get(_FORMAT_KEY)
         if found is None and not stored_keys(self._db, b"", b"\xff"):
+            failpoint("state.create.unmarked")
             self._db.put(_FORMAT_KEY, FORMAT)
         elif found != FORMAT:
             detail = f'"{self.path}" has state format {found!r}, this version reads {FORMAT!r}'
@@ -272,7 +274,9 @@ class RocksStore:
         for runs in list(self._pending):
             runs.work_for_reads()
         self.meter.end_epoch()
+        failpoint("state.commit.before")
         self._writes.commit(sync=sync)
+        failpoint("state.commit.after")
 
     def sync(self) -> None:
         """Wait until every commit so far is on disk."""
@@ -298,13 +302,16 @@ class RocksStore:
             self._db.delete_range(*run_pages(identity_of(name), BULK_RUN))
         options = IngestExternalFileOptions()
         options.set_move_files(True)
+        failpoint("state.ingest.before")
         self._db.ingest_external_file(paths, options)
+        failpoint("state.ingest.unlisted")
         durable = WriteSet(self._db)
         taken = {name: self._bulk_run(name, parts) for name, parts in by_name.items()}
         for name, run in taken.items():
             durable.put(_SPEC + name.encode(), self._open[name][0].encode())
             durable.put(run_key(identity_of(name), BULK_RUN), run.encode())
         durable.commit(sync=True)
+        failpoint("state.ingest.after")
         for name, run in taken.items():
             self._open[name][1].ingest(run)
 

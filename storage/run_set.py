@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from storage.delta import Column
+from storage.failpoints import failpoint
 from storage.layout import Layout
 from storage.merge_policy import EVERYTHING, MergeMeter, choose_by_reads, choose_merge, windows
 from storage.page_cache import PageCache
@@ -220,6 +221,7 @@ class RunSet:
                 if is_oldest:
                     self._check(selection)
                 builder.write(selection, self._net(selection.totals.T), is_hot=True)
+                failpoint("merge.flush.step")
                 yield max(len(selection.hits), 1)
             start, _ = arrangement_range(LOG, self.identity)
             self._writes.remove_range(start, log_key(self.identity, self._frozen_log))
@@ -339,8 +341,10 @@ class RunSet:
                 is_hot = 2 * resident > sum(map(len, segments))
                 builder.write(selection, self._net(selection.totals.T), is_hot=is_hot)
                 del alive
+                failpoint("merge.runs.step")
                 yield max(len(selection.hits), 1)
             self._enter_run(builder, (start, stop))
+            failpoint("merge.runs.entered")
 
     def _merged(self, segments: Sequence[Sequence[int]], window: np.ndarray) -> Selection:
         return merged(self.layout, segments, window)

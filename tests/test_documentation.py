@@ -24,6 +24,7 @@ from dataflow.types import BOOL, INT4, INT8, TEXT
 from service import routes as routes_
 from service.cli import app
 from service.settings import PREFIX, Settings
+from storage import failpoints
 from storage.memory import MemoryStore
 from tests.harness.changes import Statement, Transaction
 from tests.harness.error_codes import ROOMS, codes_of
@@ -216,6 +217,7 @@ def test_variables_that_are_named_are_read() -> None:
     known = {PREFIX + name.upper() for name in Settings.model_fields} | {
         f"{PREFIX}URL",
         f"{PREFIX}TOKEN",
+        *(failpoints.VARIABLE, failpoints.FOLDER_VARIABLE),
     }
     named = {
         (name_of(page), variable)

@@ -43,7 +43,7 @@ WORDS = tuple(
     )
 )
 # What every connector may use.
-SHARED = ("connectors.formats",)
+SHARED = ("connectors.formats", "storage.failpoints")
 # Beyond that: PostgreSQL's analyzer answers in the words of the planner; the Spark tasks run the
 # operators themselves and write their state.
 MORE = {

@@ -24,6 +24,7 @@ from connectors.kafka.topic_records import OPERATIONS, RecordBatch, TopicRecords
 from connectors.kafka.topic_setup import TopicSetup, topic_not_empty
 from connectors.view_sink import ViewEpoch
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
+from storage.failpoints import failpoint
 
 OPEN_TIMEOUT_S = 30.0
 # Without any progress for so long the cluster is away, and what is on its way is unknown.
@@ -181,6 +182,7 @@ class TopicSink:
             self._begin()
             written = [(epoch, *self._write_rows(epoch)) for epoch in epochs]
             self._flush()
+            failpoint("topic.rows.flushed")
             for epoch, counts, ends in written:
                 standing = self._standing(epoch.number)
                 self._mark(begin_mark(epoch.number, is_initial=epoch.is_initial))
@@ -268,8 +270,10 @@ class TopicSink:
     def _commit(self) -> None:
         assert self._producer is not None
         commit = self._producer.commit_transaction
+        failpoint("topic.commit.before")
         self._repeat(commit, STALLED_S)
         self._in_transaction = False
+        failpoint("topic.commit.after")
 
     def _repeat(self, call: Callable[[float], Any], timeout_s: float) -> None:
         """Call again while it only needs more time, for so long."""

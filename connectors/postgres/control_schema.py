@@ -16,6 +16,7 @@ from connectors.postgres.psql_schema import PSQL, PSQL_CHANGES, PSQL_LIFE, PSQL_
 from connectors.postgres.session import translated
 from connectors.postgres.token_schema import TOKENS
 from dataflow.errors import SinkError
+from storage.failpoints import failpoint
 
 CHANNEL = "tidemark"
 FENCED_STATE = "TM001"
@@ -275,6 +276,7 @@ def ensure(connection: Connection) -> None:
         for number, step in enumerate(STEPS[found:], found + 1):
             cursor.execute(step)
             cursor.execute("INSERT INTO tidemark.version (version) VALUES (%s)", (number,))
+            failpoint("catalog.step.after")
 
 
 def _version(cursor: Any) -> int | None:

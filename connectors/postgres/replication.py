@@ -28,6 +28,7 @@ from connectors.postgres.wal_connection import (
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.errors import InvariantError, TemporaryError, TidemarkError
+from storage.failpoints import failpoint
 
 _KEEPALIVE, _BEGIN, _COMMIT = ord("k"), ord("B"), ord("C")
 _ROWS = frozenset(b"IUDT")
@@ -239,6 +240,7 @@ class ReplicationStream:
             self._refusal = error
             _close(taken)
             raise
+        failpoint("stream.decode.after")
         self._handed = position
         self._handed_at = time.monotonic()
         self._has_unread = second is not None

@@ -40,6 +40,7 @@ from connectors.sink import Progress, SinkEpoch, SinkTable
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TidemarkError
 from dataflow.schema import RelationName
+from storage.failpoints import failpoint
 
 # Prepared plans must not depend on how small a table was when it was planned: always by index.
 _WRITE_SETTINGS = {
@@ -177,6 +178,7 @@ class PostgresSink:
             for table in epoch.swaps:
                 with _about(table):
                     sink_tables.swap(cursor, table)
+            failpoint("sink.change.after", psycopg2.OperationalError)
             for table, error in epoch.refusals:
                 sink_tables.tell_refusal(cursor, table, error)
         for target, delta in _targets(epoch, place):
@@ -195,7 +197,9 @@ class PostgresSink:
         if epoch.rejected is not None and len(epoch.rejected):
             _flush(cursor, waiting)
             dead_letters.apply(cursor, self._key, epoch.rejected)
+        failpoint("sink.commit.before", psycopg2.OperationalError)
         _flush(cursor, [*waiting, b"ROLLBACK" if place.is_searched else b"COMMIT"])
+        failpoint("sink.commit.after", psycopg2.OperationalError)
 
     def _failure(
         self, session: Connection, epoch: SinkEpoch, error: psycopg2.Error
@@ -215,6 +219,7 @@ class PostgresSink:
         doing = f'cannot stage the rows of view "{table.title}"'
         with self._own_session(doing, _COPY_SETTINGS) as session:
             count = sink_tables.stage(session.cursor(), table, rows)
+            failpoint("sink.stage.filled", psycopg2.OperationalError)
             session.commit()
             return count
 

@@ -24,6 +24,7 @@ from connectors.postgres.wal_connection import WalConnection
 from connectors.postgres.wire_shapes import Shape
 from dataflow.errors import SourceError
 from dataflow.schema import Relation, RelationName
+from storage.failpoints import failpoint
 
 HEARTBEAT_PREFIX = "tidemark"
 _EVICT_WAIT_S = 5.0
@@ -89,7 +90,10 @@ class PostgresSource:
             return confirmed
         check_server(self._session, self._name, self._name)
         self._publication.ensure()
-        return self._slot.create()
+        failpoint("source.slot.before")
+        position = self._slot.create()
+        failpoint("source.slot.after")
+        return position
 
     def require_slot(self, identity: Sequence[object] | None = None) -> None:
         """The slot is there and usable, on the server of `identity`; else SourceError."""

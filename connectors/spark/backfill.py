@@ -38,6 +38,7 @@ from dataflow.operators.table import table_spec
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.lower import Node, make_operator
 from dataflow.sql.plan import Scan
+from storage.failpoints import failpoint
 from storage.memory import MemoryStore
 from storage.store import ArrangementSpec
 
@@ -88,9 +89,11 @@ class SparkBackfill:
             buckets = self._buckets or _bucket_count(relations, self._session.cores)
             stages = cut(nodes, tables, specs, buckets)
             run = exchange.below(f"{RUNS}/{uuid.uuid4().hex}")
+            failpoint("spark.job.before")
             job = Job(run, nodes, scope, stages, flat, evaluator, columns)
             failure = self._attempt(spark, job, on_progress)
             if failure is None:
+                failpoint("spark.files.before")
                 return gather(run, work_dir)
             found = _told(run)
             run.remove()

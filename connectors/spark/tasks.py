@@ -28,6 +28,7 @@ from dataflow.collect import ErrorRows
 from dataflow.delta import Column, Delta
 from dataflow.errors import TidemarkError
 from storage.bulk import BulkWriter
+from storage.failpoints import failpoint
 from storage.memory import MemoryArrangement, MemoryStore, MemorySums
 from storage.store import ArrangementSpec, BulkFile
 
@@ -84,6 +85,7 @@ def read_part(job: Job, number: int) -> Iterator[Row]:
         rejected = rejected_of(part)
         if rejected is not None:
             record.rejected = encode_delta(rejected)
+        failpoint("spark.part.after")
         _finish(job, f"{PART}{number}", record, errors)
 
 
@@ -121,6 +123,7 @@ def run_slot(job: Job, slot: int, inputs: dict[int, list[Delta]]) -> Iterator[Ro
         record.files += _write_state(job, stage.spec, inputs[0], slot)
     else:
         record.output = _write_output(job, Delta.concat(inputs[0]).consolidate(), slot)
+    failpoint("spark.slot.after")
     _finish(job, str(slot), record, errors)
 
 

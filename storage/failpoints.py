@@ -1,0 +1,111 @@
+"""Named places at which a developer may have the process killed, an error raised, or time pass.
+
+Set by the environment alone, when the process starts; never from REST or SQL. Invariant: when none
+is set, passing a place costs one truth test, and nothing else of this module runs. The places and
+how they are set: docs/FAILPOINTS.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+# "name=kill@3;name=error": what to do where, at the third time (by default at each time; a kill
+# is at the first). And a folder in which a file named after the place, with the action in it, sets
+# that place from the next time on, for all processes, once.
+VARIABLE, FOLDER_VARIABLE = "TIDEMARK_FAILPOINTS", "TIDEMARK_FAILPOINTS_FOLDER"
+REACHED = ".reached"
+_ACTION = re.compile(r"(kill|error|sleep:(\d+(?:\.\d+)?))(?:@(\d+))?")
+
+
+@dataclass
+class _Set:
+    """What happens at one place: at each time, or at the `at`-th alone."""
+
+    action: str
+    seconds: float = 0.0
+    at: int | None = None
+    passed: int = 0
+
+    def is_due(self) -> bool:
+        self.passed += 1
+        return self.at is None or self.passed == self.at
+
+
+# Empty in everyday life. The folder, if any, has the empty name.
+_SET: dict[str, _Set | Path] = {}
+_PASSED: dict[str, int] = {}
+
+
+def failpoint(name: str, error: Callable[[str], Exception] = OSError) -> None:
+    """A place with a name; does nothing unless it is set.
+
+    error: makes what the action `error` raises, of a sentence.
+    """
+    if _SET:
+        _pass(name, error)
+
+
+def set_failpoints(text: str, folder: str = "") -> None:
+    """Set these places, and no other. ValueError when the text is not understood."""
+    found: dict[str, _Set | Path] = {}
+    for part in filter(None, (p.strip() for p in text.split(";"))):
+        name, _, action = part.partition("=")
+        found[name] = _parse(action)
+    if folder:
+        found[""] = Path(folder)
+    _SET.clear()
+    _PASSED.clear()
+    _SET.update(found)
+
+
+def _parse(text: str) -> _Set:
+    matched = _ACTION.fullmatch(text.strip())
+    if matched is None:
+        raise ValueError(f"a failpoint's action is kill, error or sleep:SECONDS, not {text!r}")
+    action, seconds, at = matched.groups()
+    return _Set(action.split(":")[0], float(seconds or 0), int(at) if at else None)
+
+
+def _pass(name: str, error: Callable[[str], Exception]) -> None:
+    found = _SET.get(name)
+    folder = _SET.get("")
+    if isinstance(folder, Path):
+        found = _find(folder, name) or found
+    if isinstance(found, _Set) and found.is_due():
+        _act(name, found, error)
+
+
+def _find(folder: Path, name: str) -> _Set | None:
+    """What the folder says of a place when its time has come: then the file is called `.reached`,
+    so that of all processes only one does it, and only once."""
+    path = folder / name
+    try:
+        found = _parse(path.read_text())
+    except FileNotFoundError:
+        _PASSED.pop(name, None)
+        return None
+    _PASSED[name] = _PASSED.get(name, 0) + 1
+    if _PASSED[name] < (found.at or 1):
+        return None
+    try:
+        path.rename(path.with_name(name + REACHED))
+    except FileNotFoundError:
+        return None
+    return _Set(found.action, found.seconds)
+
+
+def _act(name: str, found: _Set, error: Callable[[str], Exception]) -> None:
+    if found.action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if found.action == "error":
+        raise error(f"failpoint {name}")
+    time.sleep(found.seconds)
+
+
+set_failpoints(os.environ.get(VARIABLE, ""), os.environ.get(FOLDER_VARIABLE, ""))
