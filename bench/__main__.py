@@ -3,9 +3,10 @@
 Words of --only: workloads (w1, w2, w2r, q1, q2, q3), runners (ours, dictionaries, pathway, flink,
 flink-rocksdb, ...), and the parts growth, memory (W1 of 10^7 orders, the engine alone), sharing,
 cap (the whole service under --memory), formats (records to columns), kafka (its clients, and
-kafka-path: the service behind a topic) and path; without it everything runs, in about half an hour
-on a quiet machine of two cores. --quick takes small sizes: a smoke test whose figures mean nothing,
-kept apart. --show tells how old each record is and measures nothing.
+kafka-path: the service behind a topic), path, and subscribe (commits to events at readers; two
+minutes); without it everything runs, in about half an hour on a quiet machine of two cores. --quick
+takes small sizes: a smoke test whose figures mean nothing, kept apart. --show tells how old each
+record is and measures nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +19,18 @@ from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench import formats, growth, kafka_clients, kafka_path, memory, path, report, sharing, streams
+from bench import (
+    formats,
+    growth,
+    kafka_clients,
+    kafka_path,
+    memory,
+    path,
+    report,
+    sharing,
+    streams,
+    subscribe,
+)
 from bench.generate import HOME, prepare
 from bench.record import RESULTS, commits_since, measuring, read_all
 from bench.workloads import FULL, QUICK, WORKLOADS, Sizes
@@ -26,7 +38,7 @@ from bench.workloads import FULL, QUICK, WORKLOADS, Sizes
 CAP, SHARING = "cap", "sharing"
 PARTS = (
     *(growth.GROWTH, growth.MEMORY, SHARING, CAP, path.PATH),
-    *(formats.FORMATS, kafka_clients.KAFKA, kafka_path.PART),
+    *(formats.FORMATS, kafka_clients.KAFKA, kafka_path.PART, subscribe.SUBSCRIBE),
 )
 CAP_MB = 512
 CAP_LOAD, QUICK_LOAD = memory.Load(1_000_000, 1_000, 500, 30.0), memory.Load(5_000, 50, 5, 1.0)
@@ -100,6 +112,12 @@ def measure(words: Sequence[str], folder: Path, options: argparse.Namespace) -> 
         with measuring(path.PATH, "service", asdict(sizes), folder) as record:
             wanted = path.PathSizes(sizes.customers, sizes.orders, seconds=seconds, roads=roads)
             record.figures = {"rows": [asdict(figure) for figure in path.run(rows, wanted)]}
+    if subscribe.SUBSCRIBE in parts:
+        sizes = QUICK_PATH if options.quick else FULL
+        wanted = subscribe.sizes_of(sizes, options.seconds, is_quick=options.quick)
+        rows = prepare(WORKLOADS["w1"].rows, sizes)
+        with measuring(subscribe.SUBSCRIBE, "service", asdict(wanted), folder) as record:
+            record.figures = subscribe.run(rows, wanted)
 
 
 @contextmanager

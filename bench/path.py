@@ -70,7 +70,7 @@ def run(rows: Generated, sizes: PathSizes) -> list[Figure]:
             figures += _sustained(cursor, service, (used, changes), peers)
             for rate in sizes.rates:
                 figures += _latency(postgres.dsn, rate, sizes, peers)
-            _check(cursor)
+            check_view(cursor)
             rss = service.pipeline_rss_mb()
     figures.append(Figure("memory", "pipeline, peak RSS", rss, "MB"))
     return figures
@@ -147,7 +147,7 @@ def _latency(dsn: str, rate: int, sizes: PathSizes, peers: Peers) -> list[Figure
     count = max(int(rate * sizes.seconds), 5)
     watcher = Watcher(dsn)
     try:
-        commits = _write_steadily(dsn, rate, count, sizes.customers)
+        commits = write_steadily(dsn, rate, count, sizes.customers)
         watcher.await_beyond(commits[-1][0])
     finally:
         watcher.close()
@@ -163,7 +163,7 @@ def _latency(dsn: str, rate: int, sizes: PathSizes, peers: Peers) -> list[Figure
     ]
 
 
-def _write_steadily(dsn: str, rate: int, count: int, customers: int) -> list[tuple[int, float]]:
+def write_steadily(dsn: str, rate: int, count: int, customers: int) -> list[tuple[int, float]]:
     """(position before the commit, moment the commit returned) of each of `count` inserts."""
     commits = []
     with server.session(dsn) as cursor:
@@ -217,7 +217,7 @@ class Watcher:
                 time.sleep(POLL_S)
 
 
-def _check(cursor: Any) -> None:
+def check_view(cursor: Any) -> None:
     """The view equals its query, now that nobody writes."""
     cursor.execute(f"(TABLE {VIEW} EXCEPT {QUERY}) UNION ALL ({QUERY} EXCEPT TABLE {VIEW})")
     wrong = cursor.fetchall()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import median
 
 from bench import aims
 from bench.aims import Judged, at_least, at_most
@@ -293,6 +294,52 @@ _PATH_TOLD = (
 )
 
 
+def _subscribe(records: Sequence[Record], newest: str) -> list[str]:
+    """Commit to event, and what a log of changes costs."""
+    record = records[0]
+    sizes, waits = record.sizes, []
+    for found in record.figures["latency"]:
+        for name, what in _SUBSCRIBE_WORDS.items():
+            spread, table_ms = found[name], found["table"]["p50_ms"]
+            times = [f"{spread[p]:.2f} ms" for p in ("p50_ms", "p99_ms")]
+            beside = "" if name == "table" else f"{spread['p50_ms'] - table_ms:+.2f} ms"
+            api = f"{found['cores']['api']:.2f}" if name == "event" else ""
+            waits.append([f"{found['readers']}", what, *times, beside, api])
+    rates_by = {}
+    for has_log in (False, True):
+        runs = [rates(r) for r in record.figures["log"] if r["has_log"] == has_log]
+        rates_by[has_log] = [median(r) for r in zip(*runs, strict=True)]
+    costs = [
+        [f"**{'with' if has_log else 'without'}** a log", number(rate), f"{1e6 / by_cpu:.2f}"]
+        for has_log, (rate, by_cpu) in rates_by.items()
+    ]
+    (rate, by_cpu), (logged, logged_by_cpu) = rates_by[False], rates_by[True]
+    costs.append(["with / without", f"{logged / rate:.3f}", f"{by_cpu / logged_by_cpu:.3f}"])
+    return [
+        "## Subscriptions",
+        "",
+        f"W1's view in the real service, {sizes['rate']} single-row commits a second for "
+        f"{sizes['seconds']:.0f} s; all waits begin when the commit has returned. Readers take "
+        "server-sent events, each by a connection of its own; the floor beside them, before each, "
+        "is as many sessions that LISTEN to a row trigger's NOTIFY, which tells a key and no "
+        "answer (below zero: told before the writer had its commit's answer). "
+        f"Measured {measured(record, newest)}.",
+        "",
+        *table(("readers", "seen", "p50", "p99", "p50 after the table's", "API, cores"), waits),
+        "",
+        f"W1 written as fast as the source can, {sizes['changes']:,} changes a run, with a log "
+        f"that nobody reads and without, in turn, medians of {sizes['pairs']}:",
+        "",
+        *table(("the whole path", "changes/s to visible", "pipeline's CPU µs a change"), costs),
+    ]
+
+
+_SUBSCRIBE_WORDS = {
+    "floor": "floor: NOTIFY at a listener",
+    "table": "in the sink's table",
+    "event": "**event at a reader**",
+}
+
 SECTIONS: dict[str, Section] = {
     "w1": _single,
     "growth": _growth,
@@ -300,6 +347,7 @@ SECTIONS: dict[str, Section] = {
     "cap": _cap,
     "sharing": _sharing,
     "path": _path,
+    "subscribe": _subscribe,
     "formats": _formats,
     "kafka": _kafka,
     "kafka-path": _kafka_path,

@@ -45,7 +45,8 @@ class ServiceRun:
             **(settings or {}),
         }
         self._log_path = folder / "service.log"
-        self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=BUILD_S)
+        self.url = f"http://127.0.0.1:{port}"
+        self._client = httpx.Client(base_url=self.url, timeout=BUILD_S)
 
     def __enter__(self) -> ServiceRun:
         with self._log_path.open("wb") as log:
@@ -117,16 +118,24 @@ class ServiceRun:
 
     def pipeline_cpu_s(self) -> float:
         """CPU seconds of the pipeline's process so far."""
-        pipeline = self._pipeline()
-        if pipeline is None:
-            return 0.0
-        times = pipeline.cpu_times()
-        return times.user + times.system
+        return self.cpu_s()["pipeline"]
+
+    def cpu_s(self) -> dict[str, float]:
+        """CPU seconds of "api" and "pipeline" so far."""
+        spent = {}
+        for name in ("api", "pipeline"):
+            found = self._child_called(name)
+            times = found.cpu_times() if found else None
+            spent[name] = times.user + times.system if times else 0.0
+        return spent
 
     def _pipeline(self) -> psutil.Process | None:
+        return self._child_called("pipeline")
+
+    def _child_called(self, name: str) -> psutil.Process | None:
         for child in psutil.Process(self._child.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                if "service.run_pipeline" in child.cmdline():
+                if f"service.run_{name}" in child.cmdline():
                     return child
         return None
 
