@@ -10,8 +10,6 @@ what it had not read yet and what has changed since (decision 22).
 from __future__ import annotations
 
 import shutil
-import threading
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -33,6 +31,7 @@ from service.definition import View, ViewDefinition
 from service.engine import BYTES_A_ROW
 from service.first_rows import Beside, Bounds, FirstRows, dropped
 from service.gathered import Gathered, named
+from service.host import Thread
 from service.kept import Kept
 from service.log import log
 from service.pace import Pace
@@ -70,6 +69,7 @@ class ViewBuild:
         self.position = 0
         self._store = store
         self._parts = parts
+        self._host = parts.host
         self._folder = folder / definition.scope
         self._exchange = parts.exchange or FolderExchange(self._folder)
         self._kept = Kept(self._folder, self._exchange, definition.building)
@@ -79,7 +79,7 @@ class ViewBuild:
         self._result: BackfillResult | None = None
         self._view: View | None = None
         self._pace = Pace(parts.epoch_bytes // BYTES_A_ROW)
-        self._passed = threading.Condition()
+        self._passed = self._host.condition()
         self._passed_position = 0
         self._first = self._new_first_rows()
         self._pause_s = 0.0
@@ -95,7 +95,7 @@ class ViewBuild:
                 self._parts.exchange.remove()
         self._folder.mkdir(parents=True, exist_ok=True)
         names = [r.name for r in self.definition.relations()]
-        spool = Spool(self._folder / "changes.spool", names)
+        spool = Spool(self._folder / "changes.spool", names, self._host)
         if stored is not None and is_there and not spool.restore(int(stored)):
             self._kept.forget("what changed since then was lost when the machine stopped")
         self._store.put(self._count_key, str(spool.count).encode())
@@ -103,12 +103,13 @@ class ViewBuild:
 
     def _new_first_rows(self) -> FirstRows:
         parts, table = self._parts, self.definition.table
-        bounds = Bounds(parts.epoch_bytes, CATCH_UP_S, self._passed, lambda: self.is_cancelled)
+        bounds = Bounds(
+            parts.epoch_bytes, CATCH_UP_S, self._passed, lambda: self.is_cancelled, self._host
+        )
         return FirstRows(table, parts.sink, parts.beside, bounds)
 
-    def _new_thread(self) -> threading.Thread:
-        name = f"build-{self.definition.table.name}"
-        return threading.Thread(target=self._run, name=name, daemon=True)
+    def _new_thread(self) -> Thread:
+        return self._host.thread(self._run, f"build-{self.definition.table.name}")
 
     def start(self) -> None:
         """Begin; changes must be fed from now on."""
@@ -197,8 +198,8 @@ class ViewBuild:
         if self._view is None:
             self._open_view()
         assert self._view is not None
-        deadline = time.monotonic() + CATCH_UP_S
-        while time.monotonic() < deadline:
+        deadline = self._host.monotonic() + CATCH_UP_S
+        while self._host.monotonic() < deadline:
             batch = self._spool.pop()
             if batch is None:
                 return self._first.take_old(newest)
@@ -285,7 +286,7 @@ class ViewBuild:
             status.notes = self._kept.notes
             kept = sum(is_kept(part) for shares in parts.values() for part in shares)
             status.progress = Progress(0, sum(map(len, parts.values())), parts_kept=kept)
-            status.phase, status.read_since = "backfill", time.time()
+            status.phase, status.read_since = "backfill", self._host.time()
             job = BackfillJob(
                 definition.plan.root,
                 definition.scope,

@@ -14,6 +14,7 @@ from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation
 from service.backfill import BackfillJob
 from service.first_rows import Beside, RowSink
+from service.host import HOST, Host
 
 
 @dataclass(frozen=True)
@@ -46,3 +47,4 @@ class BuildParts:
     feeds: Mapping[str, SideRead] = field(default_factory=dict)
     reads_database: bool = True
     beside: Beside | None = None
+    host: Host = HOST

@@ -14,11 +14,11 @@ import os
 import secrets
 import shutil
 import struct
-import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from service.host import HOST, Host
 from storage.failpoints import failpoint
 
 RECORD = struct.Struct("<QQQ")
@@ -85,36 +85,40 @@ class ChangeLog:
     reached: the newest epoch whose record is in the index, or the one after which it began.
     """
 
-    def __init__(self, folder: Path, head: LogHead, most_bytes: int) -> None:
+    def __init__(self, folder: Path, head: LogHead, most_bytes: int, host: Host = HOST) -> None:
+        self._host = host
         self.folder = folder
         self.head = head
         self.reached = head.floor
         self._most_bytes = most_bytes
         self._segments: list[_Segment] = []
         self._rows = self._index = -1
-        self._opened_at = time.monotonic()
+        self._opened_at = self._host.monotonic()
 
     @staticmethod
-    def begin(folder: Path, floor: int, retention_s: float, most_bytes: int) -> ChangeLog:
+    def begin(
+        folder: Path, floor: int, retention_s: float, most_bytes: int, *, host: Host = HOST
+    ) -> ChangeLog:
         """A new log that begins after epoch `floor`, in place of what is there."""
         folder.mkdir(parents=True, exist_ok=True)
         for name in os.listdir(folder):
             if name != WANTED:
                 (folder / name).unlink()
-        log = ChangeLog(folder, LogHead(secrets.token_hex(8), floor, retention_s), most_bytes)
+        head = LogHead(secrets.token_hex(8), floor, retention_s)
+        log = ChangeLog(folder, head, most_bytes, host)
         log._roll()
         failpoint("changes.begin.headless")
         log._replace(HEAD, json.dumps(asdict(log.head)))
         return log
 
     @staticmethod
-    def reopen(folder: Path, most_bytes: int) -> ChangeLog | None:
+    def reopen(folder: Path, most_bytes: int, host: Host = HOST) -> ChangeLog | None:
         """The log that an earlier writer has left, after its last whole epoch; None without."""
         head = read_head(folder)
         floors = segment_floors(folder)
         if head is None or not floors or (folder / ENDED).exists():
             return None
-        log = ChangeLog(folder, head, most_bytes)
+        log = ChangeLog(folder, head, most_bytes, host)
         for floor in floors:
             log._recall(floor)
         last = floors[-1]
@@ -126,10 +130,10 @@ class ChangeLog:
 
     def append(self, epoch: int, lines: Iterable[bytes], mark: bytes) -> None:
         """Write an epoch: its changes and its mark, a line each."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = self._now_ms()
         segment = self._segments[-1]
         share_s = self.head.retention_s / SEGMENTS
-        is_old = time.monotonic() - self._opened_at > share_s
+        is_old = self._host.monotonic() - self._opened_at > share_s
         if segment.size > SEGMENT_BYTES or (is_old and segment.size):
             segment = self._roll()
         for line in lines:
@@ -142,7 +146,7 @@ class ChangeLog:
 
     def expire(self) -> None:
         """Give back the segments that are older than the retention, or too much."""
-        oldest_ms = (time.time() - self.head.retention_s) * 1000
+        oldest_ms = (self._host.time() - self.head.retention_s) * 1000
         total = sum(segment.size for segment in self._segments)
         while len(self._segments) > 1:
             first = self._segments[0]
@@ -166,14 +170,17 @@ class ChangeLog:
                 os.close(file)
         self._rows = self._index = -1
 
+    def _now_ms(self) -> int:
+        return int(self._host.time() * 1000)
+
     def _roll(self) -> _Segment:
         self.close()
         floor = self.reached
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         self._rows = os.open(rows_path(self.folder, floor), flags, 0o600)
         self._index = os.open(index_path(self.folder, floor), flags | os.O_APPEND, 0o600)
-        self._segments.append(_Segment(floor, 0, time.time_ns() // 1_000_000))
-        self._opened_at = time.monotonic()
+        self._segments.append(_Segment(floor, 0, self._now_ms()))
+        self._opened_at = self._host.monotonic()
         return self._segments[-1]
 
     def _recall(self, floor: int) -> None:
@@ -183,7 +190,7 @@ class ChangeLog:
         whole = len(raw) - len(raw) % RECORD.size
         if whole != len(raw):
             os.truncate(path, whole)
-        self._segments.append(_Segment(floor, 0, time.time_ns() // 1_000_000))
+        self._segments.append(_Segment(floor, 0, self._now_ms()))
         if whole:
             epoch, size, at_ms = RECORD.unpack(raw[whole - RECORD.size : whole])
             self._segments[-1] = _Segment(floor, size, at_ms)

@@ -10,8 +10,6 @@ go on without a gap ends, and its readers are told. Nothing here ever stops an e
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from service.change_log import FOLDER, WANTED, ChangeLog, forget
 from service.change_pages import change_lines, mark_line
 from service.engine import Engine
 from service.followers import shown_positions
+from service.host import HOST, Host, Thread
 from service.log import log
 from service.settings import Settings
 
@@ -50,7 +49,8 @@ class _Followed:
 class ChangeLogs:
     """One for a pipeline, used by its thread; the writing is another's."""
 
-    def __init__(self, settings: Settings, engine: Engine) -> None:
+    def __init__(self, settings: Settings, engine: Engine, host: Host = HOST) -> None:
+        self._host = host
         self._engine = engine
         self._home = settings.state / FOLDER
         self._retention_s = settings.changes_retention_s
@@ -59,8 +59,8 @@ class ChangeLogs:
         self._logs: dict[str, _Followed] = {}
         self._written: Callable[[], int] = int
         self._is_stopping = False
-        self._moved = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._moved = host.condition()
+        self._thread: Thread | None = None
         self._reopen()
 
     def _reopen(self) -> None:
@@ -69,7 +69,7 @@ class ChangeLogs:
         for folder in _folders(self._home):
             definition = views.get(folder.name)
             try:
-                found = ChangeLog.reopen(folder, self._most_bytes)
+                found = ChangeLog.reopen(folder, self._most_bytes, self._host)
             except (OSError, ValueError) as error:
                 log.warning("changes.unreadable", view=folder.name, why=repr(error))
                 forget(folder)
@@ -118,17 +118,17 @@ class ChangeLogs:
                 followed.ending = GONE
             elif self._engine.outbox_bytes(followed.log.reached) > self._budget_bytes:
                 followed.ending = "it fell too far behind"
-            elif identity not in kept and not _is_wanted(folders.get(identity), followed.log):
+            elif identity not in kept and not self._is_wanted(folders.get(identity), followed.log):
                 followed.ending = UNREAD
         live = {r.identity for r in rows if r.status == "live"}
         for identity in {*folders, *kept} - known.keys():
             folder = folders.get(identity, self._home / identity)
             retention_s = kept.get(identity, self._retention_s)
-            is_wanted = identity in kept or _is_touched(folder, retention_s)
+            is_wanted = identity in kept or self._is_touched(folder, retention_s)
             if identity in views and identity in live and is_wanted:
                 if not is_muted:
                     self._begin(identity, views[identity].table, folder, retention_s)
-            elif not _is_touched(folder, ENDED_S):
+            elif not self._is_touched(folder, ENDED_S):
                 forget(folder)
         self._run_thread()
 
@@ -146,7 +146,7 @@ class ChangeLogs:
         # Not beyond the sink: its readers begin with what the view's table shows.
         floor = self._written()
         try:
-            made = ChangeLog.begin(folder, floor, retention_s, self._most_bytes)
+            made = ChangeLog.begin(folder, floor, retention_s, self._most_bytes, host=self._host)
         except OSError as error:
             log.warning("changes.refused", view=table.title, why=str(error))
             return
@@ -154,22 +154,31 @@ class ChangeLogs:
             self._logs[identity] = _Followed(table, made, floor)
         log.info("changes.began", view=table.title, epoch=floor)
 
+    def _is_wanted(self, folder: Path | None, found: ChangeLog) -> bool:
+        return folder is not None and self._is_touched(folder, found.head.retention_s)
+
+    def _is_touched(self, folder: Path, seconds: float) -> bool:
+        """Whether someone has asked for the log lately."""
+        try:
+            return self._host.time() - (folder / WANTED).stat().st_mtime < seconds
+        except FileNotFoundError:
+            return False
+
     # --- the thread ----------------------------------------------------------------------------
 
     def _run_thread(self) -> None:
         """Begin to write, if anything is to be written and that has not begun."""
         if self._logs and self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="change-logs", daemon=True)
-            self._thread.start()
+            self._thread = self._host.begin(self._run, "change-logs")
         elif self._logs:
             self.advance()
 
     def _run(self) -> None:
-        marked_at = expired_at = time.monotonic()
+        marked_at = expired_at = self._host.monotonic()
         while not self._is_stopping:
             try:
                 self._write_waiting()
-                now = time.monotonic()
+                now = self._host.monotonic()
                 if now - marked_at > IDLE_MARK_S:
                     marked_at = now
                     self._mark()
@@ -280,15 +289,3 @@ def _folders(home: Path) -> list[Path]:
 def _kept_s(row: ViewRow) -> float:
     """How long a view's epochs are kept without readers; 0 when not."""
     return float(row.options.get("changes_retention_s") or 0)
-
-
-def _is_wanted(folder: Path | None, found: ChangeLog) -> bool:
-    return folder is not None and _is_touched(folder, found.head.retention_s)
-
-
-def _is_touched(folder: Path, seconds: float) -> bool:
-    """Whether someone has asked for the log lately."""
-    try:
-        return time.time() - (folder / WANTED).stat().st_mtime < seconds
-    except FileNotFoundError:
-        return False

@@ -34,6 +34,7 @@ class Core:
     def __init__(self, settings: Settings, parts: Parts, metrics: PipelineMetrics) -> None:
         self.settings = settings
         self.parts = parts
+        self.host = parts.host
         self.metrics = metrics
         self.store = parts.open_store()
         budget = settings.budget
@@ -52,8 +53,8 @@ class Core:
         self.builds: dict[str, ViewBuild] = {}
         self.desk = Desk(parts.control(), self.engine, parts)
         self.followers = Followers(parts.control(), self.engine, parts)
-        self.change_logs = ChangeLogs(settings, self.engine)
-        self.wal_budget = WalBudget(settings, parts.new_source())
+        self.change_logs = ChangeLogs(settings, self.engine, self.host)
+        self.wal_budget = WalBudget(settings, parts.new_source(), self.host)
         positions = self.engine.positions
         self.watch = SourceWatch(
             parts.source.tables(),
@@ -62,8 +63,10 @@ class Core:
             lambda: positions.database,
         )
         limits = StreamLimits(budget.queue, budget.transaction, chunk_bytes=budget.chunk)
-        self.feed = Feed(parts.source, self.desk.source_identity, self.watch, limits)
-        self.sides = SideFeeds(self.desk.sources.source, positions, self.feed.wake)
+        self.feed = Feed(
+            parts.source, self.desk.source_identity, self.watch, limits, host=self.host
+        )
+        self.sides = SideFeeds(self.desk.sources.source, positions, self.feed.wake, host=self.host)
         self.failures = Failures(self.engine, self.desk, self.builds)
         self.mending = Mending(self.failures, self.desk, self.watch, self.followers)
         self.side_work = SideWork(

@@ -34,6 +34,7 @@ class Epochs:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._engine = core.engine
+        self._host = core.host
         self._writer: SinkWriter | None = None
         self._progressed_at = 0.0
         self.mute: dict[str, Any] = {}
@@ -116,11 +117,11 @@ class Epochs:
         failpoint("epoch.commit.after")
         self.writer.submit(epoch)
         self._core.followers.advance()
-        self._progressed_at = time.monotonic()
+        self._progressed_at = self._host.monotonic()
         self._core.metrics.position = self._engine.position
 
     def _is_progress_due(self) -> bool:
-        return time.monotonic() - self._progressed_at > IDLE_PROGRESS_S
+        return self._host.monotonic() - self._progressed_at > IDLE_PROGRESS_S
 
     def checkpoint(self) -> None:
         """Force the state to disk, then let the source forget what it covers."""

@@ -7,14 +7,13 @@ relation leaves the stream closed.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterable
 
 from connectors.postgres.replication import ReplicationStream, StreamLimits
 from connectors.postgres.source import PostgresSource
 from connectors.source import SourceBatch
 from dataflow.errors import TidemarkError
+from service.host import HOST, Host
 from service.reads import Read, all_read
 from service.source_watch import SourceWatch
 
@@ -32,14 +31,17 @@ class Feed:
         identity: Identity,
         watch: SourceWatch,
         limits: StreamLimits | None = None,
+        *,
+        host: Host = HOST,
     ) -> None:
         self._source = source
+        self._host = host
         self._limits = limits
         self._identity = identity
         self._stream: ReplicationStream | None = None
         self._watch = watch
         self._watched_at = 0.0
-        self._woken = threading.Event()
+        self._woken = host.event()
 
     @property
     def is_open(self) -> bool:
@@ -64,7 +66,7 @@ class Feed:
             shapes=self._watch.shapes,
             look=self._look,
         )
-        self._watched_at = time.monotonic()
+        self._watched_at = self._host.monotonic()
         try:
             # Not before it is known to be the right server.
             self._watch.tells = self._stream.tells_truncation
@@ -113,10 +115,10 @@ class Feed:
             stream.close()
 
     def _look(self) -> None:
-        self._watched_at = time.monotonic()
+        self._watched_at = self._host.monotonic()
         self._watch.look()
 
     def _look_if_due(self) -> None:
         """A table may change while nothing is told."""
-        if time.monotonic() - self._watched_at > WATCH_S:
+        if self._host.monotonic() - self._watched_at > WATCH_S:
             self._look()

@@ -7,8 +7,6 @@ build's own thread, the pipeline's takes epochs for a short while at a time.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from dataflow.errors import InvariantError, SinkError, TidemarkError
 from service.build_status import BuildStatus
 from service.difference import Difference, is_one_shape
 from service.gathered import Gathered
+from service.host import HOST, Condition, Host
 from storage.failpoints import failpoint
 
 
@@ -64,8 +63,9 @@ class Bounds:
 
     epoch_bytes: int
     turn_s: float
-    passed: threading.Condition
+    passed: Condition
     is_cancelled: Callable[[], bool]
+    host: Host = HOST
 
 
 class FirstRows:
@@ -162,8 +162,8 @@ class FirstRows:
         if self._old_epoch is None or self.difference is None:
             return True
         assert self._beside is not None
-        deadline = time.monotonic() + self._bounds.turn_s
-        while self._old_epoch < newest and time.monotonic() < deadline:
+        deadline = self._bounds.host.monotonic() + self._bounds.turn_s
+        while self._old_epoch < newest and self._bounds.host.monotonic() < deadline:
             number = self._old_epoch + 1
             epoch = self._beside.find_epoch(number)
             if epoch is None:

@@ -33,6 +33,7 @@ from service.backfill import BackfillJob, run_local
 from service.budget import MEBIBYTE
 from service.build_parts import BuildParts, SideRead
 from service.engine import ViewDefinition
+from service.host import HOST, Host
 from service.memory_watch import MemoryWatch
 from service.metrics import write_refusal
 from service.protect import protect
@@ -53,6 +54,7 @@ class Parts:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.host: Host = HOST
         self.source = self.new_source()
         self._spark: LazySession | None = None
         self._lock = threading.Lock()
@@ -176,6 +178,7 @@ class Parts:
             feeds=feeds,
             nudge=self.source.heartbeat,
             exchange=self._exchange(definition) if road == "spark" else None,
+            host=self.host,
         )
 
     @property

@@ -9,8 +9,6 @@ sink is too far behind nothing is read, and all else goes on.
 
 from __future__ import annotations
 
-import time
-
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from service import kernels
@@ -38,6 +36,7 @@ class Pipeline:
     def __init__(self, settings: Settings, parts: Parts) -> None:
         self._settings = settings
         self._parts = parts
+        self._host = parts.host
         self._is_stopping = False
         self._metrics = PipelineMetrics(settings.state)
         kernels.watch(self._metrics.kernel_compiled)
@@ -52,7 +51,7 @@ class Pipeline:
         self._is_stall_told = False
         self._is_sides_turn = self._have_sides_more = False
         self._reconciled_at = self._reported_at = 0.0
-        self._synced_at = time.monotonic()
+        self._synced_at = self._host.monotonic()
 
     @property
     def is_unused(self) -> bool:
@@ -90,7 +89,9 @@ class Pipeline:
         self._core.failures.remove_strangers()
         self._desk.recall_lost()
         failed, waiting = self._desk.failed_names(), self._settings.budget.waiting
-        found = recover(self._engine, self._core.sink, self._metrics, failed, waiting)
+        found = recover(
+            self._engine, self._core.sink, self._metrics, failed, waiting, host=self._host
+        )
         self._epochs.start(*found)
         # What was on its way to the sink may have changed the catalog.
         if not self._desk.refresh():
@@ -113,9 +114,9 @@ class Pipeline:
         self._feed.close()
         for build in self._core.builds.values():
             build.cancel(error)
-        until = time.monotonic() + REFUSED_S
+        until = self._host.monotonic() + REFUSED_S
         while self._engine.views:
-            if self._is_stopping or time.monotonic() > until:
+            if self._is_stopping or self._host.monotonic() > until:
                 raise error
             self._parts.report_failure(error)
             if self._desk.refresh():
@@ -148,7 +149,7 @@ class Pipeline:
         epochs, writer = self._epochs, self._epochs.writer
         writer.check()
         self._core.followers.check()
-        now = time.monotonic()
+        now = self._host.monotonic()
         is_drained = epochs.awaits_sink and writer.is_idle
         is_due = is_drained or now - self._reconciled_at > RECONCILE_S
         is_due |= self._core.side_work.pins.is_any_found
@@ -215,7 +216,7 @@ class Pipeline:
         try:
             batch = self._feed.poll(self._epoch_rows(), timeout_s, mute.get(MAIN_SOURCE))
             # What is not there has been read; a batch is read once it is stepped.
-            self._metrics.read.moved(time.time() if batch is None else None)
+            self._metrics.read.moved(self._host.time() if batch is None else None)
             return batch
         except TidemarkError as error:
             if error.is_temporary:
@@ -268,9 +269,9 @@ class Pipeline:
 
     def _rest(self, seconds: float) -> None:
         """Sleep, but not beyond `stop`."""
-        until = time.monotonic() + seconds
-        while not self._is_stopping and time.monotonic() < until:
-            time.sleep(POLL_S)
+        until = self._host.monotonic() + seconds
+        while not self._is_stopping and self._host.monotonic() < until:
+            self._host.sleep(POLL_S)
 
     # --- how it goes ---------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Any
 from connectors.sink import Sink
 from dataflow.schema import RelationName
 from service.engine import Engine
+from service.host import HOST, Host
 from service.log import log
 from service.metrics import PipelineMetrics
 from service.writer import SinkWriter
@@ -23,6 +24,8 @@ def recover(
     metrics: PipelineMetrics,
     left_out: Collection[RelationName],
     waiting_bytes: int,
+    *,
+    host: Host = HOST,
 ) -> tuple[SinkWriter, dict[str, Any]]:
     """The sink's writer, and for each source the position up to which the sink has all already.
 
@@ -31,7 +34,7 @@ def recover(
     """
     found = sink.read_progress()
     in_sink = 0 if found is None else found.epoch
-    writer = SinkWriter(sink, in_sink, metrics, waiting_bytes)
+    writer = SinkWriter(sink, in_sink, metrics, waiting_bytes, host=host)
     if in_sink < engine.epoch:
         epochs = engine.outbox(in_sink)
         log.info("recover.outbox", epochs=len(epochs), sink_epoch=in_sink)

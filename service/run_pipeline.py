@@ -17,6 +17,7 @@ from service.log import configure, log
 from service.parts import Parts
 from service.pipeline import Pipeline
 from service.protect import protect
+from service.restarts import exit_code
 from service.settings import DEFAULT_GROUP, Settings, parent_pid
 from storage.store import StorageError
 
@@ -42,12 +43,10 @@ def main() -> int:
         log.info("pipeline.started")
         pipeline.run()
     except (TidemarkError, StorageError) as error:
-        if getattr(error, "is_temporary", False):
-            log.warning("pipeline.interrupted", code=error.code, why=str(error))
-            return 1
-        log.error("pipeline.refused", code=error.code, why=str(error), hint=error.hint)
-        parts.report_failure(error)
-        return signals.FINAL if error.code in signals.FINAL_CODES else signals.REFUSED
+        code = exit_code(error)
+        if code != 1:
+            parts.report_failure(error)
+        return code
     if pipeline.is_unused:
         # The last view of a group is gone: so is all that it had.
         shutil.rmtree(settings.state)

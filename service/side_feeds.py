@@ -7,8 +7,6 @@ opened where the state stands, so nothing is lost or read twice, however often i
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -16,6 +14,7 @@ from connectors.feed_source import FeedSource, Places, SourceFeed
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.errors import TidemarkError
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
+from service.host import HOST, Host
 from service.log import log
 from service.metrics import Reach
 from service.positions import Positions
@@ -90,7 +89,10 @@ class SideFeeds:
         make: Callable[[str], FeedSource],
         positions: Positions,
         on_ready: Callable[[], None],
+        *,
+        host: Host = HOST,
     ) -> None:
+        self._host = host
         self._make = make
         self._positions = positions
         self._on_ready = on_ready
@@ -178,7 +180,7 @@ class SideFeeds:
             return None
         if batch is None:
             if not side.feed.lag:
-                side.status.reached.moved(time.time())
+                side.status.reached.moved(self._host.time())
             return None
         side.status.reached.moved(batch.commit_time_us / 1e6 or None)
         if side.status.error is not None:
@@ -189,7 +191,7 @@ class SideFeeds:
         return batch
 
     def _reopen(self, side: _Side) -> bool:
-        if time.monotonic() < side.retry_at:
+        if self._host.monotonic() < side.retry_at:
             return False
         name = side.source.name
         side.feed = side.source.open_feed(
@@ -207,8 +209,8 @@ class SideFeeds:
         else:
             side.pause_s, side.status.status = STOPPED_S, STOPPED
         # Many services that lost one broker are not to come back all at once.
-        pause = side.pause_s * random.uniform(0.75, 1.25)
-        side.retry_at = time.monotonic() + pause
+        pause = side.pause_s * self._host.draw(0.75, 1.25)
+        side.retry_at = self._host.monotonic() + pause
         if str(side.status.error) != str(error):
             log.warning("source.retry", source=side.source.name, code=error.code, pause_s=pause)
         side.status.error = error

@@ -8,7 +8,6 @@ committed; so after a kill the first `count` batches, of which the state knows, 
 
 from __future__ import annotations
 
-import os
 import pickle
 import struct
 import threading
@@ -22,6 +21,7 @@ from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.delta import Delta
 from dataflow.schema import Relation, RelationName
+from service.host import HOST, Host
 
 _FRAME = struct.Struct("<q")
 _MOST_PENDING = 64
@@ -34,8 +34,9 @@ class Spool:
     from another.
     """
 
-    def __init__(self, path: Path, relations: Iterable[RelationName]) -> None:
+    def __init__(self, path: Path, relations: Iterable[RelationName], host: Host = HOST) -> None:
         self._path = path
+        self._host = host
         path.touch()
         self._file = path.open("r+b", buffering=1 << 20)
         self._relations = frozenset(relations)
@@ -113,7 +114,7 @@ class Spool:
         """Force what is there to disk."""
         with self._lock:
             self._file.flush()
-        os.fsync(self._file.fileno())
+        self._host.force(self._file.fileno())
 
     def close(self) -> None:
         """Close the file, which stays."""

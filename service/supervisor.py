@@ -13,37 +13,31 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from connectors.postgres.control import Control
 from service.budget import MALLOC
 from service.groups import GroupWatch
 from service.log import log
 from service.metrics import SUPERVISOR_FILE, replace_file
+from service.restarts import Restarts
 from service.settings import Settings
-from service.signals import FINAL, SIGNALLED
+from service.signals import SIGNALLED
 from storage.failpoints import failpoint
 
-PAUSE_S = (0.2, 15.0)
-HEALTHY_S = 5.0
 # The children end by themselves in `signals.STOP_S`.
 STOP_S = 4.5
 
 
 @dataclass
 class Child:
-    """One supervised process. is_over: it is not to be started again. restarts: how often it has
-    come back."""
+    """One supervised process."""
 
     name: str
     module: str
     group: str = ""
     process: subprocess.Popen | None = None
-    started_at: float = 0.0
-    pause_s: float = PAUSE_S[0]
-    start_at: float = 0.0
-    is_over: bool = False
-    restarts: int = 0
+    restarts: Restarts = field(default_factory=Restarts)
 
 
 class Supervisor:
@@ -79,7 +73,8 @@ class Supervisor:
     def _add_groups(self) -> None:
         running = {child.group for child in self.children}
         for group in sorted(self._groups.wanted - running):
-            self.children.append(Child(f"pipeline {group}", "service.run_pipeline", group))
+            name, restarts = f"pipeline {group}", Restarts(is_group=True)
+            self.children.append(Child(name, "service.run_pipeline", group, restarts=restarts))
 
     def _watch(self, child: Child) -> None:
         now = time.monotonic()
@@ -87,34 +82,29 @@ class Supervisor:
             code = child.process.poll()
             if code is not None:
                 self._ended(child, code, now)
-        elif now >= child.start_at and not child.is_over:
+        elif child.restarts.is_due(now):
             command = [sys.executable, "-m", child.module, *child.group.split()]
             child.process = subprocess.Popen(command, env=self._environment)
-            child.started_at = now
+            child.restarts.started(now)
             log.info("process.started", name=child.name, child=child.process.pid)
 
     def _ended(self, child: Child, code: int, now: float) -> None:
         child.process = None
-        if child.group and code == 0:
+        found = child.restarts.ended(code, now)
+        if found == "done":
             log.info("process.done", name=child.name)
             self.children.remove(child)
-            return
-        if code == FINAL:
-            child.is_over = True
+        elif found == "given up":
             log.error("process.given_up", name=child.name, code=code)
-            return
-        if now - child.started_at > HEALTHY_S:
-            child.pause_s = PAUSE_S[0]
-        log.warning("process.ended", name=child.name, code=code, pause_s=child.pause_s)
-        child.start_at = now + child.pause_s
-        child.pause_s = min(child.pause_s * 2, PAUSE_S[1])
-        child.restarts += 1
-        self._tell()
-        failpoint("supervisor.child.ended")
+        else:
+            pause_s = round(child.restarts.start_at - now, 3)
+            log.warning("process.ended", name=child.name, code=code, pause_s=pause_s)
+            self._tell()
+            failpoint("supervisor.child.ended")
 
     def _tell(self) -> None:
         """For the metrics."""
-        restarts = {child.name: child.restarts for child in self.children}
+        restarts = {child.name: child.restarts.count for child in self.children}
         try:
             self._state.mkdir(parents=True, exist_ok=True)
             replace_file(self._state / SUPERVISOR_FILE, {"restarts": restarts, "at": time.time()})

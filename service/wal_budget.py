@@ -10,11 +10,10 @@ follows (source.wal_budget) says why, whatever dies in between.
 from __future__ import annotations
 
 import json
-import threading
-import time
 
 from connectors.postgres.source import PostgresSource
 from dataflow.errors import SourceError, TidemarkError
+from service.host import HOST, Host
 from service.log import log
 from service.metrics import WAL_FILE, replace_file
 from service.settings import Settings
@@ -27,16 +26,16 @@ NOTE = "wal_released.json"
 class WalBudget:
     """Watches until closed. source: a session of its own, which nothing else waits for."""
 
-    def __init__(self, settings: Settings, source: PostgresSource) -> None:
+    def __init__(self, settings: Settings, source: PostgresSource, host: Host = HOST) -> None:
         self._source = source
+        self._host = host
         self._folder = settings.state
         self._budget = settings.wal_budget_mb << 20
         self._alarm = alarm_bytes(settings)
         self._is_limit = settings.wal_limit == "release"
         self._is_alarmed = False
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="wal-budget", daemon=True)
-        self._thread.start()
+        self._stopping = host.event()
+        self._thread = host.begin(self._run, "wal-budget")
 
     def explained(self, error: SourceError) -> SourceError:
         """A missing slot as what it is when it was us who dropped it."""
@@ -81,11 +80,11 @@ class WalBudget:
             "wal_kept_bytes": kept,
             "wal_budget_bytes": self._budget,
             "wal_alarm": alarm,
-            "wal_at": time.time(),
+            "wal_at": self._host.time(),
         }
         replace_file(self._folder / WAL_FILE, figures)
         if self._budget and self._is_limit and kept > self._budget:
-            note = {"kept_bytes": kept, "budget_bytes": self._budget, "at": time.time()}
+            note = {"kept_bytes": kept, "budget_bytes": self._budget, "at": self._host.time()}
             replace_file(self._folder / NOTE, note)
             log.error("source.wal_released", kept_bytes=kept, budget_bytes=self._budget)
             self._source.release_slot()

@@ -10,13 +10,13 @@ then on, so that the others go on.
 from __future__ import annotations
 
 import queue
-import threading
-import time
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from connectors.sink import Sink, SinkEpoch
 from dataflow.errors import TidemarkError
 from dataflow.schema import RelationName
+from service.host import HOST, Host
 from service.log import log
 from service.metrics import PipelineMetrics
 from storage.failpoints import failpoint
@@ -34,25 +34,32 @@ class SinkWriter:
     """
 
     def __init__(
-        self, sink: Sink, written: int, metrics: PipelineMetrics, waiting_bytes: int = 64 << 20
+        self,
+        sink: Sink,
+        written: int,
+        metrics: PipelineMetrics,
+        waiting_bytes: int = 64 << 20,
+        *,
+        host: Host = HOST,
     ) -> None:
         self._sink = sink
+        self._host = host
         self._metrics = metrics
-        self._waiting: queue.Queue[SinkEpoch | None] = queue.Queue(DEPTH)
-        self._stopping = threading.Event()
+        self._waiting: deque[SinkEpoch] = deque()
+        self._stopping = host.event()
         self._failure: BaseException | None = None
         self._written = written
         self._submitted = written
         self._most_bytes = waiting_bytes
         self._held_bytes = 0
-        self._moved = threading.Condition()
+        # Told when an epoch is submitted, taken in hand or written.
+        self._moved = host.condition()
         # Called when one more epoch is in the sink, in the writer's thread.
         self.on_written: Callable[[], None] | None = None
         self._began_at: float | None = None
         self._left_out: set[RelationName] = set()
         self._refusals: queue.SimpleQueue[TidemarkError] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="sink-writer", daemon=True)
-        self._thread.start()
+        self._thread = host.begin(self._run, "sink-writer")
 
     @property
     def written(self) -> int:
@@ -67,13 +74,13 @@ class SinkWriter:
     @property
     def has_room(self) -> bool:
         """Whether another epoch may be made; False while the sink is too far behind."""
-        return not self._waiting.full() and self._held_bytes <= self._most_bytes
+        return len(self._waiting) < DEPTH and self._held_bytes <= self._most_bytes
 
     @property
     def stalled_s(self) -> float:
         """How long the epoch in hand has been on its way."""
         began_at = self._began_at
-        return 0.0 if began_at is None else time.monotonic() - began_at
+        return 0.0 if began_at is None else self._host.monotonic() - began_at
 
     def await_progress(self, timeout_s: float) -> None:
         """Sleep until an epoch is in the sink, at most so long; raises what stopped the thread."""
@@ -87,12 +94,12 @@ class SinkWriter:
         with self._moved:
             self._submitted = epoch.progress.epoch
             self._held_bytes += epoch.nbytes()
-        while True:
+            while len(self._waiting) >= DEPTH:
+                self.check()
+                self._moved.wait(0.2)
             self.check()
-            try:
-                return self._waiting.put(epoch, timeout=0.2)
-            except queue.Full:
-                continue
+            self._waiting.append(epoch)
+            self._moved.notify_all()
 
     def drain(self) -> None:
         """Wait until everything submitted is in the sink."""
@@ -137,16 +144,22 @@ class SinkWriter:
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
-                try:
-                    epoch = self._waiting.get(timeout=0.1)
-                except queue.Empty:
-                    continue
+                epoch = self._take()
                 if epoch is not None:
-                    self._began_at = time.monotonic()
+                    self._began_at = self._host.monotonic()
                     self._write(epoch)
                     self._began_at = None
         except BaseException as error:
             self._failure = error
+
+    def _take(self) -> SinkEpoch | None:
+        """The next epoch, None after a while without one."""
+        with self._moved:
+            if not self._waiting:
+                self._moved.wait(0.1)
+            epoch = self._waiting.popleft() if self._waiting else None
+            self._moved.notify_all()
+            return epoch
 
     def _write(self, epoch: SinkEpoch) -> None:
         pause, number = RETRY_S[0], epoch.progress.epoch

@@ -14,6 +14,7 @@ from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
 from dataflow.types import INT8
 from service import side_feeds
+from service.host import Host
 from service.positions import Positions
 from service.side_feeds import SideFeeds, side_relations
 from storage.memory import MemoryStore
@@ -78,7 +79,7 @@ class ListedSource:
         raise NotImplementedError
 
 
-class Clock:
+class Clock(Host):
     """Time that passes when the test says so."""
 
     def __init__(self) -> None:
@@ -92,10 +93,8 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(side_feeds, "time", made)
-    return made
+def clock() -> Clock:
+    return Clock()
 
 
 def _relation(source: str, name: str) -> Relation:
@@ -109,10 +108,10 @@ def _batch(source: str, **places: Any) -> SourceBatch:
 class World:
     """Two sources, both read."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.sources = {name: ListedSource(name) for name in ("a", "b")}
         self.positions = Positions(MemoryStore(), MAIN_SOURCE)
-        self.feeds = SideFeeds(self.sources.__getitem__, self.positions, lambda: None)
+        self.feeds = SideFeeds(self.sources.__getitem__, self.positions, lambda: None, host=clock)
         self.reads = [(_relation(name, "t"), (0,)) for name in self.sources]
         self.feeds.open(self.reads)
 
@@ -122,14 +121,14 @@ class World:
 
 
 def test_they_take_turns(clock: Clock) -> None:
-    world = World()
+    world = World(clock)
     world.sources["a"].waiting = [_batch("a")] * 3
     world.sources["b"].waiting = [_batch("b")] * 2
     assert [world.poll() for _ in range(6)] == ["a", "b", "a", "b", "a", None]
 
 
 def test_while_some_are_awaited_the_others_wait(clock: Clock) -> None:
-    world = World()
+    world = World(clock)
     world.sources["a"].waiting = [_batch("a")]
     world.sources["b"].waiting = [_batch("b")]
     assert world.poll({"b": {"t": {}}}) == "b"
@@ -138,7 +137,7 @@ def test_while_some_are_awaited_the_others_wait(clock: Clock) -> None:
 
 
 def test_one_that_is_away_is_tried_again_after_a_growing_pause(clock: Clock) -> None:
-    world = World()
+    world = World(clock)
     source = world.sources["a"]
     pauses = []
     for _ in range(12):
@@ -159,7 +158,7 @@ def test_one_that_is_away_is_tried_again_after_a_growing_pause(clock: Clock) -> 
 
 
 def test_a_bad_record_stops_its_source_and_fails_no_view(clock: Clock) -> None:
-    world = World()
+    world = World(clock)
     relation = _relation("a", "t").name
     world.sources["a"].waiting = [SourceError("source.bad_record", "no row", relation=relation)]
     world.sources["b"].waiting = [_batch("b")]
@@ -172,7 +171,7 @@ def test_a_bad_record_stops_its_source_and_fails_no_view(clock: Clock) -> None:
 
 
 def test_a_feed_goes_on_unless_what_is_read_changes(clock: Clock) -> None:
-    world = World()
+    world = World(clock)
     world.poll()
     world.feeds.open(world.reads)
     world.poll()
@@ -190,7 +189,7 @@ def test_a_feed_goes_on_unless_what_is_read_changes(clock: Clock) -> None:
 
 
 def test_other_options_of_one_source_leave_the_others_open(clock: Clock) -> None:
-    world = World()
+    world = World(clock)
     world.poll()
     world.feeds.declared_anew({"a", "unread"})
     world.poll()
@@ -198,8 +197,8 @@ def test_other_options_of_one_source_leave_the_others_open(clock: Clock) -> None
     assert world.sources["a"].opened[0].is_closed
 
 
-def test_what_has_no_place_cannot_be_read_again() -> None:
-    feeds = World().feeds
+def test_what_has_no_place_cannot_be_read_again(clock: Clock) -> None:
+    feeds = World(clock).feeds
     assert feeds.is_replayable(SourceBatch(7, [], 1, 1))
     assert feeds.is_replayable(_batch("a", t={}))
     assert not feeds.is_replayable(SourceBatch(0, [], 0, 1, source="a"))

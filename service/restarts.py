@@ -1,0 +1,64 @@
+"""When a process that has ended is started again: the decisions of the supervisor, without clock.
+
+A process comes back after a pause that doubles up to a limit; one that stayed up for a while
+starts over with the shortest pause. A group's process that ends with 0 has nothing left to do, and
+one that ends with FINAL needs someone: it stays away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dataflow.errors import TidemarkError
+from service import signals
+from service.log import log
+from storage.store import StorageError
+
+PAUSE_S = (0.2, 15.0)
+HEALTHY_S = 5.0
+
+
+@dataclass
+class Restarts:
+    """Of one process, by a clock in seconds. is_group: of views beside the default ones; is_over:
+    it is not to be started again; count: how often it has come back."""
+
+    is_group: bool = False
+    started_at: float = 0.0
+    pause_s: float = PAUSE_S[0]
+    start_at: float = 0.0
+    is_over: bool = False
+    count: int = 0
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is to be started."""
+        return now >= self.start_at and not self.is_over
+
+    def started(self, now: float) -> None:
+        """It runs."""
+        self.started_at = now
+
+    def ended(self, code: int, now: float) -> Literal["done", "given up", "again"]:
+        """It ended with this code; whether it comes back."""
+        if self.is_group and code == 0:
+            self.is_over = True
+            return "done"
+        if code == signals.FINAL:
+            self.is_over = True
+            return "given up"
+        if now - self.started_at > HEALTHY_S:
+            self.pause_s = PAUSE_S[0]
+        self.start_at = now + self.pause_s
+        self.pause_s = min(self.pause_s * 2, PAUSE_S[1])
+        self.count += 1
+        return "again"
+
+
+def exit_code(error: TidemarkError | StorageError) -> int:
+    """How a pipeline's process ends that an error has stopped, told in its log."""
+    if getattr(error, "is_temporary", False):
+        log.warning("pipeline.interrupted", code=error.code, why=str(error))
+        return 1
+    log.error("pipeline.refused", code=error.code, why=str(error), hint=error.hint)
+    return signals.FINAL if error.code in signals.FINAL_CODES else signals.REFUSED
