@@ -108,16 +108,24 @@ def split_copy(types: Sequence[SqlType], data: np.ndarray) -> list[Column]:
 
 
 class ChunkReader:
-    """What psycopg2's copy_expert reads from: an iterator of byte chunks, one at a time."""
+    """What psycopg2's copy_expert reads from: an iterator of byte chunks, one at a time.
+
+    failure: what the iterator has raised; PostgreSQL tells it as a statement that was cancelled.
+    """
 
     def __init__(self, chunks: Iterator[np.ndarray]) -> None:
         self._chunks = chunks
         self._rest = memoryview(b"")
+        self.failure: Exception | None = None
 
     def read(self, size: int) -> bytes:
         """At most `size` bytes; b"" at the end."""
         while not self._rest:
-            chunk = next(self._chunks, None)
+            try:
+                chunk = next(self._chunks, None)
+            except Exception as error:
+                self.failure = error
+                raise
             if chunk is None:
                 return b""
             self._rest = memoryview(chunk.data)
@@ -134,11 +142,12 @@ def copy_out(cursor: Any, query: str, types: Sequence[SqlType]) -> Iterator[list
 
 
 def _whole_lines(file: IO[bytes]) -> Iterator[np.ndarray]:
-    rest = b""
+    begun: list[bytes] = []
     while block := file.read(CHUNK_BYTES):
         end = block.rfind(b"\n") + 1
-        if end:
-            yield np.frombuffer(rest + block[:end], np.uint8)
-            rest = block[end:]
-        else:
-            rest += block
+        if not end:
+            begun.append(block)
+            continue
+        lines = np.frombuffer(b"".join([*begun, block[:end]]), np.uint8)
+        begun = [block[end:]]
+        yield lines

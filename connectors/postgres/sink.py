@@ -15,14 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg2
+from psycopg2 import errors as states
 from psycopg2.extensions import connection as Connection
 
-from connectors.postgres import (
-    control_schema,
-    dead_letters,
-    sink_changes,
-    sink_tables,
-)
+from connectors.postgres import control_schema, dead_letters, sink_changes, sink_tables
 from connectors.postgres.copy_text import quote_text
 from connectors.postgres.session import connect, is_temporary, to_error, translated
 from connectors.postgres.sink_apply import (
@@ -34,8 +30,9 @@ from connectors.postgres.sink_apply import (
     take_copied,
 )
 from connectors.postgres.sink_faults import refusal_of
+from connectors.postgres.sink_keys import WideKeys, too_wide
 from connectors.postgres.sink_read import progress_of, rows_of
-from connectors.postgres.sink_target import ERRORS, Target, target_of
+from connectors.postgres.sink_target import ERRORS
 from connectors.sink import Progress, SinkEpoch, SinkTable
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TidemarkError
@@ -72,6 +69,7 @@ class PostgresSink:
         self._session: Connection | None = None
         self._preparer = Preparer()
         self._is_prepared = False
+        self._keys = WideKeys()
 
     # --- life ------------------------------------------------------------------------------
 
@@ -104,6 +102,7 @@ class PostgresSink:
         if self._session is not None:
             self._session.close()
         self._session = None
+        self._keys.forget()
         self._preparer = Preparer()
 
     def interrupt(self) -> None:
@@ -134,11 +133,16 @@ class PostgresSink:
         place = _Place()
         try:
             with session.cursor() as cursor:
-                self._write(cursor, epoch, place)
+                try:
+                    self._write(cursor, epoch, place)
+                except states.ProgramLimitExceeded:
+                    place = _Place(widened=frozenset(too_wide(epoch.parts())))
+                    self._roll_back(session)
+                    self._write(cursor, epoch, place)
         except psycopg2.Error as error:
             failure = self._failure(session, epoch, error)
             if not (failure.is_temporary or failure.relation or failure.code == "sink.fenced"):
-                failure = self._find_fault(epoch) or failure
+                failure = self._find_fault(epoch, place.widened) or failure
             raise failure from error
         except TidemarkError as error:
             self._roll_back(session)
@@ -148,9 +152,9 @@ class PostgresSink:
             self._roll_back(session)
             raise
 
-    def _find_fault(self, epoch: SinkEpoch) -> TidemarkError | None:
+    def _find_fault(self, epoch: SinkEpoch, widened: frozenset[SinkTable]) -> TidemarkError | None:
         """Which view's table refuses the epoch: all is tried again, one table at a time."""
-        session, place = self._writing_session(), _Place(is_searched=True)
+        session, place = self._writing_session(), _Place(widened, is_searched=True)
         try:
             with session.cursor() as cursor:
                 self._write(cursor, epoch, place)
@@ -181,7 +185,13 @@ class PostgresSink:
             failpoint("sink.change.after", psycopg2.OperationalError)
             for table, error in epoch.refusals:
                 sink_tables.tell_refusal(cursor, table, error)
-        for target, delta in _targets(epoch, place):
+            self._keys.forget()
+        for table, delta in _deltas(epoch, place):
+            target = ERRORS
+            if table is not None:
+                if not self._keys.is_known or table in place.widened:
+                    _flush(cursor, waiting)
+                target = self._keys.target(cursor, table, place.widened)
             changes = split_delta(target, delta)
             copied = take_copied(target, changes)
             if is_large(changes):
@@ -228,6 +238,7 @@ class PostgresSink:
         count = self.stage(table, rows)
         with self._own_session(f'cannot load view "{table.title}"') as session:
             cursor = session.cursor()
+            self._keys.forget()
             sink_tables.swap(cursor, table)
             if progress is not None:
                 cursor.execute(
@@ -327,6 +338,7 @@ class PostgresSink:
         return self._session
 
     def _roll_back(self, session: Connection) -> None:
+        self._keys.forget()
         try:
             with session.cursor() as cursor:
                 cursor.execute("ROLLBACK")
@@ -357,22 +369,24 @@ def _about(table: SinkTable) -> Iterator[None]:
 
 @dataclass
 class _Place:
-    """Whose table is at hand; is_searched: only to find whose it is, nothing is to be written."""
+    """Whose table is at hand. widened: tables whose key may be too wide for a primary key.
+    is_searched: only to find whose it is, nothing is to be written."""
 
+    widened: frozenset[SinkTable] = frozenset()
     relation: RelationName | None = None
     is_searched: bool = False
 
 
-def _targets(epoch: SinkEpoch, place: _Place) -> Iterator[tuple[Target, Delta]]:
-    """What to apply to which table, part by part."""
+def _deltas(epoch: SinkEpoch, place: _Place) -> Iterator[tuple[SinkTable | None, Delta]]:
+    """What to apply to which view's table, or to that of error rows (None), part by part."""
     for part in epoch.parts():
         for table, delta in part.deltas:
             if len(delta):
                 place.relation = table.relation
-                yield target_of(table), delta
+                yield table, delta
         place.relation = None
         if part.errors is not None and len(part.errors):
-            yield ERRORS, part.errors
+            yield None, part.errors
 
 
 def _flush(cursor: Any, waiting: list[bytes]) -> None:

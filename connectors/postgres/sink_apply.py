@@ -157,9 +157,10 @@ def apply_by_copy(cursor: Any, target: Target, changes: Changes) -> None:
 def take_copied(target: Target, changes: Changes) -> Changes:
     """The inserts, taken out of the changes, if they are many and can be copied into the table.
 
-    They are to be made after the others. A bag's rows may be there: theirs cannot.
+    They are to be made after the others. A bag's rows may be there, and of a wide key nothing but
+    the statement sees that they are not: theirs cannot.
     """
-    if target.is_bag or not changes:
+    if target.is_bag or target.is_wide or not changes:
         return []
     letter, _, n = changes[-1]
     return [changes.pop()] if letter == "i" and n >= COPIED_ROWS else []

@@ -20,6 +20,7 @@ from connectors.sink import SinkEpoch, SinkTable
 from dataflow.errors import SinkError, TidemarkError
 
 _REBUILD = "rebuild the view, or drop it"
+_TOO_WIDE = "drop the index that was added to the table, or leave wide columns out of the view"
 _RIGHTS = ["SELECT", "INSERT", "UPDATE", "DELETE"]
 # Names and types that are wrong now, a kind of relation that cannot be written, a stale plan.
 _CHANGED = ("42", "55", "0A")
@@ -90,6 +91,8 @@ def _table_fault(error: psycopg2.Error, number: int) -> TidemarkError:
         code, hint = "sink.table_missing", _REBUILD
     elif state[:2] in _VALUES:
         code, hint = "sink.constraint", "drop the constraint or trigger that was added to the table"
+    elif state[:2] == "54":
+        code, hint = "sink.row_too_wide", _TOO_WIDE
     elif state[:2] in _CHANGED and state != "42501":
         code, hint = "sink.table_changed", _REBUILD
     return to_error(error, "sink", f"cannot write epoch {number}", code=code, hint=hint)

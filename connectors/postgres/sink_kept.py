@@ -29,6 +29,7 @@ FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
 JOIN pg_class AS t ON t.oid = i.indrelid JOIN pg_namespace AS n ON n.oid = t.relnamespace
 WHERE i.indrelid = %s AND NOT i.indisprimary AND i.indisvalid
     AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = c.oid AND contype <> 'f')
+    AND NOT starts_with(c.relname, '_tidemark_key_')
 ORDER BY c.relname"""
 _GRANTS = """
 SELECT '' AS part, a.privilege_type, a.grantee, a.is_grantable

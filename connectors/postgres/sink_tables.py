@@ -14,10 +14,10 @@ import numpy as np
 import psycopg2
 from psycopg2 import errors as states
 
-from connectors.postgres import copy_text, sink_kept, sink_target
+from connectors.postgres import copy_text, sink_kept, sink_keys, sink_target
 from connectors.postgres.copy_text import quote_name, quote_text
 from connectors.postgres.ownership import give_to_creator
-from connectors.postgres.sink_apply import key_violation, lines_of, rows_missing, split_delta
+from connectors.postgres.sink_apply import lines_of, rows_missing, split_delta
 from connectors.postgres.sink_target import Target, staged_target_of, target_of
 from connectors.sink import SinkTable
 from dataflow.delta import Delta
@@ -25,15 +25,6 @@ from dataflow.errors import SinkError, TidemarkError
 
 _OURS = """SELECT 1 FROM tidemark.tables WHERE schema = %s AND name = %s
 AND %s::regclass IN (table_oid, view_oid)"""
-
-# A bag's rows may come in parts that hold the same row: add the counts up, keep one.
-_ADD_UP = """CREATE TEMP TABLE tidemark_twice ON COMMIT DROP AS
-SELECT {hash} AS h, sum({count}) AS n, min(ctid) AS first FROM {table}
-GROUP BY 1 HAVING count(*) > 1;
-DELETE FROM {table} AS t USING tidemark_twice WHERE {hash} = h AND t.ctid <> first;
-UPDATE {table} SET {count} = n FROM tidemark_twice WHERE {hash} = h;
-DROP TABLE tidemark_twice"""
-
 
 _EXACT_ROWS = 100_000
 
@@ -116,8 +107,19 @@ def stage(cursor: Any, table: SinkTable, rows: Iterable[Delta]) -> int:
     counter = _Counter(target)
     chunks = (lines for delta in rows for lines in counter.lines(delta))
     reader = copy_text.ChunkReader(chunks)
-    cursor.copy_expert(f"COPY {target.sql} FROM STDIN (FREEZE)", reader)
-    _add_key(cursor, target)
+    try:
+        cursor.copy_expert(f"COPY {target.sql} FROM STDIN (FREEZE)", reader)
+    except states.ProgramLimitExceeded as error:
+        raise SinkError(
+            "sink.row_too_wide",
+            f'a row of view "{table.title}" is wider than PostgreSQL can store',
+            detail=str(error.diag.message_primary),
+            hint="leave columns out, or make two views of it",
+        ) from None
+    except psycopg2.Error as error:
+        # What our side raised in the middle is told as a statement that was cancelled.
+        raise reader.failure or error from None
+    sink_keys.add_key(cursor, target)
     sink_kept.prepare(cursor, table, target.sql)
     cursor.execute(f"ANALYZE {target.sql}")
     _register(cursor, table, target.sql, None, is_staged=True)
@@ -138,19 +140,6 @@ class _Counter:
                 raise rows_missing(f"first rows of {self._target.name} with negative weights")
             yield from lines_of(columns, n)
         self.rows += int(delta.weights.sum())
-
-
-def _add_key(cursor: Any, target: Target) -> None:
-    cursor.execute("SAVEPOINT before_key")
-    try:
-        cursor.execute(sink_target.add_key(target))
-    except states.UniqueViolation as error:
-        cursor.execute("ROLLBACK TO before_key")
-        if not target.is_bag:
-            raise key_violation(target, str(error.diag.message_detail)) from None
-        hash_column, count = quote_name(target.hash), quote_name(target.count)
-        cursor.execute(_ADD_UP.format(hash=hash_column, count=count, table=target.sql))
-        cursor.execute(sink_target.add_key(target))
 
 
 def swap(cursor: Any, table: SinkTable) -> None:

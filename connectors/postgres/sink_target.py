@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from connectors.postgres.copy_text import NAME_BYTES, clip_name, quote_name, quote_text
 from connectors.sink import SinkTable
@@ -18,6 +19,8 @@ from dataflow.types import INT8, TEXT, SqlType, TypeKind, sql_type
 
 UUID = sql_type("uuid", 2950)
 FILL_FACTOR = 85
+# The index of a table whose key is too wide for a primary key begins so, its oid follows.
+WIDE_INDEX = "_tidemark_key_"
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Target:
     """A physical table that deltas are applied to.
 
     fields: the view's columns. key: their positions, () for a bag; then hash and count name the
-    two hidden columns.
+    two hidden columns. is_wide: there is no primary key, but an index over the key's hash.
     """
 
     schema: str
@@ -34,6 +37,7 @@ class Target:
     key: tuple[int, ...]
     hash: str = ""
     count: str = ""
+    is_wide: bool = False
 
     @property
     def is_bag(self) -> bool:
@@ -64,7 +68,7 @@ class Target:
 
     def renamed(self, name: str) -> Target:
         """The same table under another name in the same schema."""
-        return Target(self.schema, name, self.fields, self.key, self.hash, self.count)
+        return replace(self, name=name)
 
 
 @functools.lru_cache(1024)
@@ -156,12 +160,23 @@ def _keyed_changes(target: Target) -> dict[str, Change]:
     sql, keys, others = target.sql, target.key_columns, target.other_columns
     same = _join(keys, " AND ")
     names = ", ".join(quote_name(c.name) for c in target.columns)
+    is_new = ""
+    if target.is_wide:
+        same = f"{_same_hash(target, range(len(keys)))} AND {same}"
+        # No key refuses a row that is there: it is not inserted, and not counted.
+        own = " AND ".join(
+            f"t.{quote_name(c.name)} = u.c{i + 1}" for i, c in zip(target.key, keys, strict=True)
+        )
+        is_new = (
+            f"WHERE NOT EXISTS (SELECT FROM {sql} AS t "
+            f"WHERE {_same_hash(target, target.key)} AND {own}) "
+        )
     found = {
         "d": Change(keys, f"DELETE FROM {sql} AS t USING {{rows}} WHERE {same} RETURNING 1"),
         "i": Change(
             target.columns,
             f"INSERT INTO {sql} ({names}) SELECT {_values(target.columns)} FROM {{rows}} "
-            "RETURNING 1",
+            f"{is_new}RETURNING 1",
         ),
     }
     if others:
@@ -171,6 +186,26 @@ def _keyed_changes(target: Target) -> dict[str, Change]:
         update = f"UPDATE {sql} AS t SET {new} FROM {{rows}} WHERE {same} RETURNING 1"
         found["u"] = Change((*keys, *others), update)
     return found
+
+
+def key_hash(target: Target, names: Mapping[int, str]) -> str:
+    """PostgreSQL's hash of a key whose columns, by their number in it, have these names.
+
+    A row is changed with the very key that it was written with, so bytes may stand for values:
+    collations by which other texts are equal play no part.
+    """
+    parts = (
+        names[k] + (' COLLATE "C"' if c.type.collation else "")
+        for k, c in enumerate(target.key_columns)
+    )
+    return f"hash_record_extended(ROW({', '.join(parts)}), 0)"
+
+
+def _same_hash(target: Target, given: Sequence[int]) -> str:
+    """given: which of the columns c1, c2, ... has each column of the key, from 0."""
+    held = {k: f"t.{quote_name(c.name)}" for k, c in enumerate(target.key_columns)}
+    wanted = {k: f"u.c{i + 1}" for k, i in enumerate(given)}
+    return f"{key_hash(target, held)} = {key_hash(target, wanted)}"
 
 
 def _bag_changes(target: Target) -> dict[str, Change]:
