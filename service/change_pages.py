@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from connectors.kafka import record_format as form
+from connectors.sink import SinkTable
 from dataflow.delta import Delta
 from dataflow.schema import Field
 
@@ -62,6 +63,19 @@ def plain_rows(fields: Sequence[Field], rows: Delta) -> list[bytes]:
 def no_rows(epoch: int) -> bytes:
     """The line of a view without rows."""
     return b'{"epoch":%d,"rows":[]}' % epoch
+
+
+def begin_line(view: str, table: SinkTable) -> bytes:
+    """The line that says what columns the rows of a stream have."""
+    fields = table.fields
+    told = {
+        "view": view,
+        "fields": [
+            {"name": f.name, "type": f.type.name, "nullable": f.is_nullable} for f in fields
+        ],
+        "key": [fields[place].name for place in table.key],
+    }
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def mark_line(log: str, epoch: int, positions: Mapping[str, Any]) -> bytes:

@@ -121,8 +121,8 @@ def create(
 ) -> None:
     """Create a view and wait until it is live."""
     with client_of(url) as client:
-        options = {"backfill": backfill, "group": group}
-        _print_view(client.create(name, _text_of(query), wait_s=wait_s, **options))
+        view = client.create(name, _text_of(query), wait_s=wait_s, backfill=backfill, group=group)
+        _print_view(view.state())
 
 
 @app.command("list")
@@ -133,13 +133,13 @@ def list_views(url: Url = DEFAULT_URL) -> None:
         views = client.views()
     for view in views:
         table.add_row(
-            f"{view['schema']}.{view['name']}",
-            view["group"],
-            view["status"],
-            view["kind"],
-            _number(view["rows"]),
-            _number(view["lag_bytes"]),
-            _number(view["errors"]),
+            f"{view.schema}.{view.name}",
+            view.group,
+            view.status,
+            view.kind,
+            _number(view.rows),
+            _number(view.lag_bytes),
+            _number(view.errors),
         )
     console.print(table)
 
@@ -148,14 +148,14 @@ def list_views(url: Url = DEFAULT_URL) -> None:
 def show(name: str, url: Url = DEFAULT_URL) -> None:
     """One view: status, columns, position, plan."""
     with client_of(url) as client:
-        _print_view(client.view(name))
+        _print_view(client.view(name).state())
 
 
 @app.command()
 def drop(name: str, url: Url = DEFAULT_URL) -> None:
     """Drop a view with its table and its state."""
     with client_of(url) as client:
-        is_gone = client.drop(name)
+        is_gone = client.view(name).drop()
     console.print(f"dropped {name}" if is_gone else f"{name} is being dropped")
 
 
@@ -168,7 +168,8 @@ def wait(
 ) -> None:
     """Wait until every commit up to a WAL position is visible in the sink."""
     with client_of(url) as client:
-        console.print_json(json.dumps(client.wait(name, position, timeout_s)))
+        found = client.view(name).wait(position, timeout_s=timeout_s)
+        console.print_json(json.dumps(found.told))
 
 
 @app.command()
@@ -218,19 +219,18 @@ def _text_of(query: str) -> str:
     return sys.stdin.read() if query == "-" else query
 
 
-def _print_view(view: dict[str, Any]) -> None:
-    console.print(f"[bold]{view['schema']}.{view['name']}[/]  {view['status']}  {view['kind']}")
-    for field in view["fields"]:
-        mark = "key" if field["name"] in view["key"] else ""
-        console.print(f"  {field['name']:30} {field['type']:28} {mark}", highlight=False)
-    facts = ("rows", "positions", "lag_bytes", "errors", "backfill", "warnings")
-    for fact in facts:
-        if view.get(fact):
-            console.print(f"{fact}: {view[fact]}", highlight=False)
-    if view.get("error"):
-        problem = view["error"]
-        print_problem(problem["code"], problem["title"], problem["detail"], problem["hint"])
-    console.print(view["plan"], highlight=False, markup=False)
+def _print_view(view: tidemark.ViewState) -> None:
+    console.print(f"[bold]{view.schema}.{view.name}[/]  {view.status}  {view.kind}")
+    for field in view.fields:
+        mark = "key" if field.name in view.key else ""
+        console.print(f"  {field.name:30} {field.type:28} {mark}", highlight=False)
+    for fact in ("rows", "positions", "lag_bytes", "errors", "backfill", "warnings"):
+        if view.told.get(fact):
+            console.print(f"{fact}: {view.told[fact]}", highlight=False)
+    if view.error is not None:
+        problem = view.error
+        print_problem(problem.code, problem.title, problem.detail, problem.hint)
+    console.print(view.plan, highlight=False, markup=False)
 
 
 def _fail(code: str, what: str, hint: str) -> Any:

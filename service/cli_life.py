@@ -7,7 +7,7 @@ was.
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -29,21 +29,21 @@ def replace(
     """Give a view another query; its rows stay readable until the new ones are there."""
     text = sys.stdin.read() if query == "-" else query
     with client_of(url) as client:
-        _tell(client.replace(name, text, wait_s=wait_s))
+        _tell(client.view(name).replace(text, wait_s=wait_s))
 
 
 @life.command()
 def cancel(name: str, url: Url = tidemark.DEFAULT_URL) -> None:
     """Give up what is under way for a view."""
     with client_of(url) as client:
-        _tell(client.cancel(name))
+        _tell(client.view(name).cancel())
 
 
 @life.command()
 def rebuild(name: str, wait_s: WaitS = 60, url: Url = tidemark.DEFAULT_URL) -> None:
     """Compute a view anew and show the difference; the way out of failed."""
     with client_of(url) as client:
-        _tell(client.rebuild(name, wait_s=wait_s))
+        _tell(client.view(name).rebuild(wait_s=wait_s))
 
 
 @life.command()
@@ -52,7 +52,7 @@ def pause(
 ) -> None:
     """Leave a view's rows as they are, and compute it no longer."""
     with client_of(url) as client:
-        _tell(client.pause(name, cascade=cascade, wait_s=wait_s))
+        _tell(client.view(name).pause(cascade=cascade, wait_s=wait_s))
 
 
 @life.command()
@@ -61,25 +61,25 @@ def resume(
 ) -> None:
     """Keep a paused view up to date again."""
     with client_of(url) as client:
-        _tell(client.resume(name, cascade=cascade, wait_s=wait_s))
+        _tell(client.view(name).resume(cascade=cascade, wait_s=wait_s))
 
 
 @life.command()
 def rename(name: str, new: str, wait_s: WaitS = 60, url: Url = tidemark.DEFAULT_URL) -> None:
     """Give a view another name in its schema."""
     with client_of(url) as client:
-        _tell(client.rename(name, new, wait_s=wait_s))
+        _tell(client.view(name).rename(new, wait_s=wait_s))
 
 
 @life.command()
 def move(name: str, schema: str, wait_s: WaitS = 60, url: Url = tidemark.DEFAULT_URL) -> None:
     """Move a view to another schema."""
     with client_of(url) as client:
-        _tell(client.move(name, schema, wait_s=wait_s))
+        _tell(client.view(name).move(schema, wait_s=wait_s))
 
 
-def _tell(view: dict[str, Any]) -> None:
-    going = view.get("replacing") or {}
+def _tell(view: tidemark.ViewState) -> None:
+    going = view.replacing or {}
     said = f"  {going['kind']} {going['status']}" if going.get("status") else ""
-    title = f"{view['schema']}.{view['name']}"
-    console.print(f"[bold]{title}[/]  {view['status']}  version {view['version']}{said}")
+    title = f"{view.schema}.{view.name}"
+    console.print(f"[bold]{title}[/]  {view.status}  version {view.version}{said}")

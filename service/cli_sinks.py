@@ -27,14 +27,14 @@ def create_sink(
 ) -> None:
     """Send a live view to a Kafka topic beside its table."""
     with client_of(url) as client:
-        _show([client.create_sink(view, name, read_json(options), wait_s=wait_s)])
+        _show([client.view(view).create_sink(name, read_json(options), wait_s=wait_s)])
 
 
 @sinks.command("list")
 def list_sinks(view: str, url: Url = tidemark.DEFAULT_URL) -> None:
     """The sinks of a view, one a line."""
     with client_of(url) as client:
-        _show(client.sinks(view))
+        _show(client.view(view).sinks())
 
 
 @sinks.command("drop")
@@ -46,21 +46,20 @@ def drop_sink(
 ) -> None:
     """Stop writing a view to a sink."""
     with client_of(url) as client:
-        is_gone = client.drop_sink(view, name, drop_topic=drop_topic)
+        is_gone = client.view(view).drop_sink(name, drop_topic=drop_topic)
     console.print(f"dropped {name}" if is_gone else f"{name} is being dropped")
 
 
-def _show(found: list[dict]) -> None:
+def _show(found: list[tidemark.SinkState]) -> None:
     table = Table("sink", "type", "status", "topic", "epoch", "backlog bytes", "error", box=None)
     for sink in found:
-        error = sink.get("error") or {}
         table.add_row(
-            f"{sink['view']}/{sink['name']}",
-            sink["type"],
-            sink["status"],
-            sink["options"].get("topic", ""),
-            str(sink.get("epoch") or "-"),
-            f"{sink.get('backlog_bytes') or 0:,}",
-            error.get("code", ""),
+            f"{sink.view}/{sink.name}",
+            sink.type,
+            sink.status,
+            sink.options.get("topic", ""),
+            str(sink.epoch or "-"),
+            f"{sink.backlog_bytes or 0:,}",
+            sink.error.code if sink.error else "",
         )
     console.print(table)

@@ -6,6 +6,7 @@ Options of a source are a JSON file, as POST /sources takes them; what `discover
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,7 +36,7 @@ def create_source(
 ) -> None:
     """Declare a source; it is reached and compared with what is declared first."""
     with client_of(url) as client:
-        _print(client.create_source(name, type_name, read_json(options)))
+        _print(client.create_source(name, type_name, read_json(options)).told)
 
 
 @sources.command("discover")
@@ -56,15 +57,15 @@ def list_sources(url: Url = tidemark.DEFAULT_URL) -> None:
         found = client.sources()
     table = Table("source", "type", "status", "relations", "rows read", "lag", "dead letters")
     for source in found:
-        relations = source["relations"]
+        relations = source.relations
         table.add_row(
-            source["name"],
-            source["type"],
-            source["status"],
-            ", ".join(r["name"] for r in relations),
-            f"{source['rows_read']:,}",
-            "-" if source["lag"] is None else f"{source['lag']:,}",
-            f"{sum(r['dead_letters'] for r in relations):,}",
+            source.name,
+            source.type,
+            source.status,
+            ", ".join(r.name for r in relations),
+            f"{source.rows_read:,}",
+            "-" if source.lag is None else f"{source.lag:,}",
+            f"{sum(r.dead_letters for r in relations):,}",
         )
     console.print(table)
 
@@ -73,7 +74,7 @@ def list_sources(url: Url = tidemark.DEFAULT_URL) -> None:
 def show_source(name: str, url: Url = tidemark.DEFAULT_URL) -> None:
     """One source: options, relations, status, positions."""
     with client_of(url) as client:
-        _print(client.source(name))
+        _print(client.source(name).told)
 
 
 @sources.command("change")
@@ -84,7 +85,7 @@ def change_source(
 ) -> None:
     """Give a source other options; relations that views read must stay what they are."""
     with client_of(url) as client:
-        _print(client.change_source(name, read_json(options)))
+        _print(client.change_source(name, read_json(options)).told)
 
 
 @sources.command("drop")
@@ -106,9 +107,8 @@ def list_dead_letters(
         found = client.dead_letters(source, limit=limit)
     table = Table("source", "relation", "place", "code", "reason", "record")
     for letter in found:
-        shown = (letter["value"] or "")[:60]
-        facts = ("source", "relation", "place", "code", "reason")
-        table.add_row(*(letter[fact] for fact in facts), shown)
+        facts = (letter.source, letter.relation, letter.place, letter.code, letter.reason)
+        table.add_row(*facts, (letter.value or "")[:60])
     console.print(table)
 
 
@@ -120,7 +120,9 @@ def retry_dead_letters(
     url: Url = tidemark.DEFAULT_URL,
 ) -> None:
     """Decode records again; those that are rows now are taken in, the others stay."""
-    console.print(f"{_choose('retry', source, relation, places, url)} to be tried again")
+    with client_of(url) as client:
+        count = client.retry_dead_letters(source, relation, places or [])
+    console.print(f"{count} to be tried again")
 
 
 @dead_letters.command("drop")
@@ -131,13 +133,10 @@ def drop_dead_letters(
     url: Url = tidemark.DEFAULT_URL,
 ) -> None:
     """Give records up for good."""
-    console.print(f"{_choose('drop', source, relation, places, url)} to be dropped")
-
-
-def _choose(action: str, source: str, relation: str, places: list[str] | None, url: str) -> int:
     with client_of(url) as client:
-        return client.choose_dead_letters(action, source, relation, places or [])
+        count = client.drop_dead_letters(source, relation, places or [])
+    console.print(f"{count} to be dropped")
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(found: Mapping[str, Any]) -> None:
     console.print_json(json.dumps(found))

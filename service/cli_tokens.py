@@ -39,7 +39,7 @@ def create_token(
     if not direct:
         with client_of(url) as client:
             made = client.create_token(name, role, db_role=db_role or None, expires_days=days)
-        token = made["token"]
+        token = made.token
     else:
         token = _create_directly(name, role, db_role, days)
     complain.print(f'token "{name}" ({role}); it is not shown again:', highlight=False)
@@ -54,9 +54,9 @@ def list_tokens(url: Url = tidemark.DEFAULT_URL) -> None:
         found = client.tokens()
     table = Table("token", "role", "database role", "made by", "last used", "until", box=None)
     for one in found:
-        until = f"revoked {one['revoked_at']}" if one["revoked_at"] else one["expires_at"]
-        facts = (one["db_role"], one["created_by"], one["last_used_at"], until)
-        table.add_row(one["name"], one["role"], *(fact or "-" for fact in facts))
+        until = f"revoked {one.revoked_at}" if one.revoked_at else one.expires_at
+        facts = (one.db_role, one.created_by, one.last_used_at, until)
+        table.add_row(one.name, one.role, *(str(fact or "-") for fact in facts))
     console.print(table)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -32,40 +32,41 @@ def verify(
     Exit code 1 when rows differ.
     """
     with client_of(url) as client:
-        found = client.verify(name, limit=limit, timeout_s=timeout_s)
+        found = client.view(name).verify(limit=limit, timeout_s=timeout_s)
     if as_json:
-        console.print_json(json.dumps(found))
+        console.print_json(json.dumps(found.told))
     else:
         _print_verified(found)
-    if found["result"] == "different":
+    if found.result == "different":
         raise typer.Exit(1)
 
 
-def _print_verified(found: dict[str, Any]) -> None:
+def _print_verified(found: tidemark.VerifyResult) -> None:
     console.print(
-        f"{found['view']}: [bold]{found['result']}[/], {found['rows']:,} rows at "
-        f"{_positions(found)}, {found['took_ms']:,.0f} ms",
+        f"{found.view}: [bold]{found.result}[/], {found.rows:,} rows at "
+        f"{_positions(found)}, {found.took_ms:,.0f} ms",
         highlight=False,
     )
-    for reason in found["reasons"]:
+    for reason in found.reasons:
         console.print(f"  PostgreSQL may answer otherwise: {reason}", markup=False, soft_wrap=True)
-    counts = ("missing", "surplus", "different", "alike")
-    if any(found[count] for count in counts):
-        console.print("  " + ", ".join(f"{found[c]:,} {c}" for c in counts), highlight=False)
-    for example in found["examples"]:
+    counts = {name: found.told[name] for name in ("missing", "surplus", "different", "alike")}
+    if any(counts.values()):
+        shown = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        console.print(f"  {shown}", highlight=False)
+    for example in found.examples:
         _print_example(example)
 
 
-def _positions(found: dict[str, Any]) -> str:
-    return ", ".join(f"{s} {p}" for s, p in found["positions"].items()) or "no position"
+def _positions(found: tidemark.VerifyResult) -> str:
+    return ", ".join(f"{s} {p}" for s, p in found.positions.items()) or "no position"
 
 
-def _print_example(example: dict[str, Any]) -> None:
+def _print_example(example: tidemark.Difference) -> None:
     """- what PostgreSQL answers alone, + what the view shows alone, ~ both, where they differ."""
-    expected, got = example["expected"], example["found"]
+    expected, got = example.expected or {}, example.found or {}
     if expected and got:
         table = Table("~", "PostgreSQL", "the view", box=None)
-        for column, text in example["key"].items():
+        for column, text in (example.key or {}).items():
             table.add_row(column, _cell(text), "")
         for column, text in expected.items():
             if text != got[column]:
@@ -73,7 +74,7 @@ def _print_example(example: dict[str, Any]) -> None:
         console.print(table)
         return
     row = ", ".join(f"{c}={_cell(t)}" for c, t in (expected or got).items())
-    console.print(f"  {_MARKS[example['kind']]} {row}", markup=False, highlight=False)
+    console.print(f"  {_MARKS[example.kind]} {row}", markup=False, highlight=False)
 
 
 def _cell(text: str | None) -> str:
@@ -92,19 +93,19 @@ def validate(
     with client_of(url) as client:
         found = client.validate(execute or _query_in(query))
     if as_json:
-        console.print_json(json.dumps(found))
+        console.print_json(json.dumps(found.told))
         return
-    keyed, bag = f"keyed by {', '.join(found['key'])}", f"a bag ({found['why_bag']})"
-    _say(f"{keyed if found['key'] else bag}; columns:")
-    for field in found["fields"]:
-        _say(f"  {field['name']:30} {field['type']}{'' if field['nullable'] else ' not null'}")
-    for warning in found["warnings"]:
+    keyed, bag = f"keyed by {', '.join(found.key)}", f"a bag ({found.why_bag})"
+    _say(f"{keyed if found.key else bag}; columns:")
+    for field in found.fields:
+        _say(f"  {field.name:30} {field.type}{'' if field.nullable else ' not null'}")
+    for warning in found.warnings:
         _say(f"warning: {warning}")
-    for expression in found["in_postgres"]:
+    for expression in found.in_postgres:
         _say(f"in PostgreSQL: {expression}")
-    _say(found["plan"])
-    if found["estimate"]:
-        _print_estimate(found["estimate"])
+    _say(found.plan)
+    if found.estimate:
+        _print_estimate(found.estimate)
 
 
 def _query_in(query: str) -> str:
@@ -118,19 +119,19 @@ def _query_in(query: str) -> str:
     return Path(query).read_text() if is_file else query
 
 
-def _print_estimate(found: dict[str, Any]) -> None:
+def _print_estimate(found: tidemark.Estimate) -> None:
     _say(
-        f"reads {found['source_rows']:,} rows, answers {found['output_rows']:,}; keeps about "
-        f"{_bytes(found['state_bytes'])}; filled in about {found['backfill_s']:,.1f} s "
-        f"({found['road']})"
+        f"reads {found.source_rows:,} rows, answers {found.output_rows:,}; keeps about "
+        f"{_bytes(found.state_bytes)}; filled in about {found.backfill_s:,.1f} s "
+        f"({found.road})"
     )
-    for name, effect in found["amplification"].items():
-        out, touched = f"{effect['rows_out']:,g}", f"{effect['rows_touched']:,g}"
+    for name, effect in found.amplification.items():
+        out, touched = f"{effect.rows_out:,g}", f"{effect.rows_touched:,g}"
         _say(f"  a changed row of {name} changes {out} rows of the view, touches {touched}")
-    for risk in found["risks"]:
-        _say(f"risk: {risk['operator']}: {risk['why']}")
-        _say(f"  hint: {risk['hint']}")
-    for note in found["notes"]:
+    for risk in found.risks:
+        _say(f"risk: {risk.operator}: {risk.why}")
+        _say(f"  hint: {risk.hint}")
+    for note in found.notes:
         _say(f"note: {note}")
 
 

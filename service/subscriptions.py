@@ -27,7 +27,7 @@ from dataflow.delta import Delta
 from dataflow.errors import TemporaryError, TidemarkError
 from service.change_feed import ChangeFeed, ChangeFeeds, Framing, framed, touch
 from service.change_log import ENDED, FOLDER, LogHead, read_head
-from service.change_pages import mark_line, no_rows, row_lines
+from service.change_pages import begin_line, mark_line, no_rows, row_lines
 from service.changes import table_of
 from service.followers import shown_positions
 from service.groups import group_of
@@ -213,6 +213,7 @@ class Subscription:
             yield [error_frame(framing, error)]
 
     async def _pieces(self, framing: Framing) -> AsyncGenerator[list[bytes], None]:
+        yield [framed(framing, b"begin", self._rows.begin_line(self.title))]
         epoch = self.epoch
         if epoch is None:
             progress = await run_in_threadpool(self._rows.open)
@@ -273,6 +274,10 @@ class _Rows:
         self._has_rows = has_rows
         self._open = contextlib.ExitStack()
         self._lines: Iterator[list[bytes]] = iter(())
+
+    def begin_line(self, title: str) -> bytes:
+        """What the rows are of: the view, its columns and its key."""
+        return begin_line(title, self._table)
 
     def open(self) -> Progress:
         """Begin the snapshot."""

@@ -29,6 +29,15 @@ INSERT INTO orders SELECT i, 'r' || i % 7, i, CASE WHEN i % 3 > 0 THEN E'n\\n"' 
     FROM generate_series(1, 300) i;
 """
 KEYED = "SELECT region, count(*) AS n, sum(amount) AS total FROM orders GROUP BY region"
+BEGIN = {
+    "view": "public.regions",
+    "fields": [
+        {"name": "region", "type": "text", "nullable": False},
+        {"name": "n", "type": "bigint", "nullable": False},
+        {"name": "total", "type": "numeric", "nullable": True},
+    ],
+    "key": ["region"],
+}
 BAG = "SELECT region, note, id > 150 AS late FROM orders"
 
 
@@ -168,13 +177,15 @@ def test_changes_only_begin_with_a_mark(service: RunningService, place: Database
         async with asyncio.timeout(30), aclosing(stream) as open_stream:
             async for event in open_stream:
                 found.append(event)
-                if len(found) == 1:
+                if event[0] == "mark" and len(found) == 2:
                     place.execute("INSERT INTO orders VALUES (1000, 'new', 0.50, '')")
                 if {"changes", "heartbeat"} <= {name for name, _, _ in found}:
                     return found
         raise AssertionError("the stream has ended")
 
     found = asyncio.run(read())
+    assert found[0][:2] == ("begin", BEGIN)
+    del found[0]
     assert found[0][0] == "mark" and found[0][1]["resume"] == found[0][2]
     changes = [body for name, body, _ in found if name == "changes"]
     assert changes[0]["rows"] == [{"region": "new", "n": 1, "total": "0.50"}]
@@ -254,6 +265,7 @@ def test_who_takes_nothing_is_let_go_with_a_code(service: RunningService, place:
         slow, quick = Fold(), Fold()
         stream = events(service.url, "lines", buffer=4096)
         async with asyncio.timeout(60):
+            assert (await anext(stream))[0] == "begin"
             assert (await anext(stream))[0] == "snapshot"
             fill = (
                 "INSERT INTO wide SELECT i, repeat(md5(i::text), 40) FROM generate_series(1, %s) i"
@@ -292,7 +304,7 @@ def test_a_view_that_ends_says_so(
         async with asyncio.timeout(60):
             async for event in events(service.url, "passing_by"):
                 found.append(event)
-                if event[0] == "mark" and len(found) == 2:
+                if event[0] == "mark" and len(found) == 3:
                     if ends == "drop":
                         await asyncio.to_thread(service.drop, "passing_by")
                     else:

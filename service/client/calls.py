@@ -1,0 +1,170 @@
+"""Calls of the REST API, each described once, for the synchronous and the asynchronous client.
+
+A method under `@call` answers a Call: what to send, and how to read the answer. Of an owner that
+Sends it becomes a function, of one that SendsLater a coroutine, with the same parameters and the
+same types. Invariant: what is sent and how it is read never depends on who sends it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from types import MethodType
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from dataflow.errors import TidemarkError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the service has answered with success."""
+
+    status: int
+    content: bytes
+
+    @property
+    def body(self) -> Any:
+        """Its JSON. TidemarkError service.not_tidemark."""
+        try:
+            return json.loads(self.content)
+        except ValueError as error:
+            raise TidemarkError(
+                "service.not_tidemark",
+                "what answers is not a Tidemark service",
+                detail=f"{self.status}: {self.content[:200].decode(errors='replace')}",
+                hint="check the URL",
+            ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call(Generic[T]):
+    """One request. read: its answer; also: statuses that are answers too, though they tell of no
+    success; wait_s: how long the service may wait before it answers."""
+
+    method: str
+    path: str
+    read: Callable[[Reply], T]
+    params: Mapping[str, Any] | tuple[tuple[str, str], ...] = ()
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    also: tuple[int, ...] = ()
+    wait_s: float = 0
+
+
+class Sends:
+    """Sends calls, and waits for the answer."""
+
+    def _send(self, asked: Call[T]) -> T:
+        raise NotImplementedError
+
+
+class SendsLater:
+    """Sends calls, to be awaited."""
+
+    async def _send(self, asked: Call[T]) -> T:
+        raise NotImplementedError
+
+
+class call(Generic[P, T]):
+    """A method that describes a call, as an attribute that sends it.
+
+    >>> class Shop:
+    ...     @call
+    ...     def price(self, goods: str) -> Call[int]:
+    ...         '''In cents.'''
+    ...         return Call(method="GET", path=f"/{goods}", read=lambda reply: reply.body)
+    >>> class Till(Shop, Sends):
+    ...     def _send(self, asked):
+    ...         return asked.read(Reply(200, b"7"))
+    >>> Till().price(goods="tea"), Till.price.__doc__
+    (7, 'In cents.')
+    """
+
+    def __init__(self, describe: Callable[Concatenate[Any, P], Call[T]]) -> None:
+        self._describe = describe
+        _answer_of(describe)
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> Callable[Concatenate[Any, P], Any]: ...
+    @overload
+    def __get__(self, owner: Sends, kind: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, owner: SendsLater, kind: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, owner: Any, kind: type) -> Any:
+        if owner is None:
+            return self._describe
+        describe = MethodType(self._describe, owner)
+
+        @functools.wraps(describe)
+        def send(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return owner._send(describe(*args, **kwargs))
+
+        return send
+
+
+class Named(Protocol[T_co]):
+    """What makes the views' faces of a client."""
+
+    def view(self, name: str) -> T_co:
+        """The view of that name."""
+        ...
+
+
+class NamedSends(Named[T_co], Protocol[T_co]):
+    """A client that waits."""
+
+    def _send(self, asked: Call[T]) -> T: ...
+
+
+class NamedSendsLater(Named[T_co], Protocol[T_co]):
+    """A client to be awaited."""
+
+    async def _send(self, asked: Call[T]) -> T: ...
+
+
+class call_for_view(Generic[P]):
+    """The same for a call that tells the name of a view: its answer is `owner.view(name)`."""
+
+    def __init__(self, describe: Callable[Concatenate[Any, P], Call[str]]) -> None:
+        self._describe = describe
+        describe.__annotations__["return"] = "View"
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> Callable[Concatenate[Any, P], Any]: ...
+    @overload
+    def __get__(self, owner: NamedSends[T], kind: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(
+        self, owner: NamedSendsLater[T], kind: type
+    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, owner: Any, kind: type) -> Any:
+        if owner is None:
+            return self._describe
+        describe = MethodType(self._describe, owner)
+
+        @functools.wraps(describe)
+        def send(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return owner._send(describe(*args, **kwargs))
+
+        @functools.wraps(describe)
+        def make(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return owner.view(send(*args, **kwargs))
+
+        @functools.wraps(describe)
+        async def make_later(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return owner.view(await send(*args, **kwargs))
+
+        return make_later if isinstance(owner, SendsLater) else make
+
+
+def _answer_of(describe: Callable[..., Any]) -> None:
+    """Let help() tell what is answered, and not that a call is described."""
+    told = describe.__annotations__.get("return", "")
+    if isinstance(told, str) and told.startswith("Call["):
+        describe.__annotations__["return"] = told[5:-1]

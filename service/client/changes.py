@@ -1,0 +1,189 @@
+"""A view's changes as an iterator over whole epochs, synchronous and asynchronous.
+
+Invariant: both carry out the steps of one `Course`, and decide nothing themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Self
+
+import httpx
+
+from dataflow.errors import TidemarkError
+from service.client.course import Course, Open, Pause, Read, Step, Steps
+from service.client.epochs import Epoch
+from service.client.wire import NETWORK_ERRORS, Place
+
+
+class Changes:
+    """The epochs of a view: `for epoch in changes`.
+
+    After a time-out another `for` goes on behind the last epoch. Use it with `with`, or close it,
+    to give back the connection early. resume: the token behind the last epoch that was given.
+    """
+
+    def __init__(self, session: httpx.Client, place: Place, course: Course) -> None:
+        self._session = session
+        self._place = place
+        self._course = course
+        self._stream: httpx.Response | None = None
+        self._chunks: Iterator[bytes] = iter(())
+
+    @property
+    def resume(self) -> str:
+        """The token to go on from: behind the last epoch that was given."""
+        return self._course.resume
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # What a `break` leaves behind would take a connection for ever.
+        with contextlib.suppress(*NETWORK_ERRORS, RuntimeError, AttributeError):
+            self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Epoch:
+        epoch = self._carried_out(self._course.next_epoch())
+        if epoch is None:
+            raise StopIteration
+        return epoch
+
+    def close(self) -> None:
+        """Give back the connection; the next epoch would open another."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+    def _carried_out(self, steps: Steps) -> Epoch | None:
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    answer = self._do(step)
+                except TidemarkError as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as end:
+            return end.value
+
+    def _do(self, step: Step) -> bytes | None:
+        try:
+            match step:
+                case Open():
+                    self._open(step)
+                case Read():
+                    return next(self._chunks, None)
+                case Pause(seconds):
+                    time.sleep(seconds)
+                case _:
+                    self.close()
+        except NETWORK_ERRORS as error:
+            raise self._place.unreachable(error) from error
+        return None
+
+    def _open(self, step: Open) -> None:
+        self.close()
+        request = self._session.build_request(**self._place.request(step.asked))
+        stream = self._session.send(request, stream=True)
+        if not stream.is_success:
+            with contextlib.closing(stream):
+                stream.read()
+                raise self._place.refusal(stream)
+        set_silence(request, step.silence_s)
+        self._stream, self._chunks = stream, stream.iter_raw()
+
+
+class AsyncChanges:
+    """The same to be awaited: `async for epoch in changes`, `async with` or `aclose()`."""
+
+    def __init__(self, session: httpx.AsyncClient, place: Place, course: Course) -> None:
+        self._session = session
+        self._place = place
+        self._course = course
+        self._stream: httpx.Response | None = None
+        self._chunks: AsyncIterator[bytes] | None = None
+
+    @property
+    def resume(self) -> str:
+        """The token to go on from: behind the last epoch that was given."""
+        return self._course.resume
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Epoch:
+        epoch = await self._carried_out(self._course.next_epoch())
+        if epoch is None:
+            raise StopAsyncIteration
+        return epoch
+
+    async def aclose(self) -> None:
+        """Give back the connection; the next epoch would open another."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.aclose()
+
+    async def _carried_out(self, steps: Steps) -> Epoch | None:
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    answer = await self._do(step)
+                except TidemarkError as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as end:
+            return end.value
+
+    async def _do(self, step: Step) -> bytes | None:
+        try:
+            match step:
+                case Open():
+                    await self._open(step)
+                case Read():
+                    return await anext(self._chunks, None) if self._chunks else None
+                case Pause(seconds):
+                    await asyncio.sleep(seconds)
+                case _:
+                    await self.aclose()
+        except NETWORK_ERRORS as error:
+            raise self._place.unreachable(error) from error
+        return None
+
+    async def _open(self, step: Open) -> None:
+        await self.aclose()
+        request = self._session.build_request(**self._place.request(step.asked))
+        stream = await self._session.send(request, stream=True)
+        if not stream.is_success:
+            async with contextlib.aclosing(stream):
+                await stream.aread()
+                raise self._place.refusal(stream)
+        set_silence(request, step.silence_s)
+        self._stream, self._chunks = stream, stream.aiter_raw()
+
+
+def set_silence(request: httpx.Request, seconds: float) -> None:
+    """How long each read of a stream may take, once its headers are there.
+
+    httpx reads the time-outs of a request again when its body begins.
+    """
+    timeouts: dict[str, Any] = request.extensions["timeout"]
+    timeouts["read"] = seconds

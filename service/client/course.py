@@ -1,0 +1,179 @@
+"""How a stream of changes goes on: opened, read, and opened again behind the newest mark.
+
+The decisions alone, as a generator of steps that a synchronous or an asynchronous driver carries
+out. Invariant: an error that another try cannot heal without a gap is raised; every other one
+leads to a new connection from the newest mark, after a pause that grows, for a bounded time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections import deque
+from collections.abc import Generator
+from dataclasses import dataclass
+
+from dataflow.errors import TemporaryError, TidemarkError
+from service.client.calls import Call, Reply
+from service.client.epochs import Epoch, Gathering, Mark
+
+# How long the service may take to begin a stream, which waits for the log and for rows.
+OPEN_S = 60.0
+PAUSES_S = (0.1, 5.0)
+DEAD_S = 5.0
+BEATS_MISSED = 3
+SHORTEST_BEAT_S = 0.1
+LONGEST_BEAT_S = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangesWish:
+    """What is asked for, as `View.changes` takes it; path: of the view's changes."""
+
+    path: str
+    has_snapshot: bool
+    resume: str
+    timeout_s: float | None
+    heartbeat_s: float
+    reconnect_s: float
+    has_progress: bool
+
+    @property
+    def beat_s(self) -> float:
+        """The longest silence that is asked of the service: a time-out is noticed by its beats."""
+        beat_s = self.heartbeat_s
+        if self.timeout_s is not None:
+            beat_s = min(beat_s, self.timeout_s / 4)
+        return min(max(beat_s, SHORTEST_BEAT_S), LONGEST_BEAT_S)
+
+    @property
+    def silence_s(self) -> float:
+        """After which silence a connection is dead, or the time-out over."""
+        dead_s = max(BEATS_MISSED * self.beat_s, DEAD_S)
+        if self.timeout_s is None:
+            return dead_s
+        return min(dead_s, max(self.timeout_s, 2 * self.beat_s))
+
+
+@dataclass(frozen=True)
+class Open:
+    """Open the stream. silence_s: how long a read of it may take."""
+
+    asked: Call[Reply]
+    silence_s: float
+
+
+@dataclass(frozen=True)
+class Read:
+    """Read some bytes; none at its end."""
+
+
+@dataclass(frozen=True)
+class Shut:
+    """Close the stream, whatever is left of it."""
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Wait."""
+
+    seconds: float
+
+
+Step = Open | Read | Shut | Pause
+Steps = Generator[Step, bytes | None, Epoch | None]
+
+
+class Course:
+    """Of one reader. resume: behind what it has been given."""
+
+    def __init__(self, wish: ChangesWish) -> None:
+        self.resume = wish.resume
+        self._wish = wish
+        self._gathering = Gathering(wish.resume)
+        self._ready: deque[Epoch | Mark] = deque()
+        self._is_open = False
+        self._was_open = False
+        self._failed_at: float | None = None
+        self._failures = 0
+        self._quiet_since = 0.0
+
+    def next_epoch(self) -> Steps:
+        """The next epoch; None when nothing has come for the time-out."""
+        self._quiet_since = time.monotonic()
+        for step in itertools.count():
+            while self._ready:
+                found = self._ready.popleft()
+                self.resume = found.resume
+                if isinstance(found, Epoch):
+                    return found
+            if step and self._is_late():
+                return None
+            try:
+                if not self._is_open:
+                    yield Open(self._asked(), self._wish.silence_s)
+                    self._is_open = self._was_open = True
+                    self._quiet_since = time.monotonic()
+                self._take((yield Read()) or b"")
+            except TidemarkError as error:
+                self._is_open = False
+                self._gathering.forget()
+                yield Shut()
+                pause_s = self._pause_s(error)
+                if not self._is_late():
+                    yield Pause(pause_s)
+        raise AssertionError("unreachable")
+
+    def _asked(self) -> Call[Reply]:
+        token = self._gathering.token
+        return Call(
+            method="GET",
+            path=self._wish.path,
+            read=lambda reply: reply,
+            params={
+                "snapshot": self._wish.has_snapshot,
+                "resume": token or None,
+                "heartbeat_s": self._wish.beat_s,
+            },
+            headers={"Accept": "text/event-stream", "Accept-Encoding": "identity"},
+            wait_s=OPEN_S,
+        )
+
+    def _take(self, chunk: bytes) -> None:
+        if not chunk:
+            raise TemporaryError("service.unreachable", "the stream of changes has ended")
+        for found in self._gathering.take(chunk):
+            if found is None:
+                continue
+            self._failed_at, self._failures = None, 0
+            if isinstance(found, Mark) and self._wish.has_progress:
+                self._ready.append(self._gathering.unchanged(found))
+            else:
+                self._ready.append(found)
+        if self._gathering.is_amid:
+            self._quiet_since = time.monotonic()
+
+    def _is_late(self) -> bool:
+        timeout_s = self._wish.timeout_s
+        return timeout_s is not None and time.monotonic() - self._quiet_since >= timeout_s
+
+    def _pause_s(self, error: TidemarkError) -> float:
+        """How long to wait before the next try; the error itself if there is none."""
+        now = time.monotonic()
+        if self._failed_at is None:
+            self._failed_at = now
+        is_over = now - self._failed_at > self._wish.reconnect_s
+        if not (self._was_open and _may_pass(error)) or is_over:
+            raise error
+        shortest, longest = PAUSES_S
+        pause_s = min(shortest * 2**self._failures, longest)
+        self._failures = min(self._failures + 1, 20)
+        return pause_s * random.uniform(0.5, 1)
+
+
+def _may_pass(error: TidemarkError) -> bool:
+    """Whether the newest mark is still good for another try."""
+    if error.code == "changes.interrupted":
+        return False
+    return error.is_temporary or error.code == "changes.too_slow"

@@ -1,0 +1,192 @@
+"""Epochs of a view's changes, put together from the bytes of a stream of server-sent events.
+
+Invariant: what comes out is whole: an epoch whose mark has not come is nowhere to be seen, and
+forgotten when the connection is lost, since it is told again from the newest mark on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from dataflow.errors import TidemarkError
+from service.client.answers import Field, Problem
+from service.client.rows import Row, read_rows
+
+if TYPE_CHECKING:
+    import pyarrow
+
+WEIGHT = "_weight"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What closes an epoch. resume: the token to go on from."""
+
+    epoch: int
+    positions: Mapping[str, str]
+    resume: str
+
+
+class Epoch:
+    """What one epoch has changed in a view, or with is_snapshot the view's rows as of it.
+
+    number counts the service's epochs; not every one changes the view. positions: what the rows
+    show now, by source. resume: the token to go on from behind it. fields, key: the view's columns
+    and its primary key, () for a bag. `for row, weight in epoch` gives rows that it takes away
+    (weight -1) and then those that it brings (1); in a bag a weight may be more than one.
+    """
+
+    def __init__(
+        self, mark: Mark, columns: Columns, pages: Sequence[str], *, is_snapshot: bool
+    ) -> None:
+        self.number = mark.epoch
+        self.positions = mark.positions
+        self.resume = mark.resume
+        self.is_snapshot = is_snapshot
+        self.fields = columns.fields
+        self.key = columns.key
+        self._pages = tuple(pages)
+
+    def __repr__(self) -> str:
+        kind = "snapshot" if self.is_snapshot else "changes"
+        return f"<Epoch {self.number}: {kind} of {len(self)} rows at {dict(self.positions)}>"
+
+    def __iter__(self) -> Iterator[tuple[Row, int]]:
+        return zip(self.rows, self.weights, strict=True)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def _told(self) -> tuple[list[Row], list[int]]:
+        rows: list[Row] = []
+        weights: list[int] = []
+        for page in self._pages:
+            told = json.loads(page)
+            rows += read_rows(self.fields, told["rows"])
+            weights += told.get("weights") or [1] * len(told["rows"])
+        return rows, weights
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows that change, each once; of a snapshot all rows."""
+        return self._told[0]
+
+    @property
+    def weights(self) -> list[int]:
+        """How often each of `rows` comes (1 and more) or goes (-1 and less)."""
+        return self._told[1]
+
+    @property
+    def inserted(self) -> list[Row]:
+        """The rows that it brings, each as often as it does; of an update the new one."""
+        return [row for row, weight in self for _ in range(weight)]
+
+    @property
+    def deleted(self) -> list[Row]:
+        """The rows that it takes away, each as often as it does; of an update the old one."""
+        return [row for row, weight in self for _ in range(-weight)]
+
+    @property
+    def identities(self) -> list[str]:
+        """For each of `rows` a text that is the same for equal rows alone, to the last digit."""
+        found: list[str] = []
+        for page in self._pages:
+            # A number is told by its digits, marked by what no text of PostgreSQL's holds.
+            told = json.loads(page, parse_float=lambda digits: f"\0{digits}")["rows"]
+            found += [json.dumps(list(row.values())) for row in told]
+        return found
+
+    def to_arrow(self, types: Mapping[str, pyarrow.DataType] | None = None) -> pyarrow.Table:
+        """The rows as an Arrow table with a column `_weight` (int64) behind the others.
+
+        types, TidemarkError: as of `RowSet.to_arrow`.
+        """
+        from service.client.arrow import table_of
+
+        return table_of(self.fields, self.rows, types or {}, (WEIGHT, self.weights))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a stream tells of its view."""
+
+    fields: tuple[Field, ...] = ()
+    key: tuple[str, ...] = ()
+
+
+@dataclass
+class Gathering:
+    """One reader's stream. token: of the newest mark that has come."""
+
+    token: str = ""
+    _columns: Columns = field(default_factory=Columns)
+    _pages: list[str] = field(default_factory=list)
+    _is_snapshot: bool = False
+    _rest: bytes = b""
+
+    def forget(self) -> None:
+        """The connection was lost: what no mark has closed comes again."""
+        self._pages, self._is_snapshot, self._rest = [], False, b""
+
+    def take(self, chunk: bytes) -> Iterator[Epoch | Mark | None]:
+        """What some bytes of the stream complete: epochs, marks without any change, and None for
+        a heartbeat. TidemarkError that the stream has ended with."""
+        *blocks, self._rest = (self._rest + chunk).split(b"\n\n")
+        for block in blocks:
+            name, text = _event(block)
+            match name:
+                case "begin":
+                    told = json.loads(text)
+                    fields = tuple(Field.of(f) for f in told["fields"])
+                    self._columns = Columns(fields, tuple(told["key"]))
+                case "snapshot" | "changes":
+                    self._pages.append(text)
+                    self._is_snapshot = name == "snapshot"
+                case "mark":
+                    yield self._closed(json.loads(text))
+                case "error":
+                    raise Problem.of(json.loads(text)).error
+                case "heartbeat":
+                    yield None
+
+    def unchanged(self, mark: Mark) -> Epoch:
+        """An epoch that has left the view as it was."""
+        return Epoch(mark, self._columns, (), is_snapshot=False)
+
+    @property
+    def is_amid(self) -> bool:
+        """Whether some of an epoch has come."""
+        return bool(self._pages or self._rest)
+
+    def _closed(self, told: Mapping[str, Any]) -> Epoch | Mark:
+        mark = Mark(told["epoch"], told["positions"], told["resume"])
+        self.token = mark.resume
+        if not self._pages:
+            return mark
+        if not self._columns.fields:
+            raise TidemarkError("service.not_tidemark", "the stream does not tell its columns")
+        epoch = Epoch(mark, self._columns, self._pages, is_snapshot=self._is_snapshot)
+        self._pages, self._is_snapshot = [], False
+        return epoch
+
+
+def _event(block: bytes) -> tuple[str, str]:
+    """(event, data) of the lines of one event; what else there is (ids, comments) is not needed.
+
+    >>> _event(b"id: 7\\nevent: mark\\ndata: {}")
+    ('mark', '{}')
+    """
+    name, texts = "message", []
+    for line in block.split(b"\n"):
+        word, _, text = line.partition(b":")
+        text = text.removeprefix(b" ")
+        if word == b"event":
+            name = text.decode()
+        elif word == b"data":
+            texts.append(text.decode())
+    return name, "\n".join(texts)

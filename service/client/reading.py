@@ -1,0 +1,168 @@
+"""All rows of a view that meet some conditions, page by page, synchronously or not.
+
+Invariant: a page begins behind the last row of the one before, so rows that come and go meanwhile
+neither repeat nor hide others; each page is of one snapshot, all of them need not be of the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dataflow.errors import TidemarkError
+from service.client.answers import Field
+from service.client.calls import Call, Sends, SendsLater
+from service.client.rows import Page, Row, RowSet
+
+if TYPE_CHECKING:
+    import pyarrow
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RowWish:
+    """What is asked for. params: conditions, columns, order; limit: rows altogether, None for all;
+    wait_s: how long the first page may take to show a position."""
+
+    path: str
+    params: tuple[tuple[str, str], ...]
+    limit: int | None
+    page_rows: int
+    wait_s: float
+
+    def pages(self) -> Generator[Call[Page], Page, None]:
+        """The calls for all pages; each is sent back as it has come."""
+        left, after, fields = self.limit, None, None
+        while left is None or left > 0:
+            size = self.page_rows if left is None else min(left, self.page_rows)
+            page = yield self._call(size, after)
+            fields = fields or page.fields
+            if page.fields != fields:
+                raise _changed(self.path)
+            left = None if left is None else left - len(page)
+            after = page.next
+            if after is None:
+                return
+
+    def _call(self, size: int, after: str | None) -> Call[Page]:
+        place = () if after is None else (("after", after),)
+        return Call(
+            method="GET",
+            path=self.path,
+            params=(*self.params, ("limit", str(size)), *place),
+            read=lambda reply: Page.of(reply.body),
+            wait_s=self.wait_s,
+        )
+
+
+def _changed(path: str) -> TidemarkError:
+    return TidemarkError(
+        "rows.view_changed",
+        "the view has other columns than a page ago",
+        detail=path,
+        hint="read it again from the start",
+    )
+
+
+class Rows:
+    """Rows of a view; nothing is read before they are asked for, and again each time they are.
+
+    Iterating gives each as a Row, whatever the number of pages is.
+    """
+
+    def __init__(self, sender: Sends, wish: RowWish) -> None:
+        self._sender = sender
+        self._wish = wish
+
+    def pages(self) -> Iterator[Page]:
+        """The rows a page at a time, with the epoch and the positions that each page shows."""
+        calls = self._wish.pages()
+        asked = next(calls, None)
+        while asked is not None:
+            page = self._sender._send(asked)
+            yield page
+            asked = _after(calls, page)
+
+    def __iter__(self) -> Iterator[Row]:
+        for page in self.pages():
+            yield from page
+
+    def dicts(self) -> Iterator[dict[str, Any]]:
+        """Each row as a dict by column."""
+        return (row._asdict() for row in self)
+
+    def into(self, make: Callable[..., T]) -> Iterator[T]:
+        """Each row as what a class (a dataclass, a NamedTuple) makes of its columns by name."""
+        return (make(**row) for row in self)
+
+    def to_list(self) -> list[Row]:
+        """All of them."""
+        return list(self)
+
+    def first(self) -> Row | None:
+        """The first one, None if there is none."""
+        return next(iter(self), None)
+
+    def to_arrow(self, types: Mapping[str, pyarrow.DataType] | None = None) -> pyarrow.Table:
+        """All of them as an Arrow table, as `RowSet.to_arrow` makes it."""
+        return _whole(list(self.pages())).to_arrow(types)
+
+
+class AsyncRows:
+    """The same to be awaited: `async for row in rows`, `await rows.to_list()`."""
+
+    def __init__(self, sender: SendsLater, wish: RowWish) -> None:
+        self._sender = sender
+        self._wish = wish
+
+    async def pages(self) -> AsyncIterator[Page]:
+        """The rows a page at a time, with the epoch and the positions that each page shows."""
+        calls = self._wish.pages()
+        asked = next(calls, None)
+        while asked is not None:
+            page = await self._sender._send(asked)
+            yield page
+            asked = _after(calls, page)
+
+    async def __aiter__(self) -> AsyncIterator[Row]:
+        async for page in self.pages():
+            for row in page:
+                yield row
+
+    async def dicts(self) -> AsyncIterator[dict[str, Any]]:
+        """Each row as a dict by column."""
+        async for row in self:
+            yield row._asdict()
+
+    async def into(self, make: Callable[..., T]) -> AsyncIterator[T]:
+        """Each row as what a class (a dataclass, a NamedTuple) makes of its columns by name."""
+        async for row in self:
+            yield make(**row)
+
+    async def to_list(self) -> list[Row]:
+        """All of them."""
+        return [row async for row in self]
+
+    async def first(self) -> Row | None:
+        """The first one, None if there is none."""
+        async for row in self:
+            return row
+        return None
+
+    async def to_arrow(self, types: Mapping[str, pyarrow.DataType] | None = None) -> pyarrow.Table:
+        """All of them as an Arrow table, as `RowSet.to_arrow` makes it."""
+        return _whole([page async for page in self.pages()]).to_arrow(types)
+
+
+def _after(calls: Generator[Call[Page], Page, None], page: Page) -> Call[Page] | None:
+    try:
+        return calls.send(page)
+    except StopIteration:
+        return None
+
+
+def _whole(pages: list[Page]) -> RowSet:
+    fields: tuple[Field, ...] = pages[0].fields if pages else ()
+    return RowSet(fields, [row for page in pages for row in page])

@@ -1,0 +1,169 @@
+"""Rows as Python has them: tuples that know their columns' names, alone and in sets.
+
+Invariant: a row's values stand in the order of its fields, each exactly what the view holds
+(`values`), whichever way it came: by page, by query or as a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, overload
+
+from service.client.answers import Field
+from service.client.values import reader_of
+
+if TYPE_CHECKING:
+    import pyarrow
+
+T = TypeVar("T")
+
+
+class Row(tuple[Any, ...]):
+    """One row: a tuple of its values, that also knows them by name.
+
+    `row.total`, `row["total"]` and `row[1]` are the same; `dict(row)` and `**row` work too. A name
+    that a tuple has itself ("count", "index") is only found in brackets.
+
+    >>> row = row_type(("region", "count"))(("north", 2))
+    >>> row.region, row["count"], dict(row), row == ("north", 2)
+    ('north', 2, {'region': 'north', 'count': 2}, True)
+    """
+
+    __slots__ = ()
+    _fields: ClassVar[tuple[str, ...]] = ()
+    _places: ClassVar[Mapping[str, int]] = {}
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Any, ...]: ...
+    @overload
+    def __getitem__(self, place: Any) -> Any: ...
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, str):
+            try:
+                place = self._places[place]
+            except KeyError:
+                raise KeyError(f"no column {place!r} among {', '.join(self._fields)}") from None
+        return tuple.__getitem__(self, place)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return tuple.__getitem__(self, self._places[name])
+        except KeyError:
+            told = f"no column {name!r} among {', '.join(self._fields)}"
+            raise AttributeError(told, name=name, obj=self) from None
+
+    def __repr__(self) -> str:
+        shown = (f"{n}={v!r}" for n, v in zip(self._fields, self, strict=True))
+        return f"Row({', '.join(shown)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _row, (self._fields, tuple(self))
+
+    def keys(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return self._fields
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(zip(self._fields, self, strict=True))
+
+
+@cache
+def row_type(names: tuple[str, ...]) -> type[Row]:
+    """The rows of columns with these names."""
+    places = {name: place for place, name in reversed(list(enumerate(names)))}
+    return type("Row", (Row,), {"__slots__": (), "_fields": names, "_places": places})
+
+
+def _row(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
+    return row_type(names)(values)
+
+
+def read_rows(fields: Sequence[Field], told: Sequence[dict[str, Any]]) -> list[Row]:
+    """Rows of what JSON has of them."""
+    names = tuple(f.name for f in fields)
+    if not names:
+        return [row_type(())() for _ in told]
+    columns = [[row[name] for row in told] for name in names]
+    for place, field in enumerate(fields):
+        reader = reader_of(field.type)
+        if reader is not None:
+            columns[place] = [None if v is None else reader(v) for v in columns[place]]
+    return list(map(row_type(names), zip(*columns, strict=True)))
+
+
+class RowSet(Sequence[Row]):
+    """Rows with their fields: a sequence of Row."""
+
+    def __init__(self, fields: Sequence[Field], rows: list[Row]) -> None:
+        self.fields: tuple[Field, ...] = tuple(fields)
+        self.rows = rows
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Row]: ...
+    def __getitem__(self, place: int | slice) -> Row | list[Row]:
+        return self.rows[place]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self)} rows: {', '.join(self.columns)}>"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(f.name for f in self.fields)
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """Each row as a dict by column."""
+        return [row._asdict() for row in self.rows]
+
+    def to_arrow(self, types: Mapping[str, pyarrow.DataType] | None = None) -> pyarrow.Table:
+        """The rows as an Arrow table; docs/PYTHON.md tells each column's type.
+
+        types: another type for some columns. TidemarkError rows.not_in_arrow for a value that the
+        type cannot hold.
+        """
+        from service.client.arrow import table_of
+
+        return table_of(self.fields, self.rows, types or {})
+
+
+class Page(RowSet):
+    """Some rows of a view, of one snapshot. epoch, positions: what the snapshot shows; next: the
+    place behind its last row, None at the end."""
+
+    def __init__(self, fields: Sequence[Field], rows: list[Row], told: Mapping[str, Any]) -> None:
+        super().__init__(fields, rows)
+        self.next: str | None = told.get("next")
+        self.epoch: int = told.get("epoch", 0)
+        self.positions: Mapping[str, str] = told.get("positions", {})
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Self:
+        """A page of REST's answer."""
+        fields = [Field.of(f) for f in told["fields"]]
+        return cls(fields, read_rows(fields, told["rows"]), told)
+
+
+class QueryAnswer(RowSet):
+    """The answer of a query. has_more: whether it was cut at the limit; views: epoch and positions
+    of each group of views in it; position: of the source's log, where it is from the source."""
+
+    def __init__(self, fields: Sequence[Field], rows: list[Row], told: Mapping[str, Any]) -> None:
+        super().__init__(fields, rows)
+        self.has_more: bool = told.get("has_more", False)
+        self.views: Mapping[str, Mapping[str, Any]] = told.get("views", {})
+        self.position: str | None = told.get("position")
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Self:
+        """An answer of REST's."""
+        fields = [Field.of(f) for f in told["fields"]]
+        return cls(fields, read_rows(fields, told["rows"]), told)

@@ -1,0 +1,220 @@
+"""Exact Python values of what REST tells, by the PostgreSQL type of the column, and back.
+
+Integers, floats and booleans come as JSON's own, documents as JSON in JSON, all others as
+PostgreSQL's text (docs/KAFKA_SINK.md). Invariant: nothing is rounded, cut or made up: a value that
+the Python type cannot hold (an infinite date, one before Christ, 24:00) stays PostgreSQL's text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from functools import cache
+from typing import Any, NamedTuple
+from uuid import UUID
+
+Reader = Callable[[Any], Any]
+
+_MODIFIER = re.compile(r"\([\d,-]+\)")
+_INTERVAL = re.compile(
+    r"(?:(?P<years>-?\d+) years? ?)?"
+    r"(?:(?P<months>[+-]?\d+) mons? ?)?"
+    r"(?:(?P<days>[+-]?\d+) days? ?)?"
+    r"(?:(?P<sign>[+-]?)(?P<hours>\d+):(?P<minutes>\d\d):(?P<seconds>\d\d)(?:\.(?P<fraction>\d+))?)?"
+)
+_ARRAY_PART = re.compile(r'([{}])|"((?:[^"\\]|\\.)*)"|([^{},"]+)')
+_BOUNDS = re.compile(r"(?:\[[+-]?\d+:[+-]?\d+\])+=")
+
+
+class Interval(NamedTuple):
+    """An interval as PostgreSQL keeps it: a month has no fixed number of days, a day none of hours.
+
+    >>> Interval(days=1, microseconds=1_500_000).timedelta
+    datetime.timedelta(days=1, seconds=1, microseconds=500000)
+    """
+
+    months: int = 0
+    days: int = 0
+    microseconds: int = 0
+
+    @property
+    def timedelta(self) -> timedelta:
+        """As a timedelta, with days of 24 hours. ValueError where there are months."""
+        if self.months:
+            raise ValueError(f"{self.months} months have no fixed length")
+        return timedelta(days=self.days, microseconds=self.microseconds)
+
+
+def base_type(type_name: str) -> str:
+    """A type without length, precision and scale.
+
+    >>> base_type("timestamp(3) without time zone"), base_type("numeric(12,2)[]")
+    ('timestamp without time zone', 'numeric[]')
+    """
+    return _MODIFIER.sub("", type_name)
+
+
+@cache
+def reader_of(type_name: str) -> Reader | None:
+    """How a value of a type is made of what JSON has; None: it is already right.
+
+    >>> reader_of("numeric(12,2)")("12.50"), reader_of("text")
+    (Decimal('12.50'), None)
+    >>> reader_of("date[]")("{2024-02-29,infinity,NULL}")
+    [datetime.date(2024, 2, 29), 'infinity', None]
+    """
+    name = base_type(type_name)
+    if name in ("real", "double precision"):
+        return float
+    if name in _JSON_ITSELF:
+        return None
+    if name.endswith("[]"):
+        element = _text_reader(name[:-2])
+        return lambda text: _array(text, element)
+    return _TEXTS.get("interval" if name.startswith("interval") else name)
+
+
+def _text_reader(name: str) -> Reader:
+    """How a value is made of its text, as it stands in arrays."""
+    if name.startswith("interval"):
+        name = "interval"
+    return _IN_ARRAYS.get(name) or _TEXTS.get(name) or _as_is
+
+
+def _as_is(text: Any) -> Any:
+    return text
+
+
+def _or_text(read: Callable[[str], Any]) -> Reader:
+    """What cannot be read stays text."""
+
+    def reader(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError:
+            return text
+
+    return reader
+
+
+def _decimal(text: str) -> Any:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return text
+
+
+def _time(text: str) -> time:
+    if text.startswith("24"):
+        raise ValueError("it is the next day's")
+    return time.fromisoformat(text)
+
+
+def _bytes(text: str) -> bytes:
+    if not text.startswith("\\x"):
+        raise ValueError("it is not in hex")
+    return bytes.fromhex(text[2:])
+
+
+def _interval(text: str) -> Interval:
+    """
+    >>> _interval("1 year 2 mons -3 days +04:05:06.7")
+    Interval(months=14, days=-3, microseconds=14706700000)
+    """
+    found = _INTERVAL.fullmatch(text)
+    if found is None or not text:
+        raise ValueError("it is no interval")
+    part = {name: int(text or 0) for name, text in found.groupdict().items() if name != "sign"}
+    part["fraction"] = int((found["fraction"] or "").ljust(6, "0")[:6])
+    seconds = (part["hours"] * 60 + part["minutes"]) * 60 + part["seconds"]
+    microseconds = seconds * 1_000_000 + part["fraction"]
+    signed = -microseconds if found["sign"] == "-" else microseconds
+    return Interval(part["years"] * 12 + part["months"], part["days"], signed)
+
+
+def _array(text: str, element: Reader) -> Any:
+    """The lists in an array's text; its lower bounds are left out.
+
+    >>> _array('[0:1]={{a,NULL},{"x, \\\\"y\\\\"",""}}', str)
+    [['a', None], ['x, "y"', '']]
+    """
+    outer: list[Any] = []
+    open_lists = [outer]
+    for brace, quoted, plain in _ARRAY_PART.findall(_BOUNDS.sub("", text, count=1)):
+        if brace == "{":
+            inner: list[Any] = []
+            open_lists[-1].append(inner)
+            open_lists.append(inner)
+        elif brace == "}":
+            open_lists.pop()
+        elif plain:
+            open_lists[-1].append(None if plain == "NULL" else element(plain))
+        else:
+            open_lists[-1].append(element(re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL)))
+    return outer[0] if outer else text
+
+
+_JSON_ITSELF = ("boolean", "smallint", "integer", "bigint", "json", "jsonb")
+_TEXTS: dict[str, Reader] = {
+    "numeric": _decimal,
+    "date": _or_text(date.fromisoformat),
+    "time without time zone": _or_text(_time),
+    "time with time zone": _or_text(_time),
+    "timestamp without time zone": _or_text(datetime.fromisoformat),
+    "timestamp with time zone": _or_text(datetime.fromisoformat),
+    "interval": _or_text(_interval),
+    "uuid": UUID,
+    "bytea": _or_text(_bytes),
+}
+_IN_ARRAYS: dict[str, Reader] = {
+    "boolean": lambda text: text == "t",
+    "smallint": int,
+    "integer": int,
+    "bigint": int,
+    "real": float,
+    "double precision": float,
+    "json": json.loads,
+    "jsonb": json.loads,
+}
+
+
+# --- back to text --------------------------------------------------------------------------------
+
+
+def text_of(value: Any) -> str:
+    """A value as PostgreSQL reads it, whatever its column's type is.
+
+    >>> text_of(Decimal("1E+2")), text_of(True), text_of([1, None, 'a "b"']), text_of(b"\\x01")
+    ('100', 'true', '{"1",NULL,"a \\\\"b\\\\""}', '\\\\x01')
+    """
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case Decimal():
+            return format(value, "f")
+        case bytes() | bytearray():
+            return "\\x" + value.hex()
+        case Interval(months, days, microseconds):
+            return f"{months} mons {days} days {microseconds} microseconds"
+        case timedelta():
+            return f"{value.days} days {value.seconds} seconds {value.microseconds} microseconds"
+        case datetime():
+            return value.isoformat(" ")
+        case date() | time():
+            return value.isoformat()
+        case dict():
+            return json.dumps(value, default=text_of)
+        case list() | tuple():
+            return "{" + ",".join(_in_array(each) for each in value) + "}"
+    return str(value)
+
+
+def _in_array(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, list | tuple) and not isinstance(value, Interval):
+        return text_of(value)
+    return '"' + re.sub(r'(["\\])', r"\\\1", text_of(value)) + '"'
