@@ -14,9 +14,9 @@ import numpy as np
 import xxhash
 from numba import njit
 
+from storage.faults import corrupt
 from storage.page_access import key_hash, row_count
 from storage.raw_memory import word_at
-from storage.store import StorageError
 
 GROUP = 64
 _BITS_A_KEY = 12
@@ -86,4 +86,4 @@ def decode_group(stored: bytes | None, count: int, where: str) -> list[int]:
                 at += 1 + int(words[at]) // 64
             if len(addresses) == count:
                 return addresses
-    raise StorageError("state.corrupt", f"{where} fails its checksum", "rebuild the view")
+    raise corrupt(f"{where} fails its checksum")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rocksdict import IngestExternalFileOptions, Options, Rdict, SstFileWriter
 
-from storage.store import StorageError
+from storage.faults import named
 
 
 class PageFile:
@@ -23,20 +23,23 @@ class PageFile:
         self._db = db
         self._path = path
         self._writer: SstFileWriter | None = SstFileWriter(options)
-        self._writer.open(str(path))
+        try:
+            self._writer.open(str(path))
+        except Exception as error:
+            raise named(error, f'cannot make "{path}"') from error
         self._is_empty = True
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Set a key beyond all that were set before. StorageError state.io."""
+        """Set a key beyond all that were set before. StorageError state.io, state.disk_full."""
         assert self._writer is not None
         try:
             self._writer[key] = value
         except Exception as error:
-            raise StorageError("state.io", f'cannot write "{self._path}": {error}') from error
+            raise named(error, f'cannot write "{self._path}"') from error
         self._is_empty = False
 
     def finish(self) -> None:
-        """Make it durable and part of the database. StorageError state.io."""
+        """Make it durable and part of the database. StorageError state.io, state.disk_full."""
         writer, self._writer = self._writer, None
         if writer is None or self._is_empty:
             self._path.unlink(missing_ok=True)
@@ -47,7 +50,7 @@ class PageFile:
             writer.finish()
             self._db.ingest_external_file([str(self._path)], take)
         except Exception as error:
-            raise StorageError("state.io", f'cannot take in "{self._path}": {error}') from error
+            raise named(error, f'cannot take in "{self._path}"') from error
 
     def discard(self) -> None:
         """Forget what was put, unless it is part of the database already."""
@@ -64,8 +67,11 @@ class PageFiles:
         self._folder = folder
         self._options = options
         self._next = 0
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise named(error, f'cannot make "{folder}"') from error
 
     def open(self) -> PageFile:
         """A new one."""

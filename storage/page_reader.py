@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from storage import page_merge
+from storage.faults import corrupt
 from storage.layout import Layout
 from storage.page_cache import PageCache
 from storage.pages import Page, Selection, verify
@@ -82,7 +83,11 @@ class PageReader:
         numbers = [int(run.numbers[at + shift]) for at in pages]
         keys = [page_key(self._identity, run.identity, number) for number in numbers]
         where = f'page of run {run.identity} of "{self._name}"'
-        return [verify(sealed, self._layout, where) for sealed in self._writes.read(keys)]
+        found = [verify(sealed, self._layout, where) for sealed in self._writes.read(keys)]
+        for at, page in zip(pages, found, strict=True):
+            if page.first != (int(run.first[at + shift]), int(run.first_row[at + shift])):
+                raise corrupt(f"{where} is that of another place")
+        return found
 
     def pages_at_once(self, page_rows: int) -> int:
         """How many pages of about so many rows a part of a search may bring in over the budget."""

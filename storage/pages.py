@@ -15,6 +15,7 @@ import numpy as np
 import xxhash
 
 from storage import page_kernels
+from storage.faults import corrupt
 from storage.layout import MAGIC, VERSION, Layout
 from storage.page_access import HEADER
 from storage.store import StorageError
@@ -143,15 +144,15 @@ def verify(sealed: bytes | None, layout: Layout, where: str) -> Page:
     state.mismatch: rows of another shape.
     """
     if sealed is None:
-        raise StorageError("state.corrupt", f"{where} is missing", "rebuild the view")
+        raise corrupt(f"{where} is missing")
     if len(sealed) < 8 * HEADER or len(sealed) % 8:
-        raise StorageError("state.corrupt", f"{where} has {len(sealed)} bytes", "rebuild the view")
+        raise corrupt(f"{where} has {len(sealed)} bytes")
     magic, checksum, rows, shape = np.frombuffer(sealed, np.uint64, HEADER).tolist()
     if magic != MAGIC | VERSION and magic >> 16 == MAGIC >> 16:
         raise StorageError("state.version", f"{where} has format {magic & 0xFFFF}, not {VERSION}")
     actual = xxhash.xxh3_64_intdigest(memoryview(sealed)[_CHECKED_FROM:])
     if magic >> 16 != MAGIC >> 16 or checksum != actual or rows & 0xFFFFFFFF == 0:
-        raise StorageError("state.corrupt", f"{where} fails its checksum", "rebuild the view")
+        raise corrupt(f"{where} fails its checksum")
     if shape != layout.shape:
         raise StorageError("state.mismatch", f"{where} holds rows of another shape")
     return open_page(sealed)

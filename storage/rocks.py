@@ -19,6 +19,7 @@ from rocksdict import BlockBasedOptions, Cache, IngestExternalFileOptions, Optio
 from storage.arrangement import RocksArrangement, RocksSums
 from storage.bulk import first_rows, identity_of, page_numbers, raw_options
 from storage.failpoints import failpoint
+from storage.faults import named
 from storage.layout import Layout
 from storage.merge_policy import MergeMeter
 from storage.page_cache import PageCache
@@ -35,8 +36,9 @@ from storage.runs import (
     run_key,
     run_pages,
 )
+from storage.seal import Seal
 from storage.store import ArrangementSpec, BulkFile, StorageError, SumsSpec
-from storage.write_set import WriteSet, stored_keys
+from storage.write_set import WriteSet, check_cursor, stored, stored_keys
 
 FORMAT = b"tidemark 4"
 _FORMAT_KEY = b"f"
@@ -81,17 +83,15 @@ def _options(budget: StoreBudget, *, direct_reads: bool) -> Options:
 
 
 def _open(path: str, options: Options) -> Rdict:
-    Path(path).mkdir(parents=True, exist_ok=True)
     try:
+        Path(path).mkdir(parents=True, exist_ok=True)
         return Rdict(path, options)
     except Exception as error:
         text = str(error)
-        if "lock" in text.lower():
+        if "lock file" in text.lower() or "lock hold" in text.lower():
             hint = "stop the other service or choose another state directory"
             raise StorageError("state.locked", f'"{path}" is in use', hint) from error
-        if "Corruption" in text:
-            raise StorageError("state.corrupt", f'"{path}": {text}', "rebuild") from error
-        raise StorageError("state.io", f'cannot open "{path}": {text}') from error
+        raise named(error, f'cannot open "{path}"') from error
 
 
 class RocksStore:
@@ -116,9 +116,11 @@ class RocksStore:
         self.path = str(path)
         self._watch = watch
         self._budget = budget or StoreBudget()
+        self._seal = Seal(Path(self.path))
+        self._seal.check_files()
         self._db = _open(self.path, _options(self._budget, direct_reads=direct_reads))
         self._tuning = tuning or _TUNING
-        self._writes = WriteSet(self._db, self._budget.ahead_bytes)
+        self._writes = WriteSet(self._db, self._seal, self._budget.ahead_bytes)
         self._open: dict[str, tuple[str, RunSet]] = {}
         self.cache = PageCache(cache_bytes)
         self.meter = MergeMeter(self._tuning.epoch_merge_rows, self._tuning.fuel)
@@ -127,6 +129,7 @@ class RocksStore:
             folder = Path(self.path) / _FILES
             self._files = PageFiles(self._db, folder, raw_options(compress=False))
             self._check_format()
+            self._seal.check_commits(self._db)
             self._specs = self._read_specs()
             self._remove_left_overs()
         except BaseException:
@@ -134,7 +137,7 @@ class RocksStore:
             raise
 
     def _check_format(self) -> None:
-        found = self._db.get(_FORMAT_KEY)
+        found = stored(self._db, _FORMAT_KEY)
         if found is None and not stored_keys(self._db, b"", b"\xff"):
             failpoint("state.create.unmarked")
             self._db.put(_FORMAT_KEY, FORMAT)
@@ -145,7 +148,7 @@ class RocksStore:
 
     def _read_specs(self) -> dict[str, str]:
         keys = stored_keys(self._db, _SPEC, _SPEC + b"\xff")
-        return {key[1:].decode(): (self._db.get(key) or b"").decode() for key in keys}
+        return {key[1:].decode(): (stored(self._db, key) or b"").decode() for key in keys}
 
     def _remove_left_overs(self) -> None:
         """Remove pages whose run was never finished: a merge or a bulk load was cut short."""
@@ -161,6 +164,7 @@ class RocksStore:
             if identity not in known or run_key(identity, run) not in runs:
                 stale.append((start, stop))
             cursor.seek(stop)
+        check_cursor(cursor)
         del cursor
         for start, stop in stale:
             self._db.delete_range(start, stop)
@@ -280,7 +284,7 @@ class RocksStore:
 
     def sync(self) -> None:
         """Wait until every commit so far is on disk."""
-        self._db.flush_wal(True)
+        self._writes.sync()
 
     def ingest(self, files: Sequence[BulkFile]) -> None:
         """Take the files of `BulkWriter` as the whole content of their still empty arrangements.
@@ -298,14 +302,17 @@ class RocksStore:
         paths = [file.path for parts in by_name.values() for file in parts]
         if not paths:
             return
-        for name in by_name:
-            self._db.delete_range(*run_pages(identity_of(name), BULK_RUN))
         options = IngestExternalFileOptions()
         options.set_move_files(True)
-        failpoint("state.ingest.before")
-        self._db.ingest_external_file(paths, options)
-        failpoint("state.ingest.unlisted")
-        durable = WriteSet(self._db)
+        try:
+            for name in by_name:
+                self._db.delete_range(*run_pages(identity_of(name), BULK_RUN))
+            failpoint("state.ingest.before")
+            self._db.ingest_external_file(paths, options)
+            failpoint("state.ingest.unlisted")
+        except Exception as error:
+            raise named(error, "cannot take in files of a backfill") from error
+        durable = WriteSet(self._db, self._seal)
         taken = {name: self._bulk_run(name, parts) for name, parts in by_name.items()}
         for name, run in taken.items():
             durable.put(_SPEC + name.encode(), self._open[name][0].encode())
@@ -330,11 +337,12 @@ class RocksStore:
         run = Run(BULK_RUN, 0, (rows, rows), numbers)
         run.first[:], run.first_row[:] = np.concatenate([first_rows(f) for f in files], axis=1)
         for at in range(0, len(numbers), max(len(numbers) - 1, 1)):
-            sealed = self._db.get(page_key(identity_of(name), BULK_RUN, int(numbers[at])))
+            sealed = stored(self._db, page_key(identity_of(name), BULK_RUN, int(numbers[at])))
             verify(sealed, self._open[name][1].layout, f'bulk page of "{name}"')
         return run
 
     def close(self) -> None:
         """Release the state directory. What was not committed is dropped."""
         self._open.clear()
+        self._seal.close()
         self._db.close()

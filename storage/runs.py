@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import xxhash
 
+from storage.faults import corrupt
 from storage.filters import GROUP, decode_group
-from storage.store import StorageError
 
 PAGE, RUN, LOG = b"p", b"r", b"l"
 BULK_RUN = 0
@@ -123,11 +123,11 @@ class Run:
     def decode(entry: bytes | None) -> Run:
         """The run of a directory entry. StorageError state.corrupt."""
         if entry is None or len(entry) < _DIRECTORY.size:
-            raise StorageError("state.corrupt", "a run directory is cut short", "rebuild the view")
+            raise corrupt("a run directory is cut short")
         check, identity, pages, rows, net, age = _DIRECTORY.unpack_from(entry)
         body = entry[_DIRECTORY.size :]
         if len(body) != 24 * pages or check != xxhash.xxh3_64_intdigest(body):
-            raise StorageError("state.corrupt", f"directory of run {identity} fails its checksum")
+            raise corrupt(f"directory of run {identity} fails its checksum")
         numbers, first, first_row = np.frombuffer(body, np.uint64).reshape(3, pages)
         run = Run(identity, age, (rows, net), numbers)
         run.first[:] = first

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rocksdict import Rdict, ReadOptions, WriteBatch, WriteOptions
+from rocksdict import Rdict, RdictIter, ReadOptions, WriteBatch, WriteOptions
 
-from storage.store import StorageError
+from storage.faults import named
+from storage.seal import Seal
 
 # Keys that begin alike lie in the same ranges: what one removes is an arrangement or a run.
 _PREFIX_BYTES = 13
@@ -21,11 +22,12 @@ _PREFIX_BYTES = 13
 class WriteSet:
     """Puts and range removals over one database, in memory until `commit`.
 
-    ahead_bytes: how much of what may be written ahead waits in memory.
+    seal: numbers the commits. ahead_bytes: how much of what may be written ahead waits in memory.
     """
 
-    def __init__(self, db: Rdict, ahead_bytes: int = 32 << 20) -> None:
+    def __init__(self, db: Rdict, seal: Seal, ahead_bytes: int = 32 << 20) -> None:
         self._db = db
+        self._seal = seal
         self._ahead_bytes = ahead_bytes
         self._ahead: list[bytes] = []
         self._waiting_bytes = 0
@@ -36,7 +38,6 @@ class WriteSet:
         self._plain = WriteOptions()
         self._past_cache = ReadOptions()
         self._past_cache.fill_cache(False)  # pyright: ignore[reportCallIssue]
-        self._past_cache.set_verify_checksums(False)
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Set a key; None removes it."""
@@ -69,7 +70,7 @@ class WriteSet:
         try:
             self._db.write(batch, options)
         except Exception as error:
-            raise StorageError("state.io", f"commit failed: {error}") from error
+            raise named(error, "commit failed") from error
 
     def remove_range(self, start: bytes, stop: bytes) -> None:
         """Remove all keys in [start, stop), those put in this epoch too."""
@@ -85,12 +86,12 @@ class WriteSet:
         """The value as the open epoch has it."""
         if key in self._puts:
             return self._puts[key]
-        return None if self.removes(key) else self._db.get(key)
+        return None if self.removes(key) else stored(self._db, key)
 
     def read(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values of keys whose range the epoch does not remove, or only before putting them.
 
-        They have checksums of their own, and pass by the cache of RocksDB.
+        They pass by the cache of RocksDB.
         """
         values = [self._puts.get(key) for key in keys]
         absent = [i for i, value in enumerate(values) if value is None]
@@ -100,7 +101,10 @@ class WriteSet:
         return values
 
     def _read(self, keys: list[bytes]) -> list[bytes | None]:
-        return self._db.get(keys, read_opt=self._past_cache)  # type: ignore[return-value]
+        try:
+            return self._db.get(keys, read_opt=self._past_cache)  # type: ignore[return-value]
+        except Exception as error:
+            raise named(error, "cannot read pages") from error
 
     def scan(self, start: bytes, stop: bytes) -> list[bytes]:
         """The keys in [start, stop) as the open epoch has them, in order."""
@@ -112,9 +116,10 @@ class WriteSet:
         return sorted(keys)
 
     def commit(self, *, sync: bool) -> None:
-        """Write all of it at once, or nothing. StorageError state.io if it cannot be written."""
+        """Write all of it at once, or nothing. StorageError state.io, state.disk_full."""
         if self._puts or self._ranges:
             batch = WriteBatch(raw_mode=True)
+            self._seal.mark(batch)
             for start, stop in self._ranges:
                 batch.delete_range(start, stop)
             for key, value in self._puts.items():
@@ -126,12 +131,33 @@ class WriteSet:
             self._puts.clear()
             self._ranges.clear()
             self._ahead, self._waiting_bytes = [], 0
+            if sync:
+                self._seal.look()
         elif sync:
+            self.sync()
+
+    def sync(self) -> None:
+        """Wait until every commit so far is on disk. StorageError state.io, state.disk_full."""
+        try:
             self._db.flush_wal(True)
+        except Exception as error:
+            raise named(error, "cannot force the state to disk") from error
+        self._seal.look()
+
+
+def stored(db: Rdict, key: bytes) -> bytes | None:
+    """A committed value. StorageError state.corrupt, state.io."""
+    try:
+        return db.get(key)
+    except Exception as error:
+        raise named(error, "cannot read a value") from error
 
 
 def stored_keys(db: Rdict, start: bytes, stop: bytes) -> list[bytes]:
-    """The committed keys in [start, stop), in order; leaves no iterator behind."""
+    """The committed keys in [start, stop), in order; leaves no iterator behind.
+
+    StorageError state.corrupt, state.io.
+    """
     keys = []
     cursor = db.iter()
     cursor.seek(start)
@@ -141,4 +167,13 @@ def stored_keys(db: Rdict, start: bytes, stop: bytes) -> list[bytes]:
             break
         keys.append(key)
         cursor.next()
+    check_cursor(cursor)
     return keys
+
+
+def check_cursor(cursor: RdictIter) -> None:
+    """An iterator ends where there are no more keys, and also where they cannot be read."""
+    try:
+        cursor.status()
+    except Exception as error:
+        raise named(error, "cannot read keys") from error

@@ -1,0 +1,181 @@
+"""What RocksDB itself does not notice: commits that were on disk and are not there any more.
+
+RocksDB takes a log of writes that ends early for one that a crash has cut, and knows nothing of a
+log that is gone, or of a manifest whose end is. So each commit leaves a numbered mark, and with
+every forced commit the file `seal` notes how far marks and manifest are. Invariant: a state is
+opened only with every commit up to the sealed one, and with none missing in between; marks are
+removed only when a durable seal vouches for the manifest that has their commits in tables.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+from rocksdict import Rdict, WriteBatch
+
+from storage.faults import corrupt, named
+
+MARK = b"c"
+FILE = "seal"
+_SLOT_BYTES = 512
+_RECORD = struct.Struct("<8sQQQQ")
+_MAGIC = b"tmseal01"
+LOOK_S = 0.5
+
+
+def mark_key(number: int) -> bytes:
+    """Where the mark of a commit stands."""
+    return MARK + number.to_bytes(8, "big")
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What lay in the folder at one moment: the manifest in use and its size, the logs of writes;
+    commits: how many there were."""
+
+    manifest: int
+    manifest_bytes: int
+    logs: frozenset[int]
+    commits: int
+
+
+class Seal:
+    """Of the database in `folder`. commits: the number of the newest commit.
+
+    Life: `check_files` before the database is opened, `check_commits` after; then `mark` in every
+    commit's batch, and `look` after a forced one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = -1
+        self._turn, self._sealed, self._manifest = self._read()
+        self.commits = 0
+        self._removable = 0
+        self._looked_at = 0.0
+        self._looks: list[_Look] = []
+
+    # --- when a state is opened ------------------------------------------------------------------
+
+    def check_files(self) -> None:
+        """Before RocksDB changes anything. StorageError state.corrupt."""
+        number, size = self._manifest
+        if not number:
+            return
+        found = self._manifest_now()
+        if found is None:
+            raise corrupt(f'"{self._folder}": CURRENT or the manifest it names is not there')
+        if found[0] < number or (found[0] == number and found[1] < size):
+            what = f"manifest {found[0]} has {found[1]} bytes, sealed are {size} of {number}"
+            raise corrupt(f'"{self._folder}": {what}')
+
+    def check_commits(self, db: Rdict) -> None:
+        """No commit is missing. StorageError state.corrupt."""
+        first = last = count = 0
+        cursor = db.iter()
+        cursor.seek(MARK)
+        while cursor.valid() and cursor.key()[:1] == MARK:
+            last = int.from_bytes(cursor.key()[1:], "big")
+            first, count = first or last, count + 1
+            cursor.next()
+        try:
+            cursor.status()
+        except Exception as error:
+            raise named(error, "cannot read the marks of commits") from error
+        del cursor
+        if count and last - first + 1 != count:
+            missing = last - first + 1 - count
+            raise corrupt(f'"{self._folder}": {missing} commits before commit {last} are missing')
+        if last < self._sealed:
+            what = f"ends with commit {last}, commit {self._sealed} was on disk"
+            raise corrupt(f'"{self._folder}" {what}: its log of writes is damaged, or gone')
+        self.commits = last
+
+    # --- while it is written ---------------------------------------------------------------------
+
+    def mark(self, batch: WriteBatch) -> None:
+        """Number the commit that the batch is."""
+        if self._removable:
+            batch.delete_range(mark_key(0), mark_key(self._removable))
+            self._removable = 0
+        self.commits += 1
+        batch.put(mark_key(self.commits), b"")
+
+    def look(self) -> None:
+        """Seal what has just been forced to disk; now and then, for others are forced often."""
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_S:
+            return
+        self._looked_at = now
+        manifest = self._manifest_now()
+        if manifest is None:
+            raise corrupt(f'"{self._folder}": CURRENT or the manifest it names is not there')
+        self._looks.append(_Look(*manifest, self._logs(), self.commits))
+        if len(self._looks) < 2:
+            return
+        # The manifest as it was at an earlier look: what has been added since may not be on disk.
+        before = self._looks[-2]
+        self._write(before)
+        self._forget(before)
+
+    def _forget(self, sealed: _Look) -> None:
+        """Let marks go whose commits are in tables, of which the sealed manifest knows."""
+        in_tables = [k for k in self._looks if k.logs and max(k.logs) < min(sealed.logs, default=0)]
+        if in_tables:
+            os.fdatasync(self._file)
+            self._removable = in_tables[-1].commits
+            self._looks = self._looks[self._looks.index(in_tables[-1]) + 1 :]
+        elif len(self._looks) > 3:
+            # Of looks at the same logs the newest says most; the first two may yet be needed.
+            del self._looks[-3]
+
+    def close(self) -> None:
+        """Nothing is sealed any more."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+    # --- files -----------------------------------------------------------------------------------
+
+    def _manifest_now(self) -> tuple[int, int] | None:
+        try:
+            name = (self._folder / "CURRENT").read_text().strip()
+            return int(name.rsplit("-", 1)[1]), (self._folder / name).stat().st_size
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def _logs(self) -> frozenset[int]:
+        names = (name[:-4] for name in os.listdir(self._folder) if name.endswith(".log"))
+        return frozenset(int(name) for name in names if name.isdigit())
+
+    def _write(self, look: _Look) -> None:
+        if self._file < 0:
+            self._file = os.open(self._folder / FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        self._turn += 1
+        facts = (self._turn, self.commits, look.manifest, look.manifest_bytes)
+        record = _RECORD.pack(_MAGIC, *facts)
+        content = record + xxhash.xxh3_64_digest(record)
+        os.pwrite(self._file, content, self._turn % 2 * _SLOT_BYTES)
+
+    def _read(self) -> tuple[int, int, tuple[int, int]]:
+        """(turn, commits, manifest) of the newest whole record; zeros where there is none."""
+        try:
+            content = (self._folder / FILE).read_bytes()
+        except FileNotFoundError:
+            return 0, 0, (0, 0)
+        except OSError as error:
+            raise named(error, "cannot read the seal") from error
+        best = (0, 0, (0, 0))
+        for start in (0, _SLOT_BYTES):
+            record = content[start : start + _RECORD.size]
+            check = content[start + _RECORD.size : start + _RECORD.size + 8]
+            if len(record) == _RECORD.size and check == xxhash.xxh3_64_digest(record):
+                magic, turn, commits, manifest, size = _RECORD.unpack(record)
+                if magic == _MAGIC and turn > best[0]:
+                    best = (turn, commits, (manifest, size))
+        return best

@@ -1,0 +1,170 @@
+"""Oracle: the rows that the history has after each epoch, and the arrangements of an undamaged run.
+
+One file of a state, as a kill has left it, is damaged; then the state is started again. It gives
+the right answer to the end, or a refusal with a code and a way out: never a wrong row.
+TIDEMARK_TEST_FILES sets how many files are damaged, TIDEMARK_TEST_SEED where the seeds begin.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from rocksdict import Options, Rdict
+
+from dataflow.errors import TidemarkError
+from storage.rocks import RocksStore
+from storage.runs import PAGE
+from storage.seal import mark_key
+from storage.store import StorageError
+from tests.harness import figures
+from tests.recovery.damage import Damage, damage
+from tests.recovery.history import World, go_on, make, read_world
+
+FILES = int(os.environ.get("TIDEMARK_TEST_FILES", "30"))
+SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "0"))
+CODES = {"state.corrupt", "state.version", "source.slot_advanced"}
+# A state stands for so many cases.
+CASES_A_STATE = 60
+
+pytestmark = pytest.mark.timeout(60 + 5 * FILES)
+
+
+class State:
+    """A state that was killed, and what it comes to when nothing is damaged."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.folder = folder / f"seed {seed}"
+        self.folder.mkdir()
+        self.world = World(seed)
+        child = [sys.executable, "-m", "tests.recovery.history", str(seed), str(self.folder)]
+        subprocess.run(child, check=True, timeout=120)
+        self.good = self.start(self.copy())
+        assert self.good and all(self.good.values())
+
+    def copy(self) -> Path:
+        copy = self.folder / "case"
+        shutil.rmtree(copy, ignore_errors=True)
+        return Path(shutil.copytree(self.folder / "state", copy))
+
+    def start(self, copy: Path) -> dict[str, Counter]:
+        return go_on(copy, read_world(self.folder), self.world)
+
+
+def _outcome(state: State, copy: Path, told: str) -> str:
+    """ "right", or the code of the refusal."""
+    try:
+        found = state.start(copy)
+    except (StorageError, TidemarkError) as error:
+        assert error.code in CODES, f"{told}: {error}"
+        assert error.hint, f"{told}: {error}"
+        return error.code
+    assert found == state.good, f"{told}: other rows are kept"
+    return "right"
+
+
+def test_a_damaged_file_is_refused_or_makes_no_difference(tmp_path: Path) -> None:
+    outcomes: Counter[str] = Counter()
+    state = None
+    for number in range(FILES):
+        seed = SEED + number
+        if state is None or number % CASES_A_STATE == 0:
+            state = State(seed, tmp_path)
+        copy = state.copy()
+        pick = random.Random(seed)
+        done = Damage("", "", is_none=True)
+        while done.is_none:
+            done = damage(pick, copy, state.folder / "older")
+        first = SEED + number // CASES_A_STATE * CASES_A_STATE
+        again = f"TIDEMARK_TEST_SEED={first} TIDEMARK_TEST_FILES={seed - first + 1}"
+        outcomes[_outcome(state, copy, f"{done} ({again})")] += 1
+    assert outcomes["right"] < FILES
+    command = f"TIDEMARK_TEST_SEED={SEED} TIDEMARK_TEST_FILES={FILES} pytest {Path(__file__).name}"
+    figures.add("corrupted_files", count=FILES, command=command, outcomes=dict(outcomes))
+
+
+def _raw(folder: Path) -> Rdict:
+    return Rdict(str(folder), Options(raw_mode=True))
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> State:
+    return State(SEED + 7, tmp_path_factory.mktemp("killed"))
+
+
+def _refused(state: State, copy: Path, words: str) -> None:
+    with pytest.raises(StorageError, match=words) as refused:
+        state.start(copy)
+    assert refused.value.code == "state.corrupt"
+    assert "tidemark restore" in refused.value.hint
+
+
+def test_a_commit_that_is_missing_in_between_is_noticed(killed: State) -> None:
+    """As when one of two logs of writes is gone: RocksDB finds nothing wrong with that."""
+    copy = killed.copy()
+    db = _raw(copy / "store")
+    numbers = [key for key in db.keys() if key[:1] == b"c"]  # noqa: SIM118
+    db.delete(numbers[len(numbers) // 2])
+    db.close()
+    _refused(killed, copy, "1 commits before commit .* are missing")
+
+
+def test_lost_commits_that_were_on_disk_are_noticed(killed: State) -> None:
+    """As when the end of the log of writes is gone, and with it views that have no slot."""
+    copy = killed.copy()
+    db = _raw(copy / "store")
+    newest = max(key for key in db.keys() if key[:1] == b"c")  # noqa: SIM118
+    number = int.from_bytes(newest[1:], "big")
+    db.delete_range(mark_key(number - 100), mark_key(number + 1))
+    db.close()
+    _refused(killed, copy, f"ends with commit {number - 101}")
+
+
+def test_a_manifest_whose_end_is_gone_is_noticed(killed: State) -> None:
+    """RocksDB takes it for one that was cut by a crash, and forgets tables."""
+    copy = killed.copy()
+    (manifest,) = (copy / "store").glob("MANIFEST-*")
+    os.truncate(manifest, manifest.stat().st_size // 2)
+    _refused(killed, copy, "manifest .* bytes, sealed are")
+
+
+def test_a_page_under_the_key_of_another_is_noticed(killed: State) -> None:
+    """Each is whole by itself."""
+    copy = killed.copy()
+    db = _raw(copy / "store")
+    pages = [key for key in db.keys() if key[:1] == PAGE and len(key) == 21]  # noqa: SIM118
+    both = next((a, b) for a, b in pairwise(pages) if a[:13] == b[:13])
+    db[both[0]], db[both[1]] = db[both[1]], db[both[0]]
+    db.close()
+    _refused(killed, copy, "is that of another place|is missing")
+
+
+def test_a_state_from_before_there_were_seals_is_opened(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path / "store")
+    store.put("name", b"value")
+    store.commit(sync=True)
+    store.close()
+    db = _raw(tmp_path / "store")
+    db.delete_range(mark_key(0), mark_key(1 << 62))
+    db.close()
+    (tmp_path / "store" / "seal").unlink(missing_ok=True)
+    store = RocksStore(tmp_path / "store")
+    assert store.get("name") == b"value"
+    store.close()
+
+
+def test_marks_do_not_gather(tmp_path: Path) -> None:
+    """Once their commits are in tables, which the seal vouches for, they go."""
+    make(SEED, tmp_path, is_closed=True)
+    db = _raw(tmp_path / "state" / "store")
+    numbers = [int.from_bytes(key[1:], "big") for key in db.keys() if key[:1] == b"c"]  # noqa: SIM118
+    db.close()
+    assert numbers == list(range(numbers[0], numbers[-1] + 1))
+    assert 1 < numbers[0] < numbers[-1]
