@@ -17,17 +17,19 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 import numpy as np
+import xxhash
 
 from connectors.exchange import Exchange
 from connectors.feed_source import REJECTED_KINDS
 from connectors.pages import decode_delta, encode_delta
 from connectors.source import SnapshotPart
 from dataflow.delta import Delta, row_hashes
-from dataflow.errors import InvariantError
+from dataflow.errors import InvariantError, TemporaryError
 
-_MAGIC = b"TMkp0001"
-_FRAME = struct.Struct("<cq")
+_MAGIC = b"TMkp0002"
+_FRAME = struct.Struct("<cqQ")  # kind, bytes, checksum
 _ROWS, _REJECTED, _END = b"D", b"R", b"E"
+_READ_BYTES = 16 << 20
 FOLDER, RUNS = "parts", "run"
 
 
@@ -137,31 +139,52 @@ class KeptPart:
     def _found(self) -> BinaryIO | None:
         """Looked up when it is read: a task of this run that was lost may have finished it."""
         try:
-            return self._exchange.open(self.place)
+            file = self._exchange.open(self.place)
         except FileNotFoundError:
             return None
+        if file.read(len(_MAGIC)) == _MAGIC:
+            return file
+        # Of an earlier version, or given up as torn: it is read from its source again.
+        file.close()
+        return None
 
     def _read_file(self, file: BinaryIO) -> Iterator[Delta]:
         with file:
-            if file.read(len(_MAGIC)) != _MAGIC:
-                raise self._torn()
+            count = 0
             while True:
-                head = file.read(_FRAME.size)
-                if len(head) < _FRAME.size:
-                    raise self._torn()
-                kind, size = _FRAME.unpack(head)
-                content = file.read(size)
-                if len(content) < size:
-                    raise self._torn()
+                kind, content = self._frame(file)
                 if kind == _END:
+                    if json.loads(content) != {"name": self.name, "rows": count}:
+                        raise self._torn("it is that of another part")
                     return
+                found = self._decoded(content)
                 if kind == _REJECTED:
-                    self._rejected = decode_delta(content)
+                    self._rejected = found
                 else:
-                    yield decode_delta(content)
+                    count += len(found)
+                    yield found
 
-    def _torn(self) -> InvariantError:
-        return InvariantError("backfill.page", f'the kept part "{self.place}" is not whole')
+    def _frame(self, file: BinaryIO) -> tuple[bytes, bytes]:
+        head = file.read(_FRAME.size)
+        if len(head) < _FRAME.size:
+            raise self._torn("it ends too early")
+        kind, size, check = _FRAME.unpack(head)
+        content = _read(file, size)
+        if len(content) != size or check != _check_of(kind, content):
+            raise self._torn("it fails its checksum")
+        return kind, content
+
+    def _decoded(self, content: bytes) -> Delta:
+        try:
+            return decode_delta(content)
+        except InvariantError as error:
+            raise self._torn(str(error)) from error
+
+    def _torn(self, why: str) -> TemporaryError:
+        """The part is given up: the next try reads it from its source."""
+        self._exchange.put(self.place, b"")
+        what = f'the kept part "{self.place}" is not as it was written'
+        return TemporaryError("backfill.torn", what, detail=why, hint="it is read again")
 
 
 def rejected_of(part: SnapshotPart) -> Delta | None:
@@ -183,5 +206,18 @@ def place_of(generation: int, relation: str, part: str) -> str:
 
 
 def _put(file: BinaryIO, kind: bytes, content: bytes) -> None:
-    file.write(_FRAME.pack(kind, len(content)))
+    file.write(_FRAME.pack(kind, len(content), _check_of(kind, content)))
     file.write(content)
+
+
+def _read(file: BinaryIO, size: int) -> bytes:
+    """So many bytes, or what there is of them: a damaged size must not ask for all memory."""
+    parts = []
+    while size > 0 and (part := file.read(min(size, _READ_BYTES))):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _check_of(kind: bytes, content: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(content, seed=kind[0])

@@ -1,8 +1,9 @@
 """Pages: deltas as bytes, for files and for what travels between the tasks of a backfill.
 
-A page describes itself: magic, version, rows, kinds, then the buffers of each column and the
-weights, little-endian and 8-byte aligned. No pickle, and decoding copies nothing. Invariant:
-decode_delta(encode_delta(d)) has d's rows in d's order.
+A page describes itself: magic, version, rows, checksum, kinds, then the buffers of each column and
+the weights, little-endian and 8-byte aligned. No pickle, and decoding copies nothing. Invariant:
+decode_delta(encode_delta(d)) has d's rows in d's order, and of a page that was changed there is
+no delta.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import struct
 
 import numpy as np
+import xxhash
 
 from dataflow.delta import KIND_BOOL, KIND_BYTES, KIND_FLOAT, Column, Delta
 from dataflow.errors import InvariantError
 
 _MAGIC = b"TMpg"
-_VERSION = 1
-_HEAD = struct.Struct("<4sHHq")  # magic, version, columns, rows
+_VERSION = 2
+_HEAD = struct.Struct("<4sHHqQ")  # magic, version, columns, rows, checksum
 _FIXED = {KIND_FLOAT: np.dtype("<f8"), KIND_BOOL: np.dtype("?")}
 _INT = np.dtype("<i8")
 _BYTE = np.dtype("u1")
@@ -25,11 +27,10 @@ _BYTE = np.dtype("u1")
 def encode_delta(delta: Delta) -> bytes:
     """One page of all rows."""
     kinds = delta.kinds.encode()
-    parts = [_HEAD.pack(_MAGIC, _VERSION, len(kinds), len(delta)), kinds]
+    parts = [kinds]
     masks = [None if c.valid is None or c.valid.all() else c.valid for c in delta.columns]
     parts.append(bytes(mask is not None for mask in masks))
-    size = sum(map(len, parts))
-    parts.append(_padding(size))
+    parts.append(_padding(_HEAD.size + sum(map(len, parts))))
     for column, mask in zip(delta.columns, masks, strict=True):
         if mask is not None:
             _put(parts, mask)
@@ -40,14 +41,23 @@ def encode_delta(delta: Delta) -> bytes:
         else:
             _put(parts, column.values)
     _put(parts, delta.weights)
-    return b"".join(parts)
+    check = xxhash.xxh3_64(seed=_seed(len(kinds), len(delta)))
+    for part in parts:
+        check.update(part)
+    head = _HEAD.pack(_MAGIC, _VERSION, len(kinds), len(delta), check.intdigest())
+    return b"".join([head, *parts])
 
 
 def decode_delta(page: bytes) -> Delta:
     """The rows of a page; the columns point into its bytes. InvariantError backfill.page."""
-    magic, version, count, rows = _HEAD.unpack_from(page)
+    if len(page) < _HEAD.size:
+        raise InvariantError("backfill.page", f"a page has {len(page)} bytes")
+    magic, version, count, rows, check = _HEAD.unpack_from(page)
     if magic != _MAGIC or version != _VERSION:
         raise InvariantError("backfill.page", f"a page begins with {page[:8]!r}")
+    body = memoryview(page)[_HEAD.size :]
+    if check != xxhash.xxh3_64_intdigest(body, seed=_seed(count, rows)):
+        raise InvariantError("backfill.page", f"a page of {rows} rows fails its checksum")
     at = _HEAD.size
     kinds = page[at : at + count].decode()
     masked = page[at + count : at + 2 * count]
@@ -61,6 +71,11 @@ def decode_delta(page: bytes) -> Delta:
         else:
             columns.append(Column(reader.take(_FIXED.get(kind, _INT), rows), valid))
     return Delta(columns, reader.take(_INT, rows))
+
+
+def _seed(columns: int, rows: int) -> int:
+    """What the checksum begins with: the head is part of it."""
+    return rows << 16 | columns
 
 
 class _Reader:

@@ -36,6 +36,7 @@ from service.kept import Kept
 from service.log import log
 from service.pace import Pace
 from service.reads import Read
+from service.spool import FILE as SPOOL
 from service.spool import Spool
 from storage.failpoints import failpoint
 from storage.store import Store
@@ -95,9 +96,9 @@ class ViewBuild:
                 self._parts.exchange.remove()
         self._folder.mkdir(parents=True, exist_ok=True)
         names = [r.name for r in self.definition.relations()]
-        spool = Spool(self._folder / "changes.spool", names, self._host)
+        spool = Spool(self._folder / SPOOL, names, self._host)
         if stored is not None and is_there and not spool.restore(int(stored)):
-            self._kept.forget("what changed since then was lost when the machine stopped")
+            self._kept.forget("what changed since then is lost or damaged")
         self._store.put(self._count_key, str(spool.count).encode())
         return spool
 

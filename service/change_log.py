@@ -2,9 +2,10 @@
 
 A folder a view: `log.json` names the log, and segments of two files each hold its epochs: `.rows`
 has the lines of each epoch, its mark last (service/change_pages.py), `.index` a record an epoch:
-number, where its lines end, when it was written. Invariant: an epoch counts once its record is in
-the index, after its lines; what stands behind the last record is what a crash has left, and goes.
-The files are not forced to disk: a log that a crash of the machine has torn is begun anew.
+number, where its lines end, when it was written, a checksum of all that. Invariant: an epoch counts
+once its record is in the index, after its lines; what stands behind the last record is what a
+crash has left, and goes. The files are not forced to disk: a log in which a crash of the machine,
+or the disk, has changed anything is begun anew.
 """
 
 from __future__ import annotations
@@ -16,19 +17,25 @@ import shutil
 import struct
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
+
+import xxhash
 
 from service.host import HOST, Host
 from storage.failpoints import failpoint
 
-RECORD = struct.Struct("<QQQ")
+# Epoch, where its lines end, when it was written, the checksum of its lines and of these.
+RECORD = struct.Struct("<QQQQ")
+_FACTS = struct.Struct("<QQQ")
 HEAD, ENDED, WANTED = "log.json", "ended", "wanted"
 ROWS, INDEX = ".rows", ".index"
 FOLDER = "changes"
 # A segment is what is given back at a time.
 SEGMENT_BYTES = 8 << 20
 SEGMENTS = 8
-_VERSION = 1
+_VERSION = 2
+_CHECKED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -113,7 +120,10 @@ class ChangeLog:
 
     @staticmethod
     def reopen(folder: Path, most_bytes: int, host: Host = HOST) -> ChangeLog | None:
-        """The log that an earlier writer has left, after its last whole epoch; None without."""
+        """The log that an earlier writer has left, after its last whole epoch; None without.
+
+        ValueError: it is not as it was written.
+        """
         head = read_head(folder)
         floors = segment_floors(folder)
         if head is None or not floors or (folder / ENDED).exists():
@@ -136,11 +146,15 @@ class ChangeLog:
         is_old = self._host.monotonic() - self._opened_at > share_s
         if segment.size > SEGMENT_BYTES or (is_old and segment.size):
             segment = self._roll()
-        for line in lines:
-            segment.size += _write(self._rows, line + b"\n")
-        segment.size += _write(self._rows, mark + b"\n")
+        check = xxhash.xxh3_64()
+        for line in chain(lines, (mark,)):
+            text = line + b"\n"
+            check.update(text)
+            segment.size += _write(self._rows, text)
         failpoint("changes.record.before")
-        os.write(self._index, RECORD.pack(epoch, segment.size, now_ms))
+        facts = _FACTS.pack(epoch, segment.size, now_ms)
+        check.update(facts)
+        _write(self._index, facts + check.intdigest().to_bytes(8, "little"))
         segment.newest_ms = now_ms
         self.reached = epoch
 
@@ -192,7 +206,8 @@ class ChangeLog:
             os.truncate(path, whole)
         self._segments.append(_Segment(floor, 0, self._now_ms()))
         if whole:
-            epoch, size, at_ms = RECORD.unpack(raw[whole - RECORD.size : whole])
+            epoch, size, at_ms, _ = RECORD.unpack(raw[whole - RECORD.size : whole])
+            check_lines(rows_path(self.folder, floor), raw[:whole])
             self._segments[-1] = _Segment(floor, size, at_ms)
             self.reached = epoch
         else:
@@ -203,6 +218,20 @@ class ChangeLog:
         made = self.folder / f"{name}.new"
         made.write_text(text)
         made.rename(self.folder / name)
+
+
+def check_lines(path: Path, records: bytes) -> None:
+    """The lines of a segment are those that its records tell of. ValueError, OSError."""
+    with path.open("rb") as file:
+        at = 0
+        for epoch, end, at_ms, expected in RECORD.iter_unpack(records):
+            check = xxhash.xxh3_64()
+            while at < end and (text := file.read(min(_CHECKED_BYTES, end - at))):
+                check.update(text)
+                at += len(text)
+            check.update(_FACTS.pack(epoch, end, at_ms))
+            if at != end or check.intdigest() != expected:
+                raise ValueError(f"the lines of epoch {epoch} in {path.name} are damaged")
 
 
 def forget(folder: Path) -> None:

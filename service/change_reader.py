@@ -52,7 +52,7 @@ class _Segment:
         """Read the records that are new; whether there are any."""
         raw = os.pread(self.index, 1 << 20, len(self.ends) * RECORD.size)
         whole = raw[: len(raw) - len(raw) % RECORD.size]
-        for epoch, end, _ in RECORD.iter_unpack(whole):
+        for epoch, end, *_ in RECORD.iter_unpack(whole):
             self.epochs.append(epoch)
             self.ends.append(end)
         return bool(whole)

@@ -31,7 +31,7 @@ from service.spool import Spool
 from storage.failpoints import failpoint
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 # More changed keys than this are not looked up one by one.
 MOST_KEYS = 200_000
 
@@ -64,10 +64,7 @@ class Kept:
 
     def recall(self) -> bool:
         """Read the manifest of an earlier process; False when there is none of this build."""
-        try:
-            found = json.loads(self._path.read_text())
-        except (FileNotFoundError, ValueError):
-            return False
+        found = _read(self._path)
         if (found.get("format"), found.get("identity")) != (FORMAT, self._identity):
             return False
         self._positions, self._starts = found["positions"], found["starts"]
@@ -213,7 +210,7 @@ class Kept:
             "relations": {name: vars(kept) for name, kept in self._relations.items()},
         }
         draft = self._path.with_suffix(".draft")
-        draft.write_text(json.dumps(facts))
+        draft.write_text(json.dumps({**facts, "check": _check_of(facts)}))
         failpoint("build.manifest.before")
         os.replace(draft, self._path)
 
@@ -236,14 +233,28 @@ def forget_others(folder: Path, scopes: Collection[str]) -> None:
         if path.name in scopes:
             continue
         try:
-            url = json.loads((path / MANIFEST).read_text()).get("exchange")
-            if url:
-                open_exchange(url).remove()
-        except (FileNotFoundError, ValueError):
-            log.info("build.without_manifest", folder=path.name)
+            found = _read(path / MANIFEST)
+            if not found:
+                log.info("build.without_manifest", folder=path.name)
+            if found.get("exchange"):
+                open_exchange(found["exchange"]).remove()
         except TidemarkError as error:
             log.warning("build.left_behind", folder=path.name, code=error.code)
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A manifest as it was written; {} when there is none."""
+    try:
+        found = json.loads(path.read_text())
+        check = found.pop("check", "")
+    except (OSError, ValueError, AttributeError):
+        return {}
+    return found if check == _check_of(found) else {}
+
+
+def _check_of(facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def fingerprint(relation: Relation, columns: Sequence[int]) -> str:

@@ -239,9 +239,10 @@ def replace_file(path: Path, figures: dict[str, Any]) -> None:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        return json.loads(path.read_text())
-    except FileNotFoundError:
+        found = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
         return None
+    return found if isinstance(found, dict) else None
 
 
 def _plain(node: NodeFigures) -> dict[str, Any]:

@@ -16,14 +16,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import xxhash
 
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.delta import Delta
+from dataflow.errors import TidemarkError
 from dataflow.schema import Relation, RelationName
 from service.host import HOST, Host
 
-_FRAME = struct.Struct("<q")
+_FRAME = struct.Struct("<qQ")  # bytes, checksum
+FILE = "changes-2.spool"
 _MOST_PENDING = 64
 
 
@@ -48,15 +51,11 @@ class Spool:
     def restore(self, count: int) -> bool:
         """Have exactly the first `count` batches of what an earlier process wrote, all unread.
 
-        False when there are fewer: then there is nothing in it.
+        False when there are fewer, or one is not as it was written: then there is nothing in it.
         """
-        size, at, found = self._path.stat().st_size, 0, 0
-        while found < count and at + _FRAME.size <= size:
-            self._file.seek(at)
-            (length,) = _FRAME.unpack(self._file.read(_FRAME.size))
-            if at + _FRAME.size + length > size:
-                break
-            at += _FRAME.size + length
+        at = found = 0
+        while found < count and (content := self._content(at)) is not None:
+            at += _FRAME.size + len(content)
             found += 1
         is_whole = found == count
         self._write_at = at if is_whole else 0
@@ -71,7 +70,7 @@ class Spool:
         content = pickle.dumps(replace(batch, changes=changes), pickle.HIGHEST_PROTOCOL)
         with self._lock:
             self._file.seek(self._write_at)
-            self._file.write(_FRAME.pack(len(content)))
+            self._file.write(_FRAME.pack(len(content), xxhash.xxh3_64_intdigest(content)))
             self._file.write(content)
             self._file.flush()
             self._write_at = self._file.tell()
@@ -128,9 +127,26 @@ class Spool:
 
     def _load(self, at: int) -> tuple[SourceBatch, int]:
         with self._lock:
-            self._file.seek(at)
-            (length,) = _FRAME.unpack(self._file.read(_FRAME.size))
-            return pickle.loads(self._file.read(length)), at + _FRAME.size + length
+            content = self._content(at)
+        if content is None:
+            raise TidemarkError(
+                "state.corrupt",
+                f'changes that a view needs are damaged in "{self._path}"',
+                detail=f"at byte {at}",
+                hint="check the disk; then drop the view and create it again",
+            )
+        return pickle.loads(content), at + _FRAME.size + len(content)
+
+    def _content(self, at: int) -> bytes | None:
+        """The batch that begins there, None when it is not whole and as it was written."""
+        self._file.seek(at)
+        head = self._file.read(_FRAME.size)
+        if len(head) < _FRAME.size:
+            return None
+        length, check = _FRAME.unpack(head)
+        content = self._file.read(length) if 0 <= length <= self._path.stat().st_size else b""
+        is_whole = len(content) == length and check == xxhash.xxh3_64_intdigest(content)
+        return content if is_whole else None
 
 
 def _keys_of(changes: Changes, names: list[str]) -> Delta:

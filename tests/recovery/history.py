@@ -210,6 +210,9 @@ def read_world(folder: Path) -> Known:
 
 
 if __name__ == "__main__":
-    make(int(sys.argv[1]), Path(sys.argv[2]))
+    # Not as __main__: what is pickled is read by others.
+    from tests.recovery import history
+
+    history.make(int(sys.argv[1]), Path(sys.argv[2]))
     # As after a kill: nothing is closed, nothing is flushed.
     os._exit(0)
