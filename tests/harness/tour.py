@@ -1,0 +1,64 @@
+"""The tour of README, block for block: what is to be typed where, and what it is to print.
+
+Fenced blocks of the section in their order: `sh` for a shell, `sql` for psql, `python` for a
+script; a block without a language behind one of them is what it prints. In that, `...` stands for
+anything: all else must be just so, blanks apart.
+"""
+
+from __future__ import annotations
+
+import doctest
+from dataclasses import dataclass
+from pathlib import Path
+
+SECTION = "## Five minutes"
+PLACES = ("sh", "sql", "python")
+_RULES = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@dataclass(frozen=True)
+class Step:
+    """One block. shown: what it prints, None where the page does not say."""
+
+    line: int
+    place: str
+    text: str
+    shown: str | None = None
+
+    def differs(self, printed: str) -> str:
+        """How what was printed differs from what the page shows, "" if it does not."""
+        if self.shown is None:
+            return ""
+        told = doctest.Example(self.text, self.shown)
+        checker = doctest.OutputChecker()
+        if checker.check_output(self.shown, f"{printed.rstrip()}\n", _RULES):
+            return ""
+        return checker.output_difference(told, printed, _RULES & ~doctest.NORMALIZE_WHITESPACE)
+
+
+def read_tour(page: Path, section: str = SECTION) -> list[Step]:
+    """The steps of a page's section."""
+    steps: list[Step] = []
+    language: str | None = None
+    block: list[str] = []
+    is_inside = False
+    for number, line in enumerate(page.read_text().splitlines(), start=1):
+        if language is None and line.startswith("## "):
+            is_inside = line.startswith(section)
+        elif not is_inside:
+            continue
+        elif line.startswith("```") and language is None:
+            language, block = line.removeprefix("```"), []
+        elif line == "```":
+            text = "\n".join(block) + "\n"
+            if language:
+                assert language in PLACES, f"{page.name}:{number}: a block of {language}"
+                steps.append(Step(number - len(block), language, text))
+            else:
+                done = steps.pop()
+                assert done.shown is None, f"{page.name}:{number}: whose output is this?"
+                steps.append(Step(done.line, done.place, done.text, text))
+            language = None
+        else:
+            block.append(line)
+    return steps
