@@ -24,6 +24,7 @@ EXCEPTIONS: Mapping[tuple[str, str], Role] = {
     ("GET", "/health/live"): Role.PUBLIC,
     # The files of the console: what they show is asked for with a token.
     ("GET", "/"): Role.PUBLIC,
+    ("GET", "/docs"): Role.PUBLIC,
     ("GET", "/assets/{name}"): Role.PUBLIC,
     # They ask by POST since queries are long, and change nothing.
     ("POST", "/views/validate"): Role.READER,

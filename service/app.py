@@ -59,6 +59,9 @@ def create_app(settings: Settings) -> FastAPI:
         version=tidemark.__version__,
         description="Keeps the answers of SQL queries up to date in plain PostgreSQL tables.",
         responses={"default": {"model": ProblemModel, "description": "a problem"}},
+        # FastAPI's own pages load their programs from another host; ours is the console's.
+        docs_url=None,
+        redoc_url=None,
     )
     parts = Parts(settings)
     app.state.catalog = Catalog(settings, parts)

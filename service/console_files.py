@@ -1,4 +1,5 @@
-"""The console's built files as the API process serves them: in memory, once gzipped.
+"""The console's built files, and the page /docs, as the API process serves them: in memory, once
+gzipped.
 
 They are part of the package (service/console/dist, made by `make console`). Names below /assets
 hold a hash of their content and are kept by browsers for good; the page itself is asked for again
@@ -16,6 +17,7 @@ from pathlib import Path
 
 DIST = Path(__file__).parent / "console" / "dist"
 PAGE = "index.html"
+DOCS = "docs.html"
 ASSETS = "assets"
 
 POLICY = "; ".join(
@@ -77,14 +79,14 @@ class ConsoleFile:
 
 def read_files(folder: Path = DIST) -> dict[str, ConsoleFile]:
     """All files by their path below the folder; empty where the console was not built."""
-    paths = [folder / PAGE, *sorted((folder / ASSETS).glob("*"))]
+    paths = [folder / PAGE, folder / DOCS, *sorted((folder / ASSETS).glob("*"))]
     return {p.relative_to(folder).as_posix(): _read(p) for p in paths if p.is_file()}
 
 
 def _read(path: Path) -> ConsoleFile:
     plain = path.read_bytes()
     guessed = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    is_page = path.name == PAGE
+    is_page = path.name in (PAGE, DOCS)
     return ConsoleFile(
         plain,
         gzip.compress(plain, 9, mtime=0),

@@ -41,15 +41,6 @@ _HEADERS = {
         "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
 }
-# The pages of the API's description load their program from where FastAPI keeps it.
-_DOCS = ("/docs", "/redoc")
-_DOCS_POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline' https://cdn.jsdelivr.net; "
-    "style-src 'self' 'unsafe-inline' https://cdn.jsdelivr.net https://fonts.googleapis.com; "
-    "font-src https://fonts.gstatic.com; worker-src blob:; "
-    "img-src 'self' data: https://fastapi.tiangolo.com https://cdn.redoc.ly; "
-    "object-src 'none'; base-uri 'none'; frame-ancestors 'none'"
-)
 
 
 class Guard:
@@ -191,8 +182,6 @@ class Guard:
 
     def _telling(self, scope: Scope, send: Send) -> Send:
         wanted = dict(_HEADERS)
-        if scope["path"] in _DOCS:
-            wanted["content-security-policy"] = _DOCS_POLICY
         if self._is_tls:
             wanted["strict-transport-security"] = "max-age=31536000"
         added = [(name.encode(), value.encode()) for name, value in wanted.items()]

@@ -1,4 +1,4 @@
-"""The console: its page at /, its files below /assets.
+"""The console: its page at /, its files below /assets; and REST to be read and tried at /docs.
 
 They hold nothing of anyone's rows, so they are served to everyone, who then has to bring a token
 for what they ask. They are no part of REST's description.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from dataflow.errors import TidemarkError
-from service.console_files import ASSETS, PAGE, ConsoleFile
+from service.console_files import ASSETS, DOCS, PAGE, ConsoleFile
 
 router = APIRouter(include_in_schema=False)
 
@@ -18,6 +18,12 @@ router = APIRouter(include_in_schema=False)
 def console_page(request: Request) -> Response:
     """The one page of the console."""
     return _answer(request, PAGE)
+
+
+@router.api_route("/docs", methods=["GET", "HEAD"])
+def docs_page(request: Request) -> Response:
+    """The page that shows /openapi.json to people."""
+    return _answer(request, DOCS)
 
 
 @router.api_route("/assets/{name}", methods=["GET", "HEAD"])
