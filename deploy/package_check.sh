@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the wheel, installs it with all it needs into an empty environment, and serves from there
-# on a private PostgreSQL until the API answers; then stops it. Takes some minutes: native kernels
-# are compiled anew.
+# on a private PostgreSQL until the API and its pages answer and a view is live; then stops it. Takes
+# some minutes: native kernels are compiled anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -15,6 +15,7 @@ git ls-files -co --exclude-standard -z -- storage dataflow connectors service ti
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" wheel -q --no-deps --wheel-dir "$folder" "$folder/source"
 "$folder/venv/bin/pip" install -q "$folder"/*.whl
+"$folder/venv/bin/pip" check
 cd "$folder"
 venv/bin/tidemark --version
 
@@ -36,12 +37,27 @@ until [ -s dsn ]; do sleep 0.2; done
 TIDEMARK_SOURCE=$(cat dsn) TIDEMARK_PORT=$port TIDEMARK_STATE=$folder/state venv/bin/tidemark serve &
 service=$!
 started+=("$service")
-for path in /health/live /metrics /openapi.json /; do
+for path in /health/live /metrics /openapi.json / /docs; do
     until curl -sf -o answer "http://127.0.0.1:$port$path"; do
         kill -0 "$service" || { echo "the service has ended" >&2; exit 1; }
         sleep 1
     done
     [ -s answer ] && echo "answered: $path"
 done
+for asset in $(grep -o '/assets/[^"]*' answer); do
+    curl -sf -o /dev/null "http://127.0.0.1:$port$asset" && echo "answered: $asset"
+done
+venv/bin/python - "$(cat dsn)" <<'PYTHON'
+import sys
+
+import psycopg2
+
+with psycopg2.connect(sys.argv[1]) as session, session.cursor() as cursor:
+    cursor.execute("CREATE TABLE orders (id int PRIMARY KEY, amount int)")
+    cursor.execute("INSERT INTO orders VALUES (1, 10), (2, 20)")
+PYTHON
+export TIDEMARK_URL=http://127.0.0.1:$port
+venv/bin/tidemark create --wait-s 120 total "SELECT sum(amount) AS total FROM orders"
+venv/bin/tidemark verify total
 kill "$service"
 wait "$service" && echo "stopped"

@@ -29,6 +29,7 @@ EXCEPTIONS = {
     ("GET", "/health"): NOBODY,
     ("GET", "/health/live"): NOBODY,
     ("GET", "/"): NOBODY,
+    ("GET", "/docs"): NOBODY,
     ("GET", "/assets/{name}"): NOBODY,
     ("POST", "/views/validate"): READER,
     ("POST", "/views/{name}/verify"): READER,
