@@ -50,7 +50,9 @@ class ViewLife:
         for row in self._desk.unwanted():
             self._drop(row)
         self._change()
-        for row in self._desk.wanted(self._builds):
+        # Every view is looked at by the database first: while that is away, none is begun.
+        is_away = self._core.way_back.error is not None
+        for row in () if is_away else self._desk.wanted(self._builds):
             try:
                 self._try_build(row)
             except TemporaryError as error:
@@ -190,8 +192,15 @@ class ViewLife:
                     self._join(identity)
                 elif not build.is_nudged:
                     # The snapshot is ahead of the stream, which has nothing to move it.
-                    build.is_nudged = True
-                    self._core.parts.source.heartbeat()
+                    self._nudge(build)
+
+    def _nudge(self, build: ViewBuild) -> None:
+        if self._core.way_back.error is None:
+            try:
+                self._core.parts.source.heartbeat()
+                build.is_nudged = True
+            except TemporaryError as error:
+                log.warning("build.retry", view=build.definition.table.title, code=error.code)
 
     def _end_build(self, identity: str) -> None:
         build = self._builds.pop(identity)
