@@ -7,7 +7,7 @@ called `protect` before.
 from __future__ import annotations
 
 from connectors import netguard, secrets
-from connectors.postgres import session, silence
+from connectors.postgres import asking, session
 from service.access import is_loopback
 from service.settings import Settings
 
@@ -28,4 +28,4 @@ def protect(settings: Settings) -> None:
     )
     session.LIMITS.statement_s = settings.statement_timeout_s
     session.LIMITS.long_statement_s = settings.long_statement_timeout_s
-    silence.PATIENCE.silence_s = settings.silence_s
+    asking.PATIENCE.silence_s = settings.silence_s

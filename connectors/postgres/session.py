@@ -18,7 +18,8 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE, make_dsn, parse_dsn
 from psycopg2.extensions import connection as Connection
 from psycopg2.sql import Composable
 
-from connectors.postgres.silence import PATIENCE, Watched, WatchedReplication, WatchedSession
+from connectors.postgres.asking import PATIENCE
+from connectors.postgres.silence import Watched, WatchedReplication, WatchedSession
 from connectors.secrets import escaped, is_reference, remember, resolve_setting
 from dataflow.errors import SinkError, SourceError, TemporaryError, TidemarkError
 from dataflow.types import SESSION_SETTINGS

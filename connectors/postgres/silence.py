@@ -10,90 +10,26 @@ then it fails as a lost connection does, and its outcome is as unknown.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
 import struct
 import threading
 import time
 import weakref
-from enum import Enum
 from types import TracebackType
 from typing import Any
 
 import psycopg2
-from psycopg2 import _psycopg, extras
 from psycopg2 import extensions as ext
+from psycopg2 import extras
+
+from connectors.postgres import asking
+from connectors.postgres.asking import PATIENCE
 
 # tcpi_last_data_recv, in milliseconds (linux/tcp.h).
 _LAST_RECEIVED = 52
 _CANCEL_S = 2.0
 _STRIKES = 2
-_FOR_US = ("ClientRead", "ClientWrite")
-_END_S = 5.0
-_END_TRIES = 100
-# A pid may be another's by now: the backend must be as old as our session.
-_IS_LEFT = """
-a.pid = %(pid)s AND a.application_name = %(name)s AND abs(
-    extract(epoch FROM clock_timestamp() - a.backend_start) - %(age_s)s) < 30
-"""
-_ASKED = f"""
-SELECT pg_backend_pid(), a.state, a.wait_event
-FROM (SELECT) one LEFT JOIN pg_stat_activity a ON {_IS_LEFT}
-"""
-_END = f"""
-SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
-WHERE pg_backend_pid() = %(own)s AND {_IS_LEFT}
-"""
-
-
-class Patience:
-    """Of this process; settings say it when it starts. silence_s: how long a server may give no
-    sign of life before a connection to it counts as lost."""
-
-    silence_s: float = 60.0
-
-    @property
-    def first_look_s(self) -> float:
-        """How long a call may take before the server is asked."""
-        return self.silence_s / 3
-
-    @property
-    def next_look_s(self) -> float:
-        """How long after an answer that bodes ill it is asked again."""
-        return self.silence_s / 9
-
-    @property
-    def connect_s(self) -> int:
-        """How long a session may take to open."""
-        return max(2, round(min(10.0, self.silence_s / 6)))
-
-    def transport(self) -> dict[str, str]:
-        """Settings of libpq by which a host that is gone is noticed."""
-        server = self.server_settings()
-        keepalives = {n.removeprefix("tcp_"): v for n, v in server.items() if "keepalives" in n}
-        return {**keepalives, "keepalives": "1", "tcp_user_timeout": server["tcp_user_timeout"]}
-
-    def server_settings(self) -> dict[str, str]:
-        """Settings of a session by which the server notices that we are gone."""
-        return {
-            "tcp_keepalives_idle": str(max(1, round(min(10.0, self.silence_s / 6)))),
-            "tcp_keepalives_interval": str(max(1, round(min(5.0, self.silence_s / 12)))),
-            "tcp_keepalives_count": "3",
-            "tcp_user_timeout": str(round(min(30.0, self.silence_s / 2) * 1000)),
-        }
-
-
-PATIENCE = Patience()
-
-
-class Verdict(Enum):
-    """What the server says of a call. UNKNOWN: of this session it cannot tell."""
-
-    WORKING = 1
-    WAITING = 2
-    UNREACHABLE = 3
-    UNKNOWN = 4
 
 
 class _Call:
@@ -127,6 +63,11 @@ class Watched(ext.connection):
     number: of that call; is_ours: it waits for us just now, not for the server."""
 
     _cursors: type[ext.cursor]
+
+    @property
+    def beside(self) -> type[WatchedSession]:
+        """Of which kind a session is that asks after this one."""
+        return WatchedSession
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         self.lock = threading.Lock()
@@ -171,7 +112,7 @@ class Watched(ext.connection):
     def cancel(self) -> None:
         """Cancel what runs, from another thread; where even that is not answered, end it."""
         number = self.number
-        thread = threading.Thread(target=_cancel, args=(self,), name="cancel", daemon=True)
+        thread = threading.Thread(target=asking.cancel, args=(self,), name="cancel", daemon=True)
         thread.start()
         thread.join(_CANCEL_S)
         if thread.is_alive():
@@ -224,19 +165,19 @@ class Watched(ext.connection):
 
     def _ask(self, number: int) -> None:
         try:
-            verdict = ask(self)
+            verdict = asking.ask(self)
             now = time.monotonic()
-            if verdict in (Verdict.WORKING, Verdict.UNKNOWN):
+            if verdict in (asking.Verdict.WORKING, asking.Verdict.UNKNOWN):
                 self._sign(now)
                 return
             self._look_at = now + PATIENCE.next_look_s
-            self._strikes += verdict is Verdict.WAITING
+            self._strikes += verdict is asking.Verdict.WAITING
             if self._strikes >= _STRIKES:
                 self.cut("the server waits for us, and we for it: the connection is lost", number)
             elif now - self._sign_at > PATIENCE.silence_s:
                 self.cut(f"no sign of life for {now - self._sign_at:.0f} s", number)
             if self.why_cut:
-                _bury(self)
+                asking.bury(self)
         except (psycopg2.Error, OSError):
             # It has ended meanwhile.
             self._look_at = time.monotonic() + PATIENCE.next_look_s
@@ -343,101 +284,3 @@ class _Watcher:
 
 
 _watcher = _Watcher()
-
-
-def ask(lost: Watched) -> Verdict:
-    """What the server is doing for a session of ours."""
-    try:
-        session = _open_beside(lost)
-    except psycopg2.Error as error:
-        # A server that refuses is alive: it says so.
-        return Verdict.UNKNOWN if "FATAL" in str(error) else Verdict.UNREACHABLE
-    try:
-        with session.cursor() as cursor:
-            cursor.execute(_ASKED, _facts(lost))
-            own_pid, state, waits_for = cursor.fetchone() or (0, None, None)
-        if own_pid != session.pid:
-            # A pooler in between numbers sessions as it likes.
-            return Verdict.UNKNOWN
-        is_at_work = state == "active" and waits_for not in _FOR_US
-        return Verdict.WORKING if is_at_work else Verdict.WAITING
-    except psycopg2.Error:
-        return Verdict.UNREACHABLE
-    finally:
-        session.close()
-
-
-def end_left(lost: Watched) -> None:
-    """End what the server still has of a session that is lost to us: its locks, and a transaction
-    that might still be committed. psycopg2.Error while that cannot be done."""
-    if lost.keywords is None:
-        return
-    session = _open_beside(lost)
-    try:
-        deadline = time.monotonic() + _END_S
-        with session.cursor() as cursor:
-            while True:
-                cursor.execute(_END, {**_facts(lost), "own": session.pid})
-                if not cursor.fetchall():
-                    return
-                if time.monotonic() > deadline:
-                    raise psycopg2.OperationalError("a lost session does not end at the server")
-                time.sleep(0.02)
-    finally:
-        session.close()
-
-
-def _bury(lost: Watched) -> None:
-    """End what is left of it as soon as the server can be reached."""
-    for _ in range(_END_TRIES):
-        try:
-            end_left(lost)
-            return
-        except psycopg2.Error:
-            time.sleep(PATIENCE.next_look_s)
-
-
-def _facts(lost: Watched) -> dict[str, Any]:
-    assert lost.keywords is not None
-    age_s = time.monotonic() - lost.opened_at
-    return {"pid": lost.pid, "name": lost.keywords["application_name"], "age_s": age_s}
-
-
-def _open_beside(lost: Watched) -> WatchedSession:
-    """A session with the same server, which is never waited for long."""
-    assert lost.keywords is not None
-    keywords = {
-        **lost.keywords,
-        "connect_timeout": str(PATIENCE.connect_s),
-        "options": "-c statement_timeout=5s",
-        "application_name": "tidemark asks",
-    }
-    session = psycopg2.connect(ext.make_dsn(**keywords), connection_factory=WatchedSession)
-    session.watch(keywords, most_s=max(1.0, PATIENCE.next_look_s))
-    session.autocommit = True
-    return session
-
-
-def _library() -> ctypes.CDLL:
-    """The libpq that psycopg2 is linked to, called without the interpreter's lock: psycopg2's own
-    `cancel` keeps it while it waits."""
-    library = ctypes.CDLL(_psycopg.__file__)
-    library.PQgetCancel.restype = ctypes.c_void_p
-    library.PQgetCancel.argtypes = [ctypes.c_void_p]
-    library.PQcancel.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]
-    library.PQfreeCancel.argtypes = [ctypes.c_void_p]
-    return library
-
-
-_pq = _library()
-
-
-def _cancel(session: Watched) -> None:
-    with session.lock:
-        if session.closed:
-            return
-        asked = _pq.PQgetCancel(session.pgconn_ptr)
-    if asked:
-        said = ctypes.create_string_buffer(256)
-        _pq.PQcancel(asked, said, len(said))
-        _pq.PQfreeCancel(asked)

@@ -19,9 +19,10 @@ from psycopg2 import errors as states
 from psycopg2.extensions import connection as Connection
 
 from connectors.postgres import control_schema, dead_letters, sink_changes, sink_tables
+from connectors.postgres.asking import end_left
 from connectors.postgres.copy_text import quote_text
 from connectors.postgres.session import connect, is_temporary, to_error, translated
-from connectors.postgres.silence import Watched, end_left
+from connectors.postgres.silence import Watched
 from connectors.postgres.sink_apply import (
     Preparer,
     apply_by_copy,
@@ -119,11 +120,10 @@ class PostgresSink:
     def read_progress(self) -> Progress | None:
         """What the last committed epoch said; None before the first."""
         self._ensure()
-        if self._lost is not None:
-            # What it was about to commit is settled once it has ended.
-            with translated("sink", "cannot end a lost session"):
-                end_left(self._lost)
-            self._lost = None
+        # What it was about to commit is settled once it has ended.
+        with translated("sink", "cannot end a lost session"):
+            end_left(self._lost)
+        self._lost = None
         with self._own_session("cannot read the sink's progress", is_long=False) as session:
             return progress_of(session.cursor(), self._key)
 

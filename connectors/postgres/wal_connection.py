@@ -23,9 +23,9 @@ import psycopg2.errors
 from psycopg2 import _psycopg, extras
 
 from connectors.postgres import slot as slots
+from connectors.postgres.asking import PATIENCE
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.postgres.session import APPLICATION_NAME, connect, to_error, translated
-from connectors.postgres.silence import PATIENCE
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
 
 STREAM_APPLICATION = f"{APPLICATION_NAME} stream"

@@ -155,14 +155,9 @@ class Proxy:
 
     async def _pump(self, link: _Link, direction: str) -> None:
         source, _ = link.ends(direction)
-        try:
-            while True:
-                data = await self._loop.sock_recv(source, _CHUNK)
-                if not data:
-                    break
+        with contextlib.suppress(OSError):
+            while data := await self._loop.sock_recv(source, _CHUNK):
                 await self._pass(link, direction, data)
-        except OSError:
-            pass
         if link.lost:
             # One side has gone: nobody tells the other one.
             source.close()
