@@ -94,13 +94,19 @@ class Lost(Protocol):
     opened_at: float
 
     @property
-    def beside(self) -> type[Any]: ...
+    def beside(self) -> type[Any]:
+        """Of which kind a session is that asks."""
+        ...
 
     @property
-    def closed(self) -> int: ...
+    def closed(self) -> int:
+        """As psycopg2 has it."""
+        ...
 
     @property
-    def pgconn_ptr(self) -> int | None: ...
+    def pgconn_ptr(self) -> int | None:
+        """As psycopg2 has it."""
+        ...
 
 
 def ask(lost: Lost) -> Verdict:

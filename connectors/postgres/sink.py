@@ -31,7 +31,7 @@ from connectors.postgres.sink_apply import (
     split_delta,
     take_copied,
 )
-from connectors.postgres.sink_faults import refusal_of
+from connectors.postgres.sink_faults import about, refusal_of
 from connectors.postgres.sink_keys import WideKeys, too_wide
 from connectors.postgres.sink_read import progress_of, rows_of
 from connectors.postgres.sink_target import ERRORS
@@ -184,10 +184,10 @@ class PostgresSink:
         if epoch.swaps or epoch.refusals or epoch.changes:
             _flush(cursor, waiting)
             for change in epoch.changes:
-                with _about(change.table):
+                with about(change.table):
                     sink_changes.apply(cursor, change)
             for table in epoch.swaps:
-                with _about(table):
+                with about(table):
                     sink_tables.swap(cursor, table)
             failpoint("sink.change.after", psycopg2.OperationalError)
             for table, error in epoch.refusals:
@@ -363,16 +363,6 @@ class PostgresSink:
                 yield session
         finally:
             session.close()
-
-
-@contextmanager
-def _about(table: SinkTable) -> Iterator[None]:
-    """A refusal is about this view alone."""
-    try:
-        yield
-    except SinkError as error:
-        error.relation = table.relation
-        raise
 
 
 @dataclass
