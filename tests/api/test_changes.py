@@ -22,6 +22,10 @@ from tests.harness.service import RunningService
 
 READERS = 100
 LOAD_S = 6.0
+# The service has 5 s; a busy machine needs some to notice.
+STOPPED_S = 10.0
+# What a WebSocket may be closed with then (RFC 6455 and IANA's registry).
+GOING_AWAY, RESTARTS = 1001, 1012
 TABLES = """
 CREATE TABLE orders (id int PRIMARY KEY, region text NOT NULL, amount numeric(12,2), note text);
 CREATE TABLE wide (id int PRIMARY KEY, v text NOT NULL);
@@ -320,3 +324,56 @@ def test_a_view_that_ends_says_so(
     if ends == "fail":
         service.drop("passing_by")
     place.execute("DROP TABLE passing")
+
+
+async def _until_the_end(stream: AsyncIterator[Event], fold: Fold) -> int:
+    """Fold until the stream ends by itself; with which code, 0 for one that has none."""
+    try:
+        async for name, body, _ in stream:
+            assert name != "error", body
+            fold.take(name, body)
+    except websockets.ConnectionClosed as closed:
+        assert closed.rcvd is not None
+        return closed.rcvd.code
+    return 0
+
+
+def test_a_service_that_stops_ends_its_streams_and_readers_go_on(
+    service: RunningService, place: Database
+) -> None:
+    """In 5 s, with a load: each has whole epochs, and by its token what came meanwhile."""
+    folds = [Fold() for _ in range(20)]
+
+    async def read() -> tuple[list[int], float]:
+        tasks = []
+        for number, fold in enumerate(folds):
+            way = socket_events if number % 2 else events
+            stream = way(service.url, "regions")
+            tasks.append(asyncio.create_task(_until_the_end(stream, fold)))
+        async with asyncio.timeout(60):
+            while not all(fold.epochs > 2 for fold in folds):
+                await asyncio.sleep(0.05)
+        began = time.monotonic()
+        assert await asyncio.to_thread(service.stop) == 0
+        elapsed = time.monotonic() - began
+        return await asyncio.gather(*tasks), elapsed
+
+    load = Load(place.dsn)
+    load.start()
+    try:
+        ends, elapsed = asyncio.run(read())
+    finally:
+        load.stop()
+    assert elapsed < STOPPED_S, service.log_tail()
+    assert ends[::2] == [0] * 10
+    assert set(ends[1::2]) <= {GOING_AWAY, RESTARTS}
+    place.execute("UPDATE orders SET amount = amount + 7 WHERE id < 50")
+    service.start()
+    position = position_of(place)
+
+    async def finish() -> None:
+        await asyncio.gather(*(_finish(service, "regions", fold, position) for fold in folds))
+
+    asyncio.run(finish())
+    wanted = rows_of(place, "regions")
+    assert all(fold.rows == wanted for fold in folds)
