@@ -47,6 +47,7 @@ _STATUS = {
     "rows.bad_page": 400,
     "rows.bad_value": 400,
     "query.not_allowed": 403,
+    "auth.rights": 403,
     "changes.bad_token": 400,
     "changes.too_slow": 408,
     "changes.expired": 410,

@@ -20,7 +20,7 @@ from connectors.postgres import confined
 from connectors.postgres.analyzer import PostgresAnalyzer
 from connectors.postgres.session import connect, is_temporary, to_error
 from connectors.sink import Progress
-from dataflow.errors import SqlError, TemporaryError, TidemarkError
+from dataflow.errors import SourceError, SqlError, TemporaryError, TidemarkError
 from dataflow.schema import Field
 from dataflow.sql.analysis import Analysis
 from dataflow.types import TypeKind
@@ -28,6 +28,8 @@ from dataflow.types import TypeKind
 MOST_BYTES = 32 << 20
 _FETCHED = 500
 _CATALOGS = ("pg_catalog", "information_schema", "tidemark", "pg_toast")
+# What is refused to a role that asks.
+_RIGHTS = ("source.privilege", "source.row_security", "source.role_missing")
 # Volatile, but with no effect beside their result.
 _HARMLESS = ("random", "clock_timestamp", "timeofday", "gen_random_uuid")
 _PLAIN = {
@@ -60,9 +62,16 @@ class Answer:
 
 
 def prepare(dsn: str, query: str, role: str = "") -> OneShot:
-    """Look at a query. SqlError as for a view; TidemarkError query.not_allowed."""
-    with PostgresAnalyzer(dsn, "query", asker=role) as analyzer:
-        analysis = analyzer.analyze(query)
+    """Look at a query. SqlError as for a view; TidemarkError query.not_allowed, auth.rights."""
+    try:
+        with PostgresAnalyzer(dsn, "query", asker=role) as analyzer:
+            analysis = analyzer.analyze(query)
+    except SourceError as error:
+        if error.code not in _RIGHTS:
+            raise
+        raise TidemarkError(
+            "auth.rights", error.what, detail=error.detail, hint=error.hint
+        ) from None
     _require_harmless(analysis)
     session = connect(dsn, settings={"statement_timeout": "30s", "search_path": "pg_temp"})
     try:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request
 
 from service.overview import Glances
 from service.overview_models import LeftOutList, Overview
+from service.routes.rights import NeedsRight
 
 router = APIRouter()
 
@@ -27,7 +28,7 @@ def show_overview(
     return _glances(request).overview(role, has_history=history)
 
 
-@router.get("/views/{name}/errors", tags=["views"])
+@router.get("/views/{name}/errors", tags=["views"], dependencies=[NeedsRight])
 def list_errors(
     request: Request,
     name: str,

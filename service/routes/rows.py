@@ -14,6 +14,7 @@ from service.catalog import Catalog
 from service.models import Query as QueryBody
 from service.models import QueryAnswer, RowPage
 from service.reading import Reading
+from service.routes.rights import NeedsRight
 from service.routes.waiting import until_visible
 from service.row_pages import WORDS, RowWish
 
@@ -34,7 +35,7 @@ def _wish(
     return RowWish(columns, order, limit, after, tuple(others))
 
 
-@router.get(OPEN_PATH, response_model=RowPage)
+@router.get(OPEN_PATH, response_model=RowPage, dependencies=[NeedsRight])
 async def read_rows(
     request: Request,
     name: str,
