@@ -43,8 +43,9 @@ torture: setup queries  ## kill -9 at random moments, KILLS times; 1M rows under
 queries: setup  ## QUERIES generated queries against PostgreSQL; TIDEMARK_TEST_SEED goes on with a run
 	@exec $(VENV)/python -m tests.equality.torture $(QUERIES)
 
-soak: setup  ## random changes against PostgreSQL's own answers, for SECONDS (an hour)
-	@TIDEMARK_TEST_SOAK_S=$(or $(SECONDS),3600) exec $(VENV)/python -m pytest --timeout 0 tests/equality
+soak: setup  ## random operations under load for SECONDS (an hour), what must not grow; then random queries
+	@TIDEMARK_TEST_SOAK_S=$(or $(SECONDS),3600) exec $(VENV)/python -m pytest -s --timeout 0 \
+		tests/recovery/test_soak.py tests/equality/test_generated.py tests/equality/test_queries.py
 
 package-check: setup  ## the wheel in an empty environment: installed from the registry, served from there
 	@deploy/package_check.sh

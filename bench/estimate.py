@@ -33,7 +33,8 @@ from connectors.postgres.evaluator import PostgresEvaluator
 from connectors.postgres.source import PostgresSource
 from connectors.sink import SinkTable
 from dataflow.sql.plan import ViewPlan
-from service.backfill import BackfillJob, run_local
+from service.backfill import BackfillJob
+from service.children import run_alone
 from service.engine import ViewDefinition
 from service.estimate import COMPRESSION, START_S, Estimator, machine_speed
 from tests.harness.compare import pin_session
@@ -121,7 +122,7 @@ def built(dsn: str, definition: ViewDefinition, work_dir: Path) -> dict[str, flo
         root, scope = definition.plan.root, definition.scope
         job = BackfillJob(root, scope, relations, needed, parts, evaluator, work_dir)
         started, before_s = time.perf_counter(), _children_s()
-        outcome = run_local(job, lambda progress: None)
+        outcome = run_alone(job, lambda progress: None)
         took_s, cpu_s = time.perf_counter() - started, _children_s() - before_s
     finally:
         snapshot.close()

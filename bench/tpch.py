@@ -30,7 +30,8 @@ from connectors.postgres.embedded import EmbeddedPostgres
 from connectors.postgres.evaluator import PostgresEvaluator
 from connectors.source import SourceBatch
 from dataflow.sql.keys import keys_of
-from service.backfill import BackfillJob, run_local
+from service.backfill import BackfillJob
+from service.children import run_alone
 from service.engine import View, ViewDefinition
 from storage.rocks import RocksStore
 from tests.harness.changes import Statement, Transaction
@@ -89,7 +90,7 @@ class Timed(Maintained):
         evaluator = partial(PostgresEvaluator, self._dsn)
         root, scope = definition.plan.root, definition.scope
         job = BackfillJob(root, scope, relations, needed, parts, evaluator, work)
-        outcome = run_local(job, lambda progress: None)
+        outcome = run_alone(job, lambda progress: None)
         self._store.ingest(outcome.files)
         self.load_s[name] = time.perf_counter() - started
         answer = empty_answer(definition.table.fields)

@@ -1,20 +1,15 @@
-"""The in-process backfill road: one child process runs a view's own operators over a snapshot.
+"""The local backfill road: a child process (`children`) runs a view's operators over a snapshot.
 
 A snapshot is only the first delta: the same operators as in the stream take it, over a
-MemoryStore, and what they then hold is written as files that the store ingests whole. The child
-is spawned (never forked), so live views keep their core and a crash costs the build alone.
+MemoryStore, and what they then hold is written as files that the store ingests whole. In a child
+live views keep their core, and a crash costs the build alone.
 Spark's road (connectors.spark.backfill) takes the same parts and hands over the same result.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from connectors.exchange import Exchange
@@ -24,14 +19,12 @@ from connectors.source import SnapshotPart
 from connectors.spark.result import BackfillResult, added_up
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
-from dataflow.errors import TidemarkError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.graph import ViewDataflow
 from dataflow.operators.table import TableState
 from dataflow.schema import Relation, RelationName
 from dataflow.sql.lower import lower
 from dataflow.sql.plan import Plan
-from service.signals import die_with_parent
 from storage.failpoints import failpoint
 from storage.memory import MemoryStore
 
@@ -54,55 +47,6 @@ class BackfillJob:
     evaluator: Callable[[], Evaluator]
     work_dir: Path
     exchange: Exchange | None = None
-
-
-def run_local(
-    job: BackfillJob, on_progress: OnProgress, begin: Callable[[], None] | None = None
-) -> BackfillResult:
-    """Run the job in a child process. TidemarkError as raised there, with its code.
-
-    begin: called first in the child; picklable.
-    """
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    given = (job, theirs, os.getpid(), begin)
-    child = context.Process(target=_child, args=given, daemon=True)
-    child.start()
-    theirs.close()
-    try:
-        while True:
-            try:
-                kind, value = ours.recv()
-            except EOFError:
-                raise TidemarkError(
-                    "backfill.died", "the backfill's process ended without a result"
-                ) from None
-            if kind == "progress":
-                on_progress(value)
-            elif kind == "error":
-                raise value
-            else:
-                return value
-    finally:
-        child.terminate()
-        child.join()
-
-
-def _child(
-    job: BackfillJob, pipe: Connection, parent: int, begin: Callable[[], None] | None
-) -> None:
-    die_with_parent(parent)
-    # What the API process could plan must never be too deep here.
-    sys.setrecursionlimit(4 * sys.getrecursionlimit())
-    if begin is not None:
-        begin()
-    try:
-        pipe.send(("result", backfill(job, lambda progress: pipe.send(("progress", progress)))))
-    except TidemarkError as error:
-        pipe.send(("error", error))
-    except Exception:
-        detail = traceback.format_exc(limit=-6)
-        pipe.send(("error", TidemarkError("backfill.failed", "the backfill failed", detail=detail)))
 
 
 def backfill(job: BackfillJob, on_progress: OnProgress) -> BackfillResult:

@@ -7,43 +7,29 @@ relation leaves the stream closed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
 
 from connectors.postgres.replication import ReplicationStream, StreamLimits
 from connectors.postgres.source import PostgresSource
 from connectors.source import SourceBatch
 from dataflow.errors import TidemarkError
+from dataflow.schema import Relation
 from service.host import HOST, Host
-from service.log import log
 from service.reads import Read, all_read
 from service.source_watch import SourceWatch
 
 WATCH_S = 1.0
-# The server is asked for a sign of life every second or two.
-HEARD_S = 5.0
-
-
-class Memory(Protocol):
-    """What is remembered of the server that the state was built from."""
-
-    def source_identity(self) -> tuple[object, ...] | None:
-        """Its identity; None before the first view."""
-        ...
-
-    def remember_source(self) -> None:
-        """From now on it is the one that is there now."""
-        ...
+Identity = Callable[[], tuple[object, ...] | None]
 
 
 class Feed:
-    """At most one open stream. memory: of the server that the state was built from; watch: on the
+    """At most one open stream. identity: the server that the state was built from; watch: on the
     tables that are streamed; limits: the memory of the stream."""
 
     def __init__(
         self,
         source: PostgresSource,
-        memory: Memory,
+        identity: Identity,
         watch: SourceWatch,
         limits: StreamLimits | None = None,
         *,
@@ -52,8 +38,9 @@ class Feed:
         self._source = source
         self._host = host
         self._limits = limits
-        self._memory = memory
+        self._identity = identity
         self._stream: ReplicationStream | None = None
+        self._followed: list[Relation] = []
         self._watch = watch
         self._watched_at = 0.0
         self._woken = host.event()
@@ -68,23 +55,14 @@ class Feed:
         """How far the server has sent; 0 when no stream is open."""
         return 0 if self._stream is None else self._stream.received_position
 
-    @property
-    def silent_s(self) -> float:
-        """How long the server has given no sign of life, where it should have; else 0."""
-        silent_s = 0.0 if self._stream is None else self._stream.silent_s
-        return silent_s if silent_s > HEARD_S else 0.0
-
-    def open(self, position: int, reads: Iterable[Read], shown: int = 0) -> None:
-        """Stream everything after `position` that is read, instead of what was streamed. shown:
-        up to where the sink has everything, where that is further on."""
+    def open(self, position: int, reads: Iterable[Read]) -> None:
+        """Stream everything after `position` that is read, instead of what was streamed."""
         self.close()
         relations = all_read(reads)
         self._stream = self._source.stream(
             position,
             relations,
-            identity=self._memory.source_identity(),
-            on_promoted=self._follow_promoted,
-            shown=shown,
+            identity=self._identity(),
             takes_over=True,
             limits=self._limits,
             shapes=self._watch.shapes,
@@ -98,9 +76,15 @@ class Feed:
         except TidemarkError:
             self.close()
             raise
+        self._followed = relations
+
+    def follows(self, reads: Iterable[Read]) -> bool:
+        """Whether what is streamed is just this, so that nothing need be opened anew."""
+        return self._stream is not None and all_read(reads) == self._followed
 
     def narrow(self, reads: Iterable[Read]) -> None:
         """Some of what is streamed is no longer read: it may go without notice."""
+        self._followed = []
         self._watch.narrow(all_read(reads))
 
     def poll(self, rows: int, timeout_s: float, until: int | None) -> SourceBatch | None:
@@ -134,13 +118,10 @@ class Feed:
     def close(self) -> None:
         """End the stream, if one is open."""
         stream, self._stream = self._stream, None
+        self._followed = []
         self._watch.tells = None
         if stream is not None:
             stream.close()
-
-    def _follow_promoted(self) -> None:
-        self._memory.remember_source()
-        log.warning("source.promoted")
 
     def _look(self) -> None:
         self._watched_at = self._host.monotonic()

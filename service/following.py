@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from connectors.source import MAIN_SOURCE
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.schema import Relation
 from service.core import Core
@@ -26,6 +25,16 @@ class Following:
         self._core = core
         self._epochs = epochs
 
+    def follow(self) -> None:
+        """Stream what is read; where just that is streamed already, nothing is opened anew."""
+        core = self._core
+        reads = [read for read in core.failures.reads() if is_main(read[0])]
+        if core.feed.follows(reads):
+            core.sides.open(core.failures.reads())
+            self._epochs.commit()
+        else:
+            self.open()
+
     def open(self) -> None:
         """Stream what is read; what turns out to be gone fails its views and no others."""
         core = self._core
@@ -34,7 +43,7 @@ class Following:
         while core.engine.position and not is_open:
             reads = [read for read in core.failures.reads() if is_main(read[0])]
             try:
-                core.feed.open(core.engine.position, reads, self._epochs.mute.get(MAIN_SOURCE, 0))
+                core.feed.open(core.engine.position, reads)
                 is_open = True
             except TidemarkError as error:
                 if not self.fail_readers(error):

@@ -29,9 +29,10 @@ from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation
 from dataflow.sql.lower import lower
 from service import state_version
-from service.backfill import BackfillJob, run_local
+from service.backfill import BackfillJob
 from service.budget import MEBIBYTE
 from service.build_parts import BuildParts, SideRead
+from service.children import Children
 from service.engine import ViewDefinition
 from service.host import HOST, Host
 from service.memory_watch import MemoryWatch
@@ -58,6 +59,7 @@ class Parts:
         self.source = self.new_source()
         self._spark: LazySession | None = None
         self._lock = threading.Lock()
+        self._children = Children(functools.partial(protect, self.settings))
         self._own_role = ""
 
     def new_source(self) -> PostgresSource:
@@ -197,7 +199,7 @@ class Parts:
         write_refusal(self.settings.state, error)
 
     def _run_local(self, job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
-        return run_local(job, on_progress, functools.partial(protect, self.settings))
+        return self._children.run(job, on_progress)
 
     def _run_spark(self, job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
         from connectors.spark.backfill import SparkBackfill
@@ -230,7 +232,8 @@ class Parts:
             return self._spark
 
     def close(self) -> None:
-        """Stop what was started: Spark with its JVM."""
+        """Stop what was started: children that have nothing to do, Spark with its JVM."""
+        self._children.close()
         if self._spark is not None:
             self._spark.stop()
             self._spark = None

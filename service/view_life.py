@@ -28,6 +28,10 @@ from service.settings import DEFAULT_GROUP
 from service.side_feeds import is_main
 from storage.failpoints import failpoint
 
+# How long starting builds may keep the others waiting, and how many children work at once.
+BEGIN_S = 0.25
+MOST_CHILDREN = 4
+
 
 class ViewLife:
     """is_unused: the group beside the default one has no views any more, and nothing is left."""
@@ -43,23 +47,49 @@ class ViewLife:
         self._renewals = Renewals(core, epochs)
         self._folder = core.settings.state / "builds"
         self._held: dict[str, tuple[ViewDefinition, int]] = {}
+        self._tried = ""
+        self._has_more = self._awaits_room = False
         self.is_unused = False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether more builds may begin than began at the last look."""
+        return self._has_more or (self._awaits_room and self._has_room())
 
     def reconcile(self) -> None:
         """Do what the catalog asks for: drop, then build what is neither live nor being built."""
         for row in self._desk.unwanted():
             self._drop(row)
         self._change()
-        # Every view is looked at by the database first: while that is away, none is begun.
-        is_away = self._core.way_back.error is not None
-        for row in () if is_away else self._desk.wanted(self._builds):
+        self._begin_builds()
+        self._attach_followers()
+        self._core.change_logs.reconcile(self._desk.rows, is_muted=bool(self._epochs.mute))
+        self._end_unused()
+
+    def _begin_builds(self) -> None:
+        """Begin with what is to be built, in turn and a few at a time: live views do not wait."""
+        self._has_more = self._awaits_room = False
+        until, begun = self._core.host.monotonic() + BEGIN_S, len(self._builds)
+        rows = self._desk.wanted(self._builds)
+        # What could not begin must not stand before the others for ever.
+        tried = next((i for i, row in enumerate(rows) if row.identity == self._tried), -1) + 1
+        for row in [*rows[tried:], *rows[:tried]]:
+            self._awaits_room = not self._has_room()
+            is_late = self._core.host.monotonic() > until
+            if self._awaits_room or is_late:
+                # Where none could begin, the next look comes in its own time.
+                self._has_more = is_late and len(self._builds) > begun
+                return
+            self._tried = row.identity
             try:
                 self._try_build(row)
             except TemporaryError as error:
                 log.warning("build.retry", view=row.title, code=error.code)
-        self._attach_followers()
-        self._core.change_logs.reconcile(self._desk.rows, is_muted=bool(self._epochs.mute))
-        self._end_unused()
+
+    def _has_room(self) -> bool:
+        """Whether another child may run: each has a process, and its view's rows in memory."""
+        working = (b for b in self._builds.values() if b.is_working and b.status.road != "spark")
+        return sum(1 for _ in working) < MOST_CHILDREN
 
     def _change(self) -> None:
         """Give up what is not asked for any more; pause, and give other names."""
@@ -155,7 +185,7 @@ class ViewLife:
         self._builds[definition.identity] = build
         try:
             if reads_database:
-                self._following.open()
+                self._following.follow()
             else:
                 core.sides.open(core.failures.reads())
         except TidemarkError as error:
@@ -192,15 +222,8 @@ class ViewLife:
                     self._join(identity)
                 elif not build.is_nudged:
                     # The snapshot is ahead of the stream, which has nothing to move it.
-                    self._nudge(build)
-
-    def _nudge(self, build: ViewBuild) -> None:
-        if self._core.way_back.error is None:
-            try:
-                self._core.parts.source.heartbeat()
-                build.is_nudged = True
-            except TemporaryError as error:
-                log.warning("build.retry", view=build.definition.table.title, code=error.code)
+                    build.is_nudged = True
+                    self._core.parts.source.heartbeat()
 
     def _end_build(self, identity: str) -> None:
         build = self._builds.pop(identity)
@@ -263,11 +286,18 @@ class ViewLife:
             return
         if not self._epochs.is_sink_drained():
             return
-        self._following.release(self.remove(row))
+        # Last the catalog: whoever waits for the drop finds nothing left of it at the source.
+        self._following.release(self._take_out(row))
+        self._desk.drop(row, self._staging)
         log.info("view.dropped", view=row.title)
 
-    def remove(self, row: ViewRow) -> Sequence[Relation]:
-        """Take a view out of state, sink and catalog; the relations that it read."""
+    def remove(self, row: ViewRow) -> None:
+        """Take a view out of state, sink and catalog; what it read stays as it is."""
+        self._take_out(row)
+        self._desk.drop(row, self._staging)
+
+    def _take_out(self, row: ViewRow) -> Sequence[Relation]:
+        """Take a view out of the state; the relations that it read."""
         self._epochs.writer.drain()
         relations: Sequence[Relation] = ()
         self._core.followers.end_view(row.identity)
@@ -277,5 +307,4 @@ class ViewLife:
             self._engine.remove(live.name)
             self._epochs.commit()
             failpoint("view.drop.state")
-        self._desk.drop(row, self._staging)
         return relations

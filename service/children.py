@@ -1,0 +1,157 @@
+"""Child processes in which views are built, each used again for the next view while it is small.
+
+A child is spawned, never forked, and takes seconds of imports before it does anything: a few of
+them serve any number of views. Invariant: a child that has failed, was given up, or has held many
+rows ends with its job; and all of them end with the process that they work for, or by `close`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from threading import Lock
+
+from connectors.kept_parts import OnProgress
+from connectors.spark.result import BackfillResult
+from dataflow.errors import TidemarkError
+from service.backfill import BackfillJob, backfill
+from service.signals import die_with_parent
+
+# Kept for the next view: as many as that, and none that has read more rows than that.
+MOST_IDLE, MOST_ROWS = 2, 200_000
+
+
+class Children:
+    """begin: called first in each child; picklable. Used from the builds' threads."""
+
+    def __init__(self, begin: Callable[[], None] | None = None) -> None:
+        self._begin = begin
+        self._idle: list[_Child] = []
+        self._lock = Lock()
+        # The kernel ends a child with the thread that has started it: one that stays.
+        self._starter = ThreadPoolExecutor(1, "children")
+
+    def run(self, job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
+        """Run a job in a child. TidemarkError as raised there, with its code."""
+        child = self._take(job)
+        result = None
+        try:
+            result = child.result(on_progress)
+            return result
+        finally:
+            self._put_back(child, result)
+
+    def close(self) -> None:
+        """End the idle ones."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for child in idle:
+            child.end()
+        self._starter.shutdown(wait=False)
+
+    def _take(self, job: BackfillJob) -> _Child:
+        """A child that has begun with the job."""
+        while True:
+            with self._lock:
+                child = self._idle.pop() if self._idle else None
+            is_new = child is None
+            child = child or self._starter.submit(_Child, self._begin).result()
+            try:
+                child.begin(job)
+                return child
+            except BaseException as error:
+                child.end()
+                if not isinstance(error, EOFError | OSError):
+                    raise
+                if is_new:
+                    raise _died() from None
+                # Somebody has ended it while it had nothing to do.
+
+    def _put_back(self, child: _Child, result: BackfillResult | None) -> None:
+        with self._lock:
+            if result is not None and result.rows <= MOST_ROWS and len(self._idle) < MOST_IDLE:
+                self._idle.append(child)
+                return
+        child.end()
+
+
+class _Child:
+    """One process and our end of the pipe to it."""
+
+    def __init__(self, begin: Callable[[], None] | None) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        given = (theirs, os.getpid(), begin)
+        self._process: SpawnProcess = context.Process(target=_work, args=given, daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def begin(self, job: BackfillJob) -> None:
+        """Give it a job; EOFError or OSError when it is not there any more."""
+        self._pipe.send(job)
+        self._pipe.recv()
+
+    def result(self, on_progress: OnProgress) -> BackfillResult:
+        """Wait for the end of the job that it was given."""
+        while True:
+            try:
+                kind, value = self._pipe.recv()
+            except (EOFError, OSError):
+                raise _died() from None
+            if kind == "progress":
+                on_progress(value)
+            elif kind == "error":
+                raise value
+            else:
+                return value
+
+    def end(self) -> None:
+        """Whatever it is doing."""
+        self._process.terminate()
+        self._process.join()
+        self._pipe.close()
+
+
+def run_alone(job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
+    """Run one job in a child of its own."""
+    children = Children()
+    try:
+        return children.run(job, on_progress)
+    finally:
+        children.close()
+
+
+def _died() -> TidemarkError:
+    return TidemarkError("backfill.died", "the backfill's process ended without a result")
+
+
+def _work(pipe: Connection, parent: int, begin: Callable[[], None] | None) -> None:
+    """What a child does: one job after the other."""
+    die_with_parent(parent)
+    # What the API process could plan must never be too deep here.
+    sys.setrecursionlimit(4 * sys.getrecursionlimit())
+    if begin is not None:
+        begin()
+    while True:
+        try:
+            job = pipe.recv()
+        except EOFError:
+            return
+        pipe.send("begun")
+        pipe.send(_outcome(job, pipe))
+
+
+def _outcome(job: BackfillJob, pipe: Connection) -> tuple[str, object]:
+    try:
+        return "result", backfill(job, lambda progress: pipe.send(("progress", progress)))
+    except TidemarkError as error:
+        return "error", error
+    except Exception:
+        detail = traceback.format_exc(limit=-6)
+        return "error", TidemarkError("backfill.failed", "the backfill failed", detail=detail)
