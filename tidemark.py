@@ -8,9 +8,12 @@
         print(epoch.inserted, epoch.deleted)
 
 docs/PYTHON.md is the guide. Importing it loads no engine: only what talks to the service.
+`tidemark.Engine()`, the whole of it inside a script (docs/ENGINE.md), is loaded when it is named.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from dataflow.errors import Position, TemporaryError, TidemarkError
 from service.client.answers import (
@@ -51,6 +54,9 @@ from service.client.rows import Page, QueryAnswer, Row, RowSet
 from service.client.values import Interval
 from service.client.wire import DEFAULT_URL
 
+if TYPE_CHECKING:
+    from service.embedded.engine import Engine
+
 __all__ = [
     "DEFAULT_URL",
     "AsyncChanges",
@@ -64,6 +70,7 @@ __all__ = [
     "Dataflow",
     "DeadLetter",
     "Difference",
+    "Engine",
     "Epoch",
     "Estimate",
     "Field",
@@ -99,3 +106,11 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Engine":
+        from service.embedded.engine import Engine
+
+        return Engine
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

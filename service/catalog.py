@@ -27,6 +27,7 @@ from service.family import children_of
 from service.groups import follows_database, group_of, groups_on_disk
 from service.metrics import read_dataflow, read_metrics
 from service.models import (
+    AskModel,
     CreateView,
     DataflowAnswer,
     FieldModel,
@@ -38,7 +39,7 @@ from service.models import (
 )
 from service.names import parse_name, path_name
 from service.parts import SOURCE, Parts
-from service.plan_facts import plan_facts
+from service.plan_facts import asks_facts, plan_facts
 from service.planning import plan_definition
 from service.problems import problem_told
 from service.settings import DEFAULT_GROUP, Settings
@@ -133,6 +134,7 @@ class Catalog:
             in_postgres=list(plan.evaluates),
             estimated_source_rows=sum(max(0, r.row_estimate) for r in definition.relations()),
             backfill=self._parts.choose_road(definition, "auto"),
+            asks=[AskModel.model_validate(facts) for facts in asks_facts(plan)],
             plan=explain_text(plan),
             estimate=estimated(self._parts, definition, rows, "auto"),
         )

@@ -208,6 +208,27 @@ class SinkList(BaseModel):
     next: str | None = None
 
 
+class ConditionModel(BaseModel):
+    """A plain condition on a column. operator: =, <>, <, <=, >, >=, in, is null, is not null; kind:
+    how the values are compared (int, decimal, float, text, bool, date, ...)."""
+
+    column: str
+    operator: str
+    kind: str
+    values: list[str] = Field(description="as PostgreSQL prints them")
+
+
+class AskModel(BaseModel):
+    """What a query reads of one table or relation. conditions: rows for which one of them does not
+    hold change nothing; others than plain ones are not told."""
+
+    source: str
+    schema_name: str = Field(alias="schema", serialization_alias="schema")
+    name: str
+    columns: list[str]
+    conditions: list[ConditionModel]
+
+
 class Validation(BaseModel):
     """What would be created."""
 
@@ -219,6 +240,7 @@ class Validation(BaseModel):
     in_postgres: list[str] = Field(description="expressions computed by PostgreSQL, in batches")
     estimated_source_rows: int
     backfill: str = Field(description="the road that `auto` would take")
+    asks: list[AskModel] = Field(default=[], description="what it reads of each table")
     plan: str
     estimate: Estimate | None = Field(None, description="what it would cost, as far as is known")
 

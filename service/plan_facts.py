@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from dataflow.schema import VIEW_SOURCE
 from dataflow.sharing import planned_nodes
+from dataflow.sql.asks import asks_of
 from dataflow.sql.explain import explain_text, explain_tree
 from dataflow.sql.lower import lower
+from dataflow.sql.plan import ViewPlan
 from service.engine import ViewDefinition
 from service.estimate_models import Estimate
 
@@ -21,5 +24,29 @@ def plan_facts(definition: ViewDefinition, estimate: Estimate | None) -> dict[st
         "nodes": planned_nodes(lower(plan.root)),
         "in_postgres": list(plan.evaluates),
         "reads": [[r.name.source, r.name.name] for r in definition.relations()],
+        "asks": asks_facts(plan),
         "parents": [[p.schema, p.name] for p in definition.parents()],
     }
+
+
+def asks_facts(plan: ViewPlan) -> list[dict[str, Any]]:
+    """What a plan reads of each base relation, as `AskModel` has it."""
+    return [
+        {
+            "source": asked.relation.source,
+            "schema": asked.relation.schema,
+            "name": asked.relation.name,
+            "columns": list(asked.columns),
+            "conditions": [
+                {
+                    "column": c.column,
+                    "operator": c.operator,
+                    "kind": c.kind,
+                    "values": list(c.values),
+                }
+                for c in asked.conditions
+            ],
+        }
+        for asked in asks_of(plan.root)
+        if asked.relation.source != VIEW_SOURCE
+    ]

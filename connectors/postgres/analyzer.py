@@ -19,7 +19,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import new_type, string_types
 
 from connectors.postgres import confined
-from connectors.postgres.column_types import ColumnTypes
+from connectors.postgres.column_types import ColumnTypes, check_type_name
 from connectors.postgres.rights import check_rights
 from connectors.postgres.session import connect, is_temporary, to_error
 from connectors.postgres.shadows import Shadows, quoted
@@ -42,7 +42,6 @@ _SETTINGS = {
     "quote_all_identifiers": "off",
 }
 _MOST_COLUMNS = 1500
-_TYPE = re.compile(r"""[^\W\d][\w ."]*(\(\d+( ?, ?-?\d+)?\))?[\w ]*(\[\])*( COLLATE [\w."]+)?""")
 _CALLS = re.compile(r":(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)")
 _SESSION_VALUES = re.compile(r"\{(?:SQLVALUEFUNCTION) :op (\d+)")
 _SESSION_VALUE_NAMES = (
@@ -180,12 +179,7 @@ class PostgresAnalyzer:
     def declare(self, columns: Sequence[tuple[str, str]]) -> tuple[Field, ...]:
         """Columns declared as (name, type), as PostgreSQL understands them. SqlError."""
         for name, type_name in columns:
-            if not _TYPE.fullmatch(type_name):
-                raise SqlError(
-                    "sql.bad_type",
-                    f'"{type_name}" is not a type for column "{name}"',
-                    hint="as in CREATE TABLE: integer, numeric(12,2), timestamptz, text[]",
-                )
+            check_type_name(name, type_name)
         text = ", ".join(f"NULL::{type_name} AS {quoted(name)}" for name, type_name in columns)
         return self._fields(f"SELECT {text}")
 

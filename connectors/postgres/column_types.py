@@ -7,6 +7,7 @@ and everything about it is asked of PostgreSQL.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,9 +15,13 @@ from typing import Any
 from psycopg2.extensions import cursor as Cursor
 
 from connectors.postgres.hashing import find_hashing
+from dataflow.errors import SqlError
 from dataflow.schema import Field
 from dataflow.types import SqlType, TypeKind, sql_type
 
+_TYPE_NAME = re.compile(
+    r"""[^\W\d][\w ."]*(\(\d+( ?, ?-?\d+)?\))?[\w ]*(\[\])*( COLLATE [\w."]+)?"""
+)
 _DEFAULT_COLLATION = 100
 _BYTEWISE = ("C", "POSIX", "C.UTF-8", "C.UTF8", "C.utf8")
 
@@ -107,3 +112,16 @@ class ColumnTypes:
         base_oid, base_typmod, base_kind = self._cursor.fetchone() or (oid, typmod, "b")
         base = sql_type(name, base_oid, base_typmod)
         return replace(base, oid=oid, typmod=typmod, is_enum=base_kind == "e")
+
+
+def check_type_name(column: str, type_name: str) -> None:
+    """Whether a text is no more than the name of a type, before it becomes a part of a statement.
+
+    SqlError sql.bad_type.
+    """
+    if not _TYPE_NAME.fullmatch(type_name):
+        raise SqlError(
+            "sql.bad_type",
+            f'"{type_name}" is not a type for column "{column}"',
+            hint="as in CREATE TABLE: integer, numeric(12,2), timestamptz, text[]",
+        )

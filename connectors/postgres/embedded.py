@@ -54,8 +54,8 @@ for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25; do
     sleep 0.2
 done
 is_running && kill -KILL "$pid"
-rm -rf "$1" || { sleep 1; rm -rf "$1"; }
 """
+_REMOVE = 'rm -rf "$1" || { sleep 1; rm -rf "$1"; }\n'
 
 
 @functools.cache
@@ -171,11 +171,14 @@ class EmbeddedPostgres(ChildServer):
         self._directory = Path(tempfile.mkdtemp(prefix="tidemark-pg-", dir=_temp_root()))
         if user is not None:
             os.chown(self._directory, user.pw_uid, user.pw_gid)
-        self._watch_pipe(_WATCH, "tidemark-pg-watch", self._surroundings())
+        self._watch_pipe(_WATCH + _REMOVE, "tidemark-pg-watch", self._surroundings())
         self._bin = self._readable_binaries(self._bin)
-        command = [self._bin / "initdb", "-D", self._directory / "data", "-U", "postgres"]
+        self._make_cluster(self._directory / "data", "--no-sync")
+
+    def _make_cluster(self, path: Path, *options: str) -> None:
+        command = [self._bin / "initdb", "-D", path, "-U", "postgres"]
         command += ["-A", "trust", "-E", "UTF8", f"--locale={self._locale}"]
-        command += ["--no-sync", "--no-instructions"]
+        command += ["--no-instructions", *options]
         made = subprocess.run(
             command,
             capture_output=True,
@@ -218,7 +221,7 @@ class EmbeddedPostgres(ChildServer):
 
     def _launch(self) -> None:
         command: list[Any] = [self._bin / "postgres", "-D", self.directory / "data"]
-        places = {"port": self.port, "unix_socket_directories": self.directory}
+        places = {"port": self.port, "unix_socket_directories": self._socket_folder()}
         for name, value in {**self._settings, **places}.items():
             command += ["-c", f"{name}={value}"]
         server = self._spawn(command, self._surroundings())
@@ -234,6 +237,9 @@ class EmbeddedPostgres(ChildServer):
                 )
             time.sleep(0.005)
 
+    def _socket_folder(self) -> str:
+        return str(self.directory)
+
     def _is_ready(self) -> bool:
         # Line 1 of postmaster.pid is the pid, line 8 the status. A file left by a killed server
         # says "ready" too, hence the look at the pid.
@@ -244,11 +250,12 @@ class EmbeddedPostgres(ChildServer):
         started = self._server is not None and lines[0] == str(self._server.pid)
         return started and len(lines) > 7 and lines[7].startswith("ready")
 
-    def _surroundings(self) -> dict[str, Any]:
+    def _surroundings(self, home: Path | None = None) -> dict[str, Any]:
         """Popen's arguments for a server process: user, environment, working directory."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PG")}
         environment.pop("LD_LIBRARY_PATH", None)
-        out: dict[str, Any] = {"env": {**environment, "HOME": str(self.directory)}, "cwd": "/"}
+        environment["HOME"] = str(home or self.directory)
+        out: dict[str, Any] = {"env": environment, "cwd": "/"}
         user = _unprivileged_user()
         if user is not None:
             out.update(user=user.pw_uid, group=user.pw_gid, extra_groups=[])
@@ -280,3 +287,56 @@ def _is_postgres(pid: int) -> bool:
         return Path(f"/proc/{pid}/comm").read_text().strip() == "postgres"
     except OSError:
         return False
+
+
+class KeptPostgres(EmbeddedPostgres):
+    """A server whose cluster lies in a folder that stays, and is used again at the next start.
+
+    settings: as of EmbeddedPostgres. SourceError postgres.folder when the server's user cannot
+    reach the folder, postgres.no_binaries when those of the cluster's version are not here.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, object] | None = None) -> None:
+        self._kept = folder
+        found = folder / "data" / "PG_VERSION"
+        version = int(found.read_text()) if found.exists() else None
+        super().__init__(version, settings)
+
+    def close(self) -> None:
+        """Stop; the folder stays."""
+        self.stop()
+        self._directory = None
+        super().close()
+
+    def _socket_folder(self) -> str:
+        return ""  # a path of any length: that of a socket has a limit
+
+    def _make_directory(self) -> None:
+        user = _unprivileged_user()
+        self._kept.mkdir(parents=True, exist_ok=True)
+        if user is not None:
+            os.chown(self._kept, user.pw_uid, user.pw_gid)
+        self._kept.chmod(0o700)
+        self._require_reachable()
+        self._directory = self._kept
+        self._watch_pipe(_WATCH, "tidemark-pg-watch", self._surroundings())
+        self._bin = self._readable_binaries(self._bin)
+        cluster, making = self._kept / "data", self._kept / "data.making"
+        if not cluster.exists():
+            # Half a cluster is none.
+            shutil.rmtree(making, ignore_errors=True)
+            self._make_cluster(making)
+            making.rename(cluster)
+
+    def _require_reachable(self) -> None:
+        look = ["/usr/bin/env", "test", "-w", str(self._kept), "-a", "-x", str(self._kept)]
+        surroundings = {**self._surroundings(self._kept), "cwd": "/"}
+        answer = subprocess.run(look, capture_output=True, check=False, **surroundings)
+        if answer.returncode:
+            user = _unprivileged_user()
+            raise SourceError(
+                "postgres.folder",
+                f'folder "{self._kept}" cannot be reached by the private server',
+                detail=f'it runs as "{user.pw_name if user else "this user"}", never as root',
+                hint="choose a folder below /var/lib or /tmp, or run as an ordinary user",
+            )

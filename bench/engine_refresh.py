@@ -1,0 +1,149 @@
+"""`python -m bench.engine_refresh [--rows N]`: a Python function's table brought up to date.
+
+The floor is what no refresh can do without: the function run to its end, and as many rows sent by
+COPY to an empty table with the same key. Beside it stand the first filling, a refresh in which one
+row in a hundred has changed, one in which none has, and one that is known by its digest. Wall
+times, the fastest of several; the result is printed and written to bench/engine_refresh.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench.record import revision
+from bench.server import session
+from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.function_tables import FunctionTables
+from connectors.python.function import Function
+from connectors.python.spool import spool
+from service.embedded.functions import Functions
+
+FIGURES = Path(__file__).parent / "engine_refresh.json"
+COLUMNS = {"id": "bigint", "name": "text", "price": "float8", "kind": "bigint"}
+ROUNDS = 3
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, print, and write the file."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    rows = parser.parse_args(arguments).rows
+    figures = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "revision": revision(),
+        "load": round(os.getloadavg()[0], 1),
+        "rows": rows,
+        **measure(rows),
+    }
+    FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
+    print(report(figures))
+    return 0
+
+
+def measure(n: int) -> dict[str, Any]:
+    """Seconds of each step, with a key and without."""
+    changed = [0]
+
+    def rows() -> Iterator[tuple[int, str, float, int]]:
+        for i in range(n):
+            yield (i, f"name {i}", i * 0.5 + (changed[0] if i % 100 == 0 else 0), i % 100)
+
+    def run() -> None:
+        for _ in rows():
+            pass
+
+    found: dict[str, Any] = {"function": _fastest(run)}
+    with EmbeddedPostgres(settings={"fsync": "off"}) as server:
+        FunctionTables(server.dsn).prepare()
+        for name, key in (("keyed", ("id",)), ("bag", ())):
+            found[name] = {"copy": _copy(server.dsn, rows, key)}
+            functions = Functions(server.dsn)
+            began = time.perf_counter()
+            functions.register(name, rows, COLUMNS, key, None)
+            found[name]["first"] = time.perf_counter() - began
+            one = functions.of(name)
+
+            def refresh(has_changed: bool, is_known: bool, one: Any = one) -> None:
+                changed[0] += has_changed
+                if not is_known:
+                    one.digest = b""
+                done = functions.refresh([one.function.name])[one.function.name]  # noqa: B023
+                if done.is_changed != has_changed:
+                    raise AssertionError(f"{done}")
+
+            found[name]["one in a hundred"] = _fastest(lambda: refresh(True, False))
+            found[name]["nothing, compared"] = _fastest(lambda: refresh(False, False))
+            found[name]["nothing, by digest"] = _fastest(lambda: refresh(False, True))
+            functions.close()
+    return found
+
+
+def _copy(dsn: str, rows: Callable[[], Any], key: tuple[str, ...]) -> float:
+    """The lines of COPY, made before, into an empty table."""
+    lines = spool("floor", Function("floor", rows).read(), tuple(COLUMNS.items()))
+    primary = f", PRIMARY KEY ({', '.join(key)})" if key else ""
+    types = ", ".join(f"{n} {t}" for n, t in COLUMNS.items())
+
+    def copy() -> None:
+        lines.file.seek(0)
+        with session(dsn) as connection, connection.cursor() as cursor:
+            cursor.execute(f"DROP TABLE IF EXISTS floor; CREATE TABLE floor ({types}{primary})")
+            cursor.copy_expert("COPY floor FROM STDIN", lines.file)
+
+    return _fastest(copy)
+
+
+def _fastest(run: Callable[[], None]) -> float:
+    times = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def section(path: Path = FIGURES) -> list[str]:
+    """What the last run found, as lines of Markdown; none before the first run."""
+    if not path.exists():
+        return []
+    figures = json.loads(path.read_text())
+    return ["", "## Functions of an engine", "", *report(figures).splitlines()]
+
+
+def report(figures: dict[str, Any]) -> str:
+    """A table for people."""
+    lines = [
+        f"A Python generator of {figures['rows']:,} tuples of four values as a table "
+        f"([ENGINE.md](../docs/ENGINE.md)), by `python -m bench.engine_refresh`: "
+        f"{figures['date']}, revision {figures['revision']}, load of the machine "
+        f"{figures['load']}. The floor is the function alone and COPY of its rows, made before, to "
+        "an empty table.",
+        "",
+        "| | with a key, s | times the floor | a bag, s | times the floor |",
+        "|---|---|---|---|---|",
+    ]
+    floors = {kind: figures["function"] + figures[kind]["copy"] for kind in ("keyed", "bag")}
+    told = " + ".join(("function", "COPY"))
+    cells = [
+        f"{figures['function']:.2f} + {figures[k]['copy']:.2f} | 1.0" for k in ("keyed", "bag")
+    ]
+    lines.append(f"| the floor: {told} | {' | '.join(cells)} |")
+    for step in ("first", "one in a hundred", "nothing, compared", "nothing, by digest"):
+        cells = [
+            f"{figures[k][step]:.2f} | {figures[k][step] / floors[k]:.1f}" for k in ("keyed", "bag")
+        ]
+        title = "first filling" if step == "first" else f"changed: {step}"
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Rows of Python functions as PostgreSQL's COPY takes them."""

@@ -1,0 +1,129 @@
+"""What a query asks of a function's rows: the columns that it reads, and conditions on them.
+
+A condition is a tuple of (column, operator, value). It is a hint: a function may give more rows
+than it asks for, never fewer, since the query itself is still applied to what the function gives.
+"""
+
+from __future__ import annotations
+
+import datetime
+import operator
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+class Condition(NamedTuple):
+    """operator: =, <>, <, <=, >, >=, in, is null or is not null.
+
+    value: in Python's type of the column (Decimal for numeric), a tuple of values for "in", None
+    for the last two.
+
+    >>> c = Condition("age", ">=", 18)
+    >>> [c.holds(17), c.holds(18), c.holds(None), c.holds(float("nan"))]
+    [False, True, False, True]
+    """
+
+    column: str
+    operator: str
+    value: Any
+
+    def holds(self, value: Any) -> bool:
+        """Whether a row with this value is asked for, as PostgreSQL compares.
+
+        NULL satisfies no comparison; NaN is equal to itself and greater than all else.
+        """
+        if self.operator == "is null":
+            return value is None
+        if self.operator == "is not null":
+            return value is not None
+        if value is None:
+            return False
+        if self.operator == "in":
+            return any(_ranked(value) == _ranked(v) for v in self.value)
+        return _COMPARE[self.operator](_ranked(value), _ranked(self.value))
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked of one function: columns in the order of the table, and conditions that all
+    hold for each row that is read."""
+
+    columns: tuple[str, ...]
+    conditions: tuple[Condition, ...] = ()
+
+
+def _ranked(value: Any) -> Any:
+    """NaN behind everything, and equal to itself."""
+    if isinstance(value, float | Decimal):
+        return (value != value, 0 if value != value else value)
+    return (False, value) if isinstance(value, int) else value
+
+
+def _time_zone(text: str) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(text)
+
+
+# By PostgreSQL's name of the kind of a literal; what is not here is not told to functions.
+_READ: Mapping[str, Callable[[str], Any]] = {
+    "bool": lambda text: text in ("t", "true"),
+    "int": int,
+    "decimal": Decimal,
+    "float": float,
+    "text": str,
+    "date": datetime.date.fromisoformat,
+    "timestamp": datetime.datetime.fromisoformat,
+    "timestamptz": _time_zone,
+    "uuid": uuid.UUID,
+}
+
+
+def read_condition(facts: Mapping[str, Any]) -> Condition | None:
+    """A condition as a plan tells it (`dataflow.sql.asks`); None when Python has no such value:
+    infinity and years before Christ among dates.
+
+    >>> read_condition({"column": "a", "operator": "in", "kind": "int", "values": ["1", "2"]})
+    Condition(column='a', operator='in', value=(1, 2))
+    """
+    try:
+        values = tuple(_READ[facts["kind"]](text) for text in facts["values"])
+    except (ValueError, ArithmeticError, KeyError):
+        return None
+    if facts["operator"] == "in":
+        return Condition(facts["column"], "in", values)
+    return Condition(facts["column"], facts["operator"], values[0] if values else None)
+
+
+def agreed(wishes: Sequence[Wish], columns: Sequence[str]) -> Wish | None:
+    """What serves all of several wishes: every column that one of them has, in the order of
+    `columns`, and the conditions that all of them have. None when nobody wishes anything.
+
+    >>> one = Wish(("a", "b"), (Condition("a", "=", 1), Condition("b", ">", 2)))
+    >>> agreed([one, Wish(("a",), (Condition("a", "=", 1),))], ["b", "a", "c"])
+    Wish(columns=('b', 'a'), conditions=(Condition(column='a', operator='=', value=1),))
+    """
+    if not wishes:
+        return None
+    wanted = {c for wish in wishes for c in wish.columns}
+    shared = [
+        c
+        for c in wishes[0].conditions
+        if all(any(_same(c, other) for other in w.conditions) for w in wishes)
+    ]
+    return Wish(tuple(c for c in columns if c in wanted), tuple(shared))
+
+
+def _same(one: Condition, other: Condition) -> bool:
+    # 1 and True are equal in Python, and 1.0 and Decimal(1): then the types differ.
+    return one == other and repr(one.value) == repr(other.value)

@@ -1,0 +1,222 @@
+"""Python values as PostgreSQL reads them: whole columns at a time into lines of COPY's text form.
+
+Only the form is made here; whether a text is a value of the column's type is PostgreSQL's to say.
+Invariant: whatever a value holds, it comes out as that value, never as another column or line.
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+NULL = "\\N"
+_PLAIN = (int, Decimal, datetime.date, datetime.datetime, datetime.time, uuid.UUID)
+_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+_SPECIAL = ("\\", "\t", "\n", "\r", "\0")
+
+Encoder = Callable[[Sequence[Any]], list[str]]
+
+
+class BadValue(Exception):
+    """A value that no text stands for. index: which one of those that were given."""
+
+    def __init__(self, why: str, index: int = 0) -> None:
+        super().__init__(why)
+        self.index = index
+
+
+def encoder_of(type_name: str) -> Encoder:
+    """The encoder of columns of a type, as format_type names it: json and jsonb take any value as
+    JSON, arrays take lists, all else scalars."""
+    if type_name in ("json", "jsonb"):
+        return lambda column: _each(column, _json_text)
+    if type_name.endswith("[]"):
+        element = type_name.rstrip("[]")
+        return lambda column: _each(column, lambda v: _array(v, element))
+    return _scalars
+
+
+def lines(columns: Sequence[Sequence[Any]], encoders: Sequence[Encoder], n: int) -> bytes:
+    """n rows, given by columns, as lines of COPY's text form. BadValue."""
+    if not columns:
+        return b"\n" * n
+    texts = [encode(c) for c, encode in zip(columns, encoders, strict=True)]
+    try:
+        return ("\n".join(map("\t".join, zip(*texts, strict=True))) + "\n").encode()
+    except UnicodeEncodeError as error:
+        raise BadValue(f"a text is not Unicode: {error.reason}", _not_unicode(texts)) from None
+
+
+def scalar_text(value: Any) -> str:
+    """The text of one value that is not NULL, before it is escaped. BadValue.
+
+    >>> [scalar_text(v) for v in (True, 1.5, b"a", datetime.timedelta(days=-1, microseconds=5))]
+    ['t', '1.5', '\\\\x61', '-1 days 0.000005 seconds']
+    """
+    kind = type(value)
+    if kind is bool:
+        return "t" if value else "f"
+    if kind is str:
+        return value
+    if kind is float:
+        return repr(value)
+    if isinstance(value, enum.Enum):
+        return scalar_text(value.value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return "\\x" + bytes(value).hex()
+    if isinstance(value, datetime.timedelta):
+        seconds = Decimal(value.seconds) + Decimal(value.microseconds) / 1_000_000
+        return f"{value.days} days {seconds:f} seconds"
+    if isinstance(value, _PLAIN) or kind.__module__ == "ipaddress":
+        return str(value)
+    if hasattr(value, "tolist") and kind.__module__ == "numpy":
+        return scalar_text(value.tolist())
+    if isinstance(value, float):
+        return repr(float(value))
+    raise BadValue(f"a value of type {kind.__name__} has no form in this column")
+
+
+def is_null(value: Any) -> bool:
+    """None, and what pandas has in its place (NaT and NA)."""
+    return value is None or type(value).__name__ in ("NaTType", "NAType")
+
+
+def _scalars(column: Sequence[Any]) -> list[str]:
+    kinds = set(map(type, column))
+    has_null = type(None) in kinds
+    kinds.discard(type(None))
+    if kinds <= {int} or (len(kinds) == 1 and kinds <= _BY_STR):
+        texts = map(str, column)
+    elif kinds == {float}:
+        texts = map(repr, column)
+    elif kinds == {str}:
+        return _texts(column, has_null)
+    else:
+        return _each(column, scalar_text)
+    if has_null:
+        return [NULL if v is None else t for v, t in zip(column, texts, strict=True)]
+    return list(texts)
+
+
+# Exact types whose text is plain: no subclass may print itself otherwise.
+_BY_STR = {Decimal, datetime.date, datetime.datetime, datetime.time, uuid.UUID}
+
+
+def _texts(column: Sequence[Any], has_null: bool) -> list[str]:
+    if has_null:
+        return _each(column, scalar_text)
+    together = "".join(column)
+    if any(c in together for c in _SPECIAL):
+        return _each(column, scalar_text)
+    return list(column)
+
+
+def _each(column: Sequence[Any], text_of: Callable[[Any], str]) -> list[str]:
+    out = []
+    for i, value in enumerate(column):
+        if is_null(value):
+            out.append(NULL)
+            continue
+        try:
+            text = text_of(value)
+        except BadValue as error:
+            raise BadValue(str(error), i) from None
+        except (TypeError, ValueError, RecursionError) as error:
+            raise BadValue(f"a value of type {type(value).__name__}: {error}", i) from None
+        if "\0" in text:
+            raise BadValue("a text has a NUL character, which PostgreSQL does not store", i)
+        out.append(text.translate(_ESCAPES))
+    return out
+
+
+def _json_text(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_json_value)
+    except _HasDecimal:
+        return _json_with_decimals(value)
+
+
+class _HasDecimal(Exception):
+    """json has no numbers of any length."""
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        raise _HasDecimal
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    fields = fields_of(value)
+    if fields is not None:
+        return {name: getattr(value, name) for name in fields}
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return scalar_text(value)
+
+
+def _json_with_decimals(value: Any) -> str:
+    """The same, with all digits of each Decimal."""
+    if isinstance(value, Decimal):
+        if not value.is_finite():
+            raise ValueError(f"{value} is no number of JSON")
+        return str(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_json_with_decimals, value)) + "]"
+    if isinstance(value, dict):
+        # A key becomes text as json has it.
+        names = (json.dumps({k: 0}, ensure_ascii=False)[1:-2] for k in value)
+        texts = map(_json_with_decimals, value.values())
+        return "{" + ", ".join(n + t for n, t in zip(names, texts, strict=True)) + "}"
+    if value is None or isinstance(value, str | int | float):
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return _json_with_decimals(_json_value(value))
+
+
+def fields_of(value: Any) -> tuple[str, ...] | None:
+    """The names of the fields of a dataclass, a named tuple or a pydantic model, else None."""
+    kind = type(value)
+    found = getattr(kind, "__dataclass_fields__", None)
+    if found is None:
+        found = getattr(kind, "model_fields", None)
+    if found is None and isinstance(value, tuple):
+        found = getattr(kind, "_fields", None)
+    return None if found is None else tuple(found)
+
+
+def _array(value: Any, element: str) -> str:
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if not isinstance(value, list | tuple):
+        raise BadValue(f"a value of type {type(value).__name__} is no list")
+    return "{" + ",".join(_element(v, element) for v in value) + "}"
+
+
+def _element(value: Any, element: str) -> str:
+    if is_null(value):
+        return "NULL"
+    if element in ("json", "jsonb"):
+        text = _json_text(value)
+    elif isinstance(value, list | tuple):
+        return _array(value, element)
+    else:
+        text = scalar_text(value)
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _not_unicode(texts: Sequence[Sequence[str]]) -> int:
+    for i, row in enumerate(zip(*texts, strict=True)):
+        try:
+            "".join(row).encode()
+        except UnicodeEncodeError:
+            return i
+    return 0

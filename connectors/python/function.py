@@ -1,0 +1,146 @@
+"""A Python function, or any iterable, as a source of rows.
+
+Three kinds: a function is called for each reading; a list, a table or another iterable is gone
+through again; an iterator can be gone through only once. Coroutines and asynchronous generators
+are run in an event loop of their own. Invariant: what goes wrong inside the user's code comes out
+as one error with the row's number, its cause attached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from connectors.python.conditions import Wish
+from connectors.python.rows import Batch, batches, is_table
+from dataflow.errors import TidemarkError
+
+COLUMNS, WHERE = "dynamic_columns", "dynamic_where"
+
+
+class Function:
+    """What was registered under a name. takes: those of dynamic_columns and dynamic_where that it
+    has as parameters. is_once: an iterator, whose rows come only once."""
+
+    def __init__(self, name: str, source: Any) -> None:
+        self.name = name
+        self._source = source
+        self.is_called = callable(source) and not is_table(source)
+        self.is_once = not self.is_called and _is_iterator(source)
+        self.takes = frozenset(_dynamic_of(name, source) if self.is_called else ())
+
+    def read(self, wish: Wish | None = None) -> Iterator[Batch]:
+        """The rows in batches; wish: what is to be told to a function that takes it, None: all.
+
+        TidemarkError function.failed, function.bad_row.
+        """
+        asked: dict[str, Any] = {}
+        if COLUMNS in self.takes:
+            asked[COLUMNS] = list(wish.columns) if wish is not None else None
+        if WHERE in self.takes:
+            asked[WHERE] = list(wish.conditions) if wish is not None else []
+        counted = _Counted()
+        try:
+            rows = self._source(**asked) if self.is_called else self._source
+            yield from batches(rows if is_table(rows) else counted.over(_plain(rows)))
+        except TidemarkError as error:
+            raise error if error.code != "function.bad_row" else self._named(error) from None
+        except Exception as error:
+            raise TidemarkError(
+                "function.failed",
+                f'function "{self.name}" failed after row {counted.n}',
+                detail=f"{type(error).__name__}: {error}",
+                hint="the table keeps what it had; the cause is the error's __cause__",
+            ) from error
+
+    def _named(self, error: TidemarkError) -> TidemarkError:
+        return TidemarkError(
+            error.code,
+            f'function "{self.name}": {error.what}',
+            detail=error.detail,
+            hint=error.hint,
+        )
+
+
+class _Counted:
+    """Counts what has come out of an iterable."""
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def over(self, rows: Any) -> Any:
+        """The same rows; what is no iterable is left for `batches` to refuse."""
+        if isinstance(rows, str | bytes | dict) or not hasattr(rows, "__iter__"):
+            return rows
+        return self._count(iter(rows))
+
+    def _count(self, rows: Iterator[Any]) -> Iterator[Any]:
+        for row in rows:
+            yield row
+            self.n += 1
+
+
+def _dynamic_of(name: str, source: Callable[..., Any]) -> list[str]:
+    """The dynamic parameters of a function. TidemarkError function.bad_signature when it has
+    others without a default."""
+    try:
+        parameters = inspect.signature(source).parameters
+    except (TypeError, ValueError):
+        return []
+    needed = [
+        p.name
+        for p in parameters.values()
+        if p.default is p.empty
+        and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        and p.name not in (COLUMNS, WHERE)
+    ]
+    if needed:
+        raise TidemarkError(
+            "function.bad_signature",
+            f'function "{name}" cannot be called without arguments',
+            detail=f"it needs {', '.join(needed)}",
+            hint="bind them: functools.partial(fn, ...) or lambda: fn(...)",
+        )
+    return [p for p in (COLUMNS, WHERE) if p in parameters]
+
+
+def _is_iterator(source: Any) -> bool:
+    return hasattr(source, "__next__") or hasattr(source, "__anext__")
+
+
+def _plain(rows: Any) -> Any:
+    """What is asynchronous as an ordinary iterable."""
+    if inspect.isawaitable(rows):
+        return _plain(_in_a_loop(rows))
+    if hasattr(rows, "__aiter__"):
+        return _drained(aiter(rows))
+    return rows
+
+
+def _in_a_loop(awaitable: Any) -> Any:
+    async def wait() -> Any:
+        return await awaitable
+
+    # A notebook's own thread has a running loop already.
+    with ThreadPoolExecutor(1, "tidemark-async") as pool:
+        return pool.submit(asyncio.run, wait()).result()
+
+
+def _drained(rows: AsyncIterator[Any]) -> Iterator[Any]:
+    runner = asyncio.Runner()
+
+    async def following() -> Any:
+        return await anext(rows, _END)
+
+    with ThreadPoolExecutor(1, "tidemark-async") as pool:
+        try:
+            while (row := pool.submit(runner.run, following()).result()) is not _END:
+                yield row
+        finally:
+            pool.submit(runner.close).result()
+
+
+_END = object()

@@ -1,0 +1,108 @@
+"""Types of columns, from a sample of Python values.
+
+bool is boolean, int bigint, float double precision, Decimal numeric, str text, bytes bytea,
+datetime timestamptz (timestamp without a zone), date, time, timedelta interval, UUID uuid; dict,
+dataclasses and models are jsonb; a list of equal scalars is an array, any other list jsonb. int
+and Decimal together are numeric, with float double precision; an int beyond 64 bits is numeric;
+nothing but None is text. What fits into no one type is refused: no value is ever guessed about.
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from connectors.python.encode import fields_of, is_null
+from dataflow.errors import TidemarkError
+
+SAMPLE_ROWS = 1_000
+_TYPES: Sequence[tuple[type, str]] = (
+    (bool, "boolean"),
+    (int, "bigint"),
+    (float, "double precision"),
+    (Decimal, "numeric"),
+    (str, "text"),
+    (bytes, "bytea"),
+    (bytearray, "bytea"),
+    (memoryview, "bytea"),
+    (datetime.datetime, "timestamp"),
+    (datetime.date, "date"),
+    (datetime.time, "time"),
+    (datetime.timedelta, "interval"),
+    (uuid.UUID, "uuid"),
+)
+_NUMBERS = ("bigint", "numeric", "double precision")
+_INT8 = range(-(2**63), 2**63)
+
+
+def column_type(column: str, values: Iterable[Any]) -> str:
+    """The type of a column with these values. TidemarkError function.mixed_types.
+
+    >>> column_type("a", [1, None, 2.5]), column_type("a", [[1, 2], []]), column_type("a", [None])
+    ('double precision', 'bigint[]', 'text')
+    """
+    found = dict.fromkeys(_type_of(column, v) for v in values if not is_null(v))
+    found.pop("", None)
+    if not found:
+        return "text"
+    if len(found) == 1:
+        return next(iter(found)).replace("?[]", "text[]")
+    if set(found) <= set(_NUMBERS):
+        return max(found, key=_NUMBERS.index)
+    if "?[]" in found:  # empty lists say nothing
+        found.pop("?[]")
+        if len(found) == 1:
+            return next(iter(found))
+    if all(t == "jsonb" or t.endswith("[]") for t in found):
+        elements = {t[:-2] for t in found}
+        if elements <= set(_NUMBERS):
+            return max(elements, key=_NUMBERS.index) + "[]"
+        return "jsonb"
+    raise TidemarkError(
+        "function.mixed_types",
+        f'the values of column "{column}" are of several types',
+        detail=", ".join(found),
+        hint=f'say which it is: columns={{"{column}": "text", ...}}',
+    )
+
+
+def _type_of(column: str, value: Any) -> str:
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if isinstance(value, Mapping) or fields_of(value) is not None:
+        return "jsonb"
+    if isinstance(value, list | tuple):
+        return _list_type(column, value)
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return _type_of(column, value.tolist())
+    if type(value).__module__ == "ipaddress":
+        return "inet"
+    for kind, name in _TYPES:
+        if isinstance(value, kind):
+            if name == "bigint" and value not in _INT8:
+                return "numeric"
+            if name == "timestamp" and value.tzinfo is not None:
+                return "timestamptz"
+            return name
+    raise TidemarkError(
+        "function.mixed_types",
+        f'a value of column "{column}" has a type that no column has',
+        detail=f"{type(value).__module__}.{type(value).__qualname__}",
+        hint="give one of Python's own types instead",
+    )
+
+
+def _list_type(column: str, values: Sequence[Any]) -> str:
+    kinds = dict.fromkeys(_type_of(column, v) for v in values if not is_null(v))
+    if not kinds:
+        return "?[]"
+    if len(kinds) == 1:
+        (kind,) = kinds
+        return "jsonb" if kind == "jsonb" or kind.endswith("[]") else f"{kind}[]"
+    if set(kinds) <= set(_NUMBERS):
+        return max(kinds, key=_NUMBERS.index) + "[]"
+    return "jsonb"

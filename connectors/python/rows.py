@@ -1,0 +1,139 @@
+"""Rows of whatever shape, batch by batch, as columns of Python values.
+
+A row is a dict (any mapping), a dataclass, a named tuple, a pydantic model, or a tuple or list of
+values in the order of the columns. Whole tables (pyarrow, pandas) are taken as well, alone or as
+the parts of an iterable. A key that is missing is NULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from operator import attrgetter
+from typing import Any
+
+from connectors.python.encode import fields_of
+from dataflow.errors import TidemarkError
+
+BATCH_ROWS = 8_192
+
+
+class Batch:
+    """Some rows: `names` are those that the rows say themselves, () for plain tuples."""
+
+    def __init__(self, names: Sequence[str], columns: Sequence[Sequence[Any]], n: int) -> None:
+        self.names = tuple(names)
+        self.columns = columns
+        self.n = n
+
+
+def is_table(value: Any) -> bool:
+    """Whether a value is a whole table: of pyarrow, of pandas, or what gives itself as Arrow."""
+    return hasattr(type(value), "__arrow_c_stream__") or type(value).__name__ == "RecordBatch"
+
+
+def batches(rows: Iterable[Any]) -> Iterator[Batch]:
+    """The rows in batches of one shape each. TidemarkError function.bad_row."""
+    if is_table(rows):
+        yield from _of_table(rows)
+        return
+    if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
+        raise TidemarkError(
+            "function.bad_row",
+            "what the function gives are no rows",
+            detail=f"a value of type {type(rows).__name__}",
+            hint="give an iterable of dicts, tuples or objects with fields, or a table",
+        )
+    held = iter(rows)
+    at = 0
+    while part := list(islice(held, BATCH_ROWS)):
+        for batch in _of_rows(part, at):
+            at += batch.n
+            yield batch
+
+
+def _of_rows(rows: list[Any], at: int) -> Iterator[Batch]:
+    """Rows of one shape become one batch; most often that is all of them."""
+    begin = 0
+    while begin < len(rows):
+        kind = type(rows[begin])
+        end = begin + 1
+        while end < len(rows) and type(rows[end]) is kind:
+            end += 1
+        yield from _of_kind(rows[begin:end], at + begin)
+        begin = end
+
+
+def _of_kind(rows: list[Any], at: int) -> Iterator[Batch]:
+    first = rows[0]
+    if is_table(first):
+        for table in rows:
+            yield from _of_table(table)
+        return
+    fields = fields_of(first)
+    if fields is None and isinstance(first, Mapping):
+        yield _of_mappings(rows)
+    elif isinstance(first, tuple | list):
+        yield _of_tuples(rows, fields or (), at)
+    elif fields is not None:
+        columns = [list(map(attrgetter(name), rows)) for name in fields]
+        yield Batch(fields, columns, len(rows))
+    else:
+        raise bad_row(at + 1, f"a value of type {type(first).__name__} is no row")
+
+
+def _of_mappings(rows: list[Mapping[str, Any]]) -> Batch:
+    names = list(rows[0])
+    columns = _under(rows, names)
+    if columns is None:
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        columns = [[row.get(name) for row in rows] for name in names]
+    return Batch(names, columns, len(rows))
+
+
+def _under(rows: list[Mapping[str, Any]], names: list[str]) -> list[list[Any]] | None:
+    """The columns of rows that all have exactly these names, else None."""
+    if any(len(row) != len(names) for row in rows):
+        return None
+    try:
+        return [[row[name] for row in rows] for name in names]
+    except KeyError:
+        return None
+
+
+def _of_tuples(rows: list[Sequence[Any]], names: Sequence[str], at: int) -> Batch:
+    width = len(rows[0])
+    for i, row in enumerate(rows):
+        if len(row) != width:
+            raise bad_row(at + i + 1, f"it has {len(row)} values, others have {width}")
+    return Batch(names, list(zip(*rows, strict=True)), len(rows))
+
+
+def _of_table(table: Any) -> Iterator[Batch]:
+    found = arrow_table(table)
+    for part in found.to_batches(max_chunksize=BATCH_ROWS):
+        columns = [column.to_pylist() for column in part.columns]
+        yield Batch(part.schema.names, columns, part.num_rows)
+
+
+def arrow_table(table: Any) -> Any:
+    """A table of any kind as one of pyarrow's."""
+    import pyarrow as pa
+
+    if isinstance(table, pa.Table):
+        return table
+    if isinstance(table, pa.RecordBatch):
+        return pa.Table.from_batches([table])
+    if type(table).__module__.startswith("pandas."):
+        return pa.Table.from_pandas(table, preserve_index=False)
+    return pa.table(table)
+
+
+def bad_row(number: int, why: str) -> TidemarkError:
+    """A row that cannot be taken; number: from 1."""
+    return TidemarkError(
+        "function.bad_row",
+        f"row {number} cannot be taken",
+        detail=why,
+        hint="give dicts, tuples with columns=, or objects with fields",
+    )

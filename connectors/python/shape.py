@@ -1,0 +1,73 @@
+"""Names and types of a function's columns: as declared, or found in a sample of its rows.
+
+Invariant: what was read for the sample is given back, so that an iterator loses no row by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from connectors.python.infer import SAMPLE_ROWS, column_type
+from connectors.python.rows import Batch
+from dataflow.errors import TidemarkError
+
+Columns = tuple[tuple[str, str], ...]
+
+
+def found_columns(
+    name: str, read: Iterator[Batch], names: Sequence[str] | None = None
+) -> tuple[Columns, Iterator[Batch]]:
+    """(name, type) of the columns by the first rows of a reading, and the reading whole again.
+
+    names: of the columns of plain tuples, or those of other rows that are wanted. TidemarkError
+    function.no_columns, function.mixed_types.
+    """
+    sample: list[Batch] = []
+    while sum(b.n for b in sample) < SAMPLE_ROWS:
+        batch = next(read, None)
+        if batch is None:
+            break
+        sample.append(batch)
+    values: dict[str, list[Any]] = {}
+    for batch in sample:
+        for column, found in zip(_names(name, batch, names), batch.columns, strict=True):
+            values.setdefault(column, []).extend(found[:SAMPLE_ROWS])
+    chosen = list(values) if names is None else list(names)
+    if not chosen or not sample:
+        raise _no_columns(name)
+    columns = tuple((c, column_type(c, values.get(c, ()))) for c in chosen)
+    return columns, chain(sample, read)
+
+
+def _names(name: str, batch: Batch, names: Sequence[str] | None) -> Sequence[str]:
+    if batch.names:
+        for column in batch.names:
+            if not isinstance(column, str):
+                raise TidemarkError(
+                    "function.bad_row",
+                    f'function "{name}": a column has a name that is no text',
+                    detail=repr(column),
+                    hint="name columns by strings",
+                )
+        return batch.names
+    if names is None or len(names) != len(batch.columns):
+        raise _no_columns(name)
+    return names
+
+
+def _no_columns(name: str) -> TidemarkError:
+    return TidemarkError(
+        "function.no_columns",
+        f'the columns of function "{name}" are not known',
+        detail="there are no rows to see them in, or they are tuples without names",
+        hint='declare them: columns={"id": "bigint", "name": "text"}',
+    )
+
+
+def declared_columns(name: str, columns: Mapping[str, str]) -> Columns:
+    """Columns as they were declared. TidemarkError function.no_columns."""
+    if not columns:
+        raise _no_columns(name)
+    return tuple((str(column), str(type_name)) for column, type_name in columns.items())

@@ -1,0 +1,1 @@
+"""The whole product inside a script or a notebook: `tidemark.Engine`."""

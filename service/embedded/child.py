@@ -1,0 +1,139 @@
+"""The user's side of an engine's process: started, waited for, ended.
+
+Invariant: it ends with us, whichever way we end: it watches for the end of the pipe that we hold,
+and for its parent. A process that we have forked cannot end it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from dataflow.errors import TemporaryError, TidemarkError
+
+# A machine that has just been set up compiles first.
+READY_S = 600.0
+END_S = 45.0
+_ROOT = Path(__file__).resolve().parents[2]
+_LOG = "engine.log"
+_TAIL = 3_000
+
+
+class Child:
+    """A running engine. url: of REST; dsn: of its database; is_private: whether that is its own."""
+
+    def __init__(self, dsn: str, state_dir: Path | None, settings: Mapping[str, object]) -> None:
+        """TidemarkError engine.not_started, or why it is refused."""
+        self._pid = os.getpid()
+        self._log = self._open_log(state_dir)
+        self._process = self._start(dsn, state_dir, settings)
+        try:
+            told = self._await_start()
+            self.url: str = told["url"]
+            self.dsn: str = told["dsn"]
+            self.is_private: bool = told["is_private"]
+            self._await_answer()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_running(self) -> bool:
+        """False after its end, also after a crash."""
+        return self._process.poll() is None
+
+    def log_text(self) -> str:
+        """The end of its log."""
+        number = self._log.fileno()
+        # Not a seek: the place where the child writes would move with it.
+        tail = os.pread(number, _TAIL, max(0, os.fstat(number).st_size - _TAIL))
+        return tail.decode(errors="replace").strip()
+
+    def close(self) -> None:
+        """End it and wait; nothing in a process that was forked off."""
+        if os.getpid() != self._pid:
+            return
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+        self._process.stdout.close()
+        self._log.close()
+
+    def _open_log(self, state_dir: Path | None) -> Any:
+        if state_dir is None:
+            return tempfile.TemporaryFile(prefix="tidemark-engine-")
+        try:
+            state_dir.mkdir(parents=True, exist_ok=True)
+            return (state_dir / _LOG).open("a+b")
+        except OSError as error:
+            raise TidemarkError(
+                "engine.folder",
+                f'folder "{state_dir}" cannot be used',
+                detail=str(error),
+                hint="give another state_dir",
+            ) from error
+
+    def _start(
+        self, dsn: str, state_dir: Path | None, settings: Mapping[str, object]
+    ) -> subprocess.Popen[bytes]:
+        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH", ""))))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service.embedded.host"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,  # Ctrl-C in a notebook interrupts the cell alone
+        )
+        folder = str(state_dir.absolute()) if state_dir else ""
+        wanted = {"dsn": dsn, "state_dir": folder, "settings": dict(settings)}
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(wanted, default=str).encode() + b"\n")
+        process.stdin.flush()
+        return process
+
+    def _await_start(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], READY_S)
+        line = self._process.stdout.readline() if ready else b""
+        if not line:
+            raise self._not_started()
+        told = json.loads(line)
+        if (error := told.get("error")) is not None:
+            kind = TemporaryError if error["is_temporary"] else TidemarkError
+            raise kind(error["code"], error["what"], detail=error["detail"], hint=error["hint"])
+        return told
+
+    def _await_answer(self) -> None:
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline and self.is_running:
+            try:
+                httpx.get(f"{self.url}/health", timeout=5)
+                return
+            except httpx.HTTPError:
+                time.sleep(0.05)
+        raise self._not_started()
+
+    def _not_started(self) -> TidemarkError:
+        return TidemarkError(
+            "engine.not_started",
+            "the engine did not start",
+            detail=self.log_text(),
+            hint="see the detail, the end of its log",
+        )

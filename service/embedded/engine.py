@@ -1,0 +1,258 @@
+"""The whole product inside a script or a notebook.
+
+    with tidemark.Engine() as engine:
+        engine.register("users", read_users, key="id")
+        view = engine.view("SELECT country, count(*) AS n FROM users GROUP BY country")
+        engine.refresh("users")
+        engine.settle()
+        view.rows().to_list()
+
+Everything runs on this machine: a private PostgreSQL (unless a DSN is given) and the service as
+processes of their own, which end with this one. docs/ENGINE.md is the tour.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from connectors.postgres import engine_query
+from connectors.postgres.function_tables import SCHEMA
+from connectors.postgres.session import Session, connect
+from connectors.python.conditions import Wish
+from dataflow.errors import TidemarkError
+from service.client.clients import Client, View
+from service.client.rows import RowSet
+from service.embedded.answers import row_set
+from service.embedded.child import Child
+from service.embedded.functions import Functions, FunctionState, Refreshed
+from service.embedded.needs import functions_below, wishes_of
+from service.embedded.ticker import Ticker
+
+Parameters = Sequence[Any] | Mapping[str, Any]
+_BUILD_S = 3600.0
+
+
+class Engine:
+    """A private Tidemark. It is there once this returns, and ends with `close`, `with`, the
+    interpreter or the process.
+
+    dsn: libpq's string of a database to work in (wal_level = logical); None starts a private
+    PostgreSQL. state_dir: a folder where everything is kept between runs; None: all that it makes
+    goes away with it. settings: of the service, as docs/OPERATING.md has them (memory="2GB").
+    TidemarkError engine.*, and what the database refuses.
+    """
+
+    def __init__(
+        self, dsn: str | None = None, state_dir: str | Path | None = None, **settings: object
+    ) -> None:
+        child = Child(dsn or "", Path(state_dir) if state_dir else None, settings)
+        self._child = child
+        self.url = child.url
+        self.dsn = child.dsn
+        self.client = Client(child.url, token="")
+        self._functions = Functions(child.dsn)
+        self._ticker = Ticker(self._functions, child.dsn)
+        self._session = Session(child.dsn, application_name="tidemark engine")
+        self._end = weakref.finalize(self, _end, child, self._ticker)
+
+    def __repr__(self) -> str:
+        state = "" if self._child.is_running and self._end.alive else ", closed"
+        return f"<Engine at {self.url}{state}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the service and the private PostgreSQL; a second time is nothing."""
+        self._end()
+        self._functions.close()
+        self._session.close()
+        self.client.close()
+
+    # --- functions -----------------------------------------------------------------------------
+
+    def register(
+        self,
+        name: str,
+        source: Any = None,
+        *,
+        columns: Mapping[str, str] | Sequence[str] | None = None,
+        key: str | Sequence[str] = (),
+        refresh_every_s: float | None = None,
+    ) -> Any:
+        """Make a function, or any iterable, a table that queries and views read by this name.
+
+        source: a function of no arguments, a generator function, an async one, a list, an iterator
+        or a table of pyarrow or pandas; without it this is a decorator. columns: types by name, or
+        the names of plain tuples' values, or None: found in a sample. key: columns that no two rows
+        share; without it rows may repeat. A function with the parameter `dynamic_columns` or
+        `dynamic_where` is told what is read of it. Registering a name again takes its place.
+        Returns the FunctionState, as a decorator the function. TidemarkError function.*.
+        """
+        if source is None:
+            return self._decorator(name, columns, key, refresh_every_s)
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        state = self._functions.register(name, source, columns, keys, refresh_every_s)
+        if refresh_every_s is not None or self._functions.of(name).is_narrow:
+            self._ticker.start()
+        return state
+
+    def _decorator(self, name: str, columns: Any, key: Any, refresh_every_s: float | None) -> Any:
+        def decorate(source: Callable[..., Any]) -> Callable[..., Any]:
+            self.register(name, source, columns=columns, key=key, refresh_every_s=refresh_every_s)
+            return source
+
+        return decorate
+
+    def unregister(self, name: str) -> None:
+        """Forget a function and drop its table. TidemarkError function.in_use."""
+        self._functions.unregister(name)
+
+    def functions(self) -> dict[str, FunctionState]:
+        """All registered functions as they stand, by name."""
+        return self._functions.states()
+
+    def refresh(self, *names: str) -> dict[str, Refreshed]:
+        """Read functions again, without names all of them, and write what differs in one
+        transaction: the views show all of it at once. TidemarkError function.*"""
+        if not names:
+            names = tuple(f.function.name for f in self._functions.all() if not f.is_spent)
+        return self._functions.refresh(names)
+
+    # --- queries -------------------------------------------------------------------------------
+
+    def query(self, sql: str, parameters: Parameters | None = None) -> RowSet:
+        """The answer of one SELECT, once, over functions, views and tables as they are now.
+
+        Functions that it reads, also through views, are read again first; a narrow one is told the
+        query's own columns and conditions. parameters: for %s, or %(name)s. SqlError.
+        """
+        if parameters is not None:
+            sql = engine_query.with_parameters(self.dsn, sql, parameters)
+        tables, width = engine_query.look_at(self.dsn, sql)
+        known = {one.function.name: one for one in self._functions.all()}
+        direct = {name for schema, name in tables if schema == SCHEMA and name in known}
+        views = self._functions.views()
+        below = functions_below(views, tables) & known.keys()
+        narrow = {name for name in direct - below if known[name].is_narrow}
+        is_both = {name for name in direct & below if known[name].is_narrow}
+        asked = self._asked(sql, width) if narrow or is_both else {}
+        again = [n for n in sorted((direct | below) - narrow) if not known[n].is_spent]
+        wide = {n: asked.get(n) or _everything(known[n].table.columns) for n in sorted(is_both)}
+        self._functions.refresh_for(again, wide)
+        if any((v.schema, v.table) in tables for v in views):
+            self.settle()
+        stand_ins = [self._functions.stand_in(n, asked.get(n)) for n in sorted(narrow)]
+        try:
+            return row_set(engine_query.answer(self.dsn, sql, stand_ins, _flatten))
+        finally:
+            for stand_in in stand_ins:
+                stand_in.lines.close()
+
+    def view(
+        self,
+        sql: str,
+        name: str | None = None,
+        *,
+        replace: bool = False,
+        backfill: str = "local",
+        wait_s: float = _BUILD_S,
+    ) -> View:
+        """Keep the answer of a query up to date for good; its View, live unless wait_s was short.
+
+        name: `name` or `schema.name`; None makes one of the query, so that asking again is the same
+        view. A view of this name and query is taken as it is; of another query it is refused
+        (view.name_taken) or, with replace, given the new one without a time in which it cannot be
+        read. SqlError, TidemarkError view.*.
+        """
+        sql = sql.strip().removesuffix(";")
+        name = name or "view_" + hashlib.blake2b(sql.encode(), digest_size=6).hexdigest()
+        asked = wishes_of(self.client.validate(sql).told["asks"])
+        try:
+            self._functions.widen(asked)
+            try:
+                return self.client.create(name, sql, wait_s=wait_s, backfill=backfill)
+            except TidemarkError as error:
+                if error.code != "view.name_taken":
+                    raise
+                return self._taken(name, sql, replace, wait_s, error)
+        finally:
+            self._functions.forget(asked)
+
+    def _taken(
+        self, name: str, sql: str, replace: bool, wait_s: float, refusal: TidemarkError
+    ) -> View:
+        """The view that has the name, with this query."""
+        try:
+            state = self.client.view(name).state()
+        except TidemarkError as error:
+            # It is no view that has the name.
+            raise refusal from error
+        if state.query != sql and not replace:
+            raise refusal
+        view = self.client.view(state.path)
+        if state.query != sql:
+            view.replace(sql, wait_s=wait_s)
+        return view
+
+    def settle(self, timeout_s: float = 60) -> str:
+        """Wait until all views show everything that is committed by now; the position they show.
+
+        TidemarkError engine.not_settled.
+        """
+        try:
+            found = self._session.rows(
+                "SELECT tidemark.wait(%s * interval '1 second')::text", (timeout_s,)
+            )
+        except TidemarkError as error:
+            raise TidemarkError(
+                "engine.not_settled",
+                f"the views are not up to date after {timeout_s:g} s",
+                detail=error.detail,
+                hint="look at engine.client.views(), and at the console at engine.url",
+            ) from error
+        return found[0][0] or ""
+
+    def execute(self, sql: str, parameters: Parameters | None = None) -> RowSet | int:
+        """Run a statement in the database and commit it: its rows, or the number of rows that it
+        has changed. SqlError."""
+        found = engine_query.execute(self.dsn, sql, parameters)
+        return found if isinstance(found, int) else row_set(found)
+
+    def connection(self) -> Any:
+        """A new session of psycopg2's in the database, for transactions of your own."""
+        return connect(self.dsn, application_name="tidemark engine user")
+
+    def _asked(self, sql: str, width: int) -> dict[str, Wish]:
+        """What a query asks of functions; nothing is known of one that no view could have."""
+        try:
+            return wishes_of(self.client.validate(sql).told["asks"])
+        except TidemarkError as error:
+            if error.is_temporary:
+                raise
+            if error.code == "sql.duplicate_column":
+                return self._asked(engine_query.with_other_names(sql, width), 0)
+            return {}
+
+
+def _end(child: Child, ticker: Ticker) -> None:
+    ticker.close()
+    child.close()
+
+
+def _flatten(text: str, replacement: Callable[[str, str], str | None]) -> str:
+    # Loaded by who has narrow functions.
+    from dataflow.sql.flatten import flattened
+
+    return flattened(text, replacement)
+
+
+def _everything(columns: Sequence[tuple[str, str]]) -> Wish:
+    return Wish(tuple(name for name, _ in columns))

@@ -1,0 +1,356 @@
+"""The functions of an engine: registered, read, and their tables brought up to what they gave.
+
+A function that takes neither dynamic_columns nor dynamic_where is read when it is registered, and
+its table holds all that it gave last. One that takes them is narrow: its table holds what the
+views that read it ask for, and is filled for them. Invariant: a table changes by whole readings,
+those of one `refresh` in one transaction; a reading that fails changes nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from connectors.postgres.engine_query import StandIn
+from connectors.postgres.function_tables import Filled, FunctionTable, FunctionTables
+from connectors.postgres.session import Session
+from connectors.python.conditions import Wish
+from connectors.python.function import COLUMNS, Function
+from connectors.python.rows import Batch
+from connectors.python.shape import Columns, declared_columns, found_columns
+from connectors.python.spool import Spool, spool
+from dataflow.errors import TidemarkError
+from service.embedded.needs import ReadView, need_of, read_views
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """What a refresh has done to a function's table. position: from which it is visible."""
+
+    rows: int
+    inserted: int
+    updated: int
+    deleted: int
+    position: str
+    seconds: float
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether any row was written."""
+        return bool(self.inserted or self.updated or self.deleted)
+
+
+@dataclass(frozen=True)
+class FunctionState:
+    """A function as it stands. columns: types by name; rows: of its newest reading, None before
+    the first; refreshed_at: seconds since 1970; error: of the newest refresh, None when it went
+    well."""
+
+    name: str
+    columns: Mapping[str, str]
+    key: tuple[str, ...]
+    refresh_every_s: float | None
+    rows: int | None
+    refreshed_at: float | None
+    error: TidemarkError | None
+
+
+@dataclass
+class Registered:
+    """One function. wish: what its table holds, for a narrow one; asked: wishes of views that are
+    on their way; digest, number: of the newest reading, and of the table that has it."""
+
+    function: Function
+    table: FunctionTable
+    is_declared: bool
+    refresh_every_s: float | None = None
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    asked: list[Wish] = field(default_factory=list)
+    wish: Wish | None = None
+    digest: bytes = b""
+    number: int = 0
+    rows: int | None = None
+    refreshed_at: float | None = None
+    due_at: float = 0.0
+    error: TidemarkError | None = None
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it is told what is read of it."""
+        return bool(self.function.takes)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it was an iterator, whose rows have all been read."""
+        return self.function.is_once and self.rows is not None
+
+    @property
+    def state(self) -> FunctionState:
+        """As it is shown."""
+        return FunctionState(
+            self.function.name,
+            dict(self.table.columns),
+            self.table.key,
+            self.refresh_every_s,
+            self.rows,
+            self.refreshed_at,
+            self.error,
+        )
+
+
+class Functions:
+    """All of one engine; safe for several threads."""
+
+    def __init__(self, dsn: str) -> None:
+        self._tables = FunctionTables(dsn)
+        self._session = Session(dsn, application_name="tidemark engine")
+        self._registered: dict[str, Registered] = {}
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """End the session."""
+        self._session.close()
+
+    def register(
+        self,
+        name: str,
+        source: Any,
+        columns: Mapping[str, str] | Sequence[str] | None,
+        key: Sequence[str],
+        refresh_every_s: float | None,
+    ) -> FunctionState:
+        """Make or take over a function's table, and read it unless it is narrow."""
+        function = Function(name, source)
+        if refresh_every_s is not None and (refresh_every_s <= 0 or function.is_once):
+            raise TidemarkError(
+                "function.bad_interval",
+                f'function "{name}" cannot be refreshed every {refresh_every_s} seconds',
+                detail="an iterator gives its rows once" if function.is_once else "",
+                hint="give a function, and seconds above 0",
+            )
+        reading: Iterator[Batch] | None = None
+        found: Columns
+        if isinstance(columns, Mapping):
+            found = declared_columns(name, columns)
+        else:
+            reading = function.read()
+            found, reading = found_columns(name, reading, columns)
+        table = self._tables.shape(name, found, key)
+        made = Registered(function, table, columns is not None, refresh_every_s)
+        made.due_at = time.monotonic() + (refresh_every_s or 0)
+        with self._held([self._registered[name]] if name in self._registered else []):
+            if made.is_narrow:
+                self._tables.declare(table)
+                if self._need(made, read_views(self._session)) is not None:
+                    self._refresh([made])
+            else:
+                lines = self._read(made, None, reading)
+                try:
+                    self._fill([made], [lines], time.monotonic())
+                finally:
+                    lines.close()
+            with self._lock:
+                self._registered[name] = made
+        return made.state
+
+    def unregister(self, name: str) -> None:
+        """Forget a function and drop its table. TidemarkError function.in_use."""
+        found = self.of(name)
+        with self._held([found]):
+            readers = [v for v in read_views(self._session) if name in v.wishes]
+            if readers:
+                raise TidemarkError(
+                    "function.in_use",
+                    f'function "{name}" is read by views',
+                    detail=", ".join(f"{v.schema}.{v.name}" for v in readers),
+                    hint="drop those first",
+                )
+            self._tables.drop(name)
+            with self._lock:
+                self._registered.pop(name, None)
+
+    def of(self, name: str) -> Registered:
+        """A function by its name. TidemarkError function.unknown."""
+        found = self._registered.get(name)
+        if found is None:
+            raise TidemarkError(
+                "function.unknown",
+                f'there is no function "{name}"',
+                detail=f"registered: {', '.join(sorted(self._registered)) or 'none'}",
+                hint="register it first",
+            )
+        return found
+
+    def states(self) -> dict[str, FunctionState]:
+        """All functions as they stand."""
+        with self._lock:
+            return {name: found.state for name, found in self._registered.items()}
+
+    def all(self) -> list[Registered]:
+        """All functions."""
+        with self._lock:
+            return list(self._registered.values())
+
+    def refresh(self, names: Iterable[str]) -> dict[str, Refreshed]:
+        """Read functions again and write what differs, all in one transaction. A narrow one that no
+        view reads is not called. TidemarkError function.*"""
+        chosen = [self.of(name) for name in dict.fromkeys(names)]
+        for one in chosen:
+            if one.is_spent:
+                raise TidemarkError(
+                    "function.spent",
+                    f'function "{one.function.name}" is an iterator, whose rows are read already',
+                    hint="register a function that makes it anew, or a list",
+                )
+        with self._held(chosen):
+            return self._refresh(chosen)
+
+    def refresh_for(self, names: Sequence[str], asked: Mapping[str, Wish]) -> None:
+        """Read functions for one query, narrow ones also for what it asks of them."""
+        try:
+            for name, wish in asked.items():
+                self.of(name).asked.append(wish)
+            self.refresh(names)
+        finally:
+            self.forget(asked)
+
+    def widen(self, asked: Mapping[str, Wish]) -> None:
+        """See to it that the tables of narrow functions hold what a new view will ask for."""
+        chosen = [self.of(n) for n in asked if n in self._registered]
+        narrow = [one for one in chosen if one.is_narrow]
+        for one in narrow:
+            one.asked.append(asked[one.function.name])
+        with self._held(narrow):
+            self._refresh(narrow)
+
+    def forget(self, asked: Mapping[str, Wish]) -> None:
+        """The view is in the catalog now, or is not to be."""
+        for name, wish in asked.items():
+            found = self._registered.get(name)
+            if found is not None and wish in found.asked:
+                found.asked.remove(wish)
+
+    def grown(self) -> list[str]:
+        """Narrow functions of which views ask for more than their tables hold."""
+        narrow = [one for one in self.all() if one.is_narrow]
+        views = read_views(self._session) if narrow else []
+        names = []
+        for one in narrow:
+            need = self._need(one, views)
+            if need is not None and not _holds(one.wish, need):
+                names.append(one.function.name)
+        return names
+
+    def views(self) -> list[ReadView]:
+        """The views of the catalog."""
+        return read_views(self._session)
+
+    def stand_in(self, name: str, wish: Wish | None) -> StandIn:
+        """A narrow function read for one query; the caller closes its lines."""
+        one = self.of(name)
+        if wish is not None:
+            wish = Wish(_with_key(one, wish.columns), wish.conditions)
+        return StandIn(one.table, self._read(one, wish, None).file)
+
+    # --- readings ------------------------------------------------------------------------------
+
+    def _refresh(self, chosen: Sequence[Registered]) -> dict[str, Refreshed]:
+        views = read_views(self._session) if any(one.is_narrow for one in chosen) else []
+        done: dict[str, Refreshed] = {}
+        read: list[Registered] = []
+        spools: list[Spool] = []
+        began = time.monotonic()
+        try:
+            for one in chosen:
+                need = self._need(one, views)
+                if not one.is_narrow or need is not None:
+                    spools.append(self._read(one, need))
+                    read.append(one)
+            done = self._fill(read, spools, began)
+        except TidemarkError as error:
+            for one in chosen:
+                one.error = error
+            raise
+        finally:
+            for lines in spools:
+                lines.close()
+        return done
+
+    def _need(self, one: Registered, views: Sequence[ReadView]) -> Wish | None:
+        if not one.is_narrow:
+            return None
+        name = one.function.name
+        wishes = [v.wishes[name] for v in views if name in v.wishes]
+        need = need_of([*wishes, *one.asked], [n for n, _ in one.table.columns])
+        return need and Wish(_with_key(one, need.columns), need.conditions)
+
+    def _read(
+        self, one: Registered, wish: Wish | None, reading: Iterator[Batch] | None = None
+    ) -> Spool:
+        narrowed = wish.columns if wish is not None and COLUMNS in one.function.takes else None
+        made = spool(
+            one.function.name,
+            one.function.read(wish) if reading is None else reading,
+            one.table.columns,
+            wanted=narrowed,
+            is_declared=one.is_declared,
+        )
+        made.wish = wish
+        return made
+
+    def _fill(
+        self, read: Sequence[Registered], spools: Sequence[Spool], began: float
+    ) -> dict[str, Refreshed]:
+        """Write what is not known to be there already."""
+        numbers = self._tables.numbers()
+        new = [
+            (one, lines)
+            for one, lines in zip(read, spools, strict=True)
+            if one.digest != lines.digest or numbers.get(one.function.name) != one.number
+        ]
+        if new:
+            filled, position = self._tables.fill([(one.table, s.file) for one, s in new])
+        else:
+            filled, position = [], self._tables.position()
+        changes = {one.function.name: f for (one, _), f in zip(new, filled, strict=True)}
+        numbers = self._tables.numbers() if new else numbers
+        done = {}
+        for one, lines in zip(read, spools, strict=True):
+            name = one.function.name
+            one.digest, one.number = lines.digest, numbers.get(name, 0)
+            one.wish, one.rows, one.error = lines.wish, lines.n, None
+            one.refreshed_at = time.time()
+            change = changes.get(name, Filled(lines.n, 0, 0, 0))
+            done[name] = Refreshed(
+                lines.n,
+                change.inserted,
+                change.updated,
+                change.deleted,
+                position,
+                time.monotonic() - began,
+            )
+        return done
+
+    @contextmanager
+    def _held(self, chosen: Iterable[Registered]) -> Iterator[None]:
+        """The locks of some functions, always in the same order."""
+        with ExitStack() as locks:
+            for one in sorted(chosen, key=lambda one: one.function.name):
+                locks.enter_context(one.lock)
+            yield
+
+
+def _with_key(one: Registered, columns: Sequence[str]) -> tuple[str, ...]:
+    wanted = {*columns, *one.table.key}
+    return tuple(n for n, _ in one.table.columns if n in wanted)
+
+
+def _holds(wish: Wish | None, need: Wish) -> bool:
+    """Whether what was read for one wish is enough for another."""
+    if wish is None:
+        return False
+    return set(need.columns) <= set(wish.columns) and set(wish.conditions) <= set(need.conditions)

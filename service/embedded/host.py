@@ -1,0 +1,181 @@
+"""The process of an engine: `python -m service.embedded.host`, a child of the user's process.
+
+What is wanted comes as one line of JSON on standard input, and the end of that input, or of the
+parent, is the end of everything: service first, then the private PostgreSQL, so that kill -9 of
+the parent leaves nothing behind and interrupts nothing. One line of JSON on standard output says
+where the engine is, or why there is none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+from pydantic import ValidationError
+
+from connectors.loopback import free_port
+from connectors.postgres.function_tables import FunctionTables
+from dataflow.errors import TidemarkError
+from service import kernels
+from service.doctor import check_service
+from service.embedded.place import Place
+from service.log import configure, log
+from service.protect import protect
+from service.settings import Settings
+from service.supervisor import Supervisor
+
+# `auto` is this machine, however many rows there are.
+_NEVER_SPARK = 10**15
+_POLL_S = 0.25
+_DROP_S = 20.0
+
+
+def main() -> int:
+    """Serve until the parent is gone; 1 when there is no engine, for the reason that was told."""
+    parent = os.getppid()
+    signal.signal(signal.SIGTERM, _not_yet)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    wanted = json.loads(sys.stdin.buffer.readline())
+    # Nothing else is to be read where the parent reads.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    folder = Path(wanted["state_dir"]) if wanted["state_dir"] else None
+    try:
+        with Place(wanted["dsn"], folder) as place:
+            settings = _settings(place, wanted["settings"])
+            _prepare(settings, place)
+            if place.is_temporary and not place.is_private:
+                _require_unused(settings)
+            url = f"http://{settings.host}:{settings.port}"
+            told = {"url": url, "dsn": place.dsn, "is_private": place.is_private}
+            print(json.dumps(told), file=answers, flush=True)
+            before = _Cleaning(url, place) if place.is_temporary and not place.is_private else None
+            threading.Thread(target=_end_with, args=(parent, before), daemon=True).start()
+            Supervisor(settings).run()
+            if before is not None:
+                before.drop_schema()
+    except TidemarkError as error:
+        facts = {"code": error.code, "what": error.what, "detail": error.detail}
+        facts |= {"hint": error.hint, "is_temporary": error.is_temporary}
+        print(json.dumps({"error": facts}), file=answers, flush=True)
+        return 1
+    return 0
+
+
+def _settings(place: Place, given: dict[str, Any]) -> Settings:
+    own = {"source": place.dsn, "sink": place.dsn, "state": place.state, "host": "127.0.0.1"}
+    own |= {"port": free_port(), "tls_cert": "", "tls_key": "", "insecure": False}
+    try:
+        return Settings.load(**{"spark_rows": _NEVER_SPARK, "log_level": "warning", **given, **own})
+    except ValidationError as error:
+        found = error.errors()[0]
+        raise TidemarkError(
+            "engine.setting",
+            f'setting "{".".join(map(str, found["loc"]))}" of the engine is wrong',
+            detail=found["msg"],
+            hint="docs/OPERATING.md has all of them",
+        ) from None
+
+
+def _prepare(settings: Settings, place: Place) -> None:
+    configure(settings.log_level, "engine", settings.log_format)
+    protect(settings)
+    for finding in check_service(settings):
+        if finding.problem is not None:
+            raise finding.problem
+    FunctionTables(place.dsn).prepare()
+    kernels.ensure(_cache(settings), kernels.show_on_terminal)
+
+
+def _cache(settings: Settings) -> Path:
+    """Where it is remembered that the kernels are compiled: it outlives temporary engines."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(home) / "tidemark"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return settings.state
+    return folder if os.access(folder, os.W_OK) else settings.state
+
+
+def _require_unused(settings: Settings) -> None:
+    """A temporary state knows nothing of views that are there."""
+    from service.parts import Parts
+
+    control = Parts(settings).control()
+    try:
+        control.ensure()
+        views = control.list_views()
+    finally:
+        control.close()
+    if views:
+        raise TidemarkError(
+            "engine.has_views",
+            "the database has maintained views, whose state is elsewhere",
+            detail=", ".join(v.title for v in views[:5]),
+            hint="give the state_dir that they have (an empty one builds them anew), or connect "
+            "to the service that keeps them",
+        )
+
+
+class _Cleaning:
+    """What a temporary engine has made in a database that it was given is taken away again."""
+
+    def __init__(self, url: str, place: Place) -> None:
+        self._url = url
+        self._place = place
+
+    def drop_views(self) -> None:
+        """Drop every view, readers first."""
+        with httpx.Client(base_url=self._url, timeout=_DROP_S) as client:
+            while views := client.get("/views").raise_for_status().json()["views"]:
+                answers = [
+                    client.delete(f"/views/{_quoted(v)}", params={"wait_s": _DROP_S}) for v in views
+                ]
+                if not any(a.is_success for a in answers):
+                    log.warning("engine.views_left", views=len(views))
+                    return
+
+    def drop_schema(self) -> None:
+        """Drop the tables of functions."""
+        FunctionTables(self._place.dsn).remove()
+
+
+def _quoted(view: dict[str, Any]) -> str:
+    from urllib.parse import quote
+
+    parts = (view["schema"], view["name"])
+    return quote(".".join('"' + p.replace('"', '""') + '"' for p in parts), safe="")
+
+
+def _not_yet(*_: object) -> None:
+    """What SIGTERM does until the supervisor runs."""
+
+
+def _end_with(parent: int, before: _Cleaning | None) -> None:
+    """Wait for the parent's end, then stop the supervisor."""
+    while signal.getsignal(signal.SIGTERM) is _not_yet:
+        time.sleep(0.01)
+    while os.getppid() == parent:
+        ready, _, _ = select.select([sys.stdin], [], [], _POLL_S)
+        if ready and not os.read(sys.stdin.fileno(), 4096):
+            break
+    try:
+        if before is not None:
+            before.drop_views()
+    except httpx.HTTPError as error:
+        log.warning("engine.views_left", why=str(error))
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""Where an engine's database and state lie: a folder that stays, or one that goes away with it.
+
+Invariant: one engine a folder, and one a database; and a temporary folder is gone after kill -9
+of everything, too: a shell that holds the other end of a pipe removes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from connectors.postgres.embedded import EmbeddedPostgres, KeptPostgres
+from connectors.postgres.engine_lock import EngineLock, with_search_path
+from connectors.postgres.function_tables import SCHEMA
+from dataflow.errors import TidemarkError
+
+STATE, SERVER, LOCK = "state", "postgres", "engine.lock"
+# So long an engine before may take to end.
+PATIENCE_S = 20.0
+_SERVER_SETTINGS: Mapping[str, object] = {"search_path": f'"$user", public, {SCHEMA}'}
+# Nothing of it is to survive the machine.
+_TEMPORARY = {"fsync": "off", "full_page_writes": "off"}
+_REMOVE = 'read -r _; for _ in 1 2 3 4 5; do rm -rf "$1" && break; sleep 1; done'
+
+
+class Place:
+    """`with Place(dsn, folder) as place:`; dsn "": a private PostgreSQL, folder None: a temporary
+    one."""
+
+    def __init__(self, dsn: str, folder: Path | None) -> None:
+        self.is_temporary = folder is None
+        self.is_private = not dsn
+        self._given = dsn
+        self._folder = folder
+        self._held = ExitStack()
+        self.dsn = ""
+
+    @property
+    def state(self) -> Path:
+        """The folder of the service's state."""
+        assert self._folder is not None
+        return self._folder / STATE
+
+    def __enter__(self) -> Place:
+        try:
+            self._open()
+        except BaseException:
+            self._held.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    def _open(self) -> None:
+        if self._folder is None:
+            self._folder = self._temporary()
+        else:
+            self._make(self._folder)
+            self._lock(self._folder)
+        if self._given:
+            self.dsn = with_search_path(self._given)
+        elif self.is_temporary:
+            settings = {**_SERVER_SETTINGS, **_TEMPORARY}
+            self.dsn = self._held.enter_context(EmbeddedPostgres(settings=settings)).dsn
+        else:
+            kept = KeptPostgres(self._folder / SERVER, _SERVER_SETTINGS)
+            self.dsn = self._held.enter_context(kept).dsn
+        self._held.enter_context(EngineLock(self.dsn, PATIENCE_S))
+
+    def _temporary(self) -> Path:
+        folder = Path(tempfile.mkdtemp(prefix="tidemark-engine-"))
+        read_end, write_end = os.pipe()
+        try:
+            watch = subprocess.Popen(
+                ["/bin/sh", "-c", _REMOVE, "tidemark-engine-watch", str(folder)],
+                stdin=read_end,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        finally:
+            os.close(read_end)
+        self._held.callback(watch.wait)
+        self._held.callback(os.close, write_end)
+        self._held.callback(shutil.rmtree, folder, ignore_errors=True)
+        return folder
+
+    def _make(self, folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TidemarkError(
+                "engine.folder",
+                f'folder "{folder}" cannot be used',
+                detail=str(error),
+                hint="give another state_dir",
+            ) from error
+
+    def _lock(self, folder: Path) -> None:
+        lock = self._held.enter_context((folder / LOCK).open("w"))
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise TidemarkError(
+                        "engine.in_use",
+                        f'folder "{folder}" is used by another engine',
+                        hint="close that one, or give another state_dir",
+                    ) from None
+                time.sleep(0.1)

@@ -1,0 +1,91 @@
+"""The thread of an engine that refreshes functions when they are due.
+
+It also listens to the catalog: a view that was made elsewhere (psql, REST) and asks a narrow
+function for more than its table holds has that function read anew. Invariant: a failure is told
+(the function's `error`, the log "tidemark") and tried again at the next time; it ends nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from connectors.postgres.listener import Listener
+from dataflow.errors import TidemarkError
+from service.embedded.functions import Functions
+
+_POLL_S = 0.2
+_log = logging.getLogger("tidemark")
+
+
+class Ticker:
+    """Runs from the first `start` until `close`."""
+
+    def __init__(self, functions: Functions, dsn: str) -> None:
+        self._functions = functions
+        self._listener = Listener(dsn)
+        self._is_over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """There is something to do from now on."""
+        with self._lock:
+            if self._thread is None and not self._is_over.is_set():
+                self._thread = threading.Thread(
+                    target=self._run, name="tidemark-refresh", daemon=True
+                )
+                self._thread.start()
+
+    def close(self) -> None:
+        """End it; a reading that is under way is waited for."""
+        self._is_over.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            due = self._due()
+            for name in due:
+                self._refresh(name)
+            if self._has_changed():
+                for name in self._grown():
+                    self._refresh(name)
+        self._listener.close()
+
+    def _due(self) -> list[str]:
+        now = time.monotonic()
+        found = []
+        for one in self._functions.all():
+            if one.refresh_every_s is not None and one.due_at <= now:
+                one.due_at = now + one.refresh_every_s
+                found.append(one.function.name)
+        return found
+
+    def _has_changed(self) -> bool:
+        try:
+            return self._listener.wait(_POLL_S)
+        except TidemarkError as error:
+            self._tell("the catalog cannot be listened to", error)
+            self._is_over.wait(_POLL_S)
+            return False
+
+    def _grown(self) -> list[str]:
+        try:
+            return self._functions.grown()
+        except TidemarkError as error:
+            self._tell("the catalog cannot be read", error)
+            return []
+
+    def _refresh(self, name: str) -> None:
+        if self._is_over.is_set():
+            return
+        try:
+            self._functions.refresh([name])
+        except TidemarkError as error:
+            self._tell(f'function "{name}" cannot be refreshed', error)
+
+    def _tell(self, what: str, error: TidemarkError) -> None:
+        if not self._is_over.is_set():
+            _log.warning("%s: %s: %s", what, error, error.detail)

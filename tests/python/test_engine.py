@@ -1,0 +1,305 @@
+"""Oracle: Python itself. What functions gave last, counted in Python, is what their tables, the
+queries and the views over them must show."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+import tidemark
+from connectors.postgres.function_tables import SCHEMA
+
+SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "7"))
+
+
+def code_of(call: Callable[[], object]) -> str:
+    with pytest.raises(tidemark.TidemarkError) as caught:
+        call()
+    return caught.value.code
+
+
+def rows_of(view: tidemark.View) -> Counter[tuple[Any, ...]]:
+    return Counter(tuple(row) for row in view.rows())
+
+
+# --- refreshing -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [(), "id", ("id", "name")], ids=["bag", "key", "two columns"])
+def test_a_view_follows_every_refresh(engine: tidemark.Engine, key: Any) -> None:
+    rng = random.Random(SEED)
+    rows: list[tuple[int, str, float | None]] = []
+    engine.register(
+        "followed",
+        lambda: rows,
+        columns={"id": "bigint", "name": "text", "size": "float8"},
+        key=key,
+    )
+    name = f"follows_{len(key)}"
+    view = engine.view("SELECT name, size FROM followed", name, replace=True)
+    for _ in range(8):
+        for _ in range(rng.randrange(12)):
+            row = (rng.randrange(20), rng.choice("abc"), rng.choice([None, 0.0, 1.5]))
+            if rows and rng.random() < 0.4:
+                rows.remove(rng.choice(rows))
+            elif not key or all(r[0] != row[0] for r in rows):
+                rows.append(row)
+        if rows and rng.random() < 0.5:
+            i = rng.randrange(len(rows))
+            rows[i] = (rows[i][0] + 100, *rows[i][1:])
+        rng.shuffle(rows)
+        done = engine.refresh("followed")["followed"]
+        assert done.rows == len(rows)
+        engine.settle()
+        assert rows_of(view) == Counter((n, s) for _, n, s in rows), f"TIDEMARK_TEST_SEED={SEED}"
+    view.drop()
+    engine.unregister("followed")
+
+
+def test_what_has_not_changed_is_not_written(engine: tidemark.Engine) -> None:
+    rows = [{"id": i, "v": i % 7, "f": math.nan} for i in range(1000)]
+    places = f"SELECT array_agg(ctid::text || xmin::text ORDER BY id) FROM {SCHEMA}."
+    for key in ("id", ()):
+        engine.register("still", lambda: rows, key=key)
+        before = engine.execute(places + "still")
+        for again in (rows, list(reversed(rows))):
+            # Registering anew forgets the digest of the last reading: the tables are compared.
+            engine.register("still", lambda again=again: again, key=key)
+            done = engine.refresh("still")["still"]
+            assert (done.rows, done.is_changed) == (1000, False)
+        assert engine.execute(places + "still")[0] == before[0]
+        rows[5]["v"] += 1
+        done = engine.refresh("still")["still"]
+        assert (done.inserted, done.updated, done.deleted) == ((0, 1, 0) if key else (1, 0, 1))
+    engine.unregister("still")
+
+
+def test_a_function_is_refreshed_by_itself(engine: tidemark.Engine) -> None:
+    calls = []
+
+    @engine.register("ticks", refresh_every_s=0.1)
+    def ticks() -> Iterator[dict[str, int]]:
+        calls.append(1)
+        if len(calls) == 3:
+            raise ValueError("the third time")
+        yield {"n": len(calls)}
+
+    view = engine.view("SELECT max(n) AS n FROM ticks", "last_tick")
+    deadline = time.monotonic() + 30
+    while not any(row.n >= 6 for row in view.rows()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    view.drop()
+    engine.unregister("ticks")
+    count = len(calls)
+    time.sleep(0.3)
+    assert len(calls) <= count + 1
+
+
+# --- what goes wrong --------------------------------------------------------------------------
+
+
+def _fails_after(n: int) -> Iterator[dict[str, int]]:
+    for i in range(n):
+        yield {"id": i}
+    raise RuntimeError("the network is down")
+
+
+BAD: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "it fails": (lambda: _fails_after(3), "function.failed", "after row 3"),
+    "a value": (lambda: [{"id": 1}, {"id": "x"}], "function.bad_value", "row 2"),
+    "a large value": (lambda: [{"id": 1}, {"id": 2**70}], "function.bad_value", "row 2"),
+    "an object": (lambda: [{"id": object()}], "function.bad_value", "row 1"),
+    "a NUL": (lambda: [{"id": 1}, {"id": "\0"}], "function.bad_value", "row 2"),
+    "a surrogate": (lambda: [{"id": 1}, {"id": "\ud800"}], "function.bad_value", "row 2"),
+    "a key twice": (lambda: [{"id": i} for i in (5, 6, 5)], "function.duplicate_key", "row 3"),
+    "no key": (lambda: [{"id": 1}, {"id": None}], "function.null_key", "row 2"),
+    "another column": (lambda: [{"id": 1}, {"ids": 2}], "function.bad_row", "row 1"),
+    "another width": (lambda: [(1,), (2, 3)], "function.bad_row", "row 2"),
+    "no rows": (lambda: 5, "function.bad_row", "no rows"),
+    "no row": (lambda: [5], "function.bad_row", "row 1"),
+}
+
+
+def test_a_reading_that_fails_changes_nothing(engine: tidemark.Engine) -> None:
+    given: list[Callable[[], Any]] = [lambda: [{"id": 1}, {"id": 2}]]
+    other = [{"id": 1}]
+    engine.register("fragile", lambda: given[0](), key="id")
+    engine.register("solid", lambda: other, key="id")
+    query = "SELECT 'f' AS of, id FROM fragile UNION ALL SELECT 's', id FROM solid"
+    view = engine.view(query, "fragile_and_solid")
+    expected = Counter({("f", 1): 1, ("f", 2): 1, ("s", 1): 1})
+    other.append({"id": 7})
+    for why, (source, code, words) in BAD.items():
+        given[0] = source
+        with pytest.raises(tidemark.TidemarkError) as caught:
+            engine.refresh("solid", "fragile")
+        assert caught.value.code == code, why
+        assert words in caught.value.what, why
+        assert engine.functions()["fragile"].error is caught.value
+        engine.settle()
+        assert rows_of(view) == expected, why
+    given[0] = lambda: [{"id": 2}]
+    engine.refresh("solid", "fragile")
+    engine.settle()
+    assert rows_of(view) == Counter({("f", 2): 1, ("s", 1): 1, ("s", 7): 1})
+    assert engine.functions()["fragile"].error is None
+
+
+def test_refusals_have_their_codes(engine: tidemark.Engine) -> None:
+    engine.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    spent = iter([{"id": 1}])
+    engine.register("spent", spent)
+    assert engine.query("SELECT id FROM spent").rows == [(1,)]
+    engine.register("read", [{"id": 1}])
+    engine.view("SELECT count(*) FROM read", "reads_it")
+    refused: dict[str, Callable[[], object]] = {
+        "function.spent": lambda: engine.refresh("spent"),
+        "function.unknown": lambda: engine.refresh("nowhere"),
+        "function.in_use": lambda: engine.unregister("read"),
+        "function.name_taken": lambda: engine.register("orders", [{"id": 1}]),
+        "function.bad_signature": lambda: engine.register("f", lambda needed: []),
+        "function.bad_key": lambda: engine.register("f", [{"id": 1}], key="ids"),
+        "function.bad_interval": lambda: engine.register("f", list, refresh_every_s=0),
+        "function.no_columns": lambda: engine.register("f", []),
+        "function.mixed_types": lambda: engine.register("f", [{"a": 1}, {"a": "x"}]),
+        "function.failed": lambda: engine.register("f", lambda: _fails_after(0)),
+        "sql.bad_type": lambda: engine.register("f", [], columns={"a": "int); DROP TABLE x"}),
+        "sql.undefined_column": lambda: engine.query("SELECT nothing FROM read"),
+        "sql.many_statements": lambda: engine.query("SELECT 1; DELETE FROM orders"),
+        "view.name_taken": lambda: engine.view("SELECT id FROM read", "reads_it"),
+        "sql.object_not_in_prerequisite_state": lambda: engine.execute(
+            f"DELETE FROM {SCHEMA}.read"
+        ),
+    }
+    assert {code: code_of(call) for code, call in refused.items()} == {c: c for c in refused}
+    assert "f" not in engine.functions()
+
+
+# --- narrow functions ---------------------------------------------------------------------------
+
+WIDE = [
+    {"id": i, "c": f"c{i % 3}", "n": Decimal(i) / 4, "on": i % 2 == 0, "big": "x" * i, "at": None}
+    for i in range(60)
+]
+
+
+def test_what_is_read_is_pushed_into_the_function(engine: tidemark.Engine) -> None:
+    asked: list[tuple[Any, Any]] = []
+
+    def wide(dynamic_columns: Any, dynamic_where: Any) -> Iterator[Any]:
+        asked.append((dynamic_columns, [tuple(c) for c in dynamic_where]))
+        for row in WIDE:
+            if all(c.holds(row[c.column]) for c in dynamic_where):
+                yield row if dynamic_columns is None else tuple(row[c] for c in dynamic_columns)
+
+    def told() -> tuple[Any, Any]:
+        (found,) = asked
+        asked.clear()
+        return found
+
+    columns = {"id": "int", "c": "text", "n": "numeric", "on": "bool", "big": "text"}
+    engine.register("wide", wide, columns={**columns, "at": "timestamptz"}, key="id")
+    assert asked == [], "nobody reads it yet"
+
+    found = engine.query("SELECT sum(n) FROM wide WHERE c IN ('c1', 'c2') AND 5 <= id AND \"on\"")
+    assert found.rows == [(sum(r["n"] for r in WIDE if r["id"] >= 5 and r["id"] % 3 and r["on"]),)]
+    columns_told, where = told()
+    assert columns_told == ["id", "c", "n", "on"]
+    assert set(where) == {("c", "in", ("c1", "c2")), ("id", ">=", 5), ("on", "=", True)}
+
+    low = engine.view('SELECT c, sum(n) AS n FROM wide WHERE id < 9 AND "on" GROUP BY c', "low")
+    expected = Counter[Any]()
+    for row in WIDE[:9]:
+        expected[row["c"]] += row["n"] * row["on"]
+    assert told() == (["id", "c", "n", "on"], [("id", "<", 9), ("on", "=", True)])
+    assert {row.c: row.n for row in low.rows()} == dict(expected)
+
+    # What both agree on, and every column of either.
+    also = engine.view("SELECT id, length(big) AS n FROM wide WHERE id < 9 AND c <> 'c0'", "also")
+    assert told() == (["id", "c", "n", "on", "big"], [("id", "<", 9)])
+    assert rows_of(also) == Counter((r["id"], r["id"]) for r in WIDE[:9] if r["id"] % 3)
+    assert {row.c: row.n for row in low.rows()} == dict(expected)
+
+    # A query that reads a view and the function sees one reading of it.
+    both = "SELECT (SELECT count(*) FROM wide WHERE id > 50), (SELECT count(*) FROM also)"
+    assert engine.query(both).rows == [(9, 6)]
+    assert told() == (["id", "c", "n", "on", "big"], [])
+
+    engine.execute("CREATE VIEW ordinary AS SELECT id, c FROM wide WHERE c = 'c2'")
+    assert engine.query("SELECT max(id) FROM ordinary WHERE id > 3").rows == [(59,)]
+    assert told() == (["id", "c"], [("c", "=", "c2"), ("id", ">", 3)])
+    # No view can have this one, so nothing is known of what it reads.
+    assert engine.query("SELECT count(*) FROM wide WHERE random() >= 0").rows == [(60,)]
+    assert told() == (None, [])
+
+    # Made elsewhere, it is seen and served by itself.
+    engine.refresh("wide")
+    assert told() == (["id", "c", "n", "on", "big"], [("id", "<", 9)])
+    elsewhere = engine.client.create("elsewhere", "SELECT count(*) FROM wide", backfill="local")
+    deadline = time.monotonic() + 30
+    while rows_of(elsewhere) != Counter({(60,): 1}):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert asked[-1][1] == []
+
+
+def test_conditions_hold_as_in_postgresql(engine: tidemark.Engine) -> None:
+    values = [None, math.nan, -math.inf, 0.0, 1.5, math.inf]
+    seen: list[Any] = []
+
+    def narrow(dynamic_where: Any) -> Iterator[dict[str, Any]]:
+        seen[:] = dynamic_where
+        for i, value in enumerate(values):
+            if all(c.holds(value) for c in dynamic_where):
+                yield {"i": i, "v": value}
+
+    engine.register("floats", narrow, columns={"i": "int", "v": "float8"})
+    engine.register("whole", lambda: [{"i": i, "v": v} for i, v in enumerate(values)])
+    for condition in (
+        *("v > 1.0::float8", "v >= 'NaN'", "v < 'NaN'", "v <> 1.5::float8", "v = 'NaN'"),
+        *("v IS NULL", "v IS NOT NULL", "NOT v IS NULL", "NOT v > 1.0::float8"),
+    ):
+        narrowed = engine.query(f"SELECT i FROM floats WHERE {condition} ORDER BY i").rows
+        assert len(seen) == 1, condition
+        assert narrowed == engine.query(f"SELECT i FROM whole WHERE {condition} ORDER BY i").rows
+
+
+# --- views and queries --------------------------------------------------------------------------
+
+
+def test_views_are_made_once_and_replaced_on_demand(engine: tidemark.Engine) -> None:
+    rows = [{"id": 1, "v": 2}]
+    engine.register("base", lambda: rows)
+    unnamed = engine.view("SELECT v FROM base;")
+    assert engine.view("SELECT v FROM base").name == unnamed.name
+    named = engine.view("SELECT v FROM base", "named")
+    same = engine.view("SELECT id, v FROM base", "named", replace=True)
+    assert rows_of(same) == rows_of(named) == Counter({(1, 2): 1})
+    above = engine.view("SELECT count(*) AS n FROM named", "above")
+    rows.append({"id": 3, "v": 4})
+    assert engine.query("SELECT n FROM above").rows == [(2,)], "it is read anew for the query"
+    assert rows_of(above) == Counter({(2,): 1})
+
+
+def test_tables_and_parameters(engine: tidemark.Engine) -> None:
+    assert engine.execute("CREATE TABLE stock (id int PRIMARY KEY, n numeric)") == -1
+    assert engine.execute("INSERT INTO stock VALUES (%s, %s), (2, NULL)", (1, Decimal("1.10"))) == 2
+    engine.register("names", [{"id": 1, "name": "it's"}], key="id")
+    query = "SELECT name, n FROM stock JOIN names USING (id) WHERE name = %(name)s"
+    (row,) = engine.query(query, {"name": "it's"})
+    assert (row.name, str(row.n)) == ("it's", "1.10")
+    view = engine.view("SELECT name, n FROM stock LEFT JOIN names USING (id)", "joined")
+    with engine.connection() as session, session.cursor() as cursor:
+        cursor.execute("UPDATE stock SET n = 5")
+    session.close()
+    engine.settle()
+    assert rows_of(view) == Counter({("it's", Decimal(5)): 1, (None, Decimal(5)): 1})
