@@ -6,6 +6,8 @@ answer has a stable `code`, and never a trace or a secret.
 
 from __future__ import annotations
 
+import socket
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -93,7 +95,8 @@ def create_app(settings: Settings) -> FastAPI:
     describe(app)
     table = RouteTable(lambda: app.openapi(), open_paths=[OPEN_PATH])
     # The guard comes last: it is the outermost layer.
-    app.add_middleware(Conventions, table=table, control=parts.control())
+    address = f"{socket.gethostname()} {settings.host}:{settings.port}"
+    app.add_middleware(Conventions, table=table, control=parts.control(), server=address)
     app.add_middleware(Guard, settings=settings, tokens=app.state.tokens)
     # Around all else: what is refused counts too.
     app.add_middleware(CountCalls, figures=figures)

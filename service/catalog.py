@@ -324,7 +324,8 @@ class Catalog:
             if figures.get("refused"):
                 status, error = "failed", ProblemModel(**figures["refused"])
         lag = None
-        if position is not None:
+        # While the source is away, nobody knows how far it is.
+        if position is not None and not figures.get("source_error"):
             lag = max(0, figures.get("source_position", 0) - position)
         return ViewModel(
             name=row.name,
@@ -336,7 +337,7 @@ class Catalog:
             fields=_field_models(row.fields or []),
             options=dict(row.options),
             group=group,
-            warnings=list(row.warnings),
+            warnings=[*row.warnings, *_lost_sources(row, figures)],
             rows=self._sink.row_count(table_of(row)) if row.status in ("live", PAUSED) else None,
             positions={s: _shown(p) for s, p in positions.items()},
             lag_bytes=lag,
@@ -350,6 +351,14 @@ class Catalog:
             version=row.version,
             replacing=None if row.replacing is None else dict(row.replacing),
         )
+
+
+def _lost_sources(row: ViewRow, figures: dict[str, Any]) -> list[str]:
+    """Which of the sources that a view reads cannot be read just now."""
+    told = {name: facts.get("error", "") for name, facts in figures.get("sources", {}).items()}
+    told[SOURCE] = figures.get("source_error", "")
+    read = dict.fromkeys(source for source, _ in (row.plan or {}).get("reads", []))
+    return [f'source "{name}" is away: {told[name]}' for name in read if told.get(name)]
 
 
 def _is_stale(figures: dict[str, Any] | None) -> bool:

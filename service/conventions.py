@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import secrets
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from connectors.postgres import idempotency
 from connectors.postgres.control import Control
-from connectors.postgres.idempotency import KeptAnswer, RequestKey
+from connectors.postgres.idempotency import KeptAnswer, RequestKey, Worker
 from dataflow.errors import TidemarkError
 from service.guard import headers_of
 from service.problems import Refused, answer, problem_of
@@ -35,10 +36,13 @@ _TAG = re.compile(r'(?:W/)?"([^"]*)"')
 class Conventions:
     """Wraps an application."""
 
-    def __init__(self, app: ASGIApp, table: RouteTable, control: Control) -> None:
+    def __init__(self, app: ASGIApp, table: RouteTable, control: Control, server: str) -> None:
         self._app = app
         self._table = table
         self._control = control
+        # `server` is what no two processes have at a time: the address that this one listens at.
+        self._worker = Worker(server, secrets.token_hex(8))
+        self._has_freed = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on as it is meant, or refuse it."""
@@ -154,7 +158,7 @@ class Conventions:
         shape = hashlib.sha256(scope["query_string"] + b"\n" + body).hexdigest()
         wait_s = float(waits[0]) if waits and re.fullmatch(r"\d{1,4}", waits[0]) else 0.0
         await run_in_threadpool(self._control.ensure)
-        kept = await run_in_threadpool(idempotency.claim, self._control, claim, shape, wait_s)
+        kept = await run_in_threadpool(self._claim, claim, shape, wait_s)
         if kept is not None:
             await _replay(kept, shape, send)
             return
@@ -173,6 +177,13 @@ class Conventions:
                 await run_in_threadpool(idempotency.keep, self._control, claim, kept)
         await send(found.start)
         await send({"type": "http.response.body", "body": found.body})
+
+    def _claim(self, claim: RequestKey, shape: str, wait_s: float) -> KeptAnswer | None:
+        # Not before somebody asks: only then is it certain that the address is ours alone.
+        if not self._has_freed:
+            idempotency.free(self._control, self._worker)
+            self._has_freed = True
+        return idempotency.claim(self._control, self._worker, claim, shape, wait_s)
 
 
 class _Answer:

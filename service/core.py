@@ -25,6 +25,7 @@ from service.side_feeds import SideFeeds, is_main
 from service.side_work import SideWork
 from service.source_watch import SourceWatch
 from service.wal_budget import WalBudget
+from service.way_back import WayBack
 
 
 class Core:
@@ -62,10 +63,14 @@ class Core:
             lambda: self.failures.readers(),
             lambda: positions.database,
         )
-        limits = StreamLimits(budget.queue, budget.transaction, chunk_bytes=budget.chunk)
-        self.feed = Feed(
-            parts.source, self.desk.source_identity, self.watch, limits, host=self.host
+        limits = StreamLimits(
+            budget.queue,
+            budget.transaction,
+            chunk_bytes=budget.chunk,
+            silence_s=settings.silence_s,
         )
+        self.feed = Feed(parts.source, self.desk, self.watch, limits, host=self.host)
+        self.way_back = WayBack(parts.source.identity, self.feed.wake, host=self.host)
         self.sides = SideFeeds(self.desk.sources.source, positions, self.feed.wake, host=self.host)
         self.failures = Failures(self.engine, self.desk, self.builds)
         self.mending = Mending(self.failures, self.desk, self.watch, self.followers)

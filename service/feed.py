@@ -7,7 +7,8 @@ relation leaves the stream closed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import Protocol
 
 from connectors.postgres.replication import ReplicationStream, StreamLimits
 from connectors.postgres.source import PostgresSource
@@ -15,21 +16,35 @@ from connectors.source import SourceBatch
 from dataflow.errors import TidemarkError
 from dataflow.schema import Relation
 from service.host import HOST, Host
+from service.log import log
 from service.reads import Read, all_read
 from service.source_watch import SourceWatch
 
 WATCH_S = 1.0
-Identity = Callable[[], tuple[object, ...] | None]
+# The server is asked for a sign of life every second or two.
+HEARD_S = 5.0
+
+
+class Memory(Protocol):
+    """What is remembered of the server that the state was built from."""
+
+    def source_identity(self) -> tuple[object, ...] | None:
+        """Its identity; None before the first view."""
+        ...
+
+    def remember_source(self) -> None:
+        """From now on it is the one that is there now."""
+        ...
 
 
 class Feed:
-    """At most one open stream. identity: the server that the state was built from; watch: on the
+    """At most one open stream. memory: of the server that the state was built from; watch: on the
     tables that are streamed; limits: the memory of the stream."""
 
     def __init__(
         self,
         source: PostgresSource,
-        identity: Identity,
+        memory: Memory,
         watch: SourceWatch,
         limits: StreamLimits | None = None,
         *,
@@ -38,7 +53,7 @@ class Feed:
         self._source = source
         self._host = host
         self._limits = limits
-        self._identity = identity
+        self._memory = memory
         self._stream: ReplicationStream | None = None
         self._followed: list[Relation] = []
         self._watch = watch
@@ -55,14 +70,23 @@ class Feed:
         """How far the server has sent; 0 when no stream is open."""
         return 0 if self._stream is None else self._stream.received_position
 
-    def open(self, position: int, reads: Iterable[Read]) -> None:
-        """Stream everything after `position` that is read, instead of what was streamed."""
+    @property
+    def silent_s(self) -> float:
+        """How long the server has given no sign of life, where it should have; else 0."""
+        silent_s = 0.0 if self._stream is None else self._stream.silent_s
+        return silent_s if silent_s > HEARD_S else 0.0
+
+    def open(self, position: int, reads: Iterable[Read], shown: int = 0) -> None:
+        """Stream everything after `position` that is read, instead of what was streamed. shown:
+        up to where the sink has everything, where that is further on."""
         self.close()
         relations = all_read(reads)
         self._stream = self._source.stream(
             position,
             relations,
-            identity=self._identity(),
+            identity=self._memory.source_identity(),
+            on_promoted=self._follow_promoted,
+            shown=shown,
             takes_over=True,
             limits=self._limits,
             shapes=self._watch.shapes,
@@ -122,6 +146,10 @@ class Feed:
         self._watch.tells = None
         if stream is not None:
             stream.close()
+
+    def _follow_promoted(self) -> None:
+        self._memory.remember_source()
+        log.warning("source.promoted")
 
     def _look(self) -> None:
         self._watched_at = self._host.monotonic()

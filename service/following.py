@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from connectors.source import MAIN_SOURCE
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.schema import Relation
 from service.core import Core
@@ -43,7 +44,7 @@ class Following:
         while core.engine.position and not is_open:
             reads = [read for read in core.failures.reads() if is_main(read[0])]
             try:
-                core.feed.open(core.engine.position, reads)
+                core.feed.open(core.engine.position, reads, self._epochs.mute.get(MAIN_SOURCE, 0))
                 is_open = True
             except TidemarkError as error:
                 if not self.fail_readers(error):

@@ -185,7 +185,9 @@ class PipelineMetrics:
         return {
             "status": "retrying" if self.source_error else "running",
             "lag_seconds": self.read.lag_seconds,
-            "lag_bytes": max(0, self.source_position - self.position),
+            "lag_bytes": None
+            if self.source_error
+            else max(0, self.source_position - self.position),
         }
 
     def _views(self) -> dict[str, dict[str, Any]]:

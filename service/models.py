@@ -104,7 +104,9 @@ class ViewModel(BaseModel):
     warnings: list[str]
     rows: int | None = Field(description="about how many rows it holds; null until live")
     positions: dict[str, str] = Field(description="position that its rows show, by source")
-    lag_bytes: int | None = Field(description="WAL written at the source and not yet shown")
+    lag_bytes: int | None = Field(
+        description="WAL written at the source and not yet shown; null while it is away"
+    )
     backfill: dict[str, Any] | None = Field(description="progress while it is built")
     plan: str = Field(description="summary of the plan")
     errors: int = Field(description="source rows left out because an expression fails for them")

@@ -144,7 +144,9 @@ class Glances:
     def _lag(self, group: str, figures: dict[str, Any] | None) -> int | None:
         """WAL that the source has written and the group's views do not show."""
         progress = self._control.read_progress(self._settings.for_group(group).sink_key)
-        if figures is None or progress is None or SOURCE not in progress.positions:
+        if figures is None or figures.get("source_error"):
+            return None
+        if progress is None or SOURCE not in progress.positions:
             return None
         return max(0, figures.get("source_position", 0) - progress.positions[SOURCE])
 

@@ -27,7 +27,6 @@ RECONCILE_S = 1.0
 REPORT_S = 1.0
 REFUSED_S = 15.0
 STALLED_S = 5.0
-RECONNECT_S = (0.1, 5.0)
 
 
 class Pipeline:
@@ -50,6 +49,7 @@ class Pipeline:
         self._views = ViewLife(self._core, self._epochs, self._following)
         self._is_stall_told = False
         self._is_sides_turn = self._have_sides_more = False
+        self._is_build_left = True
         self._reconciled_at = self._reported_at = 0.0
         self._synced_at = self._host.monotonic()
 
@@ -98,9 +98,7 @@ class Pipeline:
             raise TemporaryError("sink.unreachable", "the catalog cannot be read")
         self._core.failures.remove_failed()
         self._epochs.commit()
-        self._views.resume_builds()
-        if self._engine.views:
-            self._following.open()
+        self._reopen()
         self._desk.settle_recovered()
 
     def _refuse(self, error: SourceError) -> None:
@@ -131,6 +129,7 @@ class Pipeline:
             build.cancel()
         self._epochs.close()
         core.wal_budget.close()
+        core.way_back.close()
         core.watch.close()
         core.side_work.pins.close()
         self._sides.close()
@@ -203,10 +202,11 @@ class Pipeline:
         # No waiting while another source may have more.
         timeout_s = 0 if self._have_sides_more else POLL_S
         if not self._feed.is_open:
-            if not self._engine.position:
+            is_wanted = self._engine.position or self._is_build_left
+            if is_wanted and self._core.way_back.is_open:
+                self._reopen()
+            else:
                 self._feed.await_wake(timeout_s)
-                return None
-            self._reconnect(None)
             return None
         mute = self._epochs.mute
         if mute and MAIN_SOURCE not in mute:
@@ -216,11 +216,12 @@ class Pipeline:
         try:
             batch = self._feed.poll(self._epoch_rows(), timeout_s, mute.get(MAIN_SOURCE))
             # What is not there has been read; a batch is read once it is stepped.
-            self._metrics.read.moved(self._host.time() if batch is None else None)
+            until = self._host.time() - self._feed.silent_s
+            self._metrics.read.moved(until if batch is None else None)
             return batch
         except TidemarkError as error:
             if error.is_temporary:
-                self._reconnect(error)
+                self._is_away(error)
             elif not self._following.fail_readers(error):
                 raise
             return None
@@ -242,43 +243,37 @@ class Pipeline:
         ahead = (b.awaits_snapshot(self._engine.position) for b in builds)
         return 1 if any(ahead) else self._settings.epoch_rows
 
-    def _reconnect(self, error: TidemarkError | None) -> None:
-        """Open the stream again, and again until it is open, after a temporary error if any."""
-        self._feed.close()
-        pause = RECONNECT_S[0]
-        while not self._is_stopping:
-            if error is not None:
-                self._metrics.source_error = str(error)
-                log.warning("source.retry", code=error.code, pause_s=pause)
-                self._metrics.write()
-                self._rest(pause)
-                pause = min(pause * 2, RECONNECT_S[1])
-            try:
+    def _reopen(self) -> None:
+        """Open the stream again, or let the way back be looked for; never waits for it."""
+        try:
+            if self._is_build_left:
+                self._views.resume_builds()
+                self._is_build_left = False
+            if self._engine.views or self._engine.position:
                 self._following.open()
-                break
-            except TidemarkError as again:
-                error = again
-                if again.is_temporary:
-                    continue
-                if self._core.failures.definitions():
-                    raise
-                # A slot that nothing depends on: the next view begins with a new one.
-                self._following.forget()
-                break
-        self._metrics.source_error = ""
+        except TidemarkError as error:
+            if error.is_temporary:
+                self._is_away(error)
+                return
+            if self._core.failures.definitions():
+                raise
+            # A slot that nothing depends on: the next view begins with a new one.
+            self._following.forget()
+        self._core.way_back.regained()
 
-    def _rest(self, seconds: float) -> None:
-        """Sleep, but not beyond `stop`."""
-        until = self._host.monotonic() + seconds
-        while not self._is_stopping and self._host.monotonic() < until:
-            self._host.sleep(POLL_S)
+    def _is_away(self, error: TidemarkError) -> None:
+        """The database cannot be read just now: all else goes on."""
+        self._feed.close()
+        pause_s = self._core.way_back.lost(error)
+        log.warning("source.retry", code=error.code, why=str(error), pause_s=round(pause_s, 2))
+        self._tell_source()
 
     # --- how it goes ---------------------------------------------------------------------------
 
     def _report(self) -> None:
         """Tell people how things stand."""
         core, metrics, stalled_s = self._core, self._metrics, self._epochs.writer.stalled_s
-        metrics.source_position = self._feed.received_position
+        self._tell_source()
         metrics.sink_stalled_s = stalled_s
         self._measure()
         self._tell_stall(is_stalled=stalled_s > STALLED_S)
@@ -290,6 +285,16 @@ class Pipeline:
         core.followers.report()
         metrics.followers = core.followers.figures()
         metrics.write()
+
+    def _tell_source(self) -> None:
+        """Whether the database can be read, and how far it is as far as is known."""
+        away, silent_s = self._core.way_back.error, self._feed.silent_s
+        said = "" if away is None else str(away)
+        if silent_s and away is None:
+            said = f"the source has been silent for {silent_s:.0f} s [source.unreachable]"
+        self._metrics.source_error = said
+        if self._feed.is_open:
+            self._metrics.source_position = self._feed.received_position
 
     def _measure(self) -> None:
         """Gauges of this moment; and up to when the sink shows all while nothing waits for it."""
@@ -303,7 +308,7 @@ class Pipeline:
         }
         if writer.is_idle:
             reached = [status.reached() for status in self._sides.statuses().values()]
-            if self._feed.is_open:
+            if engine.position:
                 reached.append(metrics.read())
             if reached and None not in reached:
                 metrics.shown.moved(min(r for r in reached if r is not None))
@@ -313,7 +318,7 @@ class Pipeline:
         if is_stalled != self._is_stall_told:
             self._is_stall_told = is_stalled
             log.warning("sink.stalled" if is_stalled else "sink.moves_on")
-        if not is_stalled:
+        if not is_stalled or self._core.way_back.error is not None:
             return
         try:
             self._metrics.source_position = self._parts.source.current_position()

@@ -7,13 +7,14 @@ called `protect` before.
 from __future__ import annotations
 
 from connectors import netguard, secrets
-from connectors.postgres import session
+from connectors.postgres import asking, session
 from service.access import is_loopback
 from service.settings import Settings
 
 
 def protect(settings: Settings) -> None:
-    """Say what users of the API may refer to and reach, and how long statements may take."""
+    """Say what users of the API may refer to and reach, how long statements may take, and servers
+    be silent."""
     folders = settings.secret_folders.split()
     secrets.allow(settings.secret_variables.split(), folders)
     netguard.install(
@@ -27,3 +28,4 @@ def protect(settings: Settings) -> None:
     )
     session.LIMITS.statement_s = settings.statement_timeout_s
     session.LIMITS.long_statement_s = settings.long_statement_timeout_s
+    asking.PATIENCE.silence_s = settings.silence_s

@@ -54,7 +54,8 @@ class Settings(BaseModel):
     allow_hosts, allow_folders: what sources and sinks of the API's users may reach;
     secret_variables, secret_folders: what references in their options may name.
     statement_timeout_s: of ordinary statements, long_statement_timeout_s: of those over whole
-    tables; 0 for any time.
+    tables; 0 for any time. silence_s: how long PostgreSQL may give no sign of life before a
+    connection to it counts as lost.
     verify_interval_s: each view is compared with PostgreSQL's answer this often, 0: only when asked
     for; verify_timeout_s: for each statement of that; verify_most_cost: on the interval, views
     whose query PostgreSQL thinks more costly are left out, 0: none.
@@ -99,6 +100,7 @@ class Settings(BaseModel):
     secret_folders: str = "/run/secrets"
     statement_timeout_s: float = Field(60.0, ge=0)
     long_statement_timeout_s: float = Field(86400.0, ge=0)
+    silence_s: float = Field(60.0, ge=1)
     _group: str = PrivateAttr(DEFAULT_GROUP)
 
     @model_validator(mode="after")

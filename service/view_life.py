@@ -69,6 +69,9 @@ class ViewLife:
     def _begin_builds(self) -> None:
         """Begin with what is to be built, in turn and a few at a time: live views do not wait."""
         self._has_more = self._awaits_room = False
+        # Every view is looked at by the database first: while that is away, none is begun.
+        if self._core.way_back.error is not None:
+            return
         until, begun = self._core.host.monotonic() + BEGIN_S, len(self._builds)
         rows = self._desk.wanted(self._builds)
         # What could not begin must not stand before the others for ever.
@@ -222,8 +225,15 @@ class ViewLife:
                     self._join(identity)
                 elif not build.is_nudged:
                     # The snapshot is ahead of the stream, which has nothing to move it.
-                    build.is_nudged = True
-                    self._core.parts.source.heartbeat()
+                    self._nudge(build)
+
+    def _nudge(self, build: ViewBuild) -> None:
+        if self._core.way_back.error is None:
+            try:
+                self._core.parts.source.heartbeat()
+                build.is_nudged = True
+            except TemporaryError as error:
+                log.warning("build.retry", view=build.definition.table.title, code=error.code)
 
     def _end_build(self, identity: str) -> None:
         build = self._builds.pop(identity)

@@ -11,7 +11,7 @@ from typing import Any
 from psycopg2.extensions import connection as Connection
 
 from connectors.postgres import control_life
-from connectors.postgres.idempotency_schema import IDEMPOTENCY
+from connectors.postgres.idempotency_schema import IDEMPOTENCY, WORKERS
 from connectors.postgres.psql_schema import PSQL, PSQL_CHANGES, PSQL_LIFE, PSQL_VERIFY
 from connectors.postgres.session import translated
 from connectors.postgres.token_schema import TOKENS
@@ -251,6 +251,7 @@ STEPS = (
     IDEMPOTENCY,
     control_life.STEP + PSQL_LIFE,
     PSQL_CHANGES,
+    WORKERS,
 )
 VERSION = len(STEPS)
 

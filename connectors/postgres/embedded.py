@@ -248,7 +248,7 @@ class EmbeddedPostgres(ChildServer):
         except OSError:
             return False
         started = self._server is not None and lines[0] == str(self._server.pid)
-        return started and len(lines) > 7 and lines[7].startswith("ready")
+        return started and len(lines) > 7 and lines[7].startswith(("ready", "standby"))
 
     def _surroundings(self, home: Path | None = None) -> dict[str, Any]:
         """Popen's arguments for a server process: user, environment, working directory."""

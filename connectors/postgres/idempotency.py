@@ -1,7 +1,8 @@
 """Requests that may come twice: which keys were used, and what was answered.
 
 Invariant: of two requests with one key, one caller and one path, one alone is carried out; the
-other gets the first one's answer, or is told that it is not there yet.
+other gets the first one's answer, or is told that it is not there yet. A request whose process has
+died is not waited for: the key is free once another process listens at its address.
 """
 
 from __future__ import annotations
@@ -28,6 +29,15 @@ class RequestKey:
 
 
 @dataclass(frozen=True)
+class Worker:
+    """Who answers: the address that it listens at, and which of the processes that have, one after
+    another, done so."""
+
+    server: str
+    process: str
+
+
+@dataclass(frozen=True)
 class KeptAnswer:
     """What was answered; status None: nothing yet. fingerprint: of the first request."""
 
@@ -37,14 +47,28 @@ class KeptAnswer:
     body: bytes
 
 
-def claim(control: Control, key: RequestKey, fingerprint: str, wait_s: float) -> KeptAnswer | None:
+def free(control: Control, worker: Worker) -> int:
+    """Forget what the processes before this one were at; how many requests that were."""
+    forgotten = control.rows(
+        "DELETE FROM tidemark.idempotency_keys "
+        "WHERE status IS NULL AND server = %s AND process <> %s RETURNING 1",
+        *(worker.server, worker.process),
+    )
+    return len(forgotten)
+
+
+def claim(
+    control: Control, worker: Worker, key: RequestKey, fingerprint: str, wait_s: float
+) -> KeptAnswer | None:
     """None when the request is to be carried out, else what is known of the first one."""
     control.rows("DELETE FROM tidemark.idempotency_keys WHERE good_until < now() RETURNING 1")
     claimed = control.rows(
-        "INSERT INTO tidemark.idempotency_keys (caller, path, key, fingerprint, good_until) "
-        "VALUES (%s, %s, %s, %s, now() + make_interval(secs => %s)) "
+        "INSERT INTO tidemark.idempotency_keys "
+        "(caller, path, key, fingerprint, server, process, good_until) "
+        "VALUES (%s, %s, %s, %s, %s, %s, now() + make_interval(secs => %s)) "
         "ON CONFLICT DO NOTHING RETURNING 1",
-        *(key.caller, key.path, key.key, fingerprint, wait_s + MARGIN_S),
+        *(key.caller, key.path, key.key, fingerprint),
+        *(worker.server, worker.process, wait_s + MARGIN_S),
     )
     if claimed:
         return None
@@ -54,7 +78,7 @@ def claim(control: Control, key: RequestKey, fingerprint: str, wait_s: float) ->
         *(key.caller, key.path, key.key),
     )
     if not found:
-        return claim(control, key, fingerprint, wait_s)
+        return claim(control, worker, key, fingerprint, wait_s)
     first, status, headers, body = found[0]
     return KeptAnswer(first, status, headers or {}, bytes(body or b""))
 

@@ -100,6 +100,11 @@ class ReplicationStream:
         return self._received
 
     @property
+    def silent_s(self) -> float:
+        """How long the server has said nothing, although it is asked every now and then."""
+        return time.monotonic() - self._heard_at
+
+    @property
     def queued_bytes(self) -> int:
         """What has arrived and waits in memory."""
         return self._queued_bytes

@@ -18,6 +18,8 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE, make_dsn, parse_dsn
 from psycopg2.extensions import connection as Connection
 from psycopg2.sql import Composable
 
+from connectors.postgres.asking import PATIENCE
+from connectors.postgres.silence import Watched, WatchedReplication, WatchedSession
 from connectors.secrets import escaped, is_reference, remember, resolve_setting
 from dataflow.errors import SinkError, SourceError, TemporaryError, TidemarkError
 from dataflow.types import SESSION_SETTINGS
@@ -26,14 +28,6 @@ APPLICATION_NAME = "tidemark"
 
 # A table held by someone else's long transaction must not hold us for ever.
 _LOCK_TIMEOUT = "30s"
-_TRANSPORT = {
-    "keepalives": "1",
-    "keepalives_idle": "10",
-    "keepalives_interval": "5",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "30000",
-    "client_encoding": "UTF8",
-}
 _SECRETS = ("password", "sslpassword")
 _ERRORS: dict[str, type[TidemarkError]] = {"source": SourceError, "sink": SinkError}
 
@@ -64,16 +58,15 @@ def connect(
     side: str = "source",
     application_name: str = APPLICATION_NAME,
     settings: Mapping[str, str] | None = None,
-    factory: Any = None,
-    connect_timeout_s: int = 10,
+    is_replication: bool = False,
     is_long: bool = False,
-) -> Connection:
+) -> Watched:
     """A new session with pinned settings; `settings` adds to them or overrides them.
 
     is_long: its statements read or write whole tables (`Limits`), and wait for them as long.
 
-    side names the code's first word and the error class: "source" or "sink". factory is a
-    psycopg2 connection class. TemporaryError `<side>.unreachable`, or a refusal `<side>.login`,
+    side names the code's first word and the error class: "source" or "sink". Its calls are
+    watched (`silence`). TemporaryError `<side>.unreachable`, or a refusal `<side>.login`,
     `<side>.database`, `<side>.dsn`.
     """
     limit_ms = round(1000 * (LIMITS.long_statement_s if is_long else LIMITS.statement_s))
@@ -83,22 +76,26 @@ def connect(
         "lock_timeout": f"{limit_ms}" if is_long else _LOCK_TIMEOUT,
         # What a role or database may have set for people would cut our long transactions.
         "idle_in_transaction_session_timeout": "0",
+        # So that the server notices that we are gone, and lets go what we held.
+        **PATIENCE.server_settings(),
         **(settings or {}),
     }
     keywords = _keywords(dsn, side)
     given = f"{keywords['options']} " if keywords.get("options") else ""
     arguments: dict[str, Any] = {
-        **_TRANSPORT,
-        "connect_timeout": str(connect_timeout_s),
+        **PATIENCE.transport(),
+        "connect_timeout": str(PATIENCE.connect_s),
         **keywords,
         "application_name": application_name,
         "client_encoding": "UTF8",
         "options": given + _options(wanted),
     }
+    factory = WatchedReplication if is_replication else WatchedSession
     try:
         connection = psycopg2.connect(make_dsn(**arguments), connection_factory=factory)
     except psycopg2.Error as error:
         raise _refused_start(error, keywords, side) from None
+    connection.watch(arguments)
     try:
         _pin(connection, wanted)
     except psycopg2.Error as error:

@@ -19,8 +19,10 @@ from psycopg2 import errors as states
 from psycopg2.extensions import connection as Connection
 
 from connectors.postgres import control_schema, dead_letters, sink_changes, sink_tables
+from connectors.postgres.asking import end_left
 from connectors.postgres.copy_text import quote_text
 from connectors.postgres.session import connect, is_temporary, to_error, translated
+from connectors.postgres.silence import Watched
 from connectors.postgres.sink_apply import (
     Preparer,
     apply_by_copy,
@@ -29,7 +31,7 @@ from connectors.postgres.sink_apply import (
     split_delta,
     take_copied,
 )
-from connectors.postgres.sink_faults import refusal_of
+from connectors.postgres.sink_faults import about, refusal_of
 from connectors.postgres.sink_keys import WideKeys, too_wide
 from connectors.postgres.sink_read import progress_of, rows_of
 from connectors.postgres.sink_target import ERRORS
@@ -66,7 +68,8 @@ class PostgresSink:
     def __init__(self, dsn: str, *, key: str = "tidemark") -> None:
         self._dsn = dsn
         self._key = key
-        self._session: Connection | None = None
+        self._session: Watched | None = None
+        self._lost: Watched | None = None
         self._preparer = Preparer()
         self._is_prepared = False
         self._keys = WideKeys()
@@ -117,6 +120,10 @@ class PostgresSink:
     def read_progress(self) -> Progress | None:
         """What the last committed epoch said; None before the first."""
         self._ensure()
+        # What it was about to commit is settled once it has ended.
+        with translated("sink", "cannot end a lost session"):
+            end_left(self._lost)
+        self._lost = None
         with self._own_session("cannot read the sink's progress", is_long=False) as session:
             return progress_of(session.cursor(), self._key)
 
@@ -177,10 +184,10 @@ class PostgresSink:
         if epoch.swaps or epoch.refusals or epoch.changes:
             _flush(cursor, waiting)
             for change in epoch.changes:
-                with _about(change.table):
+                with about(change.table):
                     sink_changes.apply(cursor, change)
             for table in epoch.swaps:
-                with _about(table):
+                with about(table):
                     sink_tables.swap(cursor, table)
             failpoint("sink.change.after", psycopg2.OperationalError)
             for table, error in epoch.refusals:
@@ -215,6 +222,7 @@ class PostgresSink:
         self, session: Connection, epoch: SinkEpoch, error: psycopg2.Error
     ) -> TidemarkError:
         if is_temporary(error):
+            self._lost = self._session
             self.close()
             return to_error(error, "sink", f"cannot write epoch {epoch.progress.epoch}")
         self._roll_back(session)
@@ -324,7 +332,7 @@ class PostgresSink:
         if not self._is_prepared:
             self.prepare()
 
-    def _writing_session(self) -> Connection:
+    def _writing_session(self) -> Watched:
         if self._session is None or self._session.closed:
             self.close()
             self._session = connect(
@@ -355,16 +363,6 @@ class PostgresSink:
                 yield session
         finally:
             session.close()
-
-
-@contextmanager
-def _about(table: SinkTable) -> Iterator[None]:
-    """A refusal is about this view alone."""
-    try:
-        yield
-    except SinkError as error:
-        error.relation = table.relation
-        raise
 
 
 @dataclass

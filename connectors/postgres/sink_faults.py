@@ -6,7 +6,8 @@ SQLSTATE (appendix A).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg2
@@ -96,3 +97,13 @@ def _table_fault(error: psycopg2.Error, number: int) -> TidemarkError:
     elif state[:2] in _CHANGED and state != "42501":
         code, hint = "sink.table_changed", _REBUILD
     return to_error(error, "sink", f"cannot write epoch {number}", code=code, hint=hint)
+
+
+@contextmanager
+def about(table: SinkTable) -> Iterator[None]:
+    """A refusal is about this view alone."""
+    try:
+        yield
+    except SinkError as error:
+        error.relation = table.relation
+        raise

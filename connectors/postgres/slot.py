@@ -10,13 +10,18 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.postgres.session import APPLICATION_NAME, Session
 from dataflow.errors import SourceError, TemporaryError
 
+if TYPE_CHECKING:
+    from connectors.postgres.wal_connection import WalConnection
+
 PLUGIN = "pgoutput"
 OLDEST_VERSION = 140000
+FAILOVER_VERSION = 170000
 RELEASE_WAIT_S = 10.0
 
 _REBUILD_HINT = "drop all views of this source and create them again: they get a new slot"
@@ -31,6 +36,8 @@ class SlotState:
     active_pid: int | None
     confirmed: int
     wal_status: str
+    has_failover: bool = False
+    invalidation: str = ""
 
 
 def object_name(prefix: str, name: str) -> str:
@@ -52,24 +59,34 @@ class Slot:
     def state(self) -> SlotState | None:
         """What the server says of the slot; None when there is none of the name."""
         found = self._session.rows(
-            "SELECT database, plugin, active_pid, confirmed_flush_lsn::text, wal_status"
-            " FROM pg_replication_slots WHERE slot_name = %s",
+            "SELECT database, plugin, active_pid, confirmed_flush_lsn::text, wal_status,"
+            " to_jsonb(s) ->> 'failover' = 'true', to_jsonb(s) ->> 'invalidation_reason'"
+            " FROM pg_replication_slots s WHERE slot_name = %s",
             (self.name,),
             doing="cannot look at replication slots",
         )
         if not found:
             return None
-        database, plugin, active_pid, confirmed, wal_status = found[0]
-        position = parse_lsn(confirmed) if confirmed else 0
-        return SlotState(database or "", plugin or "", active_pid, position, wal_status or "")
+        database, plugin, active_pid, confirmed, wal_status, has_failover, reason = found[0]
+        return SlotState(
+            database or "",
+            plugin or "",
+            active_pid,
+            parse_lsn(confirmed) if confirmed else 0,
+            "lost" if reason else wal_status or "",
+            bool(has_failover),
+            reason or "",
+        )
 
     def create(self) -> int:
         """Make the slot; the position from which it has all changes.
 
+        Standbys may keep a copy of it, from PostgreSQL 17 on (failover slots).
         Waits for the transactions that run now, at most the session's lock_timeout.
         """
+        more = ", false, false, true" if self._session.server_version >= FAILOVER_VERSION else ""
         found = self._session.rows(
-            "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, %s)",
+            f"SELECT lsn::text FROM pg_create_logical_replication_slot(%s, %s{more})",
             (self.name, PLUGIN),
             doing=f'cannot make replication slot "{self.name}"',
         )
@@ -99,6 +116,15 @@ class Slot:
                 hint=_REBUILD_HINT,
             )
         return state
+
+    def let_fail_over(self, state: SlotState, wal: WalConnection) -> None:
+        """A slot that was made without it may have copies on standbys from now on."""
+        if wal.server_version >= FAILOVER_VERSION and not state.has_failover:
+            try:
+                wal.let_fail_over(self.name)
+            except SourceError:
+                # Nothing depends on it but a promotion, which is refused then by name.
+                return
 
     def kept_bytes(self) -> int:
         """How much WAL the server keeps for the slot; 0 when there is no slot."""
@@ -148,7 +174,8 @@ class Slot:
             raise SourceError(
                 "source.slot_lost",
                 f'replication slot "{self.name}" was invalidated by the server',
-                detail="WAL that it needs is removed (max_slot_wal_keep_size), or it is obsolete",
+                detail=state.invalidation
+                or "WAL that it needs is removed (max_slot_wal_keep_size), or it is obsolete",
                 hint=f"raise max_slot_wal_keep_size; {_REBUILD_HINT}",
             )
 

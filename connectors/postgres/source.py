@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from connectors.postgres.confined import check_role
 from connectors.postgres.decode import Decoder
+from connectors.postgres.identity import SourceIdentity, check_identity, identify
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.postgres.publication import Publication
 from connectors.postgres.replication import ReplicationStream, StreamLimits
@@ -27,15 +27,8 @@ from dataflow.schema import Relation, RelationName
 from storage.failpoints import failpoint
 
 HEARTBEAT_PREFIX = "tidemark"
+STATUS_S = 2.0
 _EVICT_WAIT_S = 5.0
-
-
-class SourceIdentity(NamedTuple):
-    """What must stay the same for positions to mean the same."""
-
-    system: str
-    timeline: int
-    database: str
 
 
 class PostgresSource:
@@ -74,10 +67,9 @@ class PostgresSource:
         """System identifier, timeline and database."""
         wal = WalConnection(self.dsn)
         try:
-            system, timeline, _, database = wal.identify()
+            return identify(wal)[0]
         finally:
             wal.close()
-        return SourceIdentity(system, timeline, database)
 
     def ensure_slot(self) -> int:
         """Make slot and publication where they are not; the position the slot has changes from.
@@ -95,10 +87,15 @@ class PostgresSource:
         failpoint("source.slot.after")
         return position
 
-    def require_slot(self, identity: Sequence[object] | None = None) -> None:
-        """The slot is there and usable, on the server of `identity`; else SourceError."""
+    def require_slot(self, identity: Sequence[object] | None = None, position: int = 0) -> None:
+        """The slot is there and usable, on the server of `identity` or one that was promoted
+        after `position`; else SourceError."""
         if identity:
-            _check_identity(self.identity(), identity)
+            wal = WalConnection(self.dsn)
+            try:
+                check_identity(wal, identify(wal)[0], identity, position)
+            finally:
+                wal.close()
         self._slot.require()
 
     def drop_slot(self) -> None:
@@ -161,13 +158,17 @@ class PostgresSource:
         limits: StreamLimits | None = None,
         shapes: Mapping[int, Sequence[Shape]] | None = None,
         look: Callable[[], None] | None = None,
+        on_promoted: Callable[[], None] | None = None,
+        shown: int = 0,
     ) -> ReplicationStream:
         """All transactions that end after start_position, with the changes of `relations`.
 
         columns: the field positions in use (others come as NULLs). takes_over: end another
         backend of ours that still reads the slot. Refuses a slot that does not hold everything
         since start_position, and a server that is not there yet (restored from a backup). shapes:
-        see Decoder. look: called before each batch is decoded.
+        see Decoder. look: called before each batch is decoded. on_promoted: called when the server
+        is a standby of `identity` that was promoted, and has everything up to start_position and
+        `shown`.
         """
         state = self._slot.require(start_position)
         self._publication.require(relations)
@@ -175,9 +176,9 @@ class PostgresSource:
             self._evict(state.active_pid)
         wal = WalConnection(self.dsn)
         try:
-            system, timeline, flushed, database = wal.identify()
+            actual, flushed = identify(wal)
             if identity:
-                _check_identity(SourceIdentity(system, timeline, database), identity)
+                check_identity(wal, actual, identity, max(start_position, shown))
             if flushed < start_position:
                 raise SourceError(
                     "source.identity_changed",
@@ -188,13 +189,17 @@ class PostgresSource:
                 )
             limits = limits or StreamLimits()
             if not limits.status_s:
-                limits = replace(limits, status_s=_status_interval(wal))
+                limits = replace(limits, status_s=_status_interval(wal, limits.silence_s))
+            self._slot.let_fail_over(state, wal)
             wal.start(self._name, start_position, [self._name])
             decoder = Decoder(relations, columns, shapes)
-            return ReplicationStream(wal, decoder, start_position, limits, look)
+            stream = ReplicationStream(wal, decoder, start_position, limits, look)
         except BaseException:
             wal.close()
             raise
+        if identity and on_promoted is not None and tuple(actual) != tuple(identity):
+            on_promoted()
+        return stream
 
     def tables(self) -> TableCatalog:
         """What the catalog says of tables, asked through a session of its own."""
@@ -231,20 +236,11 @@ def _name_of(relation: Relation | RelationName) -> RelationName:
     return relation.name if isinstance(relation, Relation) else relation
 
 
-def _check_identity(actual: SourceIdentity, expected: Sequence[object]) -> None:
-    if tuple(actual) != tuple(expected):
-        raise SourceError(
-            "source.identity_changed",
-            "the source is not the server that the state was built from",
-            detail=f"system identifier, timeline, database: {tuple(actual)} instead of"
-            f" {tuple(expected)}",
-            hint="connect the old server, or drop all views of this source and create them again",
-        )
-
-
-def _status_interval(wal: WalConnection) -> float:
-    """Often enough for wal_sender_timeout (milliseconds; 0 is none)."""
+def _status_interval(wal: WalConnection, silence_s: float) -> float:
+    """Often enough for wal_sender_timeout (milliseconds; 0 is none), for our own judgement of a
+    server that is silent, and for people who look at the lag."""
     (timeout_ms,) = wal.command(
         "SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'"
     )[0]
-    return min(10.0, timeout_ms / 3000) if timeout_ms else 10.0
+    least = min(STATUS_S, silence_s / 6)
+    return min(least, timeout_ms / 3000) if timeout_ms else least

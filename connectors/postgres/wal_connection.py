@@ -23,6 +23,7 @@ import psycopg2.errors
 from psycopg2 import _psycopg, extras
 
 from connectors.postgres import slot as slots
+from connectors.postgres.asking import PATIENCE
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.postgres.session import APPLICATION_NAME, connect, to_error, translated
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
@@ -65,7 +66,7 @@ class WalConnection:
             self._connection = connect(
                 dsn,
                 application_name=STREAM_APPLICATION,
-                factory=extras.LogicalReplicationConnection,
+                is_replication=True,
                 # A stream is one command without an end.
                 settings={"lock_timeout": lock_timeout, "statement_timeout": "0"},
             )
@@ -94,6 +95,18 @@ class WalConnection:
         """IDENTIFY_SYSTEM: (system identifier, timeline, flushed position, database)."""
         system, timeline, position, database = self.command("IDENTIFY_SYSTEM")[0][:4]
         return str(system), int(timeline), parse_lsn(position), database
+
+    def timeline_history(self, timeline: int) -> str:
+        """TIMELINE_HISTORY: where each timeline before this one was left; "" for the first."""
+        if timeline == 1:
+            return ""
+        content = self.command(f"TIMELINE_HISTORY {timeline}")[0][1]
+        return content if isinstance(content, str) else bytes(content).decode(errors="replace")
+
+    def let_fail_over(self, slot: str) -> None:
+        """ALTER_REPLICATION_SLOT: standbys may keep a copy of it. PostgreSQL 17 and later."""
+        with translated("source", f'cannot change replication slot "{slot}"'):
+            self._cursor.execute(f'ALTER_REPLICATION_SLOT "{slot}" (FAILOVER true)')
 
     def create_temporary_slot(self, name: str) -> tuple[int, str]:
         """(consistent point, snapshot name); both live as long as this connection is idle.
@@ -173,9 +186,12 @@ class WalConnection:
         status = struct.pack(">cQQQqB", b"r", received, confirmed, confirmed, clock, wants_reply)
         if _pq.PQputCopyData(self._pointer, status, len(status)) != 1:
             raise self._lost()
+        deadline = time.monotonic() + PATIENCE.silence_s
         while (left := _pq.PQflush(self._pointer)) != 0:
             if left < 0:
                 raise self._lost()
+            if time.monotonic() > deadline:
+                raise TemporaryError("source.unreachable", "the source takes nothing any more")
             waiting = select.poll()
             waiting.register(self, select.POLLOUT)
             waiting.poll(1000)

@@ -8,13 +8,13 @@ same types. Invariant: what is sent and how it is read never depends on who send
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from dataflow.errors import TidemarkError
+from service.client.values import parse_json
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Reply:
     def body(self) -> Any:
         """Its JSON. TidemarkError service.not_tidemark."""
         try:
-            return json.loads(self.content)
+            return parse_json(self.content)
         except ValueError as error:
             raise TidemarkError(
                 "service.not_tidemark",

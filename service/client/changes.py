@@ -14,7 +14,7 @@ from typing import Any, Self
 import httpx
 
 from dataflow.errors import TidemarkError
-from service.client.course import Course, Open, Pause, Read, Step, Steps
+from service.client.course import Course, Open, Pause, Read, Shut, Step, Steps
 from service.client.epochs import Epoch
 from service.client.wire import NETWORK_ERRORS, Place
 
@@ -86,8 +86,9 @@ class Changes:
                     return next(self._chunks, None)
                 case Pause(seconds):
                     time.sleep(seconds)
-                case _:
-                    self.close()
+                case Shut():
+                    with contextlib.suppress(*NETWORK_ERRORS):
+                        self.close()
         except NETWORK_ERRORS as error:
             raise self._place.unreachable(error) from error
         return None
@@ -162,8 +163,9 @@ class AsyncChanges:
                     return await anext(self._chunks, None) if self._chunks else None
                 case Pause(seconds):
                     await asyncio.sleep(seconds)
-                case _:
-                    await self.aclose()
+                case Shut():
+                    with contextlib.suppress(*NETWORK_ERRORS):
+                        await self.aclose()
         except NETWORK_ERRORS as error:
             raise self._place.unreachable(error) from error
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 import httpx
 
@@ -16,7 +16,6 @@ from service.client.calls import Call, Sends, SendsLater
 from service.client.changes import AsyncChanges, Changes
 from service.client.conditions import Order, Where
 from service.client.epochs import Epoch
-from service.client.following import follow, follow_later
 from service.client.reading import AsyncRows, Rows
 from service.client.replica import Replica
 from service.client.service_calls import ServiceCalls
@@ -130,6 +129,7 @@ class View(ViewCalls, Sends):
         resume: str | None = None,
         timeout_ms: float | None = None,
         progress: bool = False,
+        on_gap: Literal["raise", "snapshot"] = "raise",
         heartbeat_s: float = HEARTBEAT_S,
         reconnect_s: float = RECONNECT_S,
     ) -> Changes:
@@ -137,7 +137,8 @@ class View(ViewCalls, Sends):
 
         snapshot: False begins with what changes from now on. resume: the token of an epoch, to go
         on behind it. timeout_ms: end the iteration when nothing has come for so long; None: never.
-        progress: give epochs that change nothing too, with their positions. heartbeat_s: three
+        progress: give epochs that change nothing too, with their positions. on_gap: what comes
+        where changes are not kept any more: the error, or a snapshot again. heartbeat_s: three
         times this silence is a lost connection. reconnect_s: how long a lost connection is tried
         again, from the newest mark. TidemarkError changes.*, view.not_live.
         """
@@ -146,6 +147,7 @@ class View(ViewCalls, Sends):
             resume=resume,
             timeout_ms=timeout_ms,
             progress=progress,
+            on_gap=on_gap,
             heartbeat_s=heartbeat_s,
             reconnect_s=reconnect_s,
         )
@@ -162,7 +164,11 @@ class View(ViewCalls, Sends):
         Where its changes are not kept any more it begins with the rows again. timeout_ms: as of
         `changes`.
         """
-        return follow(self.changes, timeout_ms)
+        replica = Replica()
+        with self.changes(timeout_ms=timeout_ms, on_gap="snapshot") as changes:
+            for epoch in changes:
+                replica.apply(epoch)
+                yield replica
 
     def _send(self, asked: Call[T]) -> T:
         return self._client._send(asked)
@@ -241,6 +247,7 @@ class AsyncView(ViewCalls, SendsLater):
         resume: str | None = None,
         timeout_ms: float | None = None,
         progress: bool = False,
+        on_gap: Literal["raise", "snapshot"] = "raise",
         heartbeat_s: float = HEARTBEAT_S,
         reconnect_s: float = RECONNECT_S,
     ) -> AsyncChanges:
@@ -250,6 +257,7 @@ class AsyncView(ViewCalls, SendsLater):
             resume=resume,
             timeout_ms=timeout_ms,
             progress=progress,
+            on_gap=on_gap,
             heartbeat_s=heartbeat_s,
             reconnect_s=reconnect_s,
         )
@@ -260,9 +268,13 @@ class AsyncView(ViewCalls, SendsLater):
         async with self.changes() as changes:
             return await anext(changes)
 
-    def follow(self, *, timeout_ms: float | None = None) -> AsyncIterator[Replica]:
+    async def follow(self, *, timeout_ms: float | None = None) -> AsyncIterator[Replica]:
         """As `View.follow`, for `async for`."""
-        return follow_later(self.changes, timeout_ms)
+        replica = Replica()
+        async with self.changes(timeout_ms=timeout_ms, on_gap="snapshot") as changes:
+            async for epoch in changes:
+                replica.apply(epoch)
+                yield replica
 
     async def _send(self, asked: Call[T]) -> T:
         return await self._client._send(asked)

@@ -11,7 +11,7 @@ import itertools
 import random
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from dataflow.errors import TemporaryError, TidemarkError
@@ -23,6 +23,8 @@ OPEN_S = 60.0
 PAUSES_S = (0.1, 5.0)
 DEAD_S = 5.0
 BEATS_MISSED = 3
+# The rows are there, but not what has changed in them since the newest mark.
+GAPS = ("changes.expired", "changes.interrupted", "changes.view_replaced")
 SHORTEST_BEAT_S = 0.1
 LONGEST_BEAT_S = 300.0
 
@@ -38,6 +40,7 @@ class ChangesWish:
     heartbeat_s: float
     reconnect_s: float
     has_progress: bool
+    begins_again: bool
 
     @property
     def beat_s(self) -> float:
@@ -88,41 +91,46 @@ Steps = Generator[Step, bytes | None, Epoch | None]
 class Course:
     """Of one reader. resume: behind what it has been given."""
 
-    def __init__(self, wish: ChangesWish) -> None:
+    def __init__(self, wish: ChangesWish, clock: Callable[[], float] = time.monotonic) -> None:
         self.resume = wish.resume
         self._wish = wish
+        self._clock = clock
         self._gathering = Gathering(wish.resume)
+        self._has_snapshot = wish.has_snapshot
         self._ready: deque[Epoch | Mark] = deque()
         self._is_open = False
         self._was_open = False
         self._failed_at: float | None = None
         self._failures = 0
+        self._error: TidemarkError | None = None
         self._quiet_since = 0.0
 
     def next_epoch(self) -> Steps:
         """The next epoch; None when nothing has come for the time-out."""
-        self._quiet_since = time.monotonic()
+        self._quiet_since = self._clock()
         for step in itertools.count():
             while self._ready:
                 found = self._ready.popleft()
                 self.resume = found.resume
                 if isinstance(found, Epoch):
                     return found
+            if self._error is not None:
+                raise self._error
             if step and self._is_late():
                 return None
             try:
                 if not self._is_open:
                     yield Open(self._asked(), self._wish.silence_s)
                     self._is_open = self._was_open = True
-                    self._quiet_since = time.monotonic()
+                    self._quiet_since = self._clock()
                 self._take((yield Read()) or b"")
             except TidemarkError as error:
                 self._is_open = False
                 self._gathering.forget()
                 yield Shut()
-                pause_s = self._pause_s(error)
-                if not self._is_late():
-                    yield Pause(pause_s)
+                self._error = self._why_over(error)
+                if self._error is None and not self._is_late():
+                    yield Pause(self._pause_s())
         raise AssertionError("unreachable")
 
     def _asked(self) -> Call[Reply]:
@@ -132,7 +140,7 @@ class Course:
             path=self._wish.path,
             read=lambda reply: reply,
             params={
-                "snapshot": self._wish.has_snapshot,
+                "snapshot": self._has_snapshot,
                 "resume": token or None,
                 "heartbeat_s": self._wish.beat_s,
             },
@@ -152,20 +160,24 @@ class Course:
             else:
                 self._ready.append(found)
         if self._gathering.is_amid:
-            self._quiet_since = time.monotonic()
+            self._quiet_since = self._clock()
 
     def _is_late(self) -> bool:
         timeout_s = self._wish.timeout_s
-        return timeout_s is not None and time.monotonic() - self._quiet_since >= timeout_s
+        return timeout_s is not None and self._clock() - self._quiet_since >= timeout_s
 
-    def _pause_s(self, error: TidemarkError) -> float:
-        """How long to wait before the next try; the error itself if there is none."""
-        now = time.monotonic()
+    def _why_over(self, error: TidemarkError) -> TidemarkError | None:
+        """The error, when it cannot be healed by another try."""
         if self._failed_at is None:
-            self._failed_at = now
-        is_over = now - self._failed_at > self._wish.reconnect_s
-        if not (self._was_open and _may_pass(error)) or is_over:
-            raise error
+            self._failed_at = self._clock()
+        if self._wish.begins_again and error.code in GAPS:
+            self._gathering.token, self._has_snapshot = "", True
+        elif not (self._was_open and _may_pass(error)):
+            return error
+        is_over = self._clock() - self._failed_at >= self._wish.reconnect_s
+        return error if is_over else None
+
+    def _pause_s(self) -> float:
         shortest, longest = PAUSES_S
         pause_s = min(shortest * 2**self._failures, longest)
         self._failures = min(self._failures + 1, 20)
@@ -174,6 +186,4 @@ class Course:
 
 def _may_pass(error: TidemarkError) -> bool:
     """Whether the newest mark is still good for another try."""
-    if error.code == "changes.interrupted":
-        return False
-    return error.is_temporary or error.code == "changes.too_slow"
+    return (error.is_temporary and error.code not in GAPS) or error.code == "changes.too_slow"

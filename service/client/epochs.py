@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 from dataflow.errors import TidemarkError
 from service.client.answers import Field, Problem
 from service.client.rows import Row, read_rows
+from service.client.values import parse_json
 
 if TYPE_CHECKING:
     import pyarrow
 
 WEIGHT = "_weight"
+_ROWS = '"rows":['
+_DECODER = json.JSONDecoder(parse_int=str)
 
 
 @dataclass(frozen=True)
@@ -61,12 +64,16 @@ class Epoch:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def __bool__(self) -> bool:
+        # An epoch without rows is an epoch.
+        return True
+
     @cached_property
     def _told(self) -> tuple[list[Row], list[int]]:
         rows: list[Row] = []
         weights: list[int] = []
         for page in self._pages:
-            told = json.loads(page)
+            told = parse_json(page)
             rows += read_rows(self.fields, told["rows"])
             weights += told.get("weights") or [1] * len(told["rows"])
         return rows, weights
@@ -93,13 +100,8 @@ class Epoch:
 
     @property
     def identities(self) -> list[str]:
-        """For each of `rows` a text that is the same for equal rows alone, to the last digit."""
-        found: list[str] = []
-        for page in self._pages:
-            # A number is told by its digits, marked by what no text of PostgreSQL's holds.
-            told = json.loads(page, parse_float=lambda digits: f"\0{digits}")["rows"]
-            found += [json.dumps(list(row.values())) for row in told]
-        return found
+        """For each of `rows` its JSON as it came, which is the same for equal rows alone."""
+        return [text for page in self._pages for text in _row_texts(page)]
 
     def to_arrow(self, types: Mapping[str, pyarrow.DataType] | None = None) -> pyarrow.Table:
         """The rows as an Arrow table with a column `_weight` (int64) behind the others.
@@ -127,17 +129,23 @@ class Gathering:
     _columns: Columns = field(default_factory=Columns)
     _pages: list[str] = field(default_factory=list)
     _is_snapshot: bool = False
-    _rest: bytes = b""
+    _rest: bytearray = field(default_factory=bytearray)
 
     def forget(self) -> None:
         """The connection was lost: what no mark has closed comes again."""
-        self._pages, self._is_snapshot, self._rest = [], False, b""
+        self._pages, self._is_snapshot, self._rest = [], False, bytearray()
 
     def take(self, chunk: bytes) -> Iterator[Epoch | Mark | None]:
         """What some bytes of the stream complete: epochs, marks without any change, and None for
         a heartbeat. TidemarkError that the stream has ended with."""
-        *blocks, self._rest = (self._rest + chunk).split(b"\n\n")
-        for block in blocks:
+        seen = max(0, len(self._rest) - 1)
+        self._rest += chunk
+        end = self._rest.rfind(b"\n\n", seen)
+        if end < 0:
+            return
+        whole = bytes(self._rest[:end])
+        del self._rest[: end + 2]
+        for block in whole.split(b"\n\n"):
             name, text = _event(block)
             match name:
                 case "begin":
@@ -173,6 +181,19 @@ class Gathering:
         epoch = Epoch(mark, self._columns, self._pages, is_snapshot=self._is_snapshot)
         self._pages, self._is_snapshot = [], False
         return epoch
+
+
+def _row_texts(page: str) -> Iterator[str]:
+    """The rows of a page, each as it stands in it.
+
+    >>> list(_row_texts('{"epoch":1,"rows":[{"a":1.0},{"a":"]"}],"weights":[1,1]}'))
+    ['{"a":1.0}', '{"a":"]"}']
+    """
+    at = page.index(_ROWS) + len(_ROWS)
+    while page[at] != "]":
+        _, end = _DECODER.raw_decode(page, at)
+        yield page[at:end]
+        at = end + 1 if page[end] == "," else end
 
 
 def _event(block: bytes) -> tuple[str, str]:

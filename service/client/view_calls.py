@@ -7,7 +7,7 @@ them, others as their texts say.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
 from service.client.answers import (
@@ -259,6 +259,7 @@ class ViewCalls:
         resume: str | None,
         timeout_ms: float | None,
         progress: bool,
+        on_gap: Literal["raise", "snapshot"],
         heartbeat_s: float,
         reconnect_s: float,
     ) -> Course:
@@ -271,6 +272,7 @@ class ViewCalls:
                 heartbeat_s=heartbeat_s,
                 reconnect_s=reconnect_s,
                 has_progress=progress,
+                begins_again=on_gap == "snapshot",
             )
         )
 

@@ -23,6 +23,8 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 # What a call may take beyond the wait that it asks the service for.
 MARGIN_S = 30.0
 CONNECT_S = 10.0
+# What a proxy in between says while nothing is behind it.
+BETWEEN = (502, 503, 504)
 NETWORK_ERRORS = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError)
 
 
@@ -74,6 +76,8 @@ class Place:
             told = Reply(answer.status_code, answer.content).body
             if isinstance(told, dict):
                 return Problem.of({"status": answer.status_code, **told}).error
+        if answer.status_code in BETWEEN:
+            return self.unreachable(f"{answer.status_code}: {answer.text[:200]}")
         return TidemarkError(
             "service.not_tidemark",
             f'what answers at "{self.url}" is not a Tidemark service',

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from tests.harness.postgres import Database
+from tests.harness.psql import eventually
 from tests.harness.service import RunningService
 
 TABLES = "CREATE TABLE t (id int PRIMARY KEY, a int); INSERT INTO t VALUES (1, 2)"
@@ -132,6 +133,37 @@ def test_keys_of_repetition(service: RunningService) -> None:
     plain = ask(service, "POST", "/views", json=body)
     assert code_of(plain) == (409, "view.name_taken")
     service.drop("once")
+
+
+def test_a_key_of_a_process_that_died_is_free_at_once(
+    service: RunningService, place: Database
+) -> None:
+    """The first request is stopped by a lock when its process is killed; that of another server,
+    which nobody here can know to be dead, is waited for."""
+    body = {"name": "late", "query": "SELECT id FROM t", "options": {"backfill": "local"}}
+    path, key = "/views?wait_s=600", {"Idempotency-Key": "k-2"}
+    lock = place.connect(autocommit=False)
+    with ThreadPoolExecutor(1) as threads:
+        lock.cursor().execute("LOCK TABLE t")
+        first = threads.submit(ask, service, "POST", path, json=body, headers=key)
+        wanted = "SELECT FROM tidemark.idempotency_keys WHERE status IS NULL AND key = 'k-2'"
+        eventually(lambda: bool(place.rows(wanted)))
+        again = ask(service, "POST", path, json=body, headers=key)
+        assert code_of(again) == (409, "request.in_progress")
+        service.kill_child("api")
+        assert isinstance(first.exception(), httpx.TransportError)
+    lock.close()
+    place.execute(
+        "INSERT INTO tidemark.idempotency_keys (caller, path, key, fingerprint, server, process,"
+        " good_until) SELECT caller, path, 'k-3', fingerprint, 'elsewhere', process, good_until"
+        " FROM tidemark.idempotency_keys WHERE key = 'k-2'"
+    )
+    service.call("GET", "/health")
+    again = ask(service, "POST", path, json=body, headers=key)
+    assert again.status_code == 201 and "idempotency-replayed" not in again.headers
+    other = ask(service, "POST", path, json=body, headers={"Idempotency-Key": "k-3"})
+    assert code_of(other) == (409, "request.in_progress")
+    service.drop("late")
 
 
 def test_the_description_is_whole(service: RunningService) -> None:

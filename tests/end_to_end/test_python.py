@@ -54,7 +54,7 @@ def test_errors_have_the_code_and_place_of_the_service(
     with pytest.raises(tidemark.TidemarkError) as caught:
         client.create("spelt", QUERY, backfill="locally")
     assert caught.value.code == "request.invalid"
-    assert "locally" in caught.value.detail
+    assert "backfill" in caught.value.detail
     view = client.create("by_region", QUERY, backfill="local")
     with pytest.raises(tidemark.TidemarkError) as caught:
         client.create("by_region", QUERY)

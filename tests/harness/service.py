@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -113,6 +114,11 @@ class RunningService:
     def log_tail(self, size: int = 6000) -> str:
         """The end of its log."""
         return self.log_path.read_text()[-size:] if self.log_path.exists() else ""
+
+    def events(self) -> list[dict[str, Any]]:
+        """What it has logged, line by line; what is not of the log is left out."""
+        lines = self.log_path.read_text().splitlines() if self.log_path.exists() else []
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
     # --- REST --------------------------------------------------------------------------------
 

@@ -1,0 +1,208 @@
+"""What a server says of a session of ours, asked by another one that is never waited for long.
+
+Whether it is at work for it or waits for us; and, once the session is lost, the end of what the
+server still has of it. Invariant: only a backend of our own role, with the name and age of that
+very session, is ever ended; a pid alone may be another's by now, or a pooler's invention.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from enum import Enum
+from typing import Any, Protocol
+
+import psycopg2
+from psycopg2 import _psycopg
+from psycopg2 import extensions as ext
+
+_FOR_US = ("ClientRead", "ClientWrite")
+_END_S = 5.0
+_END_TRIES = 100
+# A pid may be another's by now: the backend must be as old as our session.
+_IS_LEFT = """
+a.pid = %(pid)s AND a.application_name = %(name)s AND abs(
+    extract(epoch FROM clock_timestamp() - a.backend_start) - %(age_s)s) < 30
+"""
+_ASKED = f"""
+SELECT pg_backend_pid(), a.state, a.wait_event
+FROM (SELECT) one LEFT JOIN pg_stat_activity a ON {_IS_LEFT}
+"""
+_END = f"""
+SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
+WHERE pg_backend_pid() = %(own)s AND {_IS_LEFT}
+"""
+
+
+class Patience:
+    """Of this process; settings say it when it starts. silence_s: how long a server may give no
+    sign of life before a connection to it counts as lost."""
+
+    silence_s: float = 60.0
+
+    @property
+    def first_look_s(self) -> float:
+        """How long a call may take before the server is asked."""
+        return self.silence_s / 3
+
+    @property
+    def next_look_s(self) -> float:
+        """How long after an answer that bodes ill it is asked again."""
+        return self.silence_s / 9
+
+    @property
+    def connect_s(self) -> int:
+        """How long a session may take to open."""
+        return max(2, round(min(10.0, self.silence_s / 6)))
+
+    def transport(self) -> dict[str, str]:
+        """Settings of libpq by which a host that is gone is noticed."""
+        server = self.server_settings()
+        keepalives = {n.removeprefix("tcp_"): v for n, v in server.items() if "keepalives" in n}
+        return {**keepalives, "keepalives": "1", "tcp_user_timeout": server["tcp_user_timeout"]}
+
+    def server_settings(self) -> dict[str, str]:
+        """Settings of a session by which the server notices that we are gone."""
+        return {
+            "tcp_keepalives_idle": str(max(1, round(min(10.0, self.silence_s / 6)))),
+            "tcp_keepalives_interval": str(max(1, round(min(5.0, self.silence_s / 12)))),
+            "tcp_keepalives_count": "3",
+            "tcp_user_timeout": str(round(min(30.0, self.silence_s / 2) * 1000)),
+        }
+
+
+PATIENCE = Patience()
+
+
+class Verdict(Enum):
+    """What the server says of a call. UNKNOWN: of this session it cannot tell."""
+
+    WORKING = 1
+    WAITING = 2
+    UNREACHABLE = 3
+    UNKNOWN = 4
+
+
+class Lost(Protocol):
+    """A session as far as it is asked after. keywords: libpq's, None where it cannot be; pid: of
+    its backend, as the server has told; beside: of which kind the session is that asks."""
+
+    lock: threading.Lock
+    keywords: dict[str, Any] | None
+    pid: int
+    opened_at: float
+
+    @property
+    def beside(self) -> type[Any]:
+        """Of which kind a session is that asks."""
+        ...
+
+    @property
+    def closed(self) -> int:
+        """As psycopg2 has it."""
+        ...
+
+    @property
+    def pgconn_ptr(self) -> int | None:
+        """As psycopg2 has it."""
+        ...
+
+
+def ask(lost: Lost) -> Verdict:
+    """What the server is doing for a session of ours."""
+    try:
+        session = _open_beside(lost)
+    except psycopg2.Error as error:
+        # A server that refuses is alive: it says so.
+        return Verdict.UNKNOWN if "FATAL" in str(error) else Verdict.UNREACHABLE
+    try:
+        with session.cursor() as cursor:
+            cursor.execute(_ASKED, _facts(lost))
+            own_pid, state, waits_for = cursor.fetchone() or (0, None, None)
+        if own_pid != session.pid:
+            # A pooler in between numbers sessions as it likes.
+            return Verdict.UNKNOWN
+        is_at_work = state == "active" and waits_for not in _FOR_US
+        return Verdict.WORKING if is_at_work else Verdict.WAITING
+    except psycopg2.Error:
+        return Verdict.UNREACHABLE
+    finally:
+        session.close()
+
+
+def end_left(lost: Lost | None) -> None:
+    """End what the server still has of a session that is lost to us: its locks, and a transaction
+    that might still be committed. psycopg2.Error while that cannot be done."""
+    if lost is None or lost.keywords is None:
+        return
+    session = _open_beside(lost)
+    try:
+        deadline = time.monotonic() + _END_S
+        with session.cursor() as cursor:
+            while True:
+                cursor.execute(_END, {**_facts(lost), "own": session.pid})
+                if not cursor.fetchall():
+                    return
+                if time.monotonic() > deadline:
+                    raise psycopg2.OperationalError("a lost session does not end at the server")
+                time.sleep(0.02)
+    finally:
+        session.close()
+
+
+def bury(lost: Lost) -> None:
+    """End what is left of it as soon as the server can be reached."""
+    for _ in range(_END_TRIES):
+        try:
+            end_left(lost)
+            return
+        except psycopg2.Error:
+            time.sleep(PATIENCE.next_look_s)
+
+
+def _facts(lost: Lost) -> dict[str, Any]:
+    assert lost.keywords is not None
+    age_s = time.monotonic() - lost.opened_at
+    return {"pid": lost.pid, "name": lost.keywords["application_name"], "age_s": age_s}
+
+
+def _open_beside(lost: Lost) -> Any:
+    """A session with the same server, which is never waited for long."""
+    assert lost.keywords is not None
+    keywords = {
+        **lost.keywords,
+        "connect_timeout": str(PATIENCE.connect_s),
+        "options": "-c statement_timeout=5s",
+        "application_name": "tidemark asks",
+    }
+    session = psycopg2.connect(ext.make_dsn(**keywords), connection_factory=lost.beside)
+    session.watch(keywords, most_s=max(1.0, PATIENCE.next_look_s))
+    session.autocommit = True
+    return session
+
+
+def _library() -> ctypes.CDLL:
+    """The libpq that psycopg2 is linked to, called without the interpreter's lock: psycopg2's own
+    `cancel` keeps it while it waits."""
+    library = ctypes.CDLL(_psycopg.__file__)
+    library.PQgetCancel.restype = ctypes.c_void_p
+    library.PQgetCancel.argtypes = [ctypes.c_void_p]
+    library.PQcancel.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]
+    library.PQfreeCancel.argtypes = [ctypes.c_void_p]
+    return library
+
+
+_pq = _library()
+
+
+def cancel(session: Lost) -> None:
+    """Ask the server to cancel what runs; waits for its answer, however long that takes."""
+    with session.lock:
+        if session.closed:
+            return
+        asked = _pq.PQgetCancel(session.pgconn_ptr)
+    if asked:
+        said = ctypes.create_string_buffer(256)
+        _pq.PQcancel(asked, said, len(said))
+        _pq.PQfreeCancel(asked)

@@ -1,0 +1,205 @@
+"""Oracle: a plain-Python model of the writer's transactions; every state that the sink ever shows
+must be the model's at the prefix which it names itself, before and after a standby took over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from connectors.postgres.embedded import EmbeddedPostgres, available_versions
+from tests.harness import figures
+from tests.harness.postgres import SERVER_SETTINGS, Database, new_database
+from tests.harness.service import RunningService
+from tests.harness.standby import SLOT, Standby
+from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
+
+SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "3"))
+OURS = "tidemark_source"
+NEW, OLD = 18, 15
+WITHIN_S = 60.0
+
+pytestmark = [
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(NEW not in available_versions(), reason="no PostgreSQL 18 here"),
+]
+
+
+@dataclass(frozen=True)
+class Either(Database):
+    """The database on whichever of the two servers can be written."""
+
+    standby: EmbeddedPostgres
+
+    @property
+    def dsn(self) -> str:
+        """libpq's connection string of both."""
+        ports = f"{self.server.port},{self.standby.port}"
+        return (
+            f"host=127.0.0.1,127.0.0.1 port={ports} user=postgres dbname={self.name}"
+            " target_session_attrs=read-write"
+        )
+
+
+@dataclass
+class Pair:
+    """A primary with its standby, and the service that reads through either into a sink apart."""
+
+    primary: EmbeddedPostgres
+    standby: Standby
+    source: Database
+    sink: Database
+    service: RunningService
+
+    def fail_over(self) -> None:
+        """The primary is lost, its standby takes over."""
+        self.primary.kill()
+        self.standby.promote()
+
+    def problem(self) -> dict:
+        """What a view says that keeps it from going on."""
+        return self.service.call("GET", "/views/prefix").json().get("error") or {}
+
+
+@contextlib.contextmanager
+def _pair(
+    sink: Database,
+    folder: Path,
+    version: int,
+    settings: dict[str, str] | None = None,
+) -> Iterator[Pair]:
+    with EmbeddedPostgres(version, {**SERVER_SETTINGS, "synchronous_commit": "on"}) as first:
+        Database(first, "postgres").execute("CREATE DATABASE shop")
+        Database(first, "shop").execute(SCHEMA)
+        with Standby(first) as second:
+            _set(first, settings or {})
+            source = Either(first, "shop", second)
+            with RunningService(source.dsn, folder, sink=sink.dsn) as service:
+                yield Pair(first, second, source, sink, service)
+
+
+def _set(server: EmbeddedPostgres, settings: dict[str, str]) -> None:
+    """Settings of a running server, which its standby does not inherit."""
+    for name, value in settings.items():
+        Database(server, "postgres").execute(f"ALTER SYSTEM SET {name} = '{value}'")
+    Database(server, "postgres").execute("SELECT pg_reload_conf()")
+
+
+@pytest.fixture
+def sink(database: Database) -> Iterator[Database]:
+    with new_database(database.server) as made:
+        yield made
+
+
+def _await(is_so: Callable[[], object], service: RunningService) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not is_so():
+        assert time.monotonic() < deadline, service.log_tail()
+        time.sleep(0.02)
+
+
+def _start(pair: Pair) -> tuple[Writer, Checker]:
+    writer = Writer(pair.source, SEED)
+    for name, query in VIEWS.items():
+        pair.service.create(name, query, backfill="local")
+    return writer, Checker(pair.sink, writer)
+
+
+def _moves_on(pair: Pair, checker: Checker) -> None:
+    wanted = checker.distinct + 5
+
+    def is_further() -> bool:
+        checker.check()
+        return checker.distinct >= wanted
+
+    _await(is_further, pair.service)
+
+
+def test_a_promoted_standby_with_the_slot_goes_on(sink: Database, tmp_path: Path) -> None:
+    """PostgreSQL 17 and later: the slot is copied, nothing is sent before the standby has it, and
+    no commit is acknowledged before. Twice nothing is built anew, under load."""
+    primary = {"synchronized_standby_slots": SLOT, "synchronous_standby_names": "*"}
+    with _pair(sink, tmp_path, NEW, primary) as pair:
+        writer, checker = _start(pair)
+        pair.standby.await_copy(OURS)
+        writer.start()
+        _moves_on(pair, checker)
+        time.sleep(random.Random(SEED).uniform(0, 0.5))
+        pair.fail_over()
+        _moves_on(pair, checker)
+        pair.service.kill_child("pipeline")
+        _moves_on(pair, checker)
+        last = writer.stop()
+        _await(lambda: checker.check() == last, pair.service)
+        checker.close()
+        told = [event["event"] for event in pair.service.events()]
+        assert "source.promoted" in told
+        assert not {"source.refused", "view.degraded", "view.state_lost"} & set(told), told
+        assert told.count("build.started") == len(VIEWS)
+        timelines = pair.sink.rows("SELECT timeline FROM tidemark.sources")
+        assert timelines == [(2,)]
+    figures.add(
+        "promotions",
+        count=1,
+        epochs=checker.states,
+        command=f"TIDEMARK_TEST_SEED={SEED} pytest {__file__}",
+    )
+
+
+def test_a_standby_that_lacks_what_was_shown_is_refused(sink: Database, tmp_path: Path) -> None:
+    """Nothing keeps the stream from running ahead of this standby. Its changes would stand at
+    positions that were shown already: by name, not one row goes back, and the old server does."""
+    with _pair(sink, tmp_path, NEW) as pair:
+        writer, checker = _start(pair)
+        pair.standby.await_copy(OURS)
+        standby = Database(pair.standby, "postgres")
+        _set(pair.standby, {"primary_conninfo": ""})
+        _await(
+            lambda: not standby.rows("SELECT FROM pg_stat_wal_receiver"),
+            pair.service,
+        )
+        writer.start()
+        _moves_on(pair, checker)
+        last = writer.stop()
+        _await(lambda: checker.check() == last, pair.service)
+        pair.fail_over()
+        _await(lambda: pair.problem().get("code") == "source.promoted_behind", pair.service)
+        problem = pair.problem()
+        assert "timeline 1" in problem["detail"] and problem["hint"], problem
+        assert checker.check() == last
+        slots = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s"
+        assert Database(pair.standby, "shop").rows(slots, (OURS,)) == [(1,)]
+        # The way out that loses nothing: the server that has it all.
+        pair.standby.stop()
+        pair.primary.start()
+        pair.source.execute("INSERT INTO marker VALUES (%s)", (last + 1,))
+        shown = [(last + 1,)]
+        _await(lambda: sink.rows("SELECT id FROM prefix") == shown, pair.service)
+        checker.close()
+    figures.add("promotions", count=1, epochs=checker.states, command=f"pytest {__file__}")
+
+
+@pytest.mark.skipif(OLD not in available_versions(), reason="no PostgreSQL 15 here")
+def test_a_standby_without_the_slot_is_refused(sink: Database, tmp_path: Path) -> None:
+    """Before PostgreSQL 17 no slot is copied. What the views showed stays readable; dropped and
+    created again they are right."""
+    primary = {"synchronous_standby_names": "*"}
+    with _pair(sink, tmp_path, OLD, primary) as pair:
+        pair.service.create("prefix", VIEWS["prefix"], backfill="local")
+        pair.source.execute("INSERT INTO marker VALUES (1)")
+        _await(lambda: sink.rows("SELECT id FROM prefix") == [(1,)], pair.service)
+        pair.fail_over()
+        pair.source.execute("INSERT INTO marker VALUES (2)")
+        _await(lambda: pair.problem().get("code") == "source.slot_missing", pair.service)
+        assert pair.problem()["hint"]
+        assert sink.rows("SELECT id FROM prefix") == [(1,)]
+        pair.service.drop("prefix")
+        pair.service.create("prefix", VIEWS["prefix"], backfill="local")
+        assert sink.rows("SELECT id FROM prefix") == [(2,)]
+    figures.add("promotions", count=1, epochs=2, command=f"pytest {__file__}")
