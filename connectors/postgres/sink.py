@@ -33,6 +33,7 @@ from connectors.postgres.sink_apply import (
 )
 from connectors.postgres.sink_faults import about, refusal_of
 from connectors.postgres.sink_keys import WideKeys, too_wide
+from connectors.postgres.sink_patience import patiently
 from connectors.postgres.sink_read import progress_of, rows_of
 from connectors.postgres.sink_target import ERRORS
 from connectors.sink import Progress, SinkEpoch, SinkTable
@@ -185,10 +186,10 @@ class PostgresSink:
             _flush(cursor, waiting)
             for change in epoch.changes:
                 with about(change.table):
-                    sink_changes.apply(cursor, change)
+                    patiently(cursor, sink_changes.apply, change)
             for table in epoch.swaps:
                 with about(table):
-                    sink_tables.swap(cursor, table)
+                    patiently(cursor, sink_tables.swap, table)
             failpoint("sink.change.after", psycopg2.OperationalError)
             for table, error in epoch.refusals:
                 sink_tables.tell_refusal(cursor, table, error)

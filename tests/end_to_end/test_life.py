@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import psycopg2
@@ -138,6 +140,56 @@ def test_other_columns_take_the_users_things_along(service: RunningService, shop
     problem = refused(service, "sums/replace", {"query": "SELECT total FROM above"})
     assert problem["code"] == "view.cycle"
     assert_follows(service, shop, {"sums": MORE, "above": above})
+
+
+def test_a_swap_waits_for_who_reads_and_lets_others_read(
+    service: RunningService, shop: Database
+) -> None:
+    """A transaction that has read the view holds up the swap, but nobody else's reading."""
+    service.create("sums", SUMS, backfill="local")
+    waiting = """SELECT FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
+        WHERE l.relation = 'sums'::regclass AND NOT l.granted AND a.application_name ~ 'tidemark'"""
+    holder = shop.connect(autocommit=False)
+    with ThreadPoolExecutor(1) as threads, closing(holder), holder.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM sums")
+        replaced = threads.submit(ask, service, "sums/replace", {"query": MORE})
+        turns, was_waiting = 0, False
+        deadline = time.monotonic() + 60
+        while turns < 2:
+            is_waiting = bool(shop.rows(waiting))
+            turns += was_waiting and not is_waiting
+            was_waiting = is_waiting
+            shop.rows("SET statement_timeout = '2s'; SELECT count(*) FROM sums")
+            assert time.monotonic() < deadline and not replaced.done()
+        cursor.execute("SELECT * FROM sums")
+        assert len(cursor.description or ()) == 3
+        holder.commit()
+        replaced.result()
+    assert_follows(service, shop, {"sums": MORE})
+
+
+def test_what_an_older_snapshot_sees_of_a_new_table(
+    service: RunningService, shop: Database
+) -> None:
+    """docs/VIEWS.md: the rows that the new table was built with, not those that came after."""
+    service.create("sums", SUMS, backfill="local")
+    older = shop.connect(autocommit=False)
+    older.set_session(isolation_level="REPEATABLE READ")
+    with closing(older), older.cursor() as cursor:
+        cursor.execute("SELECT 1")
+        ask(service, "sums/replace", {"query": LARGE})
+        cursor.execute("TABLE sums")
+        in_place = cursor.fetchall()
+        assert sum(n for _, n, _ in in_place) == shop.rows("SELECT count(*) FROM orders")[0][0]
+    older = shop.connect(autocommit=False)
+    older.set_session(isolation_level="REPEATABLE READ")
+    with closing(older), older.cursor() as cursor:
+        cursor.execute("SELECT 1")
+        built = shop.rows(f"{MORE} ORDER BY 1")
+        ask(service, "sums/replace", {"query": MORE})
+        assert_follows(service, shop, {"sums": MORE})
+        cursor.execute("TABLE sums ORDER BY 1")
+        assert cursor.fetchall() == built != shop.rows("TABLE sums ORDER BY 1")
 
 
 def test_bags_and_failing_rows(service: RunningService, shop: Database) -> None:
