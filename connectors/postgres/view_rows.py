@@ -23,6 +23,8 @@ from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from dataflow.types import TEXT
 
+# A page has fewer rows than were asked for when they have more bytes than that, in text.
+PAGE_BYTES = 32 << 20
 COMPARISONS = {"eq": "=", "neq": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 PATTERNS = {"like": "LIKE", "ilike": "ILIKE"}
 STATES = {
@@ -101,18 +103,20 @@ def read_page(dsn: str, key: str, request: PageRequest, timeout_s: float) -> Pag
         if found is None:
             raise SinkError("sink.no_progress", "no epoch has been written yet")
         all_types = [*wanted, *(TEXT for _ in parts)]
-        chunks = list(copy_text.copy_out(cursor, page_sql(request, parts), all_types))
+        first = copy_text.FirstRows(PAGE_BYTES)
+        columns = first.copy_out(cursor, page_sql(request, parts), all_types)
     except psycopg2.Error as error:
         raise _refusal(error, request) from None
     finally:
         session.close()
-    if not chunks:
+    if columns is None:
         return Page(Progress(*found), None, ())
-    rows = Delta.concat([Delta(c, np.ones(len(c[0]), np.int64)) for c in chunks])
-    shown = rows.take(np.arange(min(len(rows), request.limit)))
+    count = len(columns[0])
+    rows = Delta(columns, np.ones(count, np.int64))
+    shown = rows.take(np.arange(request.limit)) if count > request.limit else rows
     after: tuple[str | None, ...] = ()
-    if len(rows) > request.limit:
-        last = shown.take(np.array([request.limit - 1])).columns[len(wanted) :]
+    if count > request.limit or not first.is_whole:
+        last = shown.take(np.array([len(shown) - 1])).columns[len(wanted) :]
         after = tuple(_text(column.to_list()[0]) for column in last)
     return Page(Progress(*found), Delta(shown.columns[: len(wanted)], shown.weights), after)
 
