@@ -18,8 +18,7 @@ from dataflow.errors import TemporaryError, TidemarkError
 from service.client.calls import Call, Reply
 from service.client.epochs import Epoch, Gathering, Mark
 
-# How long the service may take to begin a stream, which waits for the log and for rows.
-OPEN_S = 60.0
+# How long the service may take to tell the first rows of a stream.
 FIRST_ROWS_S = 60.0
 PAUSES_S = (0.1, 5.0)
 DEAD_S = 5.0
@@ -147,7 +146,6 @@ class Course:
                 "heartbeat_s": self._wish.beat_s,
             },
             headers={"Accept": "text/event-stream", "Accept-Encoding": "identity"},
-            wait_s=OPEN_S,
         )
 
     def _take(self, chunk: bytes) -> None:

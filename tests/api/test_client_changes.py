@@ -4,17 +4,23 @@ exactly them, each once, however often the API was killed or a connection fell s
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tidemark
 from service.client import course
-from tests.harness.client_faces import Face, Silence, faces, next_of
+from tests.harness.client_faces import Face, faces, next_of
 from tests.harness.postgres import Database
+from tests.harness.proxy import DOWN, HALF_OPEN, Fault, Proxy
 from tests.harness.service import RunningService
 from tidemark import Epoch
 
@@ -31,6 +37,8 @@ VIEWS = {
     "bags": "SELECT x, d FROM bag",
 }
 KILLS = 4
+ROOT = Path(__file__).resolve().parents[2]
+URL = "http://127.0.0.1:8000"
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +69,10 @@ def test_changes_end_in_silence_and_go_on(face: Face) -> None:
     assert first.is_snapshot and first.key == ("region",) and len(first) == 5
     assert first.resume == changes.resume
     place.execute("INSERT INTO orders VALUES (1000, 'r0', 1)")
-    (second,) = face.collect(changes, 1)
+    found: list[Epoch] = []
+    while not found:
+        found = face.collect(changes, 1)
+    (second,) = found
     old, new = second.rows
     assert second.weights == [-1, 1] and (second.deleted, second.inserted) == ([old], [new])
     assert new.total == old.total + 1 and second.number > first.number
@@ -166,17 +177,91 @@ def test_a_replica_is_the_table(service: RunningService, place: Database) -> Non
 
 
 def test_a_silent_connection_is_given_up(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was connected first gets nothing more, and is not told so."""
+    """It gets nothing more from some moment on, and does not hear of its end."""
     monkeypatch.setattr(course, "DEAD_S", 0.5)
-    with Silence(face.service.port) as proxy:
-        view = face.through(proxy.url).view("regions")
+    with Proxy(face.service.port) as proxy:
+        view = face.through(f"http://127.0.0.1:{proxy.port}").view("regions")
         changes = view.changes(heartbeat_s=0.1)
         first = face.ask(next_of(changes))
-        proxy.hush()
+        proxy.begin(Fault(HALF_OPEN, (DOWN,), is_one=True))
         face.place.execute("UPDATE orders SET amount = amount + 1 WHERE id = 9")
         second = face.ask(next_of(changes))
-        assert second.number > first.number and proxy.connections == 2
+        assert second.number > first.number and proxy.links_total >= 2
+        proxy.heal()
         quiet = view.changes(timeout_ms=300, resume=second.resume, heartbeat_s=60)
         assert face.collect(quiet) == []
-        proxy.hush()
+        proxy.begin(Fault(HALF_OPEN, (DOWN,)))
         assert face.collect(quiet) == []
+
+
+def test_rows_that_take_long_are_waited_for(
+    face: Face, place: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The view's table is locked for longer than a connection may be silent."""
+    monkeypatch.setattr(course, "DEAD_S", 0.5)
+    session = place.connect()
+    session.autocommit = False
+    with Proxy(face.service.port) as proxy:
+        view = face.through(f"http://127.0.0.1:{proxy.port}").view("bags")
+        with session.cursor() as cursor:
+            cursor.execute("LOCK TABLE _bags IN ACCESS EXCLUSIVE MODE")
+        threading.Timer(2, session.rollback).start()
+        began = time.monotonic()
+        found = face.collect(view.changes(heartbeat_s=0.1, timeout_ms=200))
+        assert time.monotonic() - began > 1.5
+        assert [e.is_snapshot for e in found] == [True] and proxy.links_total == 1
+    session.close()
+
+
+# --- what the pages and the examples say ---------------------------------------------------------
+
+
+def blocks_of(page: str) -> list[str]:
+    """The Python of a page, in order."""
+    text = (ROOT / "docs" / page).read_text()
+    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def test_the_page_of_the_client_runs(
+    service: RunningService, place: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.execute("INSERT INTO orders VALUES (900, 'north', 7), (901, 'north', 5)")
+    place.execute("DELETE FROM orders WHERE id > 1000")
+    blocks = blocks_of("PYTHON.md")
+    assert len(blocks) > 6
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block.replace(URL, service.url), "PYTHON.md", "exec"), names)
+    told = capsys.readouterr().out
+    assert "north 12.00" in told and "sql.undefined_column 1 8" in told
+    assert told.count("True") == 1 and names["table"].num_rows == 6
+    names["client"].close()
+    service.drop("revenue")
+    exec(blocks_of("OPERATING.md")[-1].replace(URL, service.url).replace("0/1A2B3C", "0/1"), {})
+
+
+def test_the_reader_of_subscriptions_follows(service: RunningService, place: Database) -> None:
+    (reader,) = blocks_of("SUBSCRIPTIONS.md")
+    names: dict[str, Any] = {}
+    exec(compile(reader, "SUBSCRIPTIONS.md", "exec"), names)
+    place.execute("INSERT INTO orders VALUES (950, E'a\\u2028\\u0085b', 1)")
+    follow = names["follow"](service.url, "regions")
+    _, rows = next(follow)
+    assert sum("u2028" in row for row in rows) == 1
+    place.execute("DELETE FROM orders WHERE id = 950")
+    while any("u2028" in row for row in rows):
+        _, rows = next(follow)
+    assert rows.total() == place.rows("SELECT count(*) FROM regions")[0][0]
+
+
+def test_the_examples_run(service: RunningService) -> None:
+    def run(name: str, *words: str) -> str:
+        command = [sys.executable, str(ROOT / "examples" / name), *words]
+        command += ["--url", service.url, "--timeout-ms", "500"]
+        told = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        assert told.returncode == 0, told.stderr
+        return told.stdout
+
+    assert "+1  region=r0" in run("follow_view.py", "regions")
+    alerts = run("alerts.py", "regions", "n", "39")
+    assert "('r1',): n is above 39" in alerts

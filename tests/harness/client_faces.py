@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -94,48 +92,3 @@ def faces(kind: str, service: RunningService, place: Database, folder: Path) -> 
 def next_of(changes: Any) -> Any:
     """The next epoch, or what is to be awaited for it."""
     return anext(changes) if hasattr(changes, "__anext__") else next(changes)
-
-
-class Silence:
-    """A way to a port that passes everything on, until it is hushed: what is connected by then gets
-    nothing more, and stays connected."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._open: list[socket.socket] = []
-        self._hushed: set[socket.socket] = set()
-        self.connections = 0
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for one in (self._listener, *self._open):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-
-    def hush(self) -> None:
-        """Pass nothing on any more of what is connected now."""
-        self._hushed.update(self._open)
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._port))
-                self.connections += 1
-                self._open += [near, far]
-                for ends in ((near, far), (far, near)):
-                    threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
-
-    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while chunk := source.recv(65_536):
-                if source not in self._hushed:
-                    target.sendall(chunk)
-            if source not in self._hushed:
-                target.shutdown(socket.SHUT_WR)
