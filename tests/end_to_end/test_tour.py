@@ -15,9 +15,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from playwright.sync_api import expect, sync_playwright
 
 from connectors.loopback import free_port
 from connectors.postgres.embedded import EmbeddedPostgres
+from tests.console.conftest import chromium
 from tests.harness.tour import PLACES, Step, read_tour
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,7 +120,7 @@ def newcomer(own_postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[Newcome
 
 
 def test_the_tour_shows_each_way_in() -> None:
-    assert {step.place for step in STEPS} >= set(PLACES) - {"python"}
+    assert {step.place for step in STEPS} >= set(PLACES)
     assert sum(step.shown is not None for step in STEPS) >= 8
     served = [step for step in STEPS if step.text.startswith(SERVE)]
     assert len(served) == 1
@@ -127,10 +129,35 @@ def test_the_tour_shows_each_way_in() -> None:
     assert len(dots) < len(lines) / 3, "most of what is shown must be held against the truth"
 
 
+def test_dots_stand_for_any_lines_or_none() -> None:
+    notices = Step(1, "sql", "", "a\n...\nb ...c\n")
+    for printed in ("a\nb c\n", "a\n1\n2\nb 1 c\n"):
+        assert not notices.differs(printed)
+    for printed in ("a\nc\n", "b c\n", "a\nb c\nd\n"):
+        assert notices.differs(printed)
+
+
+def look_at_the_console(url: str) -> None:
+    """It lists the view; where there is no browser, it is there at least."""
+    program = chromium()
+    if program is None:
+        assert "<title>Tidemark</title>" in httpx.get(url).text
+        return
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(url)
+        expect(page.get_by_role("link", name="revenue", exact=True)).to_be_visible(timeout=30_000)
+        browser.close()
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not there: apt-get install curl")
 def test_what_readme_shows_is_what_happens(newcomer: Newcomer) -> None:
+    is_seen = False
     for step in STEPS:
-        if "pg_drop_replication_slot" in step.text:
-            newcomer.stop()
+        if "drop_view('revenue')" in step.text:
+            look_at_the_console(newcomer.url)
+            is_seen = True
         difference = step.differs(newcomer.run(step))
         assert not difference, f"README.md:{step.line}\n{step.text}\n{difference}"
+    assert is_seen
