@@ -47,9 +47,21 @@ class Exchange(Protocol):
         """The files directly in a folder with their bytes; empty when there is no such folder."""
         ...
 
+    def folders(self) -> list[str]:
+        """The folders directly in it; empty when it is not there."""
+        ...
+
     def bring(self, name: str, folder: Path) -> Path:
         """The file as one of this machine: itself if it is on one of our disks, else a copy in
         `folder`."""
+        ...
+
+    def send(self, path: Path, name: str) -> None:
+        """A copy of one of our files, on disk where the exchange is a disk; from any thread."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Remove a file, if it is there."""
         ...
 
     def below(self, name: str) -> Exchange:
@@ -109,9 +121,34 @@ class FolderExchange:
                     found[path.name] = path.stat().st_size
         return found
 
+    def folders(self) -> list[str]:
+        """See Exchange."""
+        found = self.path.iterdir() if self.path.is_dir() else ()
+        return sorted(path.name for path in found if path.is_dir())
+
     def bring(self, name: str, folder: Path) -> Path:
         """See Exchange."""
         return self.path / name
+
+    def send(self, path: Path, name: str) -> None:
+        """See Exchange."""
+        with (
+            self.draft(name) as draft,
+            path.open("rb") as source,
+            draft.open("wb") as target,
+        ):
+            shutil.copyfileobj(source, target, 8 << 20)
+            target.flush()
+            os.fsync(target.fileno())
+        folder = os.open((self.path / name).parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def delete(self, name: str) -> None:
+        """See Exchange."""
+        (self.path / name).unlink(missing_ok=True)
 
     def below(self, name: str) -> Exchange:
         """See Exchange."""
@@ -163,12 +200,32 @@ class ObjectExchange:
             found = files.get_file_info(selector)
         return {f.base_name: f.size or 0 for f in found if f.type == fs.FileType.File}
 
+    def folders(self) -> list[str]:
+        """See Exchange."""
+        with self._reached() as (files, base):
+            found = files.get_file_info(fs.FileSelector(base, allow_not_found=True))
+        return sorted(f.base_name for f in found if f.type == fs.FileType.Directory)
+
     def bring(self, name: str, folder: Path) -> Path:
         """See Exchange."""
         path = folder / f"{uuid.uuid4().hex}-{name.rsplit('/', 1)[-1]}"
         with self.open(name) as source, path.open("wb") as target:
             shutil.copyfileobj(source, target, 8 << 20)
         return path
+
+    def send(self, path: Path, name: str) -> None:
+        """See Exchange."""
+        with (
+            self._reached() as (files, base),
+            path.open("rb") as source,
+            files.open_output_stream(f"{base}/{name}") as target,
+        ):
+            shutil.copyfileobj(source, target, 8 << 20)
+
+    def delete(self, name: str) -> None:
+        """See Exchange."""
+        with self._reached() as (files, base), suppress(FileNotFoundError):
+            files.delete_file(f"{base}/{name}")
 
     def below(self, name: str) -> Exchange:
         """See Exchange."""

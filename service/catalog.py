@@ -371,6 +371,8 @@ def _reasons(figures: dict[str, Any] | None) -> list[str]:
         return ["the pipeline has not reported lately"]
     words = ("wal_alarm", "source_error", "sink_error")
     found = [str(figures[k]) for k in words if figures.get(k)]
+    if figures.get("checkpoint_error"):
+        found.append(f"the state is not copied: {figures['checkpoint_error']}")
     refusal = figures.get("refused")
     if refusal:
         hint = f": {refusal['hint']}" if refusal["code"] in FINAL_CODES else ""

@@ -20,6 +20,7 @@ from dataflow.errors import TidemarkError
 from service.cli_init import commands
 from service.cli_life import life
 from service.cli_output import Url, client_of, console, print_finding, print_problem
+from service.cli_restore import copies
 from service.cli_sinks import sinks
 from service.cli_sources import dead_letters, sources
 from service.cli_tokens import tokens
@@ -32,6 +33,7 @@ app.add_typer(sinks, name="sinks")
 app.add_typer(sources, name="sources")
 app.add_typer(dead_letters, name="dead-letters")
 app.add_typer(commands)
+app.add_typer(copies)
 app.add_typer(tokens, name="token")
 app.command()(verify)
 app.command()(validate)

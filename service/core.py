@@ -11,6 +11,7 @@ from connectors.postgres.sink import PostgresSink
 from connectors.postgres.transactions import StreamLimits
 from service.build import ViewBuild
 from service.change_logs import ChangeLogs
+from service.checkpoints import Checkpoints
 from service.counted import CountedEvaluator
 from service.desk import Desk
 from service.engine import Engine, ViewDefinition
@@ -56,6 +57,9 @@ class Core:
         self.followers = Followers(parts.control(), self.engine, parts)
         self.change_logs = ChangeLogs(settings, self.engine, self.host)
         self.wal_budget = WalBudget(settings, parts.new_source(), self.host)
+        self.checkpoints = Checkpoints(
+            settings, self.store, self.desk.source_identity, parts.new_source(), self.host
+        )
         positions = self.engine.positions
         self.watch = SourceWatch(
             parts.source.tables(),

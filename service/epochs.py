@@ -130,7 +130,7 @@ class Epochs:
         failpoint("checkpoint.sync.before")
         self.commit(sync=True)
         failpoint("checkpoint.sync.after")
-        self._core.feed.confirm(self._engine.position)
+        self._core.feed.confirm(self._core.checkpoints.confirmable(self._engine.position))
         failpoint("checkpoint.confirm.after")
 
     def forget_mutes(self) -> None:

@@ -7,7 +7,7 @@ the view again and never shows it as live.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from dataflow.errors import TidemarkError
 from dataflow.schema import RelationName
@@ -139,9 +139,27 @@ class Failures:
 
     def remove_strangers(self) -> None:
         """Take out of the engine what the catalog knows otherwise: the state is older than it."""
-        live = self._engine.views.values()
-        strangers = [d for d in live if self._is_strange(d)]
-        for definition in self._with_children(strangers):
+        self._remove([d for d in self._engine.views.values() if self._is_strange(d)])
+
+    def remove_outdated(self, sources: Collection[str]) -> None:
+        """The state is older than its sink: take out what that leaves wrong for good.
+
+        sources: those that are not where the sink is and cannot tell again what came since. A view
+        that was renamed has its table under another name.
+        """
+        outdated = []
+        for definition in self._engine.views.values():
+            row = self._desk.row(definition.identity)
+            table = definition.table
+            is_renamed = row is not None and (row.schema, row.name) != (table.schema, table.name)
+            if is_renamed or any(r.name.source in sources for r in definition.relations()):
+                outdated.append(definition)
+        self._remove(outdated)
+        for source in sources:
+            self._engine.positions.forget(source, list(self._engine.positions.places(source)))
+
+    def _remove(self, definitions: Sequence[ViewDefinition]) -> None:
+        for definition in self._with_children(definitions):
             log.warning("view.state_outdated", view=definition.table.title)
             self._engine.remove(definition.name)
 

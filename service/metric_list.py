@@ -75,6 +75,13 @@ METRICS: tuple[Metric, ...] = (
     Metric("tidemark_evaluator_rows_total", "counter", _GROUP, "rows in them"),
     Metric("tidemark_evaluator_seconds_total", "counter", _GROUP, "time that they took"),
     Metric("tidemark_kernels_compiled_total", "counter", _GROUP, "kernels compiled too late"),
+    Metric("tidemark_checkpoint_age_seconds", "gauge", _GROUP, "age of the newest copy elsewhere"),
+    Metric("tidemark_checkpoint_interval_seconds", "gauge", _GROUP, "how often there is to be one"),
+    Metric("tidemark_checkpoint_bytes", "gauge", _GROUP, "what the newest one holds"),
+    Metric("tidemark_checkpoint_sent_bytes", "gauge", _GROUP, "what of that had to be brought"),
+    Metric("tidemark_checkpoint_seconds", "gauge", _GROUP, "how long that took"),
+    Metric("tidemark_checkpoints_total", "counter", _GROUP, "copies made"),
+    Metric("tidemark_checkpoint_failures_total", "counter", _GROUP, "copies that failed"),
     # A source
     Metric("tidemark_source_up", "gauge", _SOURCE, "1 when the source is being read"),
     Metric("tidemark_source_lag_seconds", "gauge", _SOURCE, "how old is what was read last"),

@@ -92,6 +92,7 @@ class Pipeline:
         self._core.failures.remove_strangers()
         self._desk.recall_lost()
         failed, waiting = self._desk.failed_names(), self._settings.budget.waiting
+        before = self._engine.epoch
         found = recover(
             self._engine, self._core.sink, self._metrics, failed, waiting, host=self._host
         )
@@ -100,9 +101,19 @@ class Pipeline:
         if not self._desk.refresh():
             raise TemporaryError("sink.unreachable", "the catalog cannot be read")
         self._core.failures.remove_failed()
+        if self._engine.epoch > before:
+            self._remove_outdated()
         self._epochs.commit()
         self._reopen()
         self._desk.settle_recovered()
+
+    def _remove_outdated(self) -> None:
+        """The state is older than the sink: what cannot be told again is built anew."""
+        lost = self._sides.not_replayable(self._epochs.mute)
+        self._core.failures.remove_outdated(lost)
+        for source in lost:
+            del self._epochs.mute[source]
+        self._desk.recall_lost()
 
     def _refuse(self, error: SourceError) -> None:
         """The source cannot be followed from where the state stands: only drops are served.
@@ -148,6 +159,7 @@ class Pipeline:
         self._epochs.close()
         core.wal_budget.close()
         core.way_back.close()
+        core.checkpoints.close()
         core.watch.close()
         core.side_work.pins.close()
         self._sides.close()
@@ -290,7 +302,8 @@ class Pipeline:
     # --- how it goes ---------------------------------------------------------------------------
 
     def _report(self) -> None:
-        """Tell people how things stand."""
+        """Tell people how things stand, and see whether a copy of the state is due."""
+        self._core.checkpoints.tick(is_due=bool(self._engine.views) and not self._epochs.mute)
         core, metrics, stalled_s = self._core, self._metrics, self._epochs.writer.stalled_s
         self._tell_source()
         metrics.sink_stalled_s = stalled_s
@@ -324,6 +337,7 @@ class Pipeline:
             "memory_limit_bytes": self._settings.memory << 20,
             "state_disk_bytes": self._core.store.disk_bytes(),
             "outbox_bytes": engine.outbox_bytes(0),
+            **self._core.checkpoints.figures(),
         }
         if writer.is_idle:
             reached = [status.reached() for status in self._sides.statuses().values()]

@@ -14,7 +14,7 @@ from connectors.sink import Progress
 from connectors.source import MAIN_SOURCE, SourceBatch
 from storage.store import Store
 
-_PROGRESS = "progress"
+PROGRESS = "progress"
 _NOTES = "note/"
 
 
@@ -25,7 +25,7 @@ class Positions:
         self._store = store
         self._source = source
         self.progress: Progress | None = None
-        stored = store.get(_PROGRESS)
+        stored = store.get(PROGRESS)
         if stored is not None:
             facts = json.loads(stored)
             self.progress = Progress(facts["epoch"], facts["positions"])
@@ -88,7 +88,7 @@ class Positions:
     def clear(self) -> None:
         """Start anew: no position, no epoch, no notes; when the last view is gone."""
         self.progress = None
-        self._store.put(_PROGRESS, None)
+        self._store.put(PROGRESS, None)
         for key, _ in list(self._store.items(_NOTES)):
             self._store.put(key, None)
 
@@ -96,7 +96,7 @@ class Positions:
         """Write them, as part of the commit."""
         if self.progress is not None:
             facts = {"epoch": self.progress.epoch, "positions": dict(self.progress.positions)}
-            self._store.put(_PROGRESS, json.dumps(facts).encode())
+            self._store.put(PROGRESS, json.dumps(facts).encode())
 
     def _move(self, epoch: int, source: str, position: int | Mapping[str, Place]) -> None:
         if not isinstance(position, int):

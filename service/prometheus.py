@@ -52,6 +52,12 @@ _PLAIN = (
     "evaluator_seconds_total",
     "kernels_compiled_total",
     "lag_seconds",
+    "checkpoint_bytes",
+    "checkpoint_sent_bytes",
+    "checkpoint_seconds",
+    "checkpoint_interval_seconds",
+    "checkpoints_total",
+    "checkpoint_failures_total",
 )
 _OF_SOURCE = {
     "lag_seconds": "lag_seconds",
@@ -143,6 +149,9 @@ def _add_group(page: Page, group: str, figures: dict[str, Any] | None) -> None:
         return
     page.add("tidemark_pipeline_refused", is_refused, group)
     page.add("tidemark_pipeline_start_time_seconds", figures.get("started_at"), group)
+    if figures.get("checkpoint_at"):
+        age_s = max(0.0, time.time() - figures["checkpoint_at"])
+        page.add("tidemark_checkpoint_age_seconds", round(age_s, 3), group)
     for name in _PLAIN:
         page.add(f"tidemark_{name}", figures.get(name), group)
     for name in ("freshness", "step"):

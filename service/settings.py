@@ -35,6 +35,8 @@ class Settings(BaseModel):
 
     source, sink: libpq connection strings; without a sink the source database is the sink too.
     prefix: names of publication and slot begin with it; two services on one database need two.
+    checkpoint_to: a folder or s3:// URL to which the state is copied every checkpoint_every_s, ""
+    for none; checkpoint_keep copies stay.
     spark_rows: `backfill: auto` takes Spark from this many estimated source rows on.
     spark_master: "local[N]", a cluster's master URL, or a Spark Connect server's (sc://host:port).
     spark_exchange: where executors leave their files that share no disk with the service, an
@@ -69,6 +71,9 @@ class Settings(BaseModel):
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     prefix: str = Field("tidemark", pattern=r"^[a-z][a-z0-9_]{0,30}$")
+    checkpoint_to: str = ""
+    checkpoint_every_s: float = Field(300, gt=0)
+    checkpoint_keep: int = Field(2, ge=1)
     spark_rows: int = Field(1_000_000, ge=0)
     spark_master: str = "local[2]"
     spark_exchange: str = Field("", pattern=r"^(s3://.+)?$")

@@ -118,6 +118,11 @@ class SideFeeds:
             return True
         return batch.places is not None and self.source(batch.source).is_replayable
 
+    def not_replayable(self, names: Iterable[str]) -> list[str]:
+        """Which of these sources do not tell the same changes again at older places."""
+        others = [name for name in names if name != MAIN_SOURCE]
+        return [name for name in others if not self.source(name).is_replayable]
+
     def statuses(self) -> dict[str, SideStatus]:
         """Each source that is read, as it stands."""
         return {name: side.tell() for name, side in self._sides.items()}

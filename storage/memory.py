@@ -313,6 +313,10 @@ class MemoryStore:
             files.append(writer.finish())
         return files
 
+    def copy_to(self, folder: Path) -> None:
+        """There are no files. StorageError state.io."""
+        raise StorageError("state.io", f'what is in memory alone is not copied to "{folder}"')
+
     def close(self) -> None:
         """Forget everything."""
         self._arrangements.clear()

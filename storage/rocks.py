@@ -18,6 +18,7 @@ from rocksdict import BlockBasedOptions, Cache, IngestExternalFileOptions, Optio
 
 from storage.arrangement import RocksArrangement, RocksSums
 from storage.bulk import first_rows, identity_of, page_numbers, raw_options
+from storage.copies import copy_database, value_in_copy
 from storage.failpoints import failpoint
 from storage.faults import named
 from storage.layout import Layout
@@ -49,6 +50,11 @@ _SPEC = b"a"
 _VALUE = b"v"
 _LEVEL_BYTES = 512 << 20
 _LEVEL_ZERO_FILES = 16
+
+
+def named_value(folder: Path, key: str) -> bytes | None:
+    """A named value in a copy of a state. StorageError state.corrupt, state.io."""
+    return value_in_copy(folder, _VALUE + key.encode())
 
 
 @dataclass(frozen=True)
@@ -340,6 +346,10 @@ class RocksStore:
             sealed = stored(self._db, page_key(identity_of(name), BULK_RUN, int(numbers[at])))
             verify(sealed, self._open[name][1].layout, f'bulk page of "{name}"')
         return run
+
+    def copy_to(self, folder: Path) -> None:
+        """A copy as of the newest commit; see the contract."""
+        copy_database(self._db, folder)
 
     def close(self) -> None:
         """Release the state directory. What was not committed is dropped."""

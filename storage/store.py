@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -207,6 +208,11 @@ class Store(Protocol):
 
         Durable on return, apart from the epoch. The files are moved.
         """
+        ...
+
+    def copy_to(self, folder: Path) -> None:
+        """A copy of all that was committed, in a folder that is not there yet; from any thread,
+        while the state is written."""
         ...
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.postgres.publication import Publication
 from connectors.postgres.replication import ReplicationStream, StreamLimits
 from connectors.postgres.session import Session
-from connectors.postgres.slot import Slot, check_server, object_name
+from connectors.postgres.slot import Slot, SlotState, check_server, object_name
 from connectors.postgres.snapshot import PostgresSnapshot
 from connectors.postgres.table_facts import TableCatalog
 from connectors.postgres.wal_connection import WalConnection
@@ -110,6 +110,15 @@ class PostgresSource:
     def kept_wal_bytes(self) -> int:
         """How much WAL the server keeps for our slot; 0 when there is none."""
         return self._slot.kept_bytes()
+
+    def slot(self) -> SlotState | None:
+        """What the server says of our slot; None when there is none."""
+        return self._slot.state()
+
+    def confirmed_position(self) -> int:
+        """Up to where the server may have forgotten; 0 when there is no slot."""
+        state = self._slot.state()
+        return 0 if state is None else state.confirmed
 
     def release_slot(self) -> None:
         """Drop the slot under its reader: what it would still have sent is lost to us.

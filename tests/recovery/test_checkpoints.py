@@ -1,0 +1,338 @@
+"""Oracle: the model of tests.recovery.prefix, and PostgreSQL's own answers, after the state was
+brought back from a checkpoint elsewhere: restore and stream give the same answer as stream alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dataflow.errors import TidemarkError
+from service.checkpoint_place import Manifest, open_place
+from service.checkpoints import Checkpoints
+from service.restore import Wanted, restore
+from service.settings import Settings
+from tests.harness.object_store import object_store
+from tests.harness.postgres import Database
+from tests.harness.service import RunningService
+from tests.recovery.damage import DAMAGES, damage_file
+from tests.recovery.history import World as History
+from tests.recovery.history import go_on, make, open_engine, read_world
+from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
+
+pytestmark = pytest.mark.timeout(300)
+
+# Made by one state, taken in by others.
+FILES = int(os.environ.get("TIDEMARK_TEST_FILES", "30")) // 3
+SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "0"))
+OFTEN = {"checkpoint_every_s": 0.5, "checkpoint_keep": 2}
+
+
+def _await(is_done: Callable[[], object], service: RunningService, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_done():
+        assert time.monotonic() < deadline, service.log_tail()
+        time.sleep(0.05)
+
+
+def _checkpoints(url: str) -> list[Manifest]:
+    return open_place(url, "tidemark", "default").manifests()
+
+
+@pytest.fixture(params=["folder", "s3"])
+def place(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Where checkpoints go: a folder, or a bucket."""
+    if request.param == "folder":
+        yield str(tmp_path / "elsewhere")
+        return
+    with object_store(monkeypatch) as url:
+        yield url
+
+
+class World:
+    """A service that copies its state, a writer beside it, and what the views must show."""
+
+    def __init__(self, database: Database, folder: Path, place: str) -> None:
+        database.execute(SCHEMA)
+        self.database, self.place = database, place
+        self.writer = Writer(database, 5)
+        self.checker = Checker(database, self.writer)
+        self.service = RunningService(database.dsn, folder, checkpoint_to=place, **OFTEN)
+
+    def create(self, name: str, query: str) -> None:
+        self.service.create(name, query, backfill="local")
+
+    def go_on(self, states: int = 15) -> None:
+        wanted = self.checker.distinct + states
+        _await(lambda: self.checker.check() and self.checker.distinct > wanted, self.service)
+
+    def await_checkpoints(self, epoch: int) -> None:
+        """As many as are kept, none of them older than an epoch."""
+
+        def is_done() -> bool:
+            found = _checkpoints(self.place)
+            return len(found) == 2 and found[0].epoch > epoch
+
+        _await(is_done, self.service)
+
+    def start_without_copies(self) -> None:
+        self.service._environment["TIDEMARK_CHECKPOINT_EVERY_S"] = "3600"
+        self.service.start()
+
+    def lose_the_machine(self) -> None:
+        self.service.kill()
+        shutil.rmtree(self.service.state)
+
+    def restore(self, *options: str) -> subprocess.CompletedProcess[str]:
+        state = str(self.service.state)
+        command = [sys.executable, "-m", "service.cli", "restore", self.place, "--state", state]
+        environment = {**os.environ, "TIDEMARK_SOURCE": self.database.dsn}
+        return subprocess.run(
+            [*command, *options],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def settle(self, views: Iterable[str]) -> None:
+        """Everything is live and shows the last commit."""
+        position = self.database.rows("SELECT pg_current_wal_flush_lsn()::text")[0][0]
+        for name in views:
+            self.service.await_status(name)
+            self.service.wait(name, position, timeout_s=60)
+
+    def is_equal(self, name: str, query: str) -> bool:
+        both = f"({query} EXCEPT ALL TABLE {name}) UNION ALL (TABLE {name} EXCEPT ALL {query})"
+        return self.database.rows(both) == []
+
+
+def test_a_state_is_restored_and_catches_up(database: Database, tmp_path: Path, place: str) -> None:
+    """The machine is lost with its disk, long after the checkpoint: meanwhile views were created,
+    renamed and dropped. Then it is lost once more, and the slot with it."""
+    world = World(database, tmp_path, place)
+    service = world.service
+    with service:
+        for name, query in VIEWS.items():
+            world.create(name, query)
+        world.create("gone", "SELECT count(*) AS n FROM entries")
+        world.create("before", "SELECT max(id) AS id FROM entries")
+        world.writer.start()
+        world.go_on()
+        world.await_checkpoints(epoch=5)
+        assert "tidemark_checkpoint_age_seconds" in _metrics(service)
+        service.kill()
+        world.start_without_copies()
+        service.drop("gone")
+        assert service.call("POST", "/views/before/rename", {"name": "after"}).status_code < 300
+        world.create("late", "SELECT count(*) AS n FROM accounts")
+        world.go_on()
+        world.lose_the_machine()
+        done = world.restore()
+        assert done.returncode == 0, done.stderr
+        assert "restore.not_empty" in world.restore().stderr
+        service.start()
+        world.go_on()
+        last = world.writer.stop()
+        world.settle((*VIEWS, "after", "late"))
+        assert world.checker.check() == last
+        assert world.is_equal("after", "SELECT max(id) AS id FROM entries")
+        assert world.is_equal("late", "SELECT count(*) AS n FROM accounts")
+        assert not database.rows("SELECT FROM pg_class WHERE relname IN ('gone', 'before')")
+        told = service.log_tail(1_000_000)
+        assert "recover.muted" in told
+        assert not _rebuilt(told) & {f"public.{name}" for name in VIEWS}, "restored, not rebuilt"
+        world.lose_the_machine()
+        slot = "pg_replication_slot_advance('tidemark_source', pg_current_wal_flush_lsn())"
+        database.execute("INSERT INTO accounts VALUES (99, 'late', 1), (98, 'late', -1)")
+        database.execute(f"SELECT {slot}")
+        assert "checkpoint.too_old" in world.restore().stderr
+        assert not service.state.exists()
+        assert world.restore("--rebuild").returncode == 0
+        service.start()
+        world.settle(VIEWS)
+        for name, query in VIEWS.items():
+            assert world.is_equal(name, f"({query})"), name
+        world.checker.close()
+
+
+def _metrics(service: RunningService) -> str:
+    return service.call("GET", "/metrics").text
+
+
+def _rebuilt(told: str) -> set[str]:
+    events = ("view.state_lost", "view.state_outdated")
+    lines = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    return {line["view"] for line in lines if line.get("event") in events}
+
+
+# --- without a service ------------------------------------------------------------------------
+
+
+@dataclass
+class Slot:
+    """What a source has been told."""
+
+    confirmed: int = 0
+
+    def confirmed_position(self) -> int:
+        return self.confirmed
+
+    def close(self) -> None:
+        pass
+
+
+class Copied:
+    """A state of tests.recovery.history, and what copies it to a folder."""
+
+    def __init__(self, folder: Path, seed: int = 0, keep: int = 2) -> None:
+        self.folder, self.seed, self.place = folder, seed, folder / "elsewhere"
+        self.world, self.slot = History(seed), Slot()
+        self.engine = open_engine(folder / "state")
+        settings = Settings(
+            source="-",
+            state=folder / "state",
+            checkpoint_to=str(self.place),
+            checkpoint_keep=keep,
+        )  # type: ignore[call-arg]
+        self.checkpoints = Checkpoints(settings, self.engine.store, lambda: None, self.slot)  # type: ignore[arg-type]
+
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            epoch = self.engine.step(self.world.batch(self.engine.position + 1))
+            self.engine.commit(epoch, written=0)
+
+    def copy(self) -> Manifest:
+        """One more checkpoint, in this thread."""
+        self.checkpoints._look()
+        return self.checkpoints._make()[0]
+
+    def close(self) -> None:
+        self.checkpoints.close()
+        self.engine.store.close()
+
+    def restored(self, number: int | None = None) -> dict[str, Counter]:
+        """What comes of a copy when it is brought back and goes on to the end of history."""
+        state = self.folder / "restored"
+        shutil.rmtree(state, ignore_errors=True)
+        restore(Wanted(str(self.place), state, number=number), lambda _: None)
+        known = read_world(self.folder)
+        known.confirmed = 0
+        return go_on(state, known, self.world)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A state, closed."""
+    folder = tmp_path_factory.mktemp("stopped")
+    make(0, folder, is_closed=True)
+    return folder
+
+
+@pytest.fixture
+def copied(stopped: Path, tmp_path: Path) -> Iterator[Copied]:
+    made = Copied(Path(shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)))
+    yield made
+    made.close()
+
+
+def test_each_kept_copy_is_whole_and_only_what_is_new_is_sent(copied: Copied) -> None:
+    first = copied.copy()
+    copied.step(3)
+    second = copied.copy()
+    assert second.position == first.position + 3
+    assert {f.sha256 for f in first.files} & {f.sha256 for f in second.files}
+    good = copied.restored(1)
+    assert copied.restored() == good
+    copied.step(3)
+    third = copied.copy()
+    assert [m.number for m in _checkpoints(str(copied.place))] == [2, 3]
+    used = {f.sha256 for m in (second, third) for f in m.files}
+    assert {p.name for p in (copied.place / "tidemark/default/files").iterdir()} == used
+    assert copied.restored(2) == good
+
+
+def test_the_source_keeps_what_comes_after_the_oldest_copy(copied: Copied) -> None:
+    checkpoints = copied.checkpoints
+    assert checkpoints.confirmable(1000) == 0, "nobody knows yet which copies there are"
+    checkpoints._look()
+    checkpoints._is_known = True
+    assert checkpoints.confirmable(1000) == 1000
+    first = copied.copy()
+    assert checkpoints.confirmable(1000) == first.position
+    copied.step(2)
+    copied.copy()
+    assert checkpoints.confirmable(1000) == first.position
+    copied.step(2)
+    # Someone has moved the slot: copies from before lead nowhere, and hold up nothing.
+    copied.slot.confirmed = first.position + 3
+    third = copied.copy()
+    assert checkpoints.confirmable(1000) == third.position
+    assert [m.number for m in _checkpoints(str(copied.place))] == [third.number]
+
+
+def test_a_damaged_copy_is_refused(copied: Copied) -> None:
+    copied.copy()
+    copied.step(2)
+    copied.copy()
+    good = copied.restored()
+    pick = random.Random(SEED)
+    whole = shutil.copytree(copied.place, copied.folder / "whole")
+    for number in range(max(FILES, 10)):
+        shutil.rmtree(copied.place)
+        shutil.copytree(whole, copied.place)
+        paths = sorted(p for p in copied.place.rglob("*") if p.is_file())
+        manifests = [p for p in paths if p.suffix == ".json"]
+        path = pick.choice(pick.choice((paths, manifests)))
+        other = pick.choice([p for p in paths if p != path])
+        done = damage_file(pick, path, other, pick.choice(DAMAGES), path.name)
+        told = f"{done} (TIDEMARK_TEST_SEED={SEED}, case {number})"
+        try:
+            assert copied.restored() == good, told
+        except TidemarkError as error:
+            assert error.code in ("checkpoint.corrupt", "checkpoint.format"), told
+            assert not (copied.folder / "restored").exists(), told
+
+
+@pytest.mark.parametrize("where", ["copied", "sent", "finished", "pruned"])
+def test_a_kill_leaves_no_half_copy(stopped: Path, tmp_path: Path, where: str) -> None:
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
+    child = subprocess.run(
+        [sys.executable, "-c", _CHILD, str(tmp_path)],
+        env={**os.environ, "TIDEMARK_FAILPOINTS": f"checkpoints.{where}=kill@2"},
+        check=False,
+        timeout=60,
+    )
+    assert child.returncode == -signal.SIGKILL
+    after = Copied(tmp_path)
+    numbers = [m.number for m in _checkpoints(str(after.place))]
+    assert numbers == ([1] if where in ("copied", "sent") else [1, 2])
+    after.restored()
+    after.copy()
+    used = {f.sha256 for m in _checkpoints(str(after.place)) for f in m.files}
+    assert {p.name for p in (after.place / "tidemark/default/files").iterdir()} == used
+    after.close()
+
+
+_CHILD = """
+import sys
+from pathlib import Path
+from tests.recovery.test_checkpoints import Copied
+made = Copied(Path(sys.argv[1]))
+made.copy()
+made.step(3)
+made.copy()
+"""
