@@ -28,6 +28,7 @@ from service.backfill import BackfillJob
 from service.build_parts import BuildParts
 from service.build_status import BuildStatus
 from service.definition import View, ViewDefinition
+from service.disk import disk_error
 from service.engine import BYTES_A_ROW
 from service.first_rows import Beside, Bounds, FirstRows, dropped
 from service.gathered import Gathered, named
@@ -268,10 +269,10 @@ class ViewBuild:
                 self._first.bring(self._result.read_output(), self.status)
                 failpoint("build.stage.after")
         except TidemarkError as error:
-            self.failure = error
+            self.failure = disk_error(error, "the backfill") or error
         except Exception as error:
             log.exception("build.failed", view=self.definition.table.title)
-            self.failure = TidemarkError(
+            self.failure = disk_error(error, "the backfill") or TidemarkError(
                 "backfill.failed", "the backfill failed", detail=str(error)
             )
 

@@ -8,9 +8,11 @@ what is refused leaves nothing behind.
 from __future__ import annotations
 
 import json
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from connectors.postgres import control_sinks, control_verify, ownership
@@ -22,6 +24,7 @@ from dataflow.sql.explain import explain_text
 from dataflow.sql.view_key import why_bag
 from service import fields
 from service.changes import DROPPED, PAUSED, table_of
+from service.disk import no_room
 from service.estimate import SHORT_S, estimated
 from service.family import children_of
 from service.groups import follows_database, group_of, groups_on_disk
@@ -225,6 +228,8 @@ class Catalog:
             for group, figures in groups.items()
             for reason in _reasons(figures)
         ]
+        with suppress(OSError):
+            reasons += filter(None, [no_room(shutil.disk_usage(self._settings.state).free)])
         default = groups.pop(DEFAULT_GROUP)
         is_young = time.time() - self._started_at < STALE_S
         if is_young and _is_stale(default) and "refused" not in (default or {}):

@@ -16,6 +16,7 @@ from typing import Literal
 from service.change_log import WANTED, LogHead
 from service.change_reader import ChangeReader, Place
 from service.folder_watch import FolderWatch
+from service.log import log
 
 CACHE_BYTES = 8 << 20
 TOUCH_S = 2.0
@@ -161,10 +162,13 @@ def touch(folders: Sequence[Path]) -> None:
     """Ask for the logs in these folders."""
     for folder in folders:
         try:
+            if not (folder / WANTED).exists():
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / WANTED).touch()
             os.utime(folder / WANTED)
-        except FileNotFoundError:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / WANTED).touch()
+        except OSError as error:
+            # A full disk, mostly; it is asked for again, and readers are told when nothing comes.
+            log.debug("changes.unasked", why=str(error))
 
 
 def event_of(line: bytes) -> tuple[bytes, bytes, bytes]:

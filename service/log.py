@@ -13,8 +13,9 @@ import sys
 import threading
 import warnings
 from collections.abc import MutableMapping
+from contextlib import suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -47,10 +48,30 @@ def configure(level: str, process: str, form: str = "json") -> None:
             shown,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, Lossy(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     _take_others()
+
+
+class Lossy:
+    """A file that lines may be lost in: a full disk under the log stops nothing. lost: how many."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self.lost = 0
+
+    def write(self, text: str) -> None:
+        """Write, or count what is lost."""
+        try:
+            self._file.write(text)
+        except (OSError, ValueError):
+            self.lost += 1
+
+    def flush(self) -> None:
+        """Bring it to the kernel, if it takes it."""
+        with suppress(OSError, ValueError):
+            self._file.flush()
 
 
 def _take_others() -> None:

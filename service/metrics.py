@@ -12,6 +12,7 @@ import resource
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ class PipelineMetrics:
         self.followers: dict[str, dict[str, Any]] = {}
         self.started_at = time.time()
         self._dataflow_at = 0.0
+        self._is_unwritten = False
 
     def tell_dataflow(self, figures: Callable[[], Iterable[NodeFigures]]) -> None:
         """Write the nodes' figures to their own file; where that takes long, seldom."""
@@ -97,7 +99,8 @@ class PipelineMetrics:
             "since": round(self.started_at, 3),
             "nodes": [_plain(node) for node in figures()],
         }
-        replace_file(self._folder / DATAFLOW_FILE, facts)
+        with suppress(OSError):
+            replace_file(self._folder / DATAFLOW_FILE, facts)
         ended = time.perf_counter()
         self._dataflow_at = ended + _DATAFLOW_SHARE * (ended - started)
 
@@ -198,8 +201,14 @@ class PipelineMetrics:
         }
 
     def write(self) -> None:
-        """Replace the file."""
-        replace_file(self._folder / FILE, self.snapshot())
+        """Replace the file; a disk that refuses it stops nothing."""
+        try:
+            replace_file(self._folder / FILE, self.snapshot())
+            self._is_unwritten = False
+        except OSError as error:
+            if not self._is_unwritten:
+                log.warning("metrics.unwritten", why=str(error))
+            self._is_unwritten = True
 
 
 def read_metrics(folder: Path) -> dict[str, Any] | None:
@@ -229,7 +238,21 @@ def write_refusal(folder: Path, error: Exception) -> None:
     }
     figures = {**(_read(folder / FILE) or PipelineMetrics(folder).snapshot()), "refused": refusal}
     figures["updated_at"] = time.time()
-    replace_file(folder / FILE, figures)
+    try:
+        replace_file(folder / FILE, figures)
+    except OSError:
+        _overwrite(folder / FILE, figures)
+
+
+def _overwrite(path: Path, figures: dict[str, Any]) -> None:
+    """In the room that the file has already, when the disk is full; a reader may see it torn."""
+    content = json.dumps(figures).encode()
+    try:
+        with path.open("r+b") as file:
+            file.write(content)
+            file.truncate()
+    except OSError as error:
+        log.error("metrics.unwritten", why=str(error))
 
 
 def replace_file(path: Path, figures: dict[str, Any]) -> None:

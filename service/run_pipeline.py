@@ -34,10 +34,10 @@ def main() -> int:
     name = "pipeline" if is_default else f"pipeline {settings.group}"
     configure(settings.log_level, name, settings.log_format)
     protect(settings)
-    settings.state.mkdir(parents=True, exist_ok=True)
     parts = Parts(settings)
     calm_collector()
     try:
+        settings.state.mkdir(parents=True, exist_ok=True)
         pipeline = Pipeline(settings, parts)
         signals.stop_on_terminate(pipeline.stop, lambda: log.warning("pipeline.cut_short"))
         log.info("pipeline.started")

@@ -35,7 +35,7 @@ def named(error: Exception, doing: str) -> StorageError:
     """
     if isinstance(error, StorageError):
         return error
-    text = str(error)
+    text = " ".join(filter(None, (str(error), getattr(error, "detail", ""))))
     low = text.lower()
     if getattr(error, "errno", None) in _FULL_NUMBERS or any(word in low for word in _FULL):
         return StorageError(

@@ -352,7 +352,13 @@ class RocksStore:
         copy_database(self._db, folder)
 
     def close(self) -> None:
-        """Release the state directory. What was not committed is dropped."""
+        """Release the state directory. What was not committed is dropped.
+
+        StorageError state.io, state.disk_full: what was is as it was, and is found at the start.
+        """
         self._open.clear()
         self._seal.close()
-        self._db.close()
+        try:
+            self._db.close()
+        except Exception as error:
+            raise named(error, "cannot close the state") from error

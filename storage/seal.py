@@ -107,11 +107,20 @@ class Seal:
         batch.put(mark_key(self.commits), b"")
 
     def look(self) -> None:
-        """Seal what has just been forced to disk; now and then, for others are forced often."""
+        """Seal what has just been forced to disk; now and then, for others are forced often.
+
+        StorageError state.corrupt, state.io, state.disk_full.
+        """
         now = time.monotonic()
         if now - self._looked_at < LOOK_S:
             return
         self._looked_at = now
+        try:
+            self._look()
+        except OSError as error:
+            raise named(error, "cannot seal the state") from error
+
+    def _look(self) -> None:
         manifest = self._manifest_now()
         if manifest is None:
             raise corrupt(f'"{self._folder}": CURRENT or the manifest it names is not there')

@@ -15,6 +15,7 @@ import random
 import shutil
 import sys
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from service.recovery import recover
 from storage import seal
 from storage.pages import Tuning
 from storage.rocks import RocksStore, StoreBudget
+from storage.store import StorageError
 from tests.unit.service.test_engine import ABOVE, COUNTED, JOINED, Model
 
 TUNING = Tuning(
@@ -133,13 +135,35 @@ def arrangements(engine: Engine) -> dict[str, Counter]:
 def make(seed: int, folder: Path, *, is_closed: bool = False) -> None:
     """Stream, sync and confirm now and then, with a sink that is a few epochs behind.
 
-    is_closed: let go of the state in the end; else whoever calls this is to die.
+    is_closed: let go of the state in the end; else whoever calls this is to die. What the disk
+    refuses is raised; what the world knows then is written down, and the state is let go of.
     """
-    pick, world, known = random.Random(seed), World(seed), Known(seed, MemorySink())
+    known = Known(seed, MemorySink())
     # As if there were a second between two that are forced to disk.
     seal.LOOK_S = 0.0
+    opened: list[Engine] = []
+    try:
+        _stream(seed, folder, known, opened)
+    except BaseException:
+        is_closed = True
+        raise
+    finally:
+        (folder / "world").write_bytes(pickle.dumps(known))
+        if is_closed and opened:
+            _let_go(opened[-1])
+
+
+def _let_go(engine: Engine) -> None:
+    """What a broken disk says to that is no news."""
+    with suppress(StorageError):
+        engine.store.close()
+
+
+def _stream(seed: int, folder: Path, known: Known, opened: list[Engine]) -> None:
+    pick, world = random.Random(seed), World(seed)
     state = folder / "state"
     engine = open_engine(state)
+    opened.append(engine)
     for definition in VIEWS[:-1]:
         engine.add(View(definition, engine.store, NoEvaluator()))
     engine.positions.begin(MAIN_SOURCE, 0)
@@ -158,13 +182,12 @@ def make(seed: int, folder: Path, *, is_closed: bool = False) -> None:
         while len(waiting) > pick.randrange(4):
             known.sink.write(waiting.pop(0))
         if position == copied_at:
+            opened.clear()
             engine.store.close()
             shutil.copytree(state, folder / "older")
             engine = open_engine(state)
+            opened.append(engine)
             waiting = engine.outbox(known.sink.progress.epoch if known.sink.progress else 0)
-    (folder / "world").write_bytes(pickle.dumps(known))
-    if is_closed:
-        engine.store.close()
 
 
 def go_on(folder: Path, known: Known, world: World) -> dict[str, Counter]:
@@ -201,7 +224,7 @@ def go_on(folder: Path, known: Known, world: World) -> dict[str, Counter]:
     finally:
         if writer is not None:
             writer.close()
-        engine.store.close()
+        _let_go(engine)
 
 
 def read_world(folder: Path) -> Known:

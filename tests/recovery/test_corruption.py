@@ -211,21 +211,23 @@ def _logged(folder: Path) -> list[bytes] | None:
 def _kept(folder: Path) -> list[list[tuple]] | None:
     exchange = FolderExchange(folder)
     try:
-        return [chunk.rows() for chunk in KeptPart(_Part(), exchange, "part").read()]
+        return [chunk.rows() for chunk in KeptPart(Part(), exchange, "part").read()]
     except TemporaryError:
         # The next try reads from the source.
-        assert [c.rows() for c in KeptPart(_Part(), exchange, "part").read()] == _PART_ROWS
+        assert [c.rows() for c in KeptPart(Part(), exchange, "part").read()] == PART_ROWS
         return None
 
 
-_PART_ROWS = [[((i, b"text %d" % i), 1) for i in range(n)] for n in (3, 1, 20)]
+PART_ROWS = [[((i, b"text %d" % i), 1) for i in range(n)] for n in (3, 1, 20)]
 
 
-class _Part:
+class Part:
+    """A share of a snapshot."""
+
     name = "part"
 
     def read(self) -> Iterator[Delta]:
-        for rows in _PART_ROWS:
+        for rows in PART_ROWS:
             numbers = Column.of("i", [row[0] for row, _ in rows])
             texts = Column.of("s", [row[1] for row, _ in rows])
             yield Delta([numbers, texts], np.ones(len(rows), np.int64))
@@ -244,7 +246,7 @@ def _make_own_files(folder: Path) -> dict[str, Callable[[Path], Any]]:
     for epoch in range(1, 30):
         log.append(epoch, [b'{"row": %d}' % i for i in range(epoch)], b'{"mark": %d}' % epoch)
     log.close()
-    for _ in KeptPart(_Part(), FolderExchange(folder / "kept"), "part").read():
+    for _ in KeptPart(Part(), FolderExchange(folder / "kept"), "part").read():
         pass
     return {"spooled": _spooled, "logged": _logged, "kept": _kept}
 
