@@ -75,22 +75,22 @@ class Manifest:
     @staticmethod
     def decode(content: bytes, name: str) -> Manifest:
         """TidemarkError checkpoint.corrupt, checkpoint.format."""
+        damaged = corrupt(f'its manifest "{name}" is not as it was written')
         try:
             facts = json.loads(content)
-            check = facts.pop("check")
+            if facts.pop("check") != _check_of(facts):
+                raise damaged
             if facts["format"] != FORMAT:
                 raise TidemarkError(
                     "checkpoint.format",
                     f'checkpoint "{name}" is of format {facts["format"]}',
                     hint="restore it by the version of Tidemark that made it",
                 )
-            if check == _check_of(facts):
-                files = tuple(StoredFile(**file) for file in facts.pop("files"))
-                source = None if facts["source"] is None else tuple(facts.pop("source"))
-                return Manifest(**{**facts, "files": files, "source": source})
-        except (ValueError, KeyError, TypeError, AttributeError):
-            pass
-        raise corrupt(f'its manifest "{name}" is not as it was written')
+            files = tuple(StoredFile(**file) for file in facts.pop("files"))
+            source = None if facts["source"] is None else tuple(facts.pop("source"))
+            return Manifest(**{**facts, "files": files, "source": source})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise damaged from error
 
 
 @dataclass

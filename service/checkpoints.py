@@ -140,12 +140,12 @@ class Checkpoints:
                 started = self.host.monotonic()
                 self._tell(started, *self._make())
         except _Stopped:
-            pass
+            log.debug("checkpoint.given_up")
         except Exception as error:
             self.told.failures += 1
             self.told.error = str(error)
             self._due_at = min(self._due_at, self.host.monotonic() + RETRY_S)
-            code = getattr(error, "code", "checkpoint.failed")
+            code = getattr(error, "code", "internal")
             log.warning("checkpoint.failed", code=code, why=str(error))
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)

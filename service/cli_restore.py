@@ -1,4 +1,8 @@
-"""`tidemark restore` and `tidemark checkpoints`: the commands around service/restore.py."""
+"""`tidemark restore` and `tidemark checkpoints`: the commands around service/restore.py.
+
+They need neither a service nor, but for a look at the slot, a database. Exit code 1 when nothing
+was restored, or a checkpoint is not whole; the reason goes to standard error.
+"""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from service.parts import Parts
 from service.recovery import recover
 from service.settings import Settings
 from service.view_life import ViewLife
+from storage.store import StorageError
 
 POLL_S = 0.02
 RECONCILE_S = 1.0
@@ -170,7 +171,11 @@ class Pipeline:
         core.change_logs.close()
         self._desk.close()
         self._parts.close()
-        core.store.close()
+        try:
+            core.store.close()
+        except StorageError as error:
+            # What was committed is found at the next start; why it ends now is told already.
+            log.warning("state.unclosed", code=error.code, why=error.detail)
 
     # --- the loop --------------------------------------------------------------------------
 

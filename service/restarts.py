@@ -55,8 +55,15 @@ class Restarts:
         return "again"
 
 
+DISK_CODES = frozenset({"state.disk_full", "state.io"})
+
+
 def exit_code(error: TidemarkError | StorageError) -> int:
     """How a pipeline's process ends that an error has stopped, told in its log."""
+    if error.code in DISK_CODES:
+        # Temporary, but for people to see: only they can make room.
+        log.error("pipeline.disk", code=error.code, why=error.detail, hint=error.hint)
+        return signals.REFUSED
     if getattr(error, "is_temporary", False):
         log.warning("pipeline.interrupted", code=error.code, why=str(error))
         return 1

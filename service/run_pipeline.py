@@ -13,6 +13,7 @@ import sys
 from dataflow.errors import TidemarkError
 from service import signals
 from service.budget import calm_collector
+from service.disk import disk_error
 from service.log import configure, log
 from service.parts import Parts
 from service.pipeline import Pipeline
@@ -42,7 +43,10 @@ def main() -> int:
         signals.stop_on_terminate(pipeline.stop, lambda: log.warning("pipeline.cut_short"))
         log.info("pipeline.started")
         pipeline.run()
-    except (TidemarkError, StorageError) as error:
+    except (TidemarkError, StorageError, OSError) as raised:
+        error = disk_error(raised, "the pipeline") or raised
+        if isinstance(error, OSError):
+            raise
         code = exit_code(error)
         if code != 1:
             parts.report_failure(error)
