@@ -49,9 +49,14 @@ class BackfillJob:
     exchange: Exchange | None = None
 
 
-def backfill(job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
-    """Run the job right here, relation by relation; progress counts snapshot parts."""
-    store, errors = MemoryStore(), ErrorRows()
+def backfill(
+    job: BackfillJob, on_progress: OnProgress, store: MemoryStore | None = None
+) -> BackfillResult:
+    """Run the job right here, relation by relation; progress counts snapshot parts.
+
+    store: an empty one, which writes the files.
+    """
+    store, errors = store or MemoryStore(), ErrorRows()
     dataflow = ViewDataflow(lower(job.root), job.scope, store, job.evaluator(), errors)
     needed = dataflow.needed_columns()
     reader = _Reader(sum(map(len, job.parts.values())), on_progress)

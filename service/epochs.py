@@ -43,6 +43,7 @@ class Epochs:
     def start(self, writer: SinkWriter, mute: dict[str, Any]) -> None:
         """State and sink are at one position, or are brought there while the sink is muted."""
         self._writer, self.mute = writer, mute
+        self._meet_sink()
         self._core.change_logs.start(lambda: writer.written)
         writer.on_written = self._core.change_logs.advance
 
@@ -93,7 +94,7 @@ class Epochs:
         failed = [d for e in engine.refused() for d in self._core.failures.fail_readers(e)]
         self._core.metrics.epoch_stepped(batch, time.perf_counter() - started)
         if self.mute:
-            # The sink has all of this already; keep its epoch number.
+            # The sink has all of this already; keep the number of the epoch.
             engine.positions.stand(before)
             failpoint("epoch.muted.before")
             self.commit()
@@ -149,3 +150,9 @@ class Epochs:
                 is_reached = all(places.get(n) == target.get(n) for n in names)
             if is_reached:
                 del self.mute[source]
+        self._meet_sink()
+
+    def _meet_sink(self) -> None:
+        """Once the state is where the sink is, it has the sink's epoch; not before."""
+        if not self.mute and self._engine.epoch < self.writer.written:
+            self._engine.positions.stand(self.writer.written)

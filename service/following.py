@@ -49,7 +49,6 @@ class Following:
             except TidemarkError as error:
                 if not self.fail_readers(error):
                     raise
-        core.way_back.regained()
         # What tables were like before a snapshot is opened is not forgotten.
         self._epochs.commit()
 
@@ -95,13 +94,13 @@ class Following:
         self._epochs.writer.restart()
         core.engine.positions.clear()
         core.watch.forget()
-        core.engine.commit(None, written=0)
+        # On disk first: an older state would miss what the sink no longer says that it has.
+        core.engine.commit(None, written=0, sync=True)
         failpoint("source.forget.state")
         core.staging.forget_progress()
         failpoint("source.forget.progress")
         core.desk.forget_source()
         core.wal_budget.forget()
-        core.way_back.regained()
 
     # --- views that cannot go on -------------------------------------------------------------
 

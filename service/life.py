@@ -35,7 +35,7 @@ from service.parts import Parts
 from service.planning import plan_definition
 from service.renewals import has_dependents, readers_lost, readers_refuse
 from service.sink_catalog import find_view
-from service.view_facts import busy, require_parents
+from service.view_facts import busy, is_pausing, require_parents
 from storage.failpoints import failpoint
 
 
@@ -89,6 +89,7 @@ class Life:
         self, row: ViewRow, query: str, options: Mapping[str, Any], kind: str
     ) -> Asked:
         _require_free(row)
+        _require_not_pausing(row)
         definition = self._planned(row, query, is_known=True)
         warnings = self._look_at(row, definition)
         return self._ask(row, *new_version(row, query, options, warnings, kind))
@@ -98,7 +99,7 @@ class Life:
     ) -> Asked:
         """Enter a change; TidemarkError view.busy when another one was faster."""
         if not control_life.ask_change(
-            self._control, row.identity, change, replacing=told, **wanted
+            self._control, row.identity, row.desired, change, replacing=told, **wanted
         ):
             raise busy(row)
         failpoint("api.change.asked")
@@ -192,7 +193,8 @@ class Life:
             _require_free(found)
             self._require_no_sinks(found, "they would stand still and look up to date")
         for found in (*reversed(readers), row):
-            self._control.update_view(found.identity, desired=PAUSED)
+            if not control_life.ask_pause(self._control, found.identity):
+                raise busy(found)
         return [self._pausing(found) for found in (row, *readers)]
 
     @staticmethod
@@ -249,6 +251,7 @@ class Life:
     def _move(self, row: ViewRow, table: SinkTable) -> Asked:
         _require_status(row, "live", PAUSED, FAILED)
         _require_free(row)
+        _require_not_pausing(row)
         self._require_no_sinks(row, "what they have written is told by the view's name")
         rows = self._control.list_views()
         if any((r.schema, r.name) == (table.schema, table.name) for r in rows):
@@ -335,6 +338,11 @@ def failure_of(row: ViewRow, told: Mapping[str, Any]) -> TidemarkError:
 
 def _require_free(row: ViewRow) -> None:
     if row.change is not None or row.desired == DROPPED:
+        raise busy(row)
+
+
+def _require_not_pausing(row: ViewRow) -> None:
+    if is_pausing(row):
         raise busy(row)
 
 

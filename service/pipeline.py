@@ -28,9 +28,6 @@ RECONCILE_S = 1.0
 REPORT_S = 1.0
 REFUSED_S = 15.0
 STALLED_S = 5.0
-# Beginnings of the codes of what is found out when the stream is opened.
-OPENING = ("source.slot_", "source.no_free_", "source.privilege", "source.login", "source.database")
-OPENING += ("source.identity_", "source.promoted_", "source.standby", "source.wal_level")
 
 
 class Pipeline:
@@ -136,22 +133,7 @@ class Pipeline:
                 for row in self._desk.unwanted():
                     self._views.remove(row)
             self._desk.wait(RECONCILE_S)
-            if self._engine.views and self._is_put_right(error):
-                log.info("source.running", source=MAIN_SOURCE)
-                return
         self._following.forget()
-
-    def _is_put_right(self, error: SourceError) -> bool:
-        """Whether a source that could not be opened can be, by now."""
-        if not error.code.startswith(OPENING):
-            return False
-        try:
-            self._following.open()
-        except TidemarkError as again:
-            log.debug("source.retry", code=again.code)
-            self._feed.close()
-            return False
-        return True
 
     def _close(self) -> None:
         core = self._core
@@ -237,7 +219,9 @@ class Pipeline:
         # No waiting while another source may have more.
         timeout_s = 0 if self._have_sides_more else POLL_S
         if not self._feed.is_open:
-            is_wanted = self._engine.position or self._is_build_left
+            # Also where nothing is to be read: views that wait to be built do so until it is known.
+            is_away = self._core.way_back.error is not None
+            is_wanted = self._engine.position or self._is_build_left or is_away
             if is_wanted and self._core.way_back.is_open:
                 self._reopen()
             else:
@@ -286,8 +270,6 @@ class Pipeline:
                 self._is_build_left = False
             if self._engine.views or self._engine.position:
                 self._following.open()
-            else:
-                self._core.way_back.regained()
         except TidemarkError as error:
             if error.is_temporary:
                 self._is_away(error)
@@ -296,6 +278,7 @@ class Pipeline:
                 raise
             # A slot that nothing depends on: the next view begins with a new one.
             self._following.forget()
+        self._core.way_back.regained()
 
     def _is_away(self, error: TidemarkError) -> None:
         """The database cannot be read just now: all else goes on."""

@@ -1,7 +1,8 @@
 """Sink and state brought to one position when the pipeline starts (DESIGN 4).
 
 Where the sink is behind, the outbox is replayed; where the state is (a crash of the machine lost
-its newest writes), the sources are stepped up to the sink's positions with the sink muted.
+its newest writes), the sources are stepped up to the sink's positions with the sink muted. Until
+then the state keeps the number of its own epoch: by that the next start knows that it is behind.
 """
 
 from __future__ import annotations
@@ -44,7 +45,6 @@ def recover(
         writer.forgive()
     elif found is not None and in_sink > engine.epoch:
         log.warning("recover.muted", state_epoch=engine.epoch, sink_epoch=in_sink)
-        engine.positions.stand(in_sink)
         own = engine.positions.by_source
         return writer, {s: p for s, p in found.positions.items() if p != own.get(s)}
     return writer, {}

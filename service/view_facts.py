@@ -12,6 +12,7 @@ from connectors.postgres.control import ViewRow
 from dataflow.errors import TidemarkError
 from dataflow.sql.plan import ViewPlan
 from service import fields
+from service.changes import PAUSED
 from service.definition import ViewDefinition
 from service.groups import group_of
 from service.plan_facts import plan_facts
@@ -56,11 +57,13 @@ def require_parents(
     """
     for parent in definition.parents():
         found = next((r for r in rows if (r.schema, r.name) == (parent.schema, parent.name)), None)
-        if found is None or (found.status != "live" and found.identity not in awaited):
+        is_ready = found is not None and found.status == "live" and not is_pausing(found)
+        if found is None or not (is_ready or found.identity in awaited):
+            going = "being paused" if found is not None and is_pausing(found) else ""
             raise TidemarkError(
                 "view.parent_not_live",
                 f'view "{parent}", which the query reads, is not live',
-                detail="" if found is None else f"it is {found.status}",
+                detail="" if found is None else f"it is {going or found.status}",
                 hint="create the view once that one is live",
             )
         if found.change is not None and found.identity not in awaited:
@@ -74,9 +77,14 @@ def require_parents(
             )
 
 
+def is_pausing(row: ViewRow) -> bool:
+    """Whether a view is to stand still and does not yet."""
+    return row.desired == PAUSED and row.status != PAUSED
+
+
 def busy(row: ViewRow) -> TidemarkError:
     """Of a view one change is under way at most."""
-    going = (row.replacing or {}).get("kind", "change")
+    going = "pause" if is_pausing(row) else (row.replacing or {}).get("kind", "change")
     return TidemarkError(
         "view.busy",
         f'view "{row.title}" is being changed',

@@ -256,6 +256,9 @@ class ViewLife:
             return
         if parents:
             self._following.drop_refused()
+            if not all(parent in self._engine.views for parent in parents):
+                # Paused meanwhile, or to be built anew: this one is begun again once they are live.
+                build.cancel()
             if build.is_cancelled:
                 return
         build.failure = self._renewals.why_not(build)

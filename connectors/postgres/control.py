@@ -161,11 +161,15 @@ class Control:
         return [ViewRow(*row) for row in found]
 
     def update_view(self, identity: str, **changes: Any) -> bool:
-        """Set the given columns; False when the view is gone."""
+        """Set the given columns; False when the view is gone. The status of one that is to be
+        dropped stays what it is, but for who asks for that."""
         unknown = set(changes) - _CHANGEABLE
         if unknown:
             raise ValueError(f"not columns that change: {sorted(unknown)}")
-        sets = "".join(f", {quote_name(c)} = %s" for c in changes)
+        marks = dict.fromkeys(changes, "%s")
+        if "status" in changes and "desired" not in changes:
+            marks["status"] = "CASE WHEN desired = 'dropped' THEN status ELSE %s END"
+        sets = "".join(f", {quote_name(c)} = {mark}" for c, mark in marks.items())
         sql = f"UPDATE tidemark.views SET updated_at = now(){sets} WHERE identity = %s RETURNING 1"
         return bool(self._query(sql, *(_adapted(c, v) for c, v in changes.items()), identity))
 

@@ -34,15 +34,28 @@ CREATE TRIGGER announce AFTER INSERT OR DELETE OR UPDATE OF status, desired, cha
 """
 
 
-def ask_change(control: Control, identity: str, change: Mapping[str, Any], **changes: Any) -> bool:
+def ask_change(
+    control: Control, identity: str, seen: str, change: Mapping[str, Any], **changes: Any
+) -> bool:
     """Ask for a change of a view and set the given columns; False when another one is under way,
-    or the view is gone or to be dropped."""
+    the view is gone, or what is wanted of it (seen: when it was looked at) is something else."""
     sets = "".join(f", {quote_name(c)} = %s" for c in changes)
     sql = (
         f"UPDATE tidemark.views SET updated_at = now(), change = %s{sets} WHERE identity = %s "
-        "AND change IS NULL AND desired <> 'dropped' RETURNING 1"
+        "AND change IS NULL AND desired = %s AND desired <> 'dropped' RETURNING 1"
     )
-    return bool(control.rows(sql, Json(dict(change)), *map(_adapted, changes.values()), identity))
+    values = (Json(dict(change)), *map(_adapted, changes.values()), identity, seen)
+    return bool(control.rows(sql, *values))
+
+
+def ask_pause(control: Control, identity: str) -> bool:
+    """Ask for a live view to stand still; False when a change of it is under way, or it is to be
+    dropped."""
+    sql = (
+        "UPDATE tidemark.views SET updated_at = now(), desired = 'paused' WHERE identity = %s "
+        "AND change IS NULL AND desired IN ('live', 'paused') RETURNING 1"
+    )
+    return bool(control.rows(sql, identity))
 
 
 def end_change(control: Control, identity: str, change_id: str, **changes: Any) -> bool:
