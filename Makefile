@@ -8,11 +8,12 @@ VENV := .venv/bin
 SECONDS :=
 KILLS := 200
 QUERIES := 10000
+SEEDS := 20000
 ONLY :=
 # Processes of `make test`, one a core up to four: each has servers and a Spark session of its own.
 WORKERS := $(shell cores=$$(nproc); echo $$((cores > 4 ? 4 : cores)))
 
-.PHONY: setup demo test quick lint console bench torture queries soak package-check clean
+.PHONY: setup demo test quick lint console bench simulate torture queries soak package-check clean
 
 setup:
 	@deploy/setup.sh
@@ -38,11 +39,13 @@ bench: setup  ## ours beside its peers, written to bench/RESULTS.md; ONLY=w2r,fl
 	@exec $(VENV)/python -m bench $(if $(ONLY),--only $(ONLY))
 
 torture: setup queries  ## kill -9 at random moments, KILLS times; 1M rows under --memory; after `queries`
-	@TIDEMARK_TEST_KILLS=$(KILLS) TIDEMARK_TEST_FAULTS=$(KILLS) TIDEMARK_TEST_RESTARTS=$$(($(KILLS) / 2)) \
-	TIDEMARK_TEST_BROKER=$$(($(KILLS) * 3 / 10)) TIDEMARK_TEST_ROWS=1000000 exec $(VENV)/python -m pytest --timeout 0 tests/recovery
+	@TIDEMARK_TEST_KILLS=$(KILLS) TIDEMARK_TEST_ROWS=1000000 exec $(VENV)/python -m pytest --timeout 0 tests/recovery
 
 queries: setup  ## QUERIES generated queries against PostgreSQL; TIDEMARK_TEST_SEED goes on with a run
 	@exec $(VENV)/python -m tests.equality.torture $(QUERIES)
+
+simulate: setup  ## SEEDS runs of the whole pipeline in one thread, each from its seed; SEED: the first
+	@exec $(VENV)/python -m tests.simulation.run $(or $(SEED),1) --seeds $(SEEDS)
 
 soak: setup  ## random operations under load for SECONDS (an hour), what must not grow; then random queries
 	@TIDEMARK_TEST_SOAK_S=$(or $(SECONDS),3600) exec $(VENV)/python -m pytest -s --timeout 0 \

@@ -1,0 +1,124 @@
+"""What stands behind the contracts in a simulation, as service/parts.py says it of a service."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from connectors.kept_parts import OnProgress
+from connectors.sink import SinkTable
+from connectors.spark.result import BackfillResult
+from dataflow.errors import SinkError, TidemarkError
+from dataflow.schema import Relation
+from service.backfill import BackfillJob, backfill
+from service.budget import MemoryBudget
+from service.build_parts import BuildParts, SideRead
+from service.definition import ViewDefinition
+from service.host import Host
+from service.settings import Settings
+from storage.store import StorageError, Store
+from tests.simulation.analysis import SimAnalyzer
+from tests.simulation.disk import BulkStore, SimStore
+from tests.simulation.sessions import SimControl, SimSink, SimTables
+from tests.simulation.source import SimSource
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+PARTS = 2
+
+
+class SimSettings(Settings):
+    """Settings with a small budget, so that epochs are large for it."""
+
+    epoch_bytes: int = 64 << 20
+
+    @property
+    def budget(self) -> MemoryBudget:
+        """As of 1 GB, but for an epoch."""
+        found = MemoryBudget.of(1024)
+        return MemoryBudget(**{**vars(found), "epoch": self.epoch_bytes})
+
+
+class SimParts:
+    """As service.parts.Parts, for one process or for people."""
+
+    is_sink_apart = False
+    source_row = "source"
+    shown_source = "simulated"
+
+    def __init__(self, world: World, host: Host) -> None:
+        self.settings = world.settings
+        self.host = host
+        self.source = SimSource(world.server, world.faults)
+        self._world = world
+
+    def new_source(self) -> SimSource:
+        return SimSource(self._world.server, self._world.faults)
+
+    def open_store(self) -> Store:
+        return SimStore(self._world.disk, self._world.faults.step)
+
+    def sink(self) -> SimSink:
+        return SimSink(self._world.database, self._world.faults)
+
+    def view_tables(self) -> SimTables:
+        return SimTables(self._world.database, self._world.faults)
+
+    def control(self) -> SimControl:
+        return SimControl(self._world.database, self._world.faults)
+
+    def evaluator(self, role: str = "") -> Any:
+        """No query needs one."""
+        return NoEvaluator()
+
+    def analyzer(
+        self, views: Sequence[Relation], feeds: Sequence[Relation] = (), asker: str = ""
+    ) -> SimAnalyzer:
+        return SimAnalyzer(views)
+
+    def view_sink(self, row: Any, table: SinkTable) -> Any:
+        raise SinkError("sink.unknown_type", "there are no further sinks here")
+
+    def report_failure(self, error: TidemarkError | StorageError) -> None:
+        self._world.refused(error)
+
+    def build(
+        self, definition: ViewDefinition, wanted: str, feeds: Mapping[str, SideRead]
+    ) -> BuildParts:
+        return BuildParts(
+            open_snapshot=self.source.open_snapshot,
+            run=_run,
+            evaluator=functools.partial(self.evaluator, definition.role),
+            sink=self.sink(),
+            road="local",
+            parts=PARTS,
+            epoch_bytes=self.settings.budget.epoch,
+            feeds=feeds,
+            nudge=self.source.heartbeat,
+            host=self.host,
+        )
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class NoEvaluator:
+    """As an Evaluator that is never asked."""
+
+    def evaluate(self, *given: Any) -> Any:
+        raise NotImplementedError(given[0])
+
+    def evaluate_groups(self, *given: Any) -> Any:
+        raise NotImplementedError
+
+    def rank(self, *given: Any) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _run(job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
+    return backfill(job, on_progress, BulkStore())

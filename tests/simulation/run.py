@@ -1,0 +1,139 @@
+"""Runs seeds: `python -m tests.simulation.run SEED` one with its trace, `--seeds N` many.
+
+A seed that fails is made small: fewer steps and faults, as long as it still fails. Then the
+command that repeats it is printed, and the last lines of its trace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import structlog
+
+from service import planning
+from storage import failpoints
+from tests.harness import figures
+from tests.simulation.analysis import plan_once
+from tests.simulation.world import Outcome, World, at_failpoint
+
+SHARE = 50
+TRACE_LINES = 60
+SMALLER_STEPS = (1, 2, 3, 4, 6, 8, 12, 16)
+
+
+@contextmanager
+def simulated() -> Iterator[None]:
+    """The product's log goes nowhere, its plans are made once, its failpoints are steps."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    try:
+        with (
+            patch.object(planning, "plan_view", plan_once),
+            patch.object(failpoints, "_SET", {"simulation": None}),
+            patch.object(failpoints, "_pass", at_failpoint),
+        ):
+            yield
+    finally:
+        structlog.configure(**before)
+
+
+def run(seed: int, *, steps: int | None = None, faults: int | None = None) -> Outcome:
+    """One seed."""
+    with simulated():
+        return World(seed, steps=steps, faults=faults).run()
+
+
+def small(seed: int, steps: int | None, faults: int | None) -> tuple[Outcome, str]:
+    """A failure of a seed with as few steps and faults as were found, and what repeats it."""
+    found = run(seed, steps=steps, faults=faults)
+    for fewer in (n for n in SMALLER_STEPS if steps is None or n < steps):
+        tried = run(seed, steps=fewer, faults=faults)
+        if tried.failure is not None:
+            steps, found = fewer, tried
+            break
+    for fewer in range(sum(found.faults.values())):
+        tried = run(seed, steps=steps, faults=fewer)
+        if tried.failure is not None:
+            faults, found = fewer, tried
+            break
+    words = f" --steps {steps}" if steps is not None else ""
+    words += f" --faults {faults}" if faults is not None else ""
+    return found, f"python -m tests.simulation.run {seed}{words}"
+
+
+def told(outcome: Outcome, command: str) -> str:
+    """A failure for who looks into it."""
+    assert outcome.failure is not None
+    lines = [*outcome.trace[-TRACE_LINES:], *traceback.format_exception(outcome.failure)[-4:]]
+    return "\n".join([*lines, f"seed {outcome.seed} fails; repeat: {command}"])
+
+
+def run_all(seeds: Sequence[int]) -> tuple[Counter[str], list[str]]:
+    """Figures of some seeds, and what failed."""
+    figures: Counter[str] = Counter()
+    failed: list[str] = []
+    for seed in seeds:
+        found = run(seed)
+        figures += Counter(count=1, epochs=found.states, steps=found.steps)
+        figures += Counter(restarts=found.restarts, faults=sum(found.faults.values()))
+        if found.failure is not None:
+            failed.append(told(*small(seed, None, None)))
+    return figures, failed
+
+
+def _many(first: int, count: int) -> int:
+    """On all cores; how many failed."""
+    shares = [range(n, min(n + SHARE, first + count)) for n in range(first, first + count, SHARE)]
+    started, total, failed = time.monotonic(), Counter[str](), 0
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(os.cpu_count(), maxtasksperchild=20) as pool:
+        for found, faults in pool.imap_unordered(run_all, shares):
+            total += found
+            failed += len(faults)
+            for fault in faults:
+                print(fault, flush=True)
+    seconds = time.monotonic() - started
+    print(f"{count} seeds from {first} on in {seconds:.0f} s, {failed} failed")
+    total.pop("count")
+    figures.add(
+        "seeds",
+        count=count,
+        wrong=failed,
+        command=f"make simulate SEEDS={count}",
+        **total,  # type: ignore[arg-type]
+    )
+    return failed
+
+
+def main() -> int:
+    """The command line; ends with 1 when a seed has failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("seed", type=int, nargs="?", default=1, help="the first one")
+    parser.add_argument("--seeds", type=int, default=0, help="how many, on all cores")
+    parser.add_argument("--steps", type=int, help="transactions and operations by three")
+    parser.add_argument("--faults", type=int, help="leave out all after so many")
+    given = parser.parse_args()
+    if given.seeds:
+        return int(_many(given.seed, given.seeds) > 0)
+    outcome = run(given.seed, steps=given.steps, faults=given.faults)
+    print("\n".join(outcome.trace))
+    if outcome.failure is not None:
+        traceback.print_exception(outcome.failure)
+    print(
+        f"seed {outcome.seed}: {outcome.steps} steps, {outcome.epochs} epochs, "
+        f"{outcome.states} states, {outcome.restarts} restarts, faults {outcome.faults}, "
+        f"digest {outcome.digest:08x}: {outcome.failure!r}"
+    )
+    return int(outcome.failure is not None)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,300 @@
+"""What a process has of the sink: writer, catalog, looks at tables; each call may fail.
+
+A call that fails has done nothing, or all of it with its answer lost; of an epoch that was sent
+when its session was lost the server may make the commit a moment later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from connectors.postgres.control import SourceRow, ViewRow
+from connectors.sink import Progress, SinkEpoch, SinkTable, ViewChange
+from dataflow.delta import Delta
+from dataflow.errors import SinkError, TemporaryError
+from tests.simulation.faults import Faults
+from tests.simulation.sink import Database, Rows, Table, delta_of
+
+T = TypeVar("T")
+_CHUNK = 3
+ERROR_KINDS = "ssss"
+
+
+class Session:
+    """One way to the database."""
+
+    def __init__(self, database: Database, faults: Faults) -> None:
+        self.database = database
+        self.faults = faults
+
+    def call(self, name: str, run: Callable[[], T]) -> T:
+        """A statement that commits at once."""
+        self.faults.step(name)
+        if self.database.is_down:
+            raise unreachable()
+        if self.faults.happens("sink.error"):
+            raise unreachable()
+        answer = run()
+        if self.faults.happens("sink.answer_lost"):
+            raise unreachable()
+        self.faults.step(f"{name}.done")
+        return answer
+
+
+class SimSink(Session):
+    """As PostgresSink."""
+
+    def __init__(self, database: Database, faults: Faults) -> None:
+        super().__init__(database, faults)
+        self._is_interrupted = False
+
+    def read_progress(self) -> Progress | None:
+        return self.call("sink.read_progress", lambda: self.database.progress)
+
+    def write(self, epoch: SinkEpoch) -> None:
+        faults, database = self.faults, self.database
+        self._is_interrupted = False
+        faults.step("sink.write")
+        if faults.happens("sink.stall"):
+            faults.trace("stall", f"epoch {epoch.progress.epoch}")
+            faults.pause(faults.random.uniform(0.5, 8.0), lambda: self._is_interrupted)
+        if self._is_interrupted or database.is_down or faults.happens("sink.error"):
+            raise unreachable()
+        faults.own_commit(epoch)
+        faults.step("sink.sent")
+        faults.own_commit(None)
+        if faults.happens("sink.unknown"):
+            faults.send_late(epoch)
+            raise unreachable()
+        database.apply(epoch)
+        faults.trace("shown", f"epoch {epoch.progress.epoch}, prefix {database.prefix}")
+        faults.step("sink.written")
+        if faults.happens("sink.answer_lost"):
+            raise unreachable()
+
+    def interrupt(self) -> None:
+        self._is_interrupted = True
+
+    def stage(self, table: SinkTable, rows: Iterable[Delta]) -> int:
+        found: Rows = Rows()
+        for delta in rows:
+            self.faults.step("sink.stage")
+            for row, weight in delta.rows():
+                found[row] += weight
+        if any(weight < 0 for weight in found.values()):
+            raise SinkError("sink.row_missing", "first rows with negative weights")
+
+        def staged() -> int:
+            self.database.staged[table.schema, table.name] = Table(table, +found, "")
+            return sum(found.values())
+
+        return self.call("sink.staged", staged)
+
+    def drop_staged(self, table: SinkTable) -> None:
+        self.call(
+            "sink.drop_staged",
+            lambda: self.database.staged.pop((table.schema, table.name), None),
+        )
+
+    def drop(self, tables: Sequence[SinkTable]) -> None:
+        self.call("sink.drop", lambda: self.database.drop(tables))
+
+    def holds(self, table: SinkTable) -> bool:
+        def is_there() -> bool:
+            found = self.database.tables.get((table.schema, table.name))
+            return found is not None and found.table.fields == table.fields
+
+        return self.call("sink.holds", is_there)
+
+    def forget_progress(self) -> None:
+        def forget() -> None:
+            self.database.forget_progress()
+
+        self.call("sink.forget_progress", forget)
+
+    def read_rows(self, table: SinkTable, *, is_checked: bool = False) -> Iterator[Delta]:
+        found = self.call("sink.read_rows", lambda: self._found(table))
+        yield from self._chunks(found)
+
+    @contextmanager
+    def rows_at(
+        self, table: SinkTable, *, is_checked: bool = False
+    ) -> Iterator[tuple[Progress, Iterator[Delta]]]:
+        def read() -> tuple[Progress | None, Table]:
+            return self.database.progress, self._found(table)
+
+        progress, found = self.call("sink.rows_at", read)
+        if progress is None:
+            raise SinkError("sink.no_progress", "no epoch has been written yet")
+        yield progress, self._chunks(found)
+
+    def _found(self, table: SinkTable) -> Table:
+        found = self.database.tables.get((table.schema, table.name))
+        if found is None:
+            raise SinkError("sink.table_missing", table.title)
+        return found
+
+    def _chunks(self, found: Table) -> Iterator[Delta]:
+        rows = delta_of(found.table, found.rows)
+        for start in range(0, len(rows), _CHUNK):
+            self.faults.step("sink.rows")
+            yield rows.slice(start, min(start + _CHUNK, len(rows)))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class SimTables(Session):
+    """As ViewTables."""
+
+    def check(self, table: SinkTable) -> None:
+        def find() -> None:
+            if (table.schema, table.name) in self.database.tables:
+                raise SinkError("sink.name_taken", table.title)
+
+        self.call("tables.check", find)
+
+    def change(self, changes: Sequence[ViewChange]) -> None:
+        def apply() -> None:
+            for change in changes:
+                self.database.change(change)
+
+        self.call("tables.change", apply)
+
+    def dependents(self, table: SinkTable) -> list[str]:
+        return self.call("tables.dependents", list)
+
+    def not_kept(self, before: SinkTable, table: SinkTable) -> list[str]:
+        return self.call("tables.not_kept", list)
+
+    def read_errors(self, table: SinkTable) -> Delta:
+        return self.call("tables.read_errors", lambda: Delta.empty(ERROR_KINDS))
+
+
+class SimControl(Session):
+    """As Control."""
+
+    def __init__(self, database: Database, faults: Faults) -> None:
+        super().__init__(database, faults)
+        self._seen = -1
+
+    def ensure(self) -> None:
+        self.call("catalog.ensure", lambda: None)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def notify(self) -> None:
+        self.database.version += 1
+
+    def wait(self, timeout_s: float) -> bool:
+        if timeout_s:
+            self.faults.pause(timeout_s, lambda: self._seen != self.database.version)
+        if self.database.is_down:
+            return False
+        is_changed, self._seen = self._seen != self.database.version, self.database.version
+        return is_changed
+
+    def list_views(self) -> list[ViewRow]:
+        return self.call("catalog.list", lambda: list(self.database.views))
+
+    def get_view(self, schema: str, name: str) -> ViewRow | None:
+        return self.call("catalog.get", lambda: self.database.view_named(schema, name))
+
+    def insert_view(self, row: ViewRow) -> ViewRow:
+        def insert() -> ViewRow:
+            self.database.views.append(row)
+            self.database.version += 1
+            return row
+
+        return self.call("catalog.insert", insert)
+
+    def update_view(self, identity: str, **changes: Any) -> bool:
+        def update() -> bool:
+            row = self.database.view(identity)
+            told = dict(changes)
+            if row is not None and row.desired == "dropped" and "desired" not in told:
+                told.pop("status", None)
+            return self.database.update(identity, told)
+
+        return self.call("catalog.update", update)
+
+    def delete_view(self, identity: str) -> bool:
+        def delete() -> bool:
+            before = len(self.database.views)
+            self.database.views = [r for r in self.database.views if r.identity != identity]
+            self.database.version += 1
+            return len(self.database.views) < before
+
+        return self.call("catalog.delete", delete)
+
+    def list_sources(self) -> list[SourceRow]:
+        return self.call("catalog.sources", lambda: list(self.database.sources))
+
+    def get_source(self, name: str) -> SourceRow | None:
+        rows = self.database.sources
+        return self.call("catalog.source", lambda: next((r for r in rows if r.name == name), None))
+
+    def upsert_source(self, row: SourceRow) -> None:
+        def upsert() -> None:
+            others = [r for r in self.database.sources if r.name != row.name]
+            self.database.sources = [*others, row]
+
+        self.call("catalog.upsert_source", upsert)
+
+    def update_source(self, name: str, **changes: Any) -> bool:
+        return self.call("catalog.update_source", lambda: True)
+
+    def delete_source(self, name: str) -> bool:
+        def delete() -> bool:
+            self.database.sources = [r for r in self.database.sources if r.name != name]
+            return True
+
+        return self.call("catalog.delete_source", delete)
+
+    def ask(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        return self.rows(sql, *parameters)
+
+    def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """The few statements that are not methods: changes of views; else there is nothing."""
+        if not sql.startswith("UPDATE tidemark.views"):
+            return self.call("catalog.rows", list)
+        columns = re.findall(r'"(\w+)" = %s', sql)
+        values = [getattr(p, "adapted", p) for p in parameters]
+
+        def ask_change() -> list[tuple[Any, ...]]:
+            change, *rest, identity, desired = values
+            row = self.database.view(identity)
+            if row is None or row.change is not None or row.desired == "dropped":
+                return []
+            if row.desired != desired:
+                return []
+            told = dict(zip(columns, rest, strict=True)) | {"change": change}
+            return [(1,)] * self.database.update(identity, told)
+
+        def end_change() -> list[tuple[Any, ...]]:
+            *rest, identity, change = values
+            row = self.database.view(identity)
+            if row is None or (row.change or {}).get("id") != change:
+                return []
+            told = dict(zip(columns, rest, strict=True)) | {"change": None}
+            return [(1,)] * self.database.update(identity, told)
+
+        def ask_pause() -> list[tuple[Any, ...]]:
+            row = self.database.view(values[0])
+            if row is None or row.change is not None or row.desired == "dropped":
+                return []
+            return [(1,)] * self.database.update(row.identity, {"desired": "paused"})
+
+        if "desired = 'paused'" in sql:
+            return self.call("catalog.pause", ask_pause)
+        is_asked = "change = %s" in sql
+        return self.call("catalog.change", ask_change if is_asked else end_change)
+
+
+def unreachable() -> TemporaryError:
+    """The session was lost."""
+    return TemporaryError("sink.unreachable", "the simulated sink cannot be reached")

@@ -1,0 +1,155 @@
+"""The tables of the simulated database, views over them, and their answers by sqlite.
+
+Oracle: sqlite replays the commits of a prefix and answers each view's query from scratch. Queries
+are written in PostgreSQL's canonical form, which sqlite understands as well.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dataflow.schema import Field, Relation, RelationName
+from dataflow.types import INT4, INT8, TEXT
+
+SCHEMA = "public"
+
+
+def _relation(name: str, oid: int, fields: list[Field], key: tuple[int, ...] = ()) -> Relation:
+    numbers = tuple(range(1, len(fields) + 1))
+    named = RelationName("source", SCHEMA, name)
+    return Relation(named, oid, tuple(fields), key, is_full=not key, numbers=numbers)
+
+
+TABLES = {
+    r.name.name: r
+    for r in (
+        _relation(
+            "accounts",
+            1001,
+            [
+                Field("id", INT4, False),
+                Field("owner", TEXT, False),
+                Field("balance", INT4, False),
+                Field("note", TEXT),
+            ],
+            (0,),
+        ),
+        _relation(
+            "entries",
+            1002,
+            [Field("id", INT8, False), Field("account", INT4, False), Field("amount", INT4, False)],
+            (0,),
+        ),
+        _relation("tags", 1003, [Field("tag", TEXT), Field("n", INT4)]),
+    )
+}
+
+QUERIES = (
+    " SELECT id, owner, balance FROM public.accounts WHERE (balance > 0)",
+    " SELECT a.owner, count(*) AS entries, sum(e.amount) AS moved FROM (public.entries e JOIN"
+    " public.accounts a ON ((a.id = e.account))) GROUP BY a.owner",
+    " SELECT count(*) AS n, sum(balance) AS total FROM public.accounts",
+    " SELECT tag, n FROM public.tags WHERE (n IS NOT NULL)",
+    " SELECT DISTINCT owner, note FROM public.accounts",
+    " SELECT a.id, a.owner, e.id AS entry, e.amount FROM (public.accounts a LEFT JOIN"
+    " public.entries e ON ((a.id = e.account)))",
+    " SELECT max(id) AS newest, min(amount) AS least FROM public.entries",
+    " SELECT tag, count(n) AS known, max(n) AS most FROM public.tags GROUP BY tag",
+)
+# Over the view called {0}, which has the columns of the first query.
+NESTED = (
+    " SELECT owner, sum(balance) AS rich FROM public.{0} GROUP BY owner",
+    " SELECT id, balance FROM public.{0} WHERE (balance > 20)",
+)
+
+# (relation, kind, old row, new row): kind is "I", "U", "D" or "T".
+Change = tuple[str, str, tuple[Any, ...] | None, tuple[Any, ...] | None]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A transaction at the source. published: the relations whose changes are sent."""
+
+    end: int
+    xid: int
+    at_us: int
+    changes: tuple[Change, ...]
+    published: frozenset[str]
+
+
+class Oracle:
+    """Answers of views over prefixes of the log; the log only grows."""
+
+    def __init__(self, log: list[Commit]) -> None:
+        self._log = log
+        self._at = 0
+        self._answers: dict[tuple[int, str], Counter[tuple[Any, ...]]] = {}
+        self._session = sqlite3.connect(":memory:", isolation_level=None)
+        self._session.execute("ATTACH ':memory:' AS public")
+        self._create()
+
+    def _create(self) -> None:
+        for name, relation in TABLES.items():
+            columns = ", ".join(f.name for f in relation.fields)
+            self._session.execute(f"CREATE TABLE public.{name} ({columns})")
+
+    def answer(self, query: str, prefix: int) -> Counter[tuple[Any, ...]]:
+        """The rows of a query over the first `prefix` commits."""
+        found = self._answers.get((prefix, query))
+        if found is None:
+            self._go_to(prefix)
+            rows = self._session.execute(query).fetchall()
+            found = Counter(tuple(map(_physical, row)) for row in rows)
+            self._answers[prefix, query] = found
+        return found
+
+    def close(self) -> None:
+        """End the session."""
+        self._session.close()
+
+    def _go_to(self, prefix: int) -> None:
+        if prefix < self._at:
+            for name in TABLES:
+                self._session.execute(f"DELETE FROM public.{name}")
+            self._at = 0
+        for commit in self._log[self._at : prefix]:
+            for change in commit.changes:
+                self._apply(*change)
+        self._at = prefix
+
+    def _apply(self, name: str, kind: str, old: Any, new: Any) -> None:
+        if kind == "T":
+            self._session.execute(f"DELETE FROM public.{name}")
+        if kind in "UD":
+            names = [f.name for f in TABLES[name].fields]
+            same = " AND ".join(f"{n} IS ?" for n in names)
+            found = f"SELECT rowid FROM public.{name} WHERE {same} LIMIT 1"
+            done = self._session.execute(f"DELETE FROM public.{name} WHERE rowid = ({found})", old)
+            assert done.rowcount == 1
+        if kind in "UI":
+            marks = ", ".join("?" * len(new))
+            self._session.execute(f"INSERT INTO public.{name} VALUES ({marks})", new)
+
+
+def _physical(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else value
+
+
+def canonical(query: str) -> str:
+    """Without quotes, and without AS before the names of relations."""
+    return re.sub(r"(public\.\w+) AS (\w+)", r"\1 \2", query.replace('"', ""))
+
+
+def expanded(query: str, views: Mapping[str, str]) -> str:
+    """A query over tables alone. views: the queries of all views by name."""
+
+    def inlined(found: re.Match[str]) -> str:
+        name = found[1]
+        return f"({expanded(views[name], views)})" if name in views else found[0]
+
+    return re.sub(r"public\.(\w+)", inlined, canonical(query))

@@ -1,0 +1,252 @@
+"""The sink database of a simulation: tables of views, progress, catalog; no commit is ever lost.
+
+Each commit of an epoch is checked as it is made: rows that go must be there (P3), progress goes on
+by one epoch and never back (P2), and what is shown is the batch answer over the prefix that the
+progress names (P1). Views that stand still (paused, failed, not built yet) must stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from connectors.postgres.control import SourceRow, ViewRow
+from connectors.sink import Progress, SinkEpoch, SinkTable, ViewChange
+from dataflow.delta import Delta
+from dataflow.errors import SinkError
+from tests.simulation.shop import Commit, Oracle, expanded
+
+JSON = {"options", "progress", "key", "fields", "plan", "warnings", "positions", "change"}
+JSON |= {"replacing", "facts", "relations"}
+ANNOUNCED = {"status", "desired", "change"}
+STANDING = ("failed", "degraded", "paused", "backfilling", "analyzing")
+
+Rows = Counter[tuple[Any, ...]]
+
+
+class Violation(AssertionError):
+    """The product broke a promise."""
+
+
+@dataclass
+class Table:
+    """A view's table. moves: it is to show what the progress says; identity: of its view."""
+
+    table: SinkTable
+    rows: Rows
+    identity: str
+    moves: bool = True
+
+
+@dataclass
+class Database:
+    """All of it. shown: by title, the rows of each epoch that changed anything."""
+
+    log: list[Commit]
+    oracle: Oracle
+    tables: dict[tuple[str, str], Table] = field(default_factory=dict)
+    staged: dict[tuple[str, str], Table] = field(default_factory=dict)
+    progress: Progress | None = None
+    views: list[ViewRow] = field(default_factory=list)
+    sources: list[SourceRow] = field(default_factory=list)
+    version: int = 0
+    is_down: bool = False
+    states: int = 0
+    commits: int = 0
+    history: dict[str, list[tuple[int, SinkTable, Rows]]] = field(default_factory=dict)
+
+    @property
+    def prefix(self) -> int:
+        """How many commits of the source the progress covers."""
+        if self.progress is None:
+            return 0
+        return self.prefix_at(self.progress.positions.get("source", 0))
+
+    def prefix_at(self, position: int) -> int:
+        """How many commits end at a position or before."""
+        return bisect_right(self.log, position, key=lambda commit: commit.end)
+
+    # --- epochs ----------------------------------------------------------------------------------
+
+    def apply(self, epoch: SinkEpoch) -> None:
+        """One transaction. SinkError as PostgresSink.write; Violation."""
+        before, number = self.progress, epoch.progress.epoch
+        if before is not None and before.epoch != number - 1:
+            raise SinkError("sink.fenced", f"the sink is not at epoch {number - 1}")
+        kept = dict(self.tables), dict(self.staged), list(self.views), self.version
+        try:
+            self._apply(epoch)
+        except SinkError:
+            self.tables, self.staged, self.views, self.version = kept
+            raise
+        positions = json.loads(json.dumps(dict(epoch.progress.positions)))
+        self.progress = Progress(number, positions)
+        self.commits += 1
+        self._check_progress(before)
+        self.check()
+
+    def _apply(self, epoch: SinkEpoch) -> None:
+        for change in epoch.changes:
+            self.change(change)
+        for table in epoch.swaps:
+            self._swap(epoch.progress.epoch, table)
+        for table, error in epoch.refusals:
+            self._tell_refusal(table, error.code)
+        for part in epoch.parts():
+            for table, delta in part.deltas:
+                self._add(epoch.progress.epoch, table, delta)
+
+    def _add(self, epoch: int, table: SinkTable, delta: Delta) -> None:
+        found = self.tables.get((table.schema, table.name))
+        if found is None:
+            raise SinkError("sink.table_missing", table.title, relation=table.relation)
+        rows = found.rows.copy()
+        for row, weight in delta.rows():
+            rows[row] += weight
+            if rows[row] < 0:
+                raise Violation(f"epoch {epoch} takes {row} from {table.title}, which lacks it")
+        rows = +rows
+        if table.key:
+            keys = {tuple(row[i] for i in table.key) for row in rows}
+            if len(keys) != sum(rows.values()):
+                raise Violation(f"epoch {epoch} gives {table.title} a key twice")
+        self.tables[table.schema, table.name] = replace(found, rows=rows)
+        self._remember(epoch, found.identity, table, rows)
+
+    def _remember(self, epoch: int, identity: str, table: SinkTable, rows: Rows) -> None:
+        self.history.setdefault(identity, []).append((epoch, table, rows))
+
+    def _swap(self, epoch: int, table: SinkTable) -> None:
+        name = table.schema, table.name
+        staged = self.staged.pop(name, None)
+        if staged is None:
+            raise SinkError("sink.not_staged", table.title, relation=table.relation)
+        row = self.view_named(*name)
+        if row is None:
+            raise Violation(f"{table.title} becomes visible, and the catalog does not know it")
+        self.tables[name] = Table(table, staged.rows, row.identity)
+        self._remember(epoch, row.identity, table, staged.rows)
+
+    def change(self, change: ViewChange) -> None:
+        """A view as a whole; see connectors/postgres/sink_changes.py."""
+        before = change.before.schema, change.before.name
+        after = change.table.schema, change.table.name
+        found = self.tables.get(before)
+        if before != after:
+            if after in self.tables or self.view_named(*after):
+                raise SinkError(
+                    "sink.name_taken", change.table.title, relation=change.table.relation
+                )
+            if found is not None:
+                del self.tables[before]
+                self.tables[after] = replace(found, table=change.table)
+        elif found is not None:
+            moves = (found.moves or change.is_renewed) and change.status != "paused"
+            self.tables[after] = replace(found, table=change.table, moves=moves)
+        told: dict[str, Any] = dict(change.facts)
+        if before != after:
+            told |= {"schema": after[0], "name": after[1]}
+        row = self.view(change.identity)
+        if row is None:
+            return
+        if change.ends and (row.change or {}).get("id") == change.ends:
+            told |= {"change": None, "replacing": None}
+        if change.status and row.desired != "dropped":
+            told["status"] = change.status
+        self.update(change.identity, told)
+
+    def _tell_refusal(self, table: SinkTable, code: str) -> None:
+        row = self.view_named(table.schema, table.name)
+        if row is not None:
+            self.update(row.identity, {"status": "failed", "code": code})
+
+    # --- checks ----------------------------------------------------------------------------------
+
+    def _check_progress(self, before: Progress | None) -> None:
+        assert self.progress is not None
+        if before is None:
+            return
+        for source, position in before.positions.items():
+            now = self.progress.positions.get(source)
+            if isinstance(now, int) and now < position:
+                raise Violation(f"the position of {source} went back from {position} to {now}")
+
+    def check(self) -> None:
+        """What is shown is the answer over the prefix that the progress names."""
+        queries = {row.name: row.query for row in self.views}
+        prefix = self.prefix
+        for table in self.tables.values():
+            row = self.view(table.identity)
+            if row is None:
+                continue
+            if not table.moves:
+                if row.status == "live":
+                    raise Violation(f"{row.title} is called live and stands still")
+                continue
+            wanted = self.oracle.answer(expanded(row.query, queries), prefix)
+            self.states += 1
+            if table.rows != wanted:
+                lacks, extra = wanted - table.rows, table.rows - wanted
+                raise Violation(
+                    f"{row.title} at epoch {self.progress and self.progress.epoch}, which names "
+                    f"prefix {prefix}, lacks {dict(lacks)} and has {dict(extra)} too much\n"
+                    f"{row.query}"
+                )
+
+    def forget_progress(self) -> None:
+        """Epochs are counted from 1 again; tables that are there stay."""
+        self.progress = None
+        tables = self.tables.values()
+        self.history = {t.identity: [(0, t.table, t.rows)] for t in tables}
+
+    def restarted(self, kept: set[str]) -> None:
+        """A process begins with a state that has these views: the others stand still now."""
+        for name, table in self.tables.items():
+            if table.identity not in kept:
+                self.tables[name] = replace(table, moves=False)
+
+    # --- the catalog -----------------------------------------------------------------------------
+
+    def view(self, identity: str) -> ViewRow | None:
+        """A row by its identity."""
+        return next((r for r in self.views if r.identity == identity), None)
+
+    def view_named(self, schema: str, name: str) -> ViewRow | None:
+        """A row by its name."""
+        return next((r for r in self.views if (r.schema, r.name) == (schema, name)), None)
+
+    def update(self, identity: str, told: dict[str, Any]) -> bool:
+        """Set columns of a row, told to all who wait; False when it is gone."""
+        row = self.view(identity)
+        if row is None:
+            return False
+        told = {c: as_json(v) if c in JSON else v for c, v in told.items()}
+        changed = replace(row, **told)
+        self.views = [changed if r.identity == identity else r for r in self.views]
+        self.version += not ANNOUNCED.isdisjoint(told)
+        if told.get("status") in STANDING:
+            for name, table in self.tables.items():
+                if table.identity == identity:
+                    self.tables[name] = replace(table, moves=False)
+        return True
+
+    def drop(self, tables: Iterable[SinkTable]) -> None:
+        """Tables, staged or not."""
+        for table in tables:
+            self.tables.pop((table.schema, table.name), None)
+            self.staged.pop((table.schema, table.name), None)
+
+
+def as_json(value: Any) -> Any:
+    """As it comes back from a column of json."""
+    return value if value is None else json.loads(json.dumps(value, default=str))
+
+
+def delta_of(table: SinkTable, rows: Rows) -> Delta:
+    """The rows of a table with their counts."""
+    kinds = "".join(f.type.physical for f in table.fields)
+    return Delta.of(kinds, list(rows.keys()), list(rows.values()))

@@ -1,0 +1,213 @@
+"""The source as a process has it: slot, publication, snapshots, catalog; each call may fail."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from connectors.postgres.replication import StreamLimits
+from connectors.postgres.table_facts import ColumnFacts, TableFacts
+from dataflow.delta import Delta
+from dataflow.errors import SourceError
+from dataflow.schema import Relation, RelationName
+from tests.simulation.faults import Faults
+from tests.simulation.server import Row, Server
+from tests.simulation.shop import TABLES
+from tests.simulation.stream import SimStream, away
+
+
+class Identity(NamedTuple):
+    """As connectors.postgres.source.SourceIdentity."""
+
+    system: str
+    timeline: int
+    database: str
+
+
+class SimSource:
+    """As PostgresSource, for one process."""
+
+    name = "source"
+    slot_name = "tidemark_source"
+
+    def __init__(self, server: Server, faults: Faults) -> None:
+        self._server = server
+        self._faults = faults
+
+    def _ask(self, name: str) -> None:
+        self._faults.step(name)
+        if self._faults.happens("source.error"):
+            raise away()
+
+    def identity(self) -> Identity:
+        self._ask("source.identity")
+        return Identity("7001", 1, "shop")
+
+    def ensure_slot(self) -> int:
+        self._ask("source.ensure_slot")
+        if self._server.confirmed is None:
+            self._server.confirmed = self._server.advance()
+        return self._server.confirmed
+
+    def drop_slot(self) -> None:
+        self._ask("source.drop_slot")
+        self._server.confirmed = None
+        self._server.published.clear()
+
+    def kept_wal_bytes(self) -> int:
+        confirmed = self._server.confirmed
+        return 0 if confirmed is None else self._server.end - confirmed
+
+    def watch(self, relations: Sequence[Relation | RelationName]) -> None:
+        self._ask("source.watch")
+        self._server.published |= {_name_of(r) for r in relations}
+
+    def unwatch(self, relations: Sequence[Relation | RelationName]) -> None:
+        self._ask("source.unwatch")
+        self._server.published -= {_name_of(r) for r in relations}
+
+    def open_snapshot(self, relations: Sequence[Relation] = ()) -> SimSnapshot:
+        self._ask("source.snapshot")
+        return SimSnapshot(self._server, self._faults)
+
+    def heartbeat(self) -> int:
+        self._ask("source.heartbeat")
+        return self._server.advance()
+
+    def current_position(self) -> int:
+        self._ask("source.position")
+        return self._server.end
+
+    def tables(self) -> SimCatalog:
+        return SimCatalog(self._server)
+
+    def stream(
+        self,
+        start_position: int,
+        relations: Sequence[Relation],
+        *,
+        identity: Sequence[object] | None = None,
+        takes_over: bool = False,
+        limits: StreamLimits | None = None,
+        shapes: Mapping[int, Any] | None = None,
+        look: Callable[[], None] | None = None,
+        on_promoted: Callable[[], None] | None = None,
+        shown: int = 0,
+    ) -> SimStream:
+        self._ask("source.stream")
+        confirmed = self._server.confirmed
+        if confirmed is None:
+            raise SourceError("source.slot_missing", "the simulated slot is not there")
+        if confirmed > start_position:
+            raise SourceError(
+                "source.position_lost",
+                f"the slot begins at {confirmed}, the state stands at {start_position}",
+            )
+        for relation in relations:
+            if relation.name.name not in self._server.published:
+                raise SourceError("source.not_published", str(relation), relation=relation.name)
+        return SimStream(self._server, self._faults, start_position, relations)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class SimCatalog:
+    """As TableCatalog: tables stay as they are."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def digest(self, known: Mapping[int, TableFacts]) -> int:
+        return hash(tuple(sorted(known)))
+
+    def read(
+        self, oids: Sequence[int], known: Mapping[int, TableFacts]
+    ) -> tuple[int, dict[int, TableFacts]]:
+        found = {r.oid: _facts(r) for r in TABLES.values() if r.oid in oids}
+        return self.digest(found), found
+
+    def mark(self) -> int:
+        return self._server.end
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class SimSnapshot:
+    """As PostgresSnapshot."""
+
+    def __init__(self, server: Server, faults: Faults) -> None:
+        self.position = server.advance() if faults.random.random() < 0.5 else server.end
+        self._rows = {name: Counter(rows) for name, rows in server.tables.items()}
+        self._faults = faults
+
+    def parts(
+        self,
+        relation: Relation,
+        columns: Sequence[int],
+        count: int,
+        known: Sequence[str] = (),
+    ) -> list[SimPart]:
+        n = len(known) or count
+        shares: list[list[Row]] = [[] for _ in range(n)]
+        for row in sorted(self._rows[relation.name.name].elements(), key=repr):
+            key = tuple(row[i] for i in relation.key) if relation.key else row
+            shares[crc32(repr(key).encode()) % n].append(row)
+        return [
+            SimPart(f"{i}/{n}", relation, tuple(columns), rows, self._faults)
+            for i, rows in enumerate(shares)
+        ]
+
+    def part_of_keys(self, relation: Relation, columns: Sequence[int], keys: Delta) -> SimPart:
+        wanted = {row for row, _ in keys.rows()}
+        rows = [
+            row
+            for row in sorted(self._rows[relation.name.name].elements(), key=repr)
+            if tuple(_stored(row[i]) for i in relation.key) in wanted
+        ]
+        return SimPart("keys", relation, tuple(columns), rows, self._faults)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass
+class SimPart:
+    """A share of a table."""
+
+    name: str
+    relation: Relation
+    columns: tuple[int, ...]
+    rows: list[Row]
+    faults: Faults
+
+    def read(self) -> Iterator[Delta]:
+        self.faults.step("snapshot.read")
+        if self.faults.happens("source.lost"):
+            raise away()
+        kinds = "".join(self.relation.fields[c].type.physical for c in self.columns)
+        if self.rows:
+            yield Delta.of(kinds, [tuple(row[c] for c in self.columns) for row in self.rows])
+
+
+def _facts(relation: Relation) -> TableFacts:
+    numbers = range(1, len(relation.fields) + 1)
+    columns = {n: ColumnFacts(f, 1, True) for n, f in zip(numbers, relation.fields, strict=True)}
+    key = tuple(i + 1 for i in relation.key)
+    identity = "f" if relation.is_full else "d"
+    name = relation.name
+    return TableFacts(
+        relation.oid, name.schema, name.name, "r", identity, 1, 1, True, 1, key, columns=columns
+    )
+
+
+def _name_of(relation: Relation | RelationName) -> str:
+    return relation.name.name if isinstance(relation, Relation) else relation.name
+
+
+def _stored(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else value

@@ -1,0 +1,140 @@
+"""Oracle: the simulation must fail where the product is broken on purpose, within a few seeds.
+
+Each case takes one promise out of the code that keeps it, as a careless change would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from connectors.sink import SinkEpoch
+from service import recovery
+from service.build import ViewBuild
+from service.engine import Engine
+from service.epochs import Epochs
+from service.outbox import Outbox
+from service.spool import Spool
+from service.writer import SinkWriter
+from tests.simulation.run import run
+
+MOST_SEEDS = 400
+
+
+def confirm_before_sync(self: Epochs) -> None:
+    """The source may forget what is not on disk yet (P5)."""
+    self._core.feed.confirm(self._engine.position)
+    self.commit(sync=True)
+
+
+def checkpoint_without_sync(self: Epochs) -> None:
+    """The same, by a commit that is not forced."""
+    self.commit()
+    self._core.feed.confirm(self._engine.position)
+
+
+def progress_apart(
+    self: Engine, epoch: SinkEpoch | None, *, written: int, sync: bool = False
+) -> None:
+    """State and positions in one commit, the outbox in the next."""
+    self.positions.save()
+    self.store.commit()
+    if epoch is not None:
+        self._outbox.put(epoch)
+    self._outbox.forget(written)
+    self.store.commit(sync=sync)
+
+
+def outbox_with_a_gap(self: Outbox, after: int, newest: int) -> list[SinkEpoch]:
+    """An entry is lost, and the ones behind it take its number."""
+    found = [e for k in self._kept if k.number > after and (e := self.find(k.number))]
+    return [_numbered(e, after + i) for i, e in enumerate(found[1:], 1)] if found else []
+
+
+def outbox_twice(self: Outbox, after: int, newest: int) -> list[SinkEpoch]:
+    """What the sink has is given to it once more."""
+    found = [e for k in self._kept if k.number >= after and (e := self.find(k.number))]
+    return [_numbered(e, after + i) for i, e in enumerate(found, 1)]
+
+
+def _numbered(epoch: SinkEpoch, number: int) -> SinkEpoch:
+    return replace(epoch, progress=replace(epoch.progress, epoch=number))
+
+
+def never_muted(*given: Any, **named: Any) -> Any:
+    """After a crash of the machine the sink is told again what it has."""
+    writer, _ = recovery.recover(*given, **named)
+    return writer, {}
+
+
+def meets_sink_at_once(self: Epochs, writer: SinkWriter, mute: dict[str, Any]) -> None:
+    """The state bears the sink's epoch before it is there: a second crash forgets the mute."""
+    START(self, writer, mute)
+    self._engine.positions.stand(max(self._engine.epoch, writer.written))
+
+
+def sink_first(self: Epochs, epoch: SinkEpoch, *, sync: bool = False) -> None:
+    """The sink sees an epoch before the state has it."""
+    self.writer.submit(epoch)
+    self.writer.drain()
+    self._engine.commit(epoch, written=self.written(), sync=sync)
+
+
+def unforced(self: Spool) -> None:
+    """A build's changes are not on disk when the source forgets them."""
+
+
+def unaware_of_snapshot(self: ViewBuild, newest: int) -> bool:
+    """What lies before the snapshot is replayed too."""
+    position, self.position = self.position, 0
+    try:
+        return CATCH_UP(self, newest)
+    finally:
+        self.position = position
+
+
+def impatient(self: ViewBuild, newest: int) -> bool:
+    """A view joins before what came since its snapshot is replayed."""
+    if self._view is None:
+        self._open_view()
+    return True
+
+
+START, CATCH_UP = Epochs.start, ViewBuild.catch_up
+
+BROKEN: dict[str, tuple[str, Callable[..., Any]]] = {
+    "confirm before sync": ("service.epochs.Epochs.checkpoint", confirm_before_sync),
+    "checkpoint without sync": ("service.epochs.Epochs.checkpoint", checkpoint_without_sync),
+    "progress apart": ("service.engine.Engine.commit", progress_apart),
+    "outbox with a gap": ("service.outbox.Outbox.read", outbox_with_a_gap),
+    "outbox twice": ("service.outbox.Outbox.read", outbox_twice),
+    "never muted": ("service.pipeline.recover", never_muted),
+    "mute forgotten": ("service.epochs.Epochs.start", meets_sink_at_once),
+    "sink first": ("service.epochs.Epochs.finish", sink_first),
+    "spool not forced": ("service.spool.Spool.sync", unforced),
+    "snapshot not passed over": ("service.build.ViewBuild.catch_up", unaware_of_snapshot),
+    "joined too early": ("service.build.ViewBuild.catch_up", impatient),
+}
+
+
+@contextmanager
+def broken(name: str) -> Iterator[None]:
+    """The product with one thing wrong."""
+    target, wrong = BROKEN[name]
+    with patch(target, wrong):
+        yield
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_simulation_finds(name: str) -> None:
+    with broken(name):
+        for seed in range(1, MOST_SEEDS + 1):
+            if run(seed).failure is not None:
+                print(f"{name}: found by seed {seed}")
+                return
+    raise AssertionError(f"{MOST_SEEDS} seeds have not found: {name}")

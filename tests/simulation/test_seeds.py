@@ -1,0 +1,40 @@
+"""Oracle: sqlite's answer to each view's query over the prefix that the sink's progress names.
+
+Each seed is a run of the whole pipeline in one thread, with crashes and faults of its own; see
+docs/SIMULATION.md. TIDEMARK_TEST_SEEDS says how many, TIDEMARK_TEST_SEED where they begin.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from tests.harness import figures
+from tests.simulation.run import run, run_all
+
+FIRST = int(os.environ.get("TIDEMARK_TEST_SEED", "1"))
+SEEDS = int(os.environ.get("TIDEMARK_TEST_SEEDS", "500"))
+
+
+def test_seeds() -> None:
+    found, failed = run_all(range(FIRST, FIRST + SEEDS))
+    assert not failed, "\n\n".join(failed)
+    assert found.pop("count") == SEEDS
+    assert found["epochs"] > 20 * SEEDS, "hardly anything was compared"
+    command = f"TIDEMARK_TEST_SEED={FIRST} TIDEMARK_TEST_SEEDS={SEEDS} pytest {__name__}"
+    figures.add("seeds", count=SEEDS, command=command, **found)  # type: ignore[arg-type]
+
+
+def test_a_seed_is_a_run() -> None:
+    """The same steps, faults and times, whatever the hashes of strings are in a process."""
+    seeds = range(FIRST, FIRST + 3)
+    code = "import sys; from tests.simulation.run import run;"
+    code += "print(*(run(int(s)).digest for s in sys.argv[1:]))"
+    digests = []
+    for salt in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": salt}
+        command = [sys.executable, "-c", code, *map(str, seeds)]
+        answer = subprocess.run(command, env=environment, capture_output=True, check=True)
+        digests.append([int(word) for word in answer.stdout.split()])
+    assert digests[0] == digests[1] == [run(seed).digest for seed in seeds]

@@ -1,0 +1,303 @@
+"""A whole simulated service: one seed, one thread, one run.
+
+The product's own pipeline runs in processes that the product's own rules start again; source,
+sink, disk and time are simulated. For a while things go wrong; then nothing does any more, and
+within a bound of time every view must show the last commit.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from greenlet import getcurrent
+
+from dataflow.errors import SinkError, TidemarkError
+from service.pipeline import Pipeline
+from service.restarts import Restarts, exit_code
+from storage.store import StorageError
+from tests.simulation.change_files import check_logs, want_logs
+from tests.simulation.disk import Disk
+from tests.simulation.faults import Faults, Plan
+from tests.simulation.fibers import Fiber, FiberHost, Hang, Killed, Loop, Process
+from tests.simulation.parts import SimParts, SimSettings
+from tests.simulation.people import Application, Operator
+from tests.simulation.server import Server
+from tests.simulation.shop import Oracle
+from tests.simulation.sink import Database, Violation
+
+MOST_SWITCHES = 200_000
+# Within so long of simulated time after the last fault all must be well: the longest pauses of
+# supervisor, builds and sink follow one another, no more.
+CALM_S = 240.0
+# What may end a process without a fault of the product: what temporary errors and the fence do.
+ALLOWED = {"sink.fenced"}
+
+
+@dataclass
+class Outcome:
+    """What a run came to. failure: None when nothing was wrong."""
+
+    seed: int
+    steps: int
+    faults: dict[str, int]
+    states: int
+    epochs: int
+    restarts: int
+    digest: int
+    failure: BaseException | None
+    trace: list[str]
+
+
+class SimProcess(Process):
+    """faults: of its run."""
+
+    def __init__(self, pid: int, faults: Faults) -> None:
+        super().__init__(pid)
+        self.faults = faults
+
+
+class World:
+    """One run. steps: how many transactions and operations there are before it grows calm."""
+
+    def __init__(self, seed: int, *, steps: int | None = None, faults: int | None = None) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.loop = Loop(self.random)
+        self.folder = Path(tempfile.mkdtemp(prefix="tidemark-simulation-", dir=_memory_folder()))
+        self.steps = steps if steps is not None else self.random.choice((8, 15, 25))
+        self.faults = Faults(self.loop, self.random, Plan.drawn(self.random), faults)
+        self.faults.on_crash = self._crashed
+        self.disk = Disk(self.folder / "state", self.random)
+        self.server = Server(self.random, lambda: self.disk.durable.position)
+        self.oracle = Oracle(self.server.log)
+        self.database = Database(self.server.log, self.oracle)
+        epoch_bytes = self.random.choice((2_000, 20_000, 64 << 20))
+        self.settings = SimSettings.model_validate(
+            {
+                "source": "simulated",
+                "state": self.folder / "state",
+                "epoch_bytes": epoch_bytes,
+            }
+        )
+        self.restarts = Restarts()
+        self.process: Process | None = None
+        self.pipeline: Pipeline | None = None
+        self._is_over = False
+        self._pids = 0
+        self._is_machine_down = False
+
+    # --- the run ---------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """To the end; never raises."""
+        failure: BaseException | None = None
+        (self.folder / "state").mkdir()
+        try:
+            for run in (self._supervise, self._write, self._operate, self._interfere, self._late):
+                self.loop.start(self._guarded(run), run.__name__)
+            self.loop.run(lambda: self._is_over, MOST_SWITCHES)
+        except Exception as error:
+            failure = error
+        finally:
+            self.loop.close()
+            self.close()
+        progress = self.database.progress
+        return Outcome(
+            self.seed,
+            self.faults.steps,
+            self.faults.counts,
+            self.database.states,
+            progress.epoch if progress else 0,
+            self.restarts.count,
+            self.faults.digest,
+            failure,
+            list(self.faults.lines),
+        )
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self.oracle.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _guarded(self, run: Any) -> Any:
+        def guarded() -> None:
+            try:
+                run()
+            except Exception as error:
+                self.loop.fail(error)
+
+        return guarded
+
+    # --- the service -----------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        """As service/supervisor.py, with one process."""
+        while True:
+            now = self.loop.now
+            if not self.restarts.is_due(now):
+                if self.restarts.is_over:
+                    raise Violation("the pipeline has been given up")
+                self.loop.pause(self.restarts.start_at - now)
+                continue
+            self.restarts.started(now)
+            process = self._begin()
+            self.loop.pause(float("inf"), lambda p=process: p.code is not None)
+            process.is_dead = True
+            self.loop.pause()
+            if self._is_machine_down:
+                self.disk.crash_machine()
+                self.faults.late.clear()
+            else:
+                self.disk.crash_process()
+            self._is_machine_down = False
+            self.faults.trace("ended", f"{process.pid} with {process.code}")
+            self.restarts.ended(process.code or 0, self.loop.now)
+
+    def _begin(self) -> Process:
+        self._pids += 1
+        process = self.process = SimProcess(self._pids, self.faults)
+        image = self.disk.images[-1]
+        self.database.restarted(image.views())
+        self.faults.trace("started", f"{process.pid}, state at {image.epoch}")
+        self.loop.start(lambda: self._main(process), "pipeline", process)
+        return process
+
+    def _main(self, process: Process) -> None:
+        """As service/run_pipeline.py."""
+        try:
+            parts: Any = SimParts(self, self.host(process))
+            self.pipeline = Pipeline(self.settings, parts)
+            self.pipeline.run()
+            process.code = 0
+        except (TidemarkError, StorageError) as error:
+            if not getattr(error, "is_temporary", False) and error.code not in ALLOWED:
+                self.loop.fail(error)
+            self.faults.trace("error", error.code)
+            process.code = exit_code(error)
+        except Killed:
+            raise
+        except Exception as error:
+            self.loop.fail(error)
+
+    def host(self, process: Process) -> FiberHost:
+        return FiberHost(self.loop, process, self.random, self.disk.forced)
+
+    def refused(self, error: TidemarkError | StorageError) -> None:
+        """The pipeline leaves word that it cannot go on."""
+        if error.code not in ALLOWED:
+            self.loop.fail(error)
+
+    def _crashed(self, process: Process, is_machine: bool) -> None:
+        self._is_machine_down = self._is_machine_down or is_machine
+
+    # --- everyone else ---------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        application = Application(self.server, self.random)
+        for _ in range(3 * self.steps):
+            commit = self.server.commit(application.transaction(), self.loop.now)
+            count = len(self.server.log)
+            self.faults.trace("commit", f"{count} at {commit.end}, {len(commit.changes)} changes")
+            self.loop.pause(self.random.choice((0.0, 0.01, 0.05, 0.4)))
+
+    def _operate(self) -> None:
+        parts: Any = SimParts(self, self.host(Process(0)))
+        operator = Operator(parts, self.faults, self.random)
+        for _ in range(2):
+            operator.act()
+        for _ in range(self.steps):
+            self.loop.pause(self.random.choice((0.05, 0.3, 1.5)))
+            want_logs(self.settings.state, self.database, self.random, self.loop.now)
+            operator.act()
+        self.loop.pause(self.random.uniform(0, 3))
+        self._grow_calm()
+
+    def _interfere(self) -> None:
+        """The sink's server is down for a while, the service is asked to stop, or killed."""
+        while True:
+            self.loop.pause(self.random.uniform(0.5, 6.0))
+            if self.faults.is_calm:
+                return
+            kind = self.random.choice(("down", "stop", "kill", "nothing", "nothing"))
+            process, pipeline = self.process, self.pipeline
+            if kind == "down" and self.faults.happens("sink.error"):
+                self.database.is_down = True
+                self.loop.pause(self.random.uniform(0.1, 3.0))
+                self.database.is_down = False
+            elif kind == "stop" and process is not None and pipeline is not None:
+                self.faults.trace("stop", str(process.pid))
+                pipeline.stop()
+
+    def _late(self) -> None:
+        """What was sent when its session was lost."""
+        while True:
+            due = [e for at, e in self.faults.late if at <= self.loop.now]
+            self.faults.late = [(at, e) for at, e in self.faults.late if at > self.loop.now]
+            for epoch in due:
+                try:
+                    self.database.apply(epoch)
+                    self.faults.trace("shown late", f"epoch {epoch.progress.epoch}")
+                except SinkError as error:
+                    self.faults.trace("not late", f"epoch {epoch.progress.epoch}: {error.code}")
+            soonest = min((at for at, _ in self.faults.late), default=float("inf"))
+            known = len(self.faults.late)
+            self.loop.pause(soonest - self.loop.now, lambda n=known: len(self.faults.late) != n)
+
+    def _grow_calm(self) -> None:
+        """Nothing goes wrong from here on; then all must be well within a bound of time."""
+        self.faults.is_calm = True
+        self.faults.trace("calm", "")
+        until = self.loop.now + CALM_S
+        while not self.is_well():
+            if self.loop.now > until:
+                raise Hang(f"not well {CALM_S:.0f} s after the last fault: {self.why_not_well()}")
+            self.loop.pause(0.25)
+        self.database.check()
+        check_logs(self.settings.state, self.database)
+        self._is_over = True
+
+    def is_well(self) -> bool:
+        """Whether everything is as it was asked for, at the last commit."""
+        return not self.why_not_well()
+
+    def why_not_well(self) -> str:
+        """What is not as it should be."""
+        database = self.database
+        if len(self.server.log) < 3 * self.steps:
+            return "the application still writes"
+        for row in database.views:
+            wanted = {"live": "live", "paused": "paused", "dropped": "gone"}[row.desired]
+            if row.status == "failed" and (row.code or "").startswith("sql."):
+                # What it was to read was replaced between the look at its query and the asking.
+                continue
+            if row.change is not None or row.status != wanted:
+                why = f"{row.code}: {row.detail}; change {row.change}"
+                return f"{row.title} is {row.status}, not {wanted}; {why}"
+            found = database.tables.get((row.schema, row.name))
+            if found is None or found.identity != row.identity:
+                return f"{row.title} has no table"
+        process = self.process
+        if process is None or process.is_dead or self.loop.now - self.restarts.started_at < 2:
+            return "the service does not run"
+        live = [row for row in database.views if row.status == "live"]
+        if live and database.prefix != len(self.server.log):
+            return f"the sink is at prefix {database.prefix} of {len(self.server.log)}"
+        return ""
+
+
+def _memory_folder() -> str | None:
+    folder = Path("/dev/shm")
+    return str(folder) if folder.is_dir() else None
+
+
+def at_failpoint(name: str, error: Callable[[str], Exception]) -> None:
+    """A named place in the product: a step of the run whose fiber passes it."""
+    fiber = getcurrent()
+    if isinstance(fiber, Fiber) and isinstance(fiber.process, SimProcess):
+        fiber.process.faults.step(name)
