@@ -1,5 +1,6 @@
 """Oracle: /openapi.json. The page /docs shows each of its calls and carries one out, from our own
-files alone; what is asked of another host, or against the policy, fails the test."""
+files alone; what is asked of another host, or against the policy, fails the test. It comes before
+test_console.py, whose last test makes a token, after which nobody is let in without."""
 
 from __future__ import annotations
 
