@@ -49,6 +49,7 @@ class Following:
             except TidemarkError as error:
                 if not self.fail_readers(error):
                     raise
+        core.way_back.regained()
         # What tables were like before a snapshot is opened is not forgotten.
         self._epochs.commit()
 
@@ -101,6 +102,7 @@ class Following:
         failpoint("source.forget.progress")
         core.desk.forget_source()
         core.wal_budget.forget()
+        core.way_back.regained()
 
     # --- views that cannot go on -------------------------------------------------------------
 

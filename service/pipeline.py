@@ -28,6 +28,9 @@ RECONCILE_S = 1.0
 REPORT_S = 1.0
 REFUSED_S = 15.0
 STALLED_S = 5.0
+# Beginnings of the codes of what is found out when the stream is opened.
+OPENING = ("source.slot_", "source.no_free_", "source.privilege", "source.login", "source.database")
+OPENING += ("source.identity_", "source.promoted_", "source.standby", "source.wal_level")
 
 
 class Pipeline:
@@ -133,7 +136,22 @@ class Pipeline:
                 for row in self._desk.unwanted():
                     self._views.remove(row)
             self._desk.wait(RECONCILE_S)
+            if self._engine.views and self._is_put_right(error):
+                log.info("source.running", source=MAIN_SOURCE)
+                return
         self._following.forget()
+
+    def _is_put_right(self, error: SourceError) -> bool:
+        """Whether a source that could not be opened can be, by now."""
+        if not error.code.startswith(OPENING):
+            return False
+        try:
+            self._following.open()
+        except TidemarkError as again:
+            log.debug("source.retry", code=again.code)
+            self._feed.close()
+            return False
+        return True
 
     def _close(self) -> None:
         core = self._core
@@ -270,6 +288,8 @@ class Pipeline:
                 self._is_build_left = False
             if self._engine.views or self._engine.position:
                 self._following.open()
+            else:
+                self._core.way_back.regained()
         except TidemarkError as error:
             if error.is_temporary:
                 self._is_away(error)
@@ -278,7 +298,6 @@ class Pipeline:
                 raise
             # A slot that nothing depends on: the next view begins with a new one.
             self._following.forget()
-        self._core.way_back.regained()
 
     def _is_away(self, error: TidemarkError) -> None:
         """The database cannot be read just now: all else goes on."""

@@ -214,17 +214,14 @@ class Subscription:
 
     async def _pieces(self, framing: Framing) -> AsyncGenerator[list[bytes], None]:
         yield [framed(framing, b"begin", self._rows.begin_line(self.title))]
+        beat = framed(framing, b"heartbeat", b"{}")
         epoch = self.epoch
         if epoch is None:
-            progress = await run_in_threadpool(self._rows.open)
-            epoch = progress.epoch
-            try:
-                while lines := await run_in_threadpool(self._rows.next_lines):
-                    yield [framed(framing, b"snapshot", line) for line in lines]
-            finally:
-                self._rows.close()
-            yield [self._mark(framing, progress)]
-        beat = framed(framing, b"heartbeat", b"{}")
+            async with contextlib.aclosing(self._row_pieces(framing, beat)) as pieces:
+                async for piece in pieces:
+                    yield piece
+            epoch = self._rows.shown.epoch
+            yield [self._mark(framing, self._rows.shown)]
         reader = self._feed.reader
         # Until then it is not known which of the log's epochs come after this one.
         while reader.newest < epoch and not reader.is_over:
@@ -247,6 +244,25 @@ class Subscription:
             elif not await self._has_more():
                 yield [beat]
 
+    async def _row_pieces(self, framing: Framing, beat: bytes) -> AsyncGenerator[list[bytes], None]:
+        """The view's rows, with heartbeats for as long as they take."""
+        is_over = False
+        try:
+            while not is_over:
+                task = asyncio.ensure_future(run_in_threadpool(self._rows.next_lines))
+                try:
+                    while not (await asyncio.wait((task,), timeout=self._heartbeat_s))[0]:
+                        yield [beat]
+                finally:
+                    # Its thread has the session until it is done.
+                    await asyncio.wait((task,))
+                lines = task.result()
+                is_over = not lines
+                if lines:
+                    yield [framed(framing, b"snapshot", line) for line in lines]
+        finally:
+            self._rows.close()
+
     async def _has_more(self) -> bool:
         """Whether something came before the next heartbeat is due."""
         began = time.monotonic()
@@ -266,25 +282,23 @@ class Subscription:
 
 
 class _Rows:
-    """A view's rows with the progress that they show; its methods block, one after another."""
+    """A view's rows with the progress that they show; its methods block, one after another.
+
+    shown: the progress, once lines were asked for.
+    """
+
+    shown: Progress
 
     def __init__(self, sink: PostgresSink, table: SinkTable, *, has_rows: bool) -> None:
         self._sink = sink
         self._table = table
         self._has_rows = has_rows
         self._open = contextlib.ExitStack()
-        self._lines: Iterator[list[bytes]] = iter(())
+        self._lines = self._snapshot()
 
     def begin_line(self, title: str) -> bytes:
         """What the rows are of: the view, its columns and its key."""
         return begin_line(title, self._table)
-
-    def open(self) -> Progress:
-        """Begin the snapshot."""
-        progress, rows = self._open.enter_context(self._sink.rows_at(self._table))
-        if self._has_rows:
-            self._lines = self._pages(progress.epoch, rows)
-        return progress
 
     def next_lines(self) -> list[bytes]:
         """Some more, [] at the end."""
@@ -298,6 +312,11 @@ class _Rows:
         """How far the sink is."""
         with self._sink.rows_at(self._table) as (progress, _):
             return progress
+
+    def _snapshot(self) -> Iterator[list[bytes]]:
+        self.shown, rows = self._open.enter_context(self._sink.rows_at(self._table))
+        if self._has_rows:
+            yield from self._pages(self.shown.epoch, rows)
 
     def _pages(self, epoch: int, rows: Iterator[Delta]) -> Iterator[list[bytes]]:
         is_empty = True

@@ -33,7 +33,8 @@ def why_lost(
 
     is_told: whether the stream tells that transaction xid truncated the whole table.
 
-    SourceError source.table_missing, source.not_published, source.column_dropped,
+    SourceError source.table_missing, source.not_published, source.published_again,
+    source.column_dropped,
     source.column_changed, source.key_changed, source.table_rewritten, source.partitions_changed.
     """
     if now is None:
@@ -50,6 +51,13 @@ def why_lost(
             code="source.not_published",
             detail="someone removed it; its changes since then are not known",
             hint="rebuild the views that read it",
+        )
+    if before.membership and now.membership != before.membership:
+        return _error(
+            relation,
+            "was taken out of Tidemark's publication for a while",
+            code="source.published_again",
+            detail="its changes in between were not sent",
         )
     used = sorted({*columns, *relation.key})
     numbers = numbers_of(relation, before)

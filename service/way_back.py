@@ -26,6 +26,7 @@ class WayBack:
         self._on_found = on_found
         self._error: TidemarkError | None = None
         self._is_found = False
+        self._search = 0
         self._host = host
         self._stopping = host.event()
         self._pause_s = RETRY_S[0]
@@ -44,27 +45,39 @@ class WayBack:
         """It cannot be read just now: look for it; after how many seconds first."""
         pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, RETRY_S[1])
         self._error, self._is_found = error, False
-        self._host.begin(lambda: self._run(pause_s), "way-back")
+        self._search += 1
+        search = self._search
+        self._host.begin(lambda: self._run(search, pause_s), "way-back")
         return pause_s
 
     def regained(self) -> None:
-        """It is read again."""
+        """It is read again, or nothing depends on it any more."""
+        self._search += 1
         self._error, self._pause_s = None, RETRY_S[0]
 
     def close(self) -> None:
         """Look no longer; a try that does not end ends with the process."""
+        self._search += 1
         self._stopping.set()
 
-    def _run(self, pause_s: float) -> None:
+    def _run(self, search: int, pause_s: float) -> None:
         while not self._stopping.wait(pause_s * self._host.draw(0.75, 1.25)):
-            try:
-                self._ask()
+            error = self._try()
+            if self._search != search:
+                return
+            if error is None:
                 break
-            except TemporaryError as error:
-                self._error = error
-            except TidemarkError:
-                # A refusal: the pipeline is to meet it itself.
-                break
+            self._error = error
             pause_s = min(pause_s * 2, RETRY_S[1])
         self._is_found = True
         self._on_found()
+
+    def _try(self) -> TidemarkError | None:
+        try:
+            self._ask()
+        except TemporaryError as error:
+            return error
+        except TidemarkError:
+            # A refusal: the pipeline is to meet it itself.
+            return None
+        return None

@@ -141,6 +141,39 @@ def copy_out(cursor: Any, query: str, types: Sequence[SqlType]) -> Iterator[list
         yield from (split_copy(types, lines) for lines in _whole_lines(spool))
 
 
+class Enough(Exception):
+    """The bytes that were asked for are there: the session is of no further use."""
+
+
+class FirstRows:
+    """The first rows of a COPY: as many as have that many bytes, but one at least.
+
+    is_whole: there were no more. Memory is bounded by `most_bytes` and one row.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._lines: list[bytes] = []
+        self._bytes = 0
+        self.is_whole = True
+
+    def copy_out(self, cursor: Any, query: str, types: Sequence[SqlType]) -> list[Column] | None:
+        """The columns of the rows; None without any. May leave the session in the middle."""
+        try:
+            cursor.copy_expert(f"COPY ({query}) TO STDOUT", self)
+        except Enough:
+            self.is_whole = False
+        lines, self._lines = b"".join(self._lines), []
+        return split_copy(types, np.frombuffer(lines, np.uint8)) if lines else None
+
+    def write(self, line: bytes) -> None:
+        """One row, as PostgreSQL sends it."""
+        if self._lines and self._bytes + len(line) > self._most_bytes:
+            raise Enough
+        self._lines.append(line)
+        self._bytes += len(line)
+
+
 def _whole_lines(file: IO[bytes]) -> Iterator[np.ndarray]:
     begun: list[bytes] = []
     while block := file.read(CHUNK_BYTES):

@@ -75,20 +75,33 @@ def answer(
     """Answer a query. flatten: needed with stand_ins, writes queries in the place of relations
     (`dataflow.sql.flatten`). SqlError."""
     text = one_query(query)
-    if stand_ins and flatten is not None:
-        text = _with_stand_ins(dsn, text, {s.table.name for s in stand_ins}, flatten)
     with _session(dsn) as session, session.cursor() as cursor:
         try:
-            for stand_in in stand_ins:
-                _stand_in(cursor, stand_in)
-            if stand_ins:
+            names: list[str] | None = None
+            if stand_ins and flatten is not None:
+                names = _names(cursor, text)
+                # What is looked at as a view must have different names.
+                other = with_other_names(text, len(names)) if len(set(names)) < len(names) else text
+                text = _with_stand_ins(dsn, other, {s.table.name for s in stand_ins}, flatten)
+                for stand_in in stand_ins:
+                    _stand_in(cursor, stand_in)
                 cursor.execute("SET LOCAL search_path = pg_temp")
             cursor.execute("SET TRANSACTION READ ONLY")
             _as_texts(cursor)
             cursor.execute(text)
-            return _fetched(cursor)
+            found = _fetched(cursor)
         except psycopg2.Error as error:
             raise _refusal(error, text, 0) from None
+    if names is None:
+        return found
+    types = (type_name for _, type_name in found.fields)
+    return Answer(tuple(zip(names, types, strict=True)), found.rows)
+
+
+def _names(cursor: Any, text: str) -> list[str]:
+    """The names of a query's columns."""
+    cursor.execute(f"SELECT * FROM ({text}) AS q LIMIT 0")
+    return [d.name for d in cursor.description or ()]
 
 
 def execute(dsn: str, statement: str, parameters: Any = None) -> Answer | int:

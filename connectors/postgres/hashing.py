@@ -37,13 +37,14 @@ WHERE c.opcdefault AND (c.opcintype = %(oid)s OR EXISTS (
       AND k.castmethod = 'b' AND k.castcontext = 'i'))
 ORDER BY c.opcintype <> %(oid)s, c.opcintype LIMIT 1
 """
+RECORD_HASH = "pg_catalog.hash_record_extended"
 _CONTAINERS = {"r": "hash_range_extended", "m": "hash_multirange_extended"}
 
 
 def find_hashing(cursor: Cursor, oid: int) -> str:
     """The function f(value, seed bigint) of a type, qualified; "" for a type without one."""
     if oid == _RECORD:
-        return "pg_catalog.hash_record_extended"
+        return RECORD_HASH
     cursor.execute(_TYPE, (oid,))
     kind, base, relation, element, subtype = cursor.fetchone() or ("b", 0, 0, 0, 0)
     if kind == "d":
@@ -53,7 +54,7 @@ def find_hashing(cursor: Cursor, oid: int) -> str:
     if kind == "c":
         cursor.execute(_ATTRIBUTES, (relation,))
         parts = [part for (part,) in cursor.fetchall()]
-        return "pg_catalog.hash_record_extended" if _all_hash(cursor, parts) else ""
+        return RECORD_HASH if _all_hash(cursor, parts) else ""
     if kind in _CONTAINERS:
         return f"pg_catalog.{_CONTAINERS[kind]}" if _all_hash(cursor, [subtype]) else ""
     if element:

@@ -90,6 +90,9 @@ def connect(
         "client_encoding": "UTF8",
         "options": given + _options(wanted),
     }
+    if keywords.get("target_session_attrs") == "read-write":
+        # libpq takes our read-only sessions for those of a standby.
+        arguments["target_session_attrs"] = "primary"
     factory = WatchedReplication if is_replication else WatchedSession
     try:
         connection = psycopg2.connect(make_dsn(**arguments), connection_factory=factory)

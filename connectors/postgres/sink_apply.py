@@ -186,10 +186,14 @@ def rows_missing(shown: str) -> InvariantError:
 
 
 def lines_of(texts: Sequence[Column], n: int) -> Any:
-    """COPY lines of text columns, in chunks of bounded size."""
-    for start in range(0, n, copy_text.CHUNK_ROWS):
-        stop = min(start + copy_text.CHUNK_ROWS, n)
+    """COPY lines of text columns, in chunks of bounded size; a row is never parted."""
+    ends = np.cumsum(sum((np.diff(c.values) for c in texts), np.zeros(n, np.int64)))
+    start = sent = 0
+    while start < n:
+        fitting = int(np.searchsorted(ends, sent + copy_text.CHUNK_BYTES, "right"))
+        stop = min(start + copy_text.CHUNK_ROWS, n, max(fitting, start + 1))
         yield copy_text.copy_lines([c.slice(start, stop) for c in texts], stop - start)
+        start, sent = stop, int(ends[stop - 1])
 
 
 def _counts(column: Column) -> Column:

@@ -71,8 +71,8 @@ _TABLE = """
 SELECT n.nspname, c.relname, c.relkind, c.relreplident, c.relfilenode::bigint,
   coalesce((SELECT k.oid::bigint FROM pg_constraint k
             WHERE k.conrelid = c.oid AND k.contype = 'p'), 0),
-  EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
-          WHERE r.prrelid = c.oid AND p.pubname = %(publication)s),
+  coalesce((SELECT r.oid::bigint FROM pg_publication_rel r JOIN pg_publication p
+            ON p.oid = r.prpubid WHERE r.prrelid = c.oid AND p.pubname = %(publication)s), 0),
   pg_snapshot_xmin(pg_current_snapshot())::text::bigint
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %(oid)s
 """
@@ -157,6 +157,8 @@ class TableFacts:
     identity_key: tuple[int, ...] = ()
     columns: Mapping[int, ColumnFacts] = field(default_factory=dict)
     parts: Mapping[int, PartFacts] = field(default_factory=dict)
+    # Another one each time that the table is published; 0 where that was not kept.
+    membership: int = 0
 
     @property
     def title(self) -> str:
@@ -266,7 +268,7 @@ class TableCatalog:
         row = cursor.fetchone()
         if row is None:
             return None
-        schema, name, kind, identity, file, key_id, is_published, seen = row
+        schema, name, kind, identity, file, key_id, membership, seen = row
         cursor.execute(_KEYS, (oid,))
         key: tuple[int, ...] = ()
         identity_key: tuple[int, ...] = ()
@@ -281,8 +283,8 @@ class TableCatalog:
         }
         parts = _parts(cursor, oid, before)
         return TableFacts(
-            *(oid, schema, name, kind, identity, file, key_id, is_published, seen),
-            *(key, identity_key, columns, parts),
+            *(oid, schema, name, kind, identity, file, key_id, membership != 0, seen),
+            *(key, identity_key, columns, parts, membership),
         )
 
 

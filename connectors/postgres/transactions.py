@@ -96,23 +96,23 @@ class Transaction:
         if self._file is None:
             # Closed in close(); unlinked from the start, so that nothing outlives us.
             self._file = tempfile.TemporaryFile(prefix="tidemark-")  # noqa: SIM115
-        parts: list[bytes] = []
         for payload in self._payloads:
-            parts.append(len(payload).to_bytes(4, "big"))
-            parts.append(payload)
-        self._file.write(b"".join(parts))
+            self._file.write(len(payload).to_bytes(4, "big"))
+            self._file.write(payload)
         self._payloads = []
         self.size_bytes = 0
 
 
 def _read_chunks(file: IO[bytes]) -> Iterator[list[bytes]]:
-    rest = b""
-    while block := file.read(_BLOCK_BYTES):
-        rest += block
-        payloads, at = [], 0
+    rest, lacking = b"", 0
+    # A payload of many blocks is read in one piece: to add up blocks would copy it for each.
+    while block := file.read(max(_BLOCK_BYTES, lacking)):
+        rest = rest + block if rest else block
+        payloads, at, lacking = [], 0, 0
         while at + 4 <= len(rest):
             end = at + 4 + int.from_bytes(rest[at : at + 4], "big")
             if end > len(rest):
+                lacking = end - len(rest)
                 break
             payloads.append(rest[at + 4 : end])
             at = end

@@ -16,13 +16,16 @@ import psycopg2
 
 from connectors.postgres import copy_text
 from connectors.postgres.copy_text import quote_name, quote_text
+from connectors.postgres.hashing import RECORD_HASH
 from connectors.postgres.session import connect, is_temporary, to_error
 from connectors.postgres.sink_target import target_of
 from connectors.sink import Progress, SinkTable
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
-from dataflow.types import TEXT
+from dataflow.types import TEXT, SqlType
 
+# A page has fewer rows than were asked for when they have more bytes than that, in text.
+PAGE_BYTES = 32 << 20
 COMPARISONS = {"eq": "=", "neq": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 PATTERNS = {"like": "LIKE", "ilike": "ILIKE"}
 STATES = {
@@ -77,12 +80,13 @@ class Page:
 
 @dataclass(frozen=True)
 class _Part:
-    """What rows are ordered by."""
+    """What rows are ordered by. cast: of a value that stands beside it."""
 
     sql: str
     is_descending: bool = False
     nulls_first: bool = False
     may_be_null: bool = False
+    cast: str = ""
 
 
 def read_page(dsn: str, key: str, request: PageRequest, timeout_s: float) -> Page:
@@ -101,18 +105,20 @@ def read_page(dsn: str, key: str, request: PageRequest, timeout_s: float) -> Pag
         if found is None:
             raise SinkError("sink.no_progress", "no epoch has been written yet")
         all_types = [*wanted, *(TEXT for _ in parts)]
-        chunks = list(copy_text.copy_out(cursor, page_sql(request, parts), all_types))
+        first = copy_text.FirstRows(PAGE_BYTES)
+        columns = first.copy_out(cursor, page_sql(request, parts), all_types)
     except psycopg2.Error as error:
         raise _refusal(error, request) from None
     finally:
         session.close()
-    if not chunks:
+    if columns is None:
         return Page(Progress(*found), None, ())
-    rows = Delta.concat([Delta(c, np.ones(len(c[0]), np.int64)) for c in chunks])
-    shown = rows.take(np.arange(min(len(rows), request.limit)))
+    count = len(columns[0])
+    rows = Delta(columns, np.ones(count, np.int64))
+    shown = rows.take(np.arange(request.limit)) if count > request.limit else rows
     after: tuple[str | None, ...] = ()
-    if len(rows) > request.limit:
-        last = shown.take(np.array([request.limit - 1])).columns[len(wanted) :]
+    if count > request.limit or not first.is_whole:
+        last = shown.take(np.array([len(shown) - 1])).columns[len(wanted) :]
         after = tuple(_text(column.to_list()[0]) for column in last)
     return Page(Progress(*found), Delta(shown.columns[: len(wanted)], shown.weights), after)
 
@@ -125,7 +131,8 @@ def page_sql(request: PageRequest, parts: Sequence[_Part]) -> str:
     sql = f"SELECT {', '.join(columns)} FROM {target.sql} AS t"
     if target.is_bag:
         sql += f" CROSS JOIN LATERAL generate_series(1, t.{quote_name(target.count)}) AS s(n)"
-    conditions = [_condition(c) for c in request.conditions]
+    types = {f.name: f.type for f in request.table.fields}
+    conditions = [_condition(c, _cast(types[c.column])) for c in request.conditions]
     if request.after:
         conditions.append(_behind(parts, request.after))
     if conditions:
@@ -148,29 +155,43 @@ def order_count(request: PageRequest) -> int:
 def _parts(request: PageRequest) -> list[_Part]:
     """The order that was asked for, and what makes it one of all rows."""
     table = request.table
-    nullable = {f.name: f.is_nullable for f in table.fields}
+    fields = {f.name: f for f in table.fields}
     parts = [
-        _Part(_column(o.column), o.is_descending, o.nulls_first, nullable[o.column])
+        _Part(
+            _column(o.column),
+            o.is_descending,
+            o.nulls_first,
+            fields[o.column].is_nullable,
+            _cast(fields[o.column].type),
+        )
         for o in request.order
     ]
     target = target_of(table)
     if target.is_bag:
         return [*parts, _Part(f"t.{quote_name(target.hash)}"), _Part("s.n")]
     named = {o.column for o in request.order}
-    keys = [table.fields[i].name for i in table.key]
-    return [*parts, *(_Part(_column(name)) for name in keys if name not in named)]
+    keys = [table.fields[i] for i in table.key]
+    behind = (_Part(_column(f.name), cast=_cast(f.type)) for f in keys if f.name not in named)
+    return [*parts, *behind]
 
 
 def _column(name: str) -> str:
     return f"t.{quote_name(name)}"
 
 
-def _condition(condition: Condition) -> str:
-    column, values = _column(condition.column), [quote_text(v) for v in condition.values]
+def _cast(kind: SqlType) -> str:
+    """What makes a literal a value of a type. Only rows need it: else any literal beside one is
+    taken for a row of no type, which PostgreSQL does not read."""
+    return f"::{kind.name}" if kind.hashing == RECORD_HASH else ""
+
+
+def _condition(condition: Condition, cast: str) -> str:
+    column = _column(condition.column)
+    values = [f"{quote_text(v)}{cast}" for v in condition.values]
     if condition.operator in COMPARISONS:
         sql = f"{column} {COMPARISONS[condition.operator]} {values[0]}"
     elif condition.operator in PATTERNS:
-        sql = f"{column}::text {PATTERNS[condition.operator]} {values[0]}"
+        sql = f"{column}::text {PATTERNS[condition.operator]} {quote_text(condition.values[0])}"
     elif condition.operator == "in":
         sql = f"{column} IN ({', '.join(values)})"
     else:
@@ -180,7 +201,10 @@ def _condition(condition: Condition) -> str:
 
 def _behind(parts: Sequence[_Part], after: Sequence[str | None]) -> str:
     """Whether a row comes after the one with these values."""
-    values = [None if v is None else quote_text(v) for v in after]
+    values = [
+        None if v is None else f"{quote_text(v)}{part.cast}"
+        for part, v in zip(parts, after, strict=True)
+    ]
     if not any(p.is_descending or p.may_be_null for p in parts):
         names = ", ".join(p.sql for p in parts)
         return f"({names}) > ({', '.join(map(str, values))})"

@@ -43,14 +43,6 @@ def found_columns(
 
 def _names(name: str, batch: Batch, names: Sequence[str] | None) -> Sequence[str]:
     if batch.names:
-        for column in batch.names:
-            if not isinstance(column, str):
-                raise TidemarkError(
-                    "function.bad_row",
-                    f'function "{name}": a column has a name that is no text',
-                    detail=repr(column),
-                    hint="name columns by strings",
-                )
         return batch.names
     if names is None or len(names) != len(batch.columns):
         raise _no_columns(name)

@@ -18,8 +18,8 @@ from dataflow.errors import TemporaryError, TidemarkError
 from service.client.calls import Call, Reply
 from service.client.epochs import Epoch, Gathering, Mark
 
-# How long the service may take to begin a stream, which waits for the log and for rows.
-OPEN_S = 60.0
+# How long the service may take to tell the first rows of a stream.
+FIRST_ROWS_S = 60.0
 PAUSES_S = (0.1, 5.0)
 DEAD_S = 5.0
 BEATS_MISSED = 3
@@ -50,11 +50,10 @@ class ChangesWish:
             beat_s = min(beat_s, self.timeout_s / 4)
         return min(max(beat_s, SHORTEST_BEAT_S), LONGEST_BEAT_S)
 
-    @property
-    def silence_s(self) -> float:
-        """After which silence a connection is dead, or the time-out over."""
+    def silence_s(self, *, has_rows: bool) -> float:
+        """After which silence a connection is dead, or with all rows there the time-out over."""
         dead_s = max(BEATS_MISSED * self.beat_s, DEAD_S)
-        if self.timeout_s is None:
+        if self.timeout_s is None or not has_rows:
             return dead_s
         return min(dead_s, max(self.timeout_s, 2 * self.beat_s))
 
@@ -120,9 +119,11 @@ class Course:
                 return None
             try:
                 if not self._is_open:
-                    yield Open(self._asked(), self._wish.silence_s)
+                    # Until the rows are there silence says nothing: the table may be long.
+                    has_rows = bool(self._gathering.token)
+                    yield Open(self._asked(), self._wish.silence_s(has_rows=has_rows))
                     self._is_open = self._was_open = True
-                    self._quiet_since = self._clock()
+                    self._quiet_since = self._clock() + (0 if has_rows else FIRST_ROWS_S)
                 self._take((yield Read()) or b"")
             except TidemarkError as error:
                 self._is_open = False
@@ -145,7 +146,6 @@ class Course:
                 "heartbeat_s": self._wish.beat_s,
             },
             headers={"Accept": "text/event-stream", "Accept-Encoding": "identity"},
-            wait_s=OPEN_S,
         )
 
     def _take(self, chunk: bytes) -> None:
@@ -155,12 +155,13 @@ class Course:
             if found is None:
                 continue
             self._failed_at, self._failures = None, 0
+            self._quiet_since = min(self._quiet_since, self._clock())
             if isinstance(found, Mark) and self._wish.has_progress:
                 self._ready.append(self._gathering.unchanged(found))
             else:
                 self._ready.append(found)
         if self._gathering.is_amid:
-            self._quiet_since = self._clock()
+            self._quiet_since = max(self._quiet_since, self._clock())
 
     def _is_late(self) -> bool:
         timeout_s = self._wish.timeout_s

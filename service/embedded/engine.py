@@ -31,6 +31,7 @@ from service.embedded.child import Child
 from service.embedded.functions import Functions, FunctionState, Refreshed
 from service.embedded.needs import functions_below, wishes_of
 from service.embedded.ticker import Ticker
+from service.names import parse_name
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 _BUILD_S = 3600.0
@@ -174,6 +175,12 @@ class Engine:
         """
         sql = sql.strip().removesuffix(";")
         name = name or "view_" + hashlib.blake2b(sql.encode(), digest_size=6).hexdigest()
+        if parse_name(name)[1] in self._functions.states():
+            raise TidemarkError(
+                "function.name_taken",
+                f"{name} is a function: a view of this name would hide it",
+                hint="give the view another name",
+            )
         asked = wishes_of(self.client.validate(sql).told["asks"])
         try:
             self._functions.widen(asked)

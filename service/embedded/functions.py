@@ -124,6 +124,8 @@ class Functions:
         refresh_every_s: float | None,
     ) -> FunctionState:
         """Make or take over a function's table, and read it unless it is narrow."""
+        for title in (name, *key, *(columns or ())):
+            _check_name(title)
         function = Function(name, source)
         if refresh_every_s is not None and (refresh_every_s <= 0 or function.is_once):
             raise TidemarkError(
@@ -139,6 +141,8 @@ class Functions:
         else:
             reading = function.read()
             found, reading = found_columns(name, reading, columns)
+            for title, _ in found:
+                _check_name(title)
         table = self._tables.shape(name, found, key)
         made = Registered(function, table, columns is not None, refresh_every_s)
         made.due_at = time.monotonic() + (refresh_every_s or 0)
@@ -342,6 +346,17 @@ class Functions:
             for one in sorted(chosen, key=lambda one: one.function.name):
                 locks.enter_context(one.lock)
             yield
+
+
+def _check_name(name: Any) -> None:
+    is_text = isinstance(name, str)
+    if not is_text or not 0 < len(name.encode(errors="replace")) < 64 or "\0" in name:
+        raise TidemarkError(
+            "function.bad_name",
+            f"{name!r} is no name",
+            detail="of functions and columns: texts of 1 to 63 bytes of UTF-8, without NUL",
+            hint="choose another one",
+        )
 
 
 def _with_key(one: Registered, columns: Sequence[str]) -> tuple[str, ...]:

@@ -122,7 +122,8 @@ async def _read_in_pieces(stream: AsyncIterator[Event], fold: Fold, pick: random
 async def _follow(service: RunningService, number: int, until_at: float) -> tuple[str, Fold]:
     pick, fold = random.Random(number), Fold()
     view = "notes" if number % 3 == 0 else "regions"
-    while time.monotonic() < until_at:
+    # A busy machine may tell few epochs in that time.
+    while (now := time.monotonic()) < until_at or (fold.epochs < 7 and now < until_at + 90):
         try:
             if number % 4 == 0:
                 stream = socket_events(service.url, view, token=fold.token)

@@ -166,6 +166,7 @@ def test_refusals_have_their_codes(engine: tidemark.Engine) -> None:
         "function.unknown": lambda: engine.refresh("nowhere"),
         "function.in_use": lambda: engine.unregister("read"),
         "function.name_taken": lambda: engine.register("orders", [{"id": 1}]),
+        "function.bad_name": lambda: engine.register("f" * 64, [{"id": 1}]),
         "function.bad_signature": lambda: engine.register("f", lambda needed: []),
         "function.bad_key": lambda: engine.register("f", [{"id": 1}], key="ids"),
         "function.bad_interval": lambda: engine.register("f", list, refresh_every_s=0),
@@ -182,6 +183,8 @@ def test_refusals_have_their_codes(engine: tidemark.Engine) -> None:
     }
     assert {code: code_of(call) for code, call in refused.items()} == {c: c for c in refused}
     assert "f" not in engine.functions()
+    assert code_of(lambda: engine.view("SELECT 1 AS a", "read")) == "function.name_taken"
+    assert code_of(lambda: engine.register("f", [{5: 1}])) == "function.bad_name"
 
 
 # --- narrow functions ---------------------------------------------------------------------------
@@ -271,6 +274,51 @@ def test_conditions_hold_as_in_postgresql(engine: tidemark.Engine) -> None:
         narrowed = engine.query(f"SELECT i FROM floats WHERE {condition} ORDER BY i").rows
         assert len(seen) == 1, condition
         assert narrowed == engine.query(f"SELECT i FROM whole WHERE {condition} ORDER BY i").rows
+
+
+QUERIES = (
+    "SELECT a.id, b.c FROM {f} a LEFT JOIN {f} b ON b.id = a.id + 1 AND b.c = 'c1' WHERE a.id < 9",
+    "SELECT a.id, b.id FROM {f} a FULL JOIN {f} b ON a.id = b.id AND a.id < 3 WHERE b.c = 'c0'",
+    "SELECT id FROM {f} WHERE id < 40 AND id NOT IN (SELECT id FROM {f} WHERE c = 'c2')",
+    "SELECT id FROM {f} a WHERE EXISTS (SELECT FROM {f} b WHERE b.id > 55 AND b.c = a.c)",
+    "SELECT id, (SELECT count(*) FROM {f} b WHERE b.id < a.id AND b.on) FROM {f} a WHERE id < 5",
+    "SELECT c, count(*) FROM {f} WHERE id > 9 GROUP BY c HAVING c <> 'c1' AND count(*) > 3",
+    "SELECT c, max(id) FILTER (WHERE n > 3) FROM {f} WHERE NOT (id >= 30) GROUP BY ROLLUP (c)",
+    "SELECT id, rank() OVER (PARTITION BY c ORDER BY n DESC) FROM {f} WHERE id BETWEEN 5 AND 20",
+    "SELECT * FROM (SELECT id, lag(id) OVER (PARTITION BY c ORDER BY id) FROM {f}) x WHERE id > 57",
+    "SELECT id FROM {f} WHERE id < 5 OR c = 'c1' AND n < 3",
+    "SELECT id FROM {f} WHERE c = 'c1' UNION SELECT id + 1 FROM {f} WHERE id > 50",
+    "SELECT c FROM {f} WHERE id > 50 EXCEPT SELECT c FROM {f} WHERE id > 57",
+    "SELECT DISTINCT ON (c) c, id FROM {f} WHERE n >= 2.25 ORDER BY c, id DESC",
+    "SELECT id FROM {f} WHERE c = 'c0' ORDER BY n DESC NULLS LAST, id LIMIT 3 OFFSET 1",
+    "SELECT count(*) FROM {f} WHERE NOT \"on\" AND at IS NULL AND c IN ('c0', 'c1') AND c <> 'c0'",
+    "SELECT count(f), min(f::text) FROM {f} f WHERE id = 7 AND n = 1.75",
+    "SELECT id FROM {f} WHERE n > 14::float8 AND c < 'c2' AND big LIKE 'x%' AND length(big) > 3",
+    "WITH w AS MATERIALIZED (SELECT * FROM {f}) "
+    "SELECT a.id FROM w a, w b WHERE a.id < 3 AND b.id = 59",
+    "WITH RECURSIVE r AS (SELECT id FROM {f} WHERE id = 1 UNION SELECT f.id FROM {f} f, r "
+    "WHERE f.id = r.id * 2 AND f.id < 33) SELECT * FROM r",
+)
+
+
+def test_a_function_that_reads_less_answers_the_same(engine: tidemark.Engine) -> None:
+    told = []
+
+    def less(dynamic_columns: Any, dynamic_where: Any) -> Iterator[dict[str, Any]]:
+        told.append(dynamic_where)
+        for row in WIDE:
+            if all(c.holds(row[c.column]) for c in dynamic_where):
+                yield {c: row[c] for c in dynamic_columns or row}
+
+    columns = {"id": "int", "c": "text", "n": "numeric", "on": "bool", "big": "text", "at": "date"}
+    engine.register("less", less, columns=columns)
+    engine.register("all_of_it", lambda: WIDE, columns=columns)
+    for query in QUERIES:
+        query = query.replace(".on", '."on"')
+        found = engine.query(query.format(f="less"))
+        assert Counter(found) == Counter(engine.query(query.format(f="all_of_it"))), query
+    assert len(told) == len(QUERIES)
+    assert sum(map(bool, told)) == 7
 
 
 # --- views and queries --------------------------------------------------------------------------

@@ -80,7 +80,9 @@ class Soak:
             position = self._position()
             for view in self._settled():
                 name, status = view["name"], view["status"]
-                if status == "failed":
+                if status == "failed" and self._was_too_late(view):
+                    self._service.call("DELETE", f"/views/{name}?wait_s=0")
+                elif status == "failed":
                     self.faults.append(f"{name} failed: {view['error']}")
                 elif status == "live":
                     self._service.wait(name, position, timeout_s=SETTLED_S)
@@ -214,6 +216,13 @@ class Soak:
                 return views
             assert time.monotonic() < deadline, f"{going}\n{self._service.log_tail(20_000)}"
             time.sleep(0.1)
+
+    def _was_too_late(self, view: dict[str, Any]) -> bool:
+        """Whether its tables had other names before it was ever built, as its error says."""
+        is_stale = view["query"] != self._load.names.query(number_of(view["query"]))
+        code = view["error"]["code"]
+        is_told = code.startswith("sql.undefined") or code == "source.table_missing"
+        return is_told and is_stale and view["live_at"] is None
 
     def _position(self) -> str:
         return self._database.rows("SELECT pg_current_wal_flush_lsn()::text")[0][0]

@@ -63,6 +63,9 @@ ENDS = {
     "DROP TABLE t": "source.table_missing",
     "DROP TABLE t; CREATE TABLE t (a int, id int PRIMARY KEY, b text)": "source.table_missing",
     "ALTER PUBLICATION watched DROP TABLE t": "source.not_published",
+    "ALTER PUBLICATION watched DROP TABLE t; ALTER PUBLICATION watched ADD TABLE t": (
+        "source.published_again"
+    ),
     "ALTER TABLE t DROP COLUMN a": "source.column_dropped",
     "ALTER TABLE t DROP COLUMN z; ALTER TABLE t ADD COLUMN z numeric(8,2)": "source.column_dropped",
     "ALTER TABLE t ALTER COLUMN a TYPE bigint": "source.column_changed",

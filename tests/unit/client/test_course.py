@@ -219,7 +219,13 @@ def test_silence_ends_the_iteration_and_the_next_one_goes_on() -> None:
     driver: Driver
 
     def slowly() -> Iterator[bytes]:
-        yield begin() + rows("snapshot", 1, 1) + mark(1)
+        yield begin()
+        for _ in range(12):
+            driver.now += 1
+            yield event("heartbeat")
+        yield rows("snapshot", 1, 1)
+        driver.now += 3
+        yield mark(1)
         for _ in range(12):
             driver.now += 0.25
             yield event("heartbeat")

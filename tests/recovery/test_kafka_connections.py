@@ -1,0 +1,117 @@
+"""Oracle: a plain-Python model of what was produced; every state of the tables, and of the topics
+at every END mark, must be the model's at the prefix which that state itself names."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from connectors.kafka.embedded import missing
+from tests.conftest import BROKER_SETTINGS
+from tests.harness import figures
+from tests.harness.broker import new_topic
+from tests.harness.postgres import Database
+from tests.harness.proxied_broker import ProxiedKafka
+from tests.harness.proxy import DOWN, HALF_OPEN, Fault, Proxy
+from tests.harness.service import RunningService
+from tests.harness.sinks import add_sink
+from tests.recovery.produced import (
+    VIEWS,
+    Checker,
+    Stream,
+    look_on,
+    read_topic,
+    shop_topics,
+    wait_for,
+)
+
+FAULTS = int(os.environ.get("TIDEMARK_TEST_BROKER", "5"))
+SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "5"))
+# By default librdkafka waits for an answer for a minute.
+CLIENT = {"socket.timeout.ms": 3000, "reconnect.backoff.max.ms": 500}
+
+pytestmark = [
+    pytest.mark.timeout(600 + FAULTS * 60),
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+]
+
+
+@pytest.fixture
+def service(database: Database, tmp_path: Path) -> Iterator[RunningService]:
+    with RunningService(database.dsn, tmp_path / "service") as running:
+        yield running
+
+
+def _one_fault(
+    broker: ProxiedKafka, proxy: Proxy, checker: Checker, number: int, pick: random.Random
+) -> str:
+    """Something befalls the broker or the way to it; what it was."""
+    held_s = pick.choice((0.2, 1.0, 2.5))
+    if number % 5 == 0:
+        # The commit is sent, and its answer is lost: whether it was taken nobody tells.
+        fault = Fault(HALF_OPEN, (DOWN,), pick.randint(0, 400))
+    elif number % 5 == 3:
+        broker.kill()
+        look_on(checker, held_s)
+        broker.start()
+        return "killed"
+    elif number % 5 == 4:
+        os.kill(broker.pid, signal.SIGSTOP)
+        look_on(checker, 2 * held_s)
+        os.kill(broker.pid, signal.SIGCONT)
+        return "halted"
+    else:
+        fault = Fault.draw(pick)
+    proxy.begin(fault)
+    look_on(checker, held_s)
+    proxy.heal()
+    return fault.kind
+
+
+def test_faults_between_us_and_the_broker(service: RunningService, database: Database) -> None:
+    """Topics in, topics out in transactions, both by the same faulty way."""
+    command = f"TIDEMARK_TEST_SEED={SEED} TIDEMARK_TEST_BROKER={FAULTS} pytest {__file__}"
+    print(f"repeat: {command}")
+    pick = random.Random(SEED)
+    with Proxy(0) as proxy, ProxiedKafka(proxy, BROKER_SETTINGS) as broker:
+        clicks, prices = new_topic(broker), new_topic(broker)
+        stream = Stream(broker, clicks, prices)
+        stream.write(50)
+        options = {"bootstrap_servers": broker.proxied, "check_ms": 100, "client": CLIENT}
+        body = {"name": "shop", "type": "kafka"}
+        options["topics"] = shop_topics(clicks, prices)
+        answer = service.call("POST", "/sources", {**body, "options": options})
+        assert answer.status_code == 201, answer.text
+        chosen = {"bootstrap_servers": broker.proxied, "transaction_timeout_ms": 4000}
+        for name, query in VIEWS.items():
+            service.create(name, query, backfill="local")
+            add_sink(service, name, topic=name, client=CLIENT, **chosen)
+        checker = Checker(database, stream)
+        stream.start()
+        longest_s, met = 0.0, []
+        for number in range(FAULTS):
+            met.append(_one_fault(broker, proxy, checker, number, pick))
+            reached, started = checker.check(), time.monotonic()
+            wait_for(lambda seen=reached: checker.check() > seen, service)
+            longest_s = max(longest_s, time.monotonic() - started)
+            proxy.bury()
+        sent = stream.stop()
+        wait_for(lambda: checker.check() == (sent, sent), service)
+        checker.close()
+        marks = {name: read_topic(broker, name, name, sent) for name in VIEWS}
+    failed = [e for e in service.events() if e["event"] == "sink.failed"]
+    assert not failed and min(marks.values()) >= 1, (failed, marks)
+    figures.add(
+        "kafka_kills",
+        count=FAULTS,
+        epochs=checker.states + sum(marks.values()),
+        command=command,
+        met=met if FAULTS < 20 else len(met),
+        longest_s=round(longest_s, 1),
+    )

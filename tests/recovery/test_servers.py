@@ -1,0 +1,142 @@
+"""Oracle: a plain-Python model of the writer's transactions; every state that the sink ever shows
+must be the model's at the prefix which it names itself, whichever server has crashed meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from connectors.postgres.embedded import EmbeddedPostgres
+from tests.harness import figures
+from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, versions_to_test
+from tests.harness.service import RunningService
+from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
+
+RESTARTS = int(os.environ.get("TIDEMARK_TEST_RESTARTS", "5"))
+SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "7"))
+WITHIN_S = 60.0
+CONNECTIONS = 60
+
+
+@dataclass
+class World:
+    """The service between two servers."""
+
+    service: RunningService
+    source: Database
+    sink: Database
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    settings = {**SERVER_SETTINGS, "max_connections": CONNECTIONS, "max_wal_senders": 10}
+    version = versions_to_test()[0]
+    with (
+        EmbeddedPostgres(version, settings) as first,
+        EmbeddedPostgres(version, settings) as second,
+        new_database(first) as source,
+        new_database(second) as sink,
+        RunningService(source.dsn, tmp_path / "service", sink=sink.dsn) as service,
+    ):
+        yield World(service, source, sink)
+
+
+def _restart(database: Database, checker: Checker, pick: random.Random) -> None:
+    database.server.stop(immediate=True)
+    _look_for(checker, pick.choice((0, 0, 0.5, 2.0)))
+    database.server.start()
+
+
+def _kill_postmaster(database: Database, checker: Checker, pick: random.Random) -> None:
+    database.server.kill()
+    _look_for(checker, pick.choice((0, 0, 0.5)))
+    database.server.start()
+
+
+def _kill_backend(database: Database, checker: Checker, pick: random.Random) -> None:
+    """One of ours dies: the server ends all sessions and recovers as after a crash."""
+    with contextlib.suppress(psycopg2.Error):
+        ours = database.rows(
+            "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'tidemark%%'"
+        )
+        if ours:
+            os.kill(pick.choice(ours)[0], signal.SIGKILL)
+
+
+def _crowd(database: Database, checker: Checker, pick: random.Random) -> None:
+    """Every connection is taken for a while, after all of ours were ended."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(psycopg2.Error):
+            for _ in range(CONNECTIONS):
+                held.callback(database.connect().close)
+        with contextlib.suppress(psycopg2.Error):
+            Database(database.server, "postgres").execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE application_name LIKE 'tidemark%%'"
+            )
+        with contextlib.suppress(psycopg2.Error):
+            for _ in range(CONNECTIONS):
+                held.callback(database.connect().close)
+        _look_for(checker, pick.choice((0.5, 2.0)))
+
+
+FAULTS = (_restart, _kill_postmaster, _restart, _kill_backend, _crowd)
+
+
+def _look_for(checker: Checker, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        checker.check()
+        time.sleep(0.005)
+
+
+def _moves_on(checker: Checker, service: RunningService) -> float:
+    started, wanted = time.monotonic(), checker.distinct + 3
+    while checker.distinct < wanted:
+        assert time.monotonic() - started < WITHIN_S, service.log_tail()
+        checker.check()
+        time.sleep(0.01)
+    return time.monotonic() - started
+
+
+@pytest.mark.timeout(300 + RESTARTS * 40)
+def test_servers_crash_under_load(world: World) -> None:
+    command = f"TIDEMARK_TEST_SEED={SEED} TIDEMARK_TEST_RESTARTS={RESTARTS} pytest {__file__}"
+    print(f"repeat: {command}")
+    service = world.service
+    world.source.execute(SCHEMA)
+    pick, writer = random.Random(SEED), Writer(world.source, SEED)
+    checker = Checker(world.sink, writer)
+    for name, query in VIEWS.items():
+        service.create(name, query, backfill="local")
+    writer.start()
+    longest_s = 0.0
+    for number in range(RESTARTS):
+        _look_for(checker, pick.uniform(0, 0.5))
+        hit = (world.source, world.sink)[pick.randrange(2)]
+        FAULTS[number % len(FAULTS)](hit, checker, pick)
+        longest_s = max(longest_s, _moves_on(checker, service))
+    last = writer.stop()
+    started = time.monotonic()
+    while checker.check() != last:
+        assert time.monotonic() - started < WITHIN_S, service.log_tail()
+    checker.close()
+    refused = [e for e in service.events() if e["level"] == "error"]
+    assert not refused, refused[:3]
+    figures.add(
+        "postgres_restarts",
+        count=RESTARTS,
+        epochs=checker.states,
+        command=command,
+        longest_s=round(longest_s, 1),
+        restarts=sum(e["event"] == "process.ended" for e in service.events()),
+    )
