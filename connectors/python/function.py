@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from connectors.python.conditions import Wish
-from connectors.python.rows import Batch, batches, is_table
+from connectors.python.rows import Batch, Interrupted, batches, is_table
 from dataflow.errors import TidemarkError
 
 COLUMNS, WHERE = "dynamic_columns", "dynamic_where"
@@ -42,19 +42,23 @@ class Function:
             asked[COLUMNS] = list(wish.columns) if wish is not None else None
         if WHERE in self.takes:
             asked[WHERE] = list(wish.conditions) if wish is not None else []
-        counted = _Counted()
         try:
             rows = self._source(**asked) if self.is_called else self._source
-            yield from batches(rows if is_table(rows) else counted.over(_plain(rows)))
+            yield from batches(rows if is_table(rows) else _plain(rows))
+        except Interrupted as error:
+            raise self._failed(error.n, error.__cause__) from error.__cause__
         except TidemarkError as error:
             raise error if error.code != "function.bad_row" else self._named(error) from None
         except Exception as error:
-            raise TidemarkError(
-                "function.failed",
-                f'function "{self.name}" failed after row {counted.n}',
-                detail=f"{type(error).__name__}: {error}",
-                hint="the table keeps what it had; the cause is the error's __cause__",
-            ) from error
+            raise self._failed(0, error) from error
+
+    def _failed(self, n: int, error: BaseException | None) -> TidemarkError:
+        return TidemarkError(
+            "function.failed",
+            f'function "{self.name}" failed after row {n}',
+            detail=f"{type(error).__name__}: {error}",
+            hint="the table keeps what it had; the cause is the error's __cause__",
+        )
 
     def _named(self, error: TidemarkError) -> TidemarkError:
         return TidemarkError(
@@ -63,24 +67,6 @@ class Function:
             detail=error.detail,
             hint=error.hint,
         )
-
-
-class _Counted:
-    """Counts what has come out of an iterable."""
-
-    def __init__(self) -> None:
-        self.n = 0
-
-    def over(self, rows: Any) -> Any:
-        """The same rows; what is no iterable is left for `batches` to refuse."""
-        if isinstance(rows, str | bytes | dict) or not hasattr(rows, "__iter__"):
-            return rows
-        return self._count(iter(rows))
-
-    def _count(self, rows: Iterator[Any]) -> Iterator[Any]:
-        for row in rows:
-            yield row
-            self.n += 1
 
 
 def _dynamic_of(name: str, source: Callable[..., Any]) -> list[str]:

@@ -8,7 +8,7 @@ the parts of an iterable. A key that is missing is NULL.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any
 
@@ -24,6 +24,14 @@ class Batch:
     def __init__(self, names: Sequence[str], columns: Sequence[Sequence[Any]], n: int) -> None:
         self.names = tuple(names)
         self.columns = columns
+        self.n = n
+
+
+class Interrupted(Exception):
+    """An iterable has raised an error, its cause. n: how many rows came before it."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n)
         self.n = n
 
 
@@ -46,22 +54,31 @@ def batches(rows: Iterable[Any]) -> Iterator[Batch]:
         )
     held = iter(rows)
     at = 0
-    while part := list(islice(held, BATCH_ROWS)):
+    while part := _taken(held, at):
         for batch in _of_rows(part, at):
             at += batch.n
             yield batch
 
 
+def _taken(rows: Iterator[Any], at: int) -> list[Any]:
+    part: list[Any] = []
+    try:
+        part.extend(islice(rows, BATCH_ROWS))
+    except Exception as error:
+        # What came before the error is in the list already.
+        raise Interrupted(at + len(part)) from error
+    return part
+
+
 def _of_rows(rows: list[Any], at: int) -> Iterator[Batch]:
     """Rows of one shape become one batch; most often that is all of them."""
-    begin = 0
-    while begin < len(rows):
-        kind = type(rows[begin])
-        end = begin + 1
-        while end < len(rows) and type(rows[end]) is kind:
-            end += 1
-        yield from _of_kind(rows[begin:end], at + begin)
-        begin = end
+    if len(set(map(type, rows))) == 1:
+        yield from _of_kind(rows, at)
+        return
+    for _, alike in groupby(rows, type):
+        part = list(alike)
+        yield from _of_kind(part, at)
+        at += len(part)
 
 
 def _of_kind(rows: list[Any], at: int) -> Iterator[Batch]:
@@ -102,11 +119,13 @@ def _under(rows: list[Mapping[str, Any]], names: list[str]) -> list[list[Any]] |
 
 
 def _of_tuples(rows: list[Sequence[Any]], names: Sequence[str], at: int) -> Batch:
-    width = len(rows[0])
-    for i, row in enumerate(rows):
-        if len(row) != width:
-            raise bad_row(at + i + 1, f"it has {len(row)} values, others have {width}")
-    return Batch(names, list(zip(*rows, strict=True)), len(rows))
+    try:
+        return Batch(names, list(zip(*rows, strict=True)), len(rows))
+    except ValueError:
+        width = len(rows[0])
+        i = next(i for i, row in enumerate(rows) if len(row) != width)
+        why = f"it has {len(rows[i])} values, others have {width}"
+        raise bad_row(at + i + 1, why) from None
 
 
 def _of_table(table: Any) -> Iterator[Batch]:

@@ -146,7 +146,10 @@ class Functions:
         table = self._tables.shape(name, found, key)
         made = Registered(function, table, columns is not None, refresh_every_s)
         made.due_at = time.monotonic() + (refresh_every_s or 0)
-        with self._held([self._registered[name]] if name in self._registered else []):
+        before = self._registered.get(name)
+        if before is not None:
+            made.asked = before.asked
+        with self._held([before] if before is not None else []):
             if made.is_narrow:
                 self._tables.declare(table)
                 if self._need(made, read_views(self._session)) is not None:
@@ -202,16 +205,15 @@ class Functions:
     def refresh(self, names: Iterable[str]) -> dict[str, Refreshed]:
         """Read functions again and write what differs, all in one transaction. A narrow one that no
         view reads is not called. TidemarkError function.*"""
-        chosen = [self.of(name) for name in dict.fromkeys(names)]
-        for one in chosen:
-            if one.is_spent:
-                raise TidemarkError(
-                    "function.spent",
-                    f'function "{one.function.name}" is an iterator, whose rows are read already',
-                    hint="register a function that makes it anew, or a list",
-                )
-        with self._held(chosen):
-            return self._refresh(chosen)
+        names = list(dict.fromkeys(names))
+        while True:
+            chosen = [self.of(name) for name in names]
+            for one in chosen:
+                if one.is_spent:
+                    raise _spent(one.function.name)
+            with self._held(chosen):
+                if self._are_registered(chosen):
+                    return self._refresh(chosen)
 
     def refresh_for(self, names: Sequence[str], asked: Mapping[str, Wish]) -> None:
         """Read functions for one query, narrow ones also for what it asks of them."""
@@ -227,9 +229,14 @@ class Functions:
         chosen = [self.of(n) for n in asked if n in self._registered]
         narrow = [one for one in chosen if one.is_narrow]
         for one in narrow:
-            one.asked.append(asked[one.function.name])
+            wish = asked[one.function.name]
+            if wish not in one.asked:
+                one.asked.append(wish)
         with self._held(narrow):
-            self._refresh(narrow)
+            if self._are_registered(narrow):
+                self._refresh(narrow)
+                return
+        self.widen(asked)
 
     def forget(self, asked: Mapping[str, Wish]) -> None:
         """The view is in the catalog now, or is not to be."""
@@ -259,6 +266,10 @@ class Functions:
         if wish is not None:
             wish = Wish(_with_key(one, wish.columns), wish.conditions)
         return StandIn(one.table, self._read(one, wish, None).file)
+
+    def _are_registered(self, chosen: Iterable[Registered]) -> bool:
+        """False when others took their places while their locks were waited for."""
+        return all(self._registered.get(one.function.name) is one for one in chosen)
 
     # --- readings ------------------------------------------------------------------------------
 
@@ -346,6 +357,14 @@ class Functions:
             for one in sorted(chosen, key=lambda one: one.function.name):
                 locks.enter_context(one.lock)
             yield
+
+
+def _spent(name: str) -> TidemarkError:
+    return TidemarkError(
+        "function.spent",
+        f'function "{name}" is an iterator, whose rows are read already',
+        hint="register a function that makes it anew, or a list",
+    )
 
 
 def _check_name(name: Any) -> None:

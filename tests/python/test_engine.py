@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -104,6 +105,19 @@ def test_a_function_is_refreshed_by_itself(engine: tidemark.Engine) -> None:
     assert len(calls) <= count + 1
 
 
+def test_a_refresh_that_has_waited_takes_the_newest_function(engine: tidemark.Engine) -> None:
+    given = iter((1, 3))
+    engine.register("renewed", lambda: [{"id": next(given)}], key="id")
+    waiting = Thread(target=engine.refresh, args=("renewed",))
+    with engine._functions.of("renewed").lock:
+        waiting.start()
+        time.sleep(0.2)
+        engine.register("renewed", [{"id": 2}], key="id")
+    waiting.join()
+    assert [tuple(r) for r in engine.execute("SELECT id FROM renewed")] == [(2,)]
+    engine.unregister("renewed")
+
+
 # --- what goes wrong --------------------------------------------------------------------------
 
 
@@ -144,6 +158,7 @@ def test_a_reading_that_fails_changes_nothing(engine: tidemark.Engine) -> None:
             engine.refresh("solid", "fragile")
         assert caught.value.code == code, why
         assert words in caught.value.what, why
+        assert isinstance(caught.value.__cause__, RuntimeError) == (code == "function.failed")
         assert engine.functions()["fragile"].error is caught.value
         engine.settle()
         assert rows_of(view) == expected, why

@@ -130,10 +130,11 @@ def test_values_come_back_as_they_were(engine: tidemark.Engine, kind: str) -> No
     engine.unregister(name)
 
 
-def test_decimals_keep_all_of_their_digits(engine: tidemark.Engine) -> None:
+@pytest.mark.parametrize("key", ["i", ()], ids=["key", "bag"])
+def test_decimals_keep_all_of_their_digits(engine: tidemark.Engine, key: Any) -> None:
     long = "12345678901234567890.12345678901234567890"
-    rows = [{"n": Decimal("1.50"), "j": {"n": [Decimal(long)]}, "s": float("nan")}]
-    engine.register("digits", lambda: rows)
+    rows = [{"i": 1, "n": Decimal("1.50"), "j": {"n": [Decimal(long)]}, "s": float("nan")}]
+    engine.register("digits", lambda: rows, key=key)
     shown = engine.query("SELECT n::text, j::text, s::text FROM digits").rows
     assert shown == [("1.50", f'{{"n": [{long}]}}', "NaN")]
     rows[0]["n"] = Decimal("1.5")
