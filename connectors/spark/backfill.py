@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 
 from pyspark import StorageLevel
@@ -84,8 +84,9 @@ class SparkBackfill:
         flat = tuple((name, part) for name, shares in parts.items() for part in shares)
         tables = table_specs(columns, scope, relations, parts)
         specs = node_specs(nodes, scope, evaluator())
+        waiting = Progress(0, len(flat), parts_kept=sum(is_kept(part) for _, part in flat))
         for attempt in range(ATTEMPTS):
-            spark = self._session.get()
+            spark = self._session.get(partial(on_progress, waiting))
             buckets = self._buckets or _bucket_count(relations, self._session.cores)
             stages = cut(nodes, tables, specs, buckets)
             run = exchange.below(f"{RUNS}/{uuid.uuid4().hex}")

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from dataflow.errors import TidemarkError
 
 JAVA_VERSION = 17
 STOP_TIMEOUT_S = 20.0
+_WAIT_S = 0.1
 _LOOPBACK = "127.0.0.1"
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
 _DIRECTORY = "tidemark-spark-"
@@ -99,8 +100,31 @@ class LazySession:
         """How many tasks run at once, as far as Spark knew at the start; 0 before it."""
         return self._cores
 
-    def get(self) -> SparkSession:
-        """The session. TidemarkError spark.no_java, spark.start_failed."""
+    def get(self, while_waiting: Callable[[], object] | None = None) -> SparkSession:
+        """The session. TidemarkError spark.no_java, spark.start_failed.
+
+        while_waiting: called again and again until it is there; what it raises ends the waiting,
+        not the start: the next one finds the session ready.
+        """
+        if while_waiting is None:
+            return self._get()
+        found: list[SparkSession | BaseException] = []
+        starter = threading.Thread(target=self._get_into, args=(found,), daemon=True)
+        starter.start()
+        while starter.is_alive():
+            while_waiting()
+            starter.join(_WAIT_S)
+        if isinstance(found[0], BaseException):
+            raise found[0]
+        return found[0]
+
+    def _get_into(self, found: list[SparkSession | BaseException]) -> None:
+        try:
+            found.append(self._get())
+        except BaseException as error:
+            found.append(error)
+
+    def _get(self) -> SparkSession:
         with self._lock:
             if self._session is not None and not self._answers():
                 self._discard()

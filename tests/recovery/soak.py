@@ -81,7 +81,7 @@ class Soak:
             for view in self._settled():
                 name, status = view["name"], view["status"]
                 if status == "failed" and self._was_too_late(view):
-                    self._service.call("DELETE", f"/views/{name}?wait_s=0")
+                    self._answer("DELETE", f"/views/{name}?wait_s=0", None)
                 elif status == "failed":
                     self.faults.append(f"{name} failed: {view['error']}")
                 elif status == "live":
@@ -197,7 +197,7 @@ class Soak:
         return self._call(method, f"/views/{self._pick.choice(views)['name']}{path}", body)
 
     def _call(self, method: str, path: str, body: Any = None) -> httpx.Response:
-        answer = self._service.call(method, path, body)
+        answer = self._answer(method, path, body)
         if not answer.is_success and answer.status_code not in MOMENTS:
             # A table may be renamed between the choice of a query and its analysis.
             code = answer.json().get("code", "")
@@ -205,11 +205,21 @@ class Soak:
                 self.faults.append(f"{method} {path} {body}: {answer.status_code} {answer.text}")
         return answer
 
+    def _answer(self, method: str, path: str, body: Any) -> httpx.Response:
+        """As long as an API process may take to come back on a busy machine."""
+        deadline = time.monotonic() + SETTLED_S
+        while True:
+            try:
+                return self._service.call(method, path, body)
+            except httpx.TransportError as error:
+                told = f"{error}\n{self._service.log_tail(20_000)}"
+                assert time.monotonic() < deadline, told
+
     def _settled(self) -> list[dict[str, Any]]:
         """The views once none is on its way to somewhere."""
         deadline = time.monotonic() + SETTLED_S
         while True:
-            answer = self._service.call("GET", "/views")
+            answer = self._answer("GET", "/views", None)
             views = answer.json()["views"] if answer.status_code == 200 else None
             going = [v for v in views or () if _is_under_way(v)]
             if views is not None and not going:

@@ -90,3 +90,22 @@ def test_without_java_the_error_says_so(monkeypatch: pytest.MonkeyPatch, tmp_pat
     old.chmod(0o755)
     with pytest.raises(TidemarkError, match=r"spark\.no_java"):
         LazySession().get()
+
+
+def test_whoever_gives_up_does_not_wait_for_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a view is dropped while the session for it, or for another one, starts."""
+    lazy, looks, starts = LazySession("local[2]"), [], []
+    monkeypatch.setattr(lazy, "_start", lambda: starts.append(1) or "the session")
+
+    def give_up() -> None:
+        looks.append(1)
+        if len(looks) == 3:
+            raise InterruptedError
+
+    # Somebody else is starting it.
+    with lazy._lock, pytest.raises(InterruptedError):
+        lazy.get(give_up)
+    assert len(looks) == 3
+    monkeypatch.setattr(lazy, "_answers", lambda: True)
+    # The start went on: it is there for the next one, who need not be told anything.
+    assert lazy.get(lambda: None) == "the session" and starts == [1]
