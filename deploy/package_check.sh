@@ -56,8 +56,7 @@ with psycopg2.connect(sys.argv[1]) as session, session.cursor() as cursor:
     cursor.execute("CREATE TABLE orders (id int PRIMARY KEY, amount int)")
     cursor.execute("INSERT INTO orders VALUES (1, 10), (2, 20)")
 PYTHON
-export TIDEMARK_URL=http://127.0.0.1:$port
-venv/bin/tidemark create --wait-s 120 total "SELECT sum(amount) AS total FROM orders"
-venv/bin/tidemark verify total
+venv/bin/tidemark create --url "http://127.0.0.1:$port" --wait-s 120 total "SELECT sum(amount) AS total FROM orders"
+venv/bin/tidemark verify --url "http://127.0.0.1:$port" total
 kill "$service"
 wait "$service" && echo "stopped"
