@@ -78,6 +78,10 @@ def test_values_find_their_rows(view: View) -> None:
                 ids = [row.id for row in view.rows(columns=["id"], where=col(name) == value)]
                 assert number in ids, (name, value)
         assert [r.id for r in view.rows(columns=["id"], where={name: None})] == [3], name
+    for name in ("pair", "ints", "range", "days", "raw"):
+        ordered = [r.id for r in view.rows(columns=["id"], order=[col(name).asc()], page_rows=1)]
+        values = view._client.query(f'SELECT id FROM all_kinds ORDER BY "{name}"')
+        assert ordered == [row.id for row in values], name
 
 
 def test_arrow_has_the_same_values(view: View) -> None:
