@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
-from service import kernels
+from service import kernels, state_owner
 from service.core import Core
 from service.epochs import Epochs
 from service.following import Following
@@ -90,6 +90,7 @@ class Pipeline:
         self._desk.claim()
         if not self._desk.refresh():
             raise TemporaryError("sink.unreachable", "the catalog cannot be read")
+        self._check_owner()
         self._core.failures.remove_strangers()
         self._desk.recall_lost()
         failed, waiting = self._desk.failed_names(), self._settings.budget.waiting
@@ -102,18 +103,22 @@ class Pipeline:
         if not self._desk.refresh():
             raise TemporaryError("sink.unreachable", "the catalog cannot be read")
         self._core.failures.remove_failed()
-        if self._engine.epoch > before:
+        if self._epochs.writer.written > before:
             self._remove_outdated()
         self._epochs.commit()
         self._reopen()
         self._desk.settle_recovered()
 
+    def _check_owner(self) -> None:
+        """The state is of the database that the catalog follows. StorageError state.foreign."""
+        identity = self._desk.source_identity()
+        if self._engine.views:
+            state_owner.check(self._core.store, identity, str(self._settings.state))
+        state_owner.note(self._core.store, identity)
+
     def _remove_outdated(self) -> None:
         """The state is older than the sink: what cannot be told again is built anew."""
-        lost = self._sides.not_replayable(self._epochs.mute)
-        self._core.failures.remove_outdated(lost)
-        for source in lost:
-            del self._epochs.mute[source]
+        self._core.failures.remove_outdated(self._sides.not_replayable(self._epochs.mute))
         self._desk.recall_lost()
 
     def _refuse(self, error: SourceError) -> None:

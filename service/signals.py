@@ -20,7 +20,7 @@ STOP_S = 2.5
 # and one whom no restart can help.
 SIGNALLED = 128
 REFUSED, FINAL = 3, 4
-FINAL_CODES = frozenset({"state.version", "sink.version"})
+FINAL_CODES = frozenset({"state.version", "state.foreign", "sink.version"})
 
 _PR_SET_PDEATHSIG = 1
 

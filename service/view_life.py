@@ -14,6 +14,7 @@ from connectors.postgres.control import ViewRow
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import TemporaryError, TidemarkError, ViewError
 from dataflow.schema import Relation
+from service import state_owner
 from service.build import ViewBuild
 from service.changes import table_of
 from service.core import Core
@@ -175,6 +176,7 @@ class ViewLife:
         if reads_database and not core.feed.is_open and not self._engine.position:
             position = source.ensure_slot()
             self._desk.remember_source()
+            state_owner.note(core.store, self._desk.source_identity())
             self._engine.positions.begin(MAIN_SOURCE, position)
         self._epochs.commit()
         failpoint("view.build.before")

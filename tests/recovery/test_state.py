@@ -6,11 +6,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.harness.postgres import Database
+from connectors.postgres.embedded import EmbeddedPostgres
+from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 
@@ -123,3 +125,34 @@ def test_dropped_slot_is_told_and_not_made_again(database: Database, tmp_path: P
         database.execute("INSERT INTO marker VALUES (9)")
         service.create("prefix", VIEWS["prefix"], backfill="local")
         assert database.rows("SELECT id FROM prefix") == [(9,)]
+
+
+def test_the_state_of_another_database_is_refused(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    """Two directories were mixed up; put right again, each goes on."""
+    with new_database(postgres) as one, new_database(postgres) as two:
+        services = [
+            RunningService(database.dsn, tmp_path / name, prefix=f"tide{name}")
+            for name, database in (("one", one), ("two", two))
+        ]
+        for database, service in zip((one, two), services, strict=True):
+            database.execute(SCHEMA)
+            with service:
+                service.create("prefix", VIEWS["prefix"], backfill="local")
+        other, own = (service.state for service in services)
+        own.rename(tmp_path / "own")
+        other.rename(own)
+        with RunningService(two.dsn, tmp_path / "two", prefix="tidetwo") as service:
+            deadline = time.monotonic() + 60
+            while "state.foreign" not in service.call("GET", "/health").text:
+                assert time.monotonic() < deadline, service.log_tail()
+                time.sleep(0.1)
+            assert two.rows("SELECT id FROM prefix") == [(0,)]
+        own.rename(other)
+        (tmp_path / "own").rename(own)
+        two.execute("INSERT INTO marker VALUES (5)")
+        with RunningService(two.dsn, tmp_path / "two", prefix="tidetwo") as service:
+            service.wait("prefix", _flush_position(two), timeout_s=60)
+            assert two.rows("SELECT id FROM prefix") == [(5,)]
+            assert "view.state_lost" not in service.log_tail(1_000_000)
