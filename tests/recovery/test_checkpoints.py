@@ -40,7 +40,7 @@ SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "0"))
 OFTEN = {"checkpoint_every_s": 0.5, "checkpoint_keep": 2}
 
 
-def _await(is_done: Callable[[], object], service: RunningService, timeout_s: float = 60) -> None:
+def _await(is_done: Callable[[], object], service: RunningService, timeout_s: float = 180) -> None:
     deadline = time.monotonic() + timeout_s
     while not is_done():
         assert time.monotonic() < deadline, service.log_tail()
