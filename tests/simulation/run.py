@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import sys
 import time
 import traceback
 from collections import Counter
@@ -100,6 +101,7 @@ def _many(first: int, count: int) -> int:
             failed += len(faults)
             for fault in faults:
                 print(fault, flush=True)
+            print(f"{total['count']} of {count} seeds, {failed} failed", file=sys.stderr)
     seconds = time.monotonic() - started
     print(f"{count} seeds from {first} on in {seconds:.0f} s, {failed} failed")
     total.pop("count")

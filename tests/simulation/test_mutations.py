@@ -19,11 +19,12 @@ from service.build import ViewBuild
 from service.engine import Engine
 from service.epochs import Epochs
 from service.outbox import Outbox
-from service.spool import Spool
 from service.writer import SinkWriter
 from tests.simulation.run import run
 
 MOST_SEEDS = 400
+# Where a rare one was found last, so that it takes no longer than it must.
+NEAR = {"sink first": (48,)}
 
 
 def confirm_before_sync(self: Epochs) -> None:
@@ -85,10 +86,6 @@ def sink_first(self: Epochs, epoch: SinkEpoch, *, sync: bool = False) -> None:
     self._engine.commit(epoch, written=self.written(), sync=sync)
 
 
-def unforced(self: Spool) -> None:
-    """A build's changes are not on disk when the source forgets them."""
-
-
 def unaware_of_snapshot(self: ViewBuild, newest: int) -> bool:
     """What lies before the snapshot is replayed too."""
     position, self.position = self.position, 0
@@ -116,7 +113,6 @@ BROKEN: dict[str, tuple[str, Callable[..., Any]]] = {
     "never muted": ("service.pipeline.recover", never_muted),
     "mute forgotten": ("service.epochs.Epochs.start", meets_sink_at_once),
     "sink first": ("service.epochs.Epochs.finish", sink_first),
-    "spool not forced": ("service.spool.Spool.sync", unforced),
     "snapshot not passed over": ("service.build.ViewBuild.catch_up", unaware_of_snapshot),
     "joined too early": ("service.build.ViewBuild.catch_up", impatient),
 }
@@ -133,7 +129,7 @@ def broken(name: str) -> Iterator[None]:
 @pytest.mark.parametrize("name", BROKEN)
 def test_the_simulation_finds(name: str) -> None:
     with broken(name):
-        for seed in range(1, MOST_SEEDS + 1):
+        for seed in (*NEAR.get(name, ()), *range(1, MOST_SEEDS + 1)):
             if run(seed).failure is not None:
                 print(f"{name}: found by seed {seed}")
                 return

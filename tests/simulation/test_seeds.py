@@ -22,7 +22,7 @@ def test_seeds() -> None:
     assert not failed, "\n\n".join(failed)
     assert found.pop("count") == SEEDS
     assert found["epochs"] > 20 * SEEDS, "hardly anything was compared"
-    command = f"TIDEMARK_TEST_SEED={FIRST} TIDEMARK_TEST_SEEDS={SEEDS} pytest {__name__}"
+    command = f"TIDEMARK_TEST_SEED={FIRST} TIDEMARK_TEST_SEEDS={SEEDS} pytest tests/simulation"
     figures.add("seeds", count=SEEDS, command=command, **found)  # type: ignore[arg-type]
 
 
