@@ -25,7 +25,9 @@ def apply(cursor: Any, change: ViewChange) -> None:
     if change.is_renewed:
         sink_tables.forget_errors(cursor, [change.table])
     _tell(cursor, change)
-    if sink_kept.oids_of(cursor, change.table) is not None:
+    found = sink_kept.oids_of(cursor, change.table)
+    # A table of the other kind is about to give way to one that says itself what it is.
+    if found is not None and (found[0] != found[1]) == target_of(change.table).is_bag:
         sink_tables.comment(cursor, change.table)
 
 
