@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import sys
 import traceback
 from collections.abc import Callable
@@ -21,10 +22,12 @@ from connectors.kept_parts import OnProgress
 from connectors.spark.result import BackfillResult
 from dataflow.errors import TidemarkError
 from service.backfill import BackfillJob, backfill
+from service.log import log
 from service.signals import die_with_parent
 
 # Kept for the next view: as many as that, and none that has read more rows than that.
 MOST_IDLE, MOST_ROWS = 2, 200_000
+ATTEMPTS, DIED = 3, "backfill.died"
 
 
 class Children:
@@ -38,7 +41,23 @@ class Children:
         self._starter = ThreadPoolExecutor(1, "children")
 
     def run(self, job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
-        """Run a job in a child. TidemarkError as raised there, with its code."""
+        """Run a job in a child. TidemarkError as raised there, with its code.
+
+        A child that dies in it (killed for its memory, say) is followed by another, which reads
+        what was not read to its end; backfill.died when it is the third.
+        """
+        for attempt in range(1, ATTEMPTS):
+            try:
+                return self._run_once(job, on_progress)
+            except TidemarkError as error:
+                if error.code != DIED:
+                    raise
+                log.warning("backfill.again", attempt=attempt)
+                shutil.rmtree(job.work_dir, ignore_errors=True)
+                job.work_dir.mkdir(parents=True)
+        return self._run_once(job, on_progress)
+
+    def _run_once(self, job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
         child = self._take(job)
         result = None
         try:
@@ -128,7 +147,11 @@ def run_alone(job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
 
 
 def _died() -> TidemarkError:
-    return TidemarkError("backfill.died", "the backfill's process ended without a result")
+    return TidemarkError(
+        DIED,
+        "the backfill's process ended without a result",
+        hint="is there memory enough for it? options.backfill=spark runs it apart",
+    )
 
 
 def _work(pipe: Connection, parent: int, begin: Callable[[], None] | None) -> None:

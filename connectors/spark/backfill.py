@@ -46,6 +46,8 @@ ROWS_PER_BUCKET = 500_000
 MOST_BUCKETS = 512
 POLL_S = 0.2
 ATTEMPTS = 3
+# What Spark says when a task's process has died.
+WORKER_LOST = "Python worker exited unexpectedly"
 
 
 class SparkBackfill:
@@ -100,7 +102,9 @@ class SparkBackfill:
             run.remove()
             if found is not None:
                 raise found
-            if self._session.is_alive():
+            is_alive = self._session.is_alive()
+            # A cluster tries lost tasks again by itself, a local master does not.
+            if is_alive and (WORKER_LOST not in str(failure) or attempt + 1 == ATTEMPTS):
                 raise _spark_failed(failure)
             if attempt + 1 == ATTEMPTS:
                 raise _session_lost(failure)
