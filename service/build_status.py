@@ -6,10 +6,10 @@ far.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
 from connectors.kept_parts import Progress
+from storage import clock
 
 
 @dataclass
@@ -21,14 +21,14 @@ class BuildStatus:
     phase: str = "snapshot"
     road: str = ""
     progress: Progress = field(default_factory=lambda: Progress(0, 0))
-    started_at: float = field(default_factory=time.time)
+    started_at: float = field(default_factory=clock.wall)
     read_since: float = 0.0
     notes: list[str] = field(default_factory=list)
     expected_s: float | None = None
 
     def facts(self) -> dict[str, object]:
         """As the catalog and REST show it, with an estimate of the seconds left."""
-        found, now = self.progress, time.time()
+        found, now = self.progress, clock.wall()
         facts: dict[str, object] = {
             "phase": self.phase,
             "road": self.road,

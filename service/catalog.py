@@ -28,7 +28,7 @@ from service.disk import no_room
 from service.estimate import SHORT_S, estimated
 from service.family import children_of
 from service.groups import follows_database, group_of, groups_on_disk
-from service.metrics import read_dataflow, read_metrics
+from service.metrics import is_fresh, read_dataflow, read_metrics
 from service.models import (
     AskModel,
     CreateView,
@@ -65,7 +65,7 @@ class Catalog:
         self._parts = parts
         self._control = parts.control()
         self._sink = parts.sink()
-        self._started_at = time.time()
+        self._started_at = time.monotonic()
 
     # --- creating ----------------------------------------------------------------------------
 
@@ -231,7 +231,7 @@ class Catalog:
         with suppress(OSError):
             reasons += filter(None, [no_room(shutil.disk_usage(self._settings.state).free)])
         default = groups.pop(DEFAULT_GROUP)
-        is_young = time.time() - self._started_at < STALE_S
+        is_young = time.monotonic() - self._started_at < STALE_S
         if is_young and _is_stale(default) and "refused" not in (default or {}):
             status, reasons = "starting", []
         else:
@@ -367,7 +367,7 @@ def _lost_sources(row: ViewRow, figures: dict[str, Any]) -> list[str]:
 
 
 def _is_stale(figures: dict[str, Any] | None) -> bool:
-    return figures is None or time.time() - figures["updated_at"] > STALE_S
+    return figures is None or not is_fresh(figures, STALE_S)
 
 
 def _reasons(figures: dict[str, Any] | None) -> list[str]:

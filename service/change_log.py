@@ -51,11 +51,12 @@ class LogHead:
 
 @dataclass
 class _Segment:
-    """floor: the epoch after which it begins. newest_ms: of its newest record."""
+    """floor: the epoch after which it begins. newest_at: when its newest record was written, or
+    taken over from an earlier process: nobody knows for how long that was away."""
 
     floor: int
     size: int = 0
-    newest_ms: int = 0
+    newest_at: float = 0.0
 
 
 def read_head(folder: Path) -> LogHead | None:
@@ -140,10 +141,10 @@ class ChangeLog:
 
     def append(self, epoch: int, lines: Iterable[bytes], mark: bytes) -> None:
         """Write an epoch: its changes and its mark, a line each."""
-        now_ms = self._now_ms()
+        now = self._host.monotonic()
         segment = self._segments[-1]
         share_s = self.head.retention_s / SEGMENTS
-        is_old = self._host.monotonic() - self._opened_at > share_s
+        is_old = now - self._opened_at > share_s
         if segment.size > SEGMENT_BYTES or (is_old and segment.size):
             segment = self._roll()
         check = xxhash.xxh3_64()
@@ -152,19 +153,19 @@ class ChangeLog:
             check.update(text)
             segment.size += _write(self._rows, text)
         failpoint("changes.record.before")
-        facts = _FACTS.pack(epoch, segment.size, now_ms)
+        facts = _FACTS.pack(epoch, segment.size, int(self._host.time() * 1000))
         check.update(facts)
         _write(self._index, facts + check.intdigest().to_bytes(8, "little"))
-        segment.newest_ms = now_ms
+        segment.newest_at = now
         self.reached = epoch
 
     def expire(self) -> None:
         """Give back the segments that are older than the retention, or too much."""
-        oldest_ms = (self._host.time() - self.head.retention_s) * 1000
+        oldest = self._host.monotonic() - self.head.retention_s
         total = sum(segment.size for segment in self._segments)
         while len(self._segments) > 1:
             first = self._segments[0]
-            if first.newest_ms >= oldest_ms and total <= self._most_bytes:
+            if first.newest_at >= oldest and total <= self._most_bytes:
                 return
             total -= first.size
             del self._segments[0]
@@ -184,16 +185,13 @@ class ChangeLog:
                 os.close(file)
         self._rows = self._index = -1
 
-    def _now_ms(self) -> int:
-        return int(self._host.time() * 1000)
-
     def _roll(self) -> _Segment:
         self.close()
         floor = self.reached
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         self._rows = os.open(rows_path(self.folder, floor), flags, 0o600)
         self._index = os.open(index_path(self.folder, floor), flags | os.O_APPEND, 0o600)
-        self._segments.append(_Segment(floor, 0, self._now_ms()))
+        self._segments.append(_Segment(floor, 0, self._host.monotonic()))
         self._opened_at = self._host.monotonic()
         return self._segments[-1]
 
@@ -204,11 +202,11 @@ class ChangeLog:
         whole = len(raw) - len(raw) % RECORD.size
         if whole != len(raw):
             os.truncate(path, whole)
-        self._segments.append(_Segment(floor, 0, self._now_ms()))
+        self._segments.append(_Segment(floor, 0, self._host.monotonic()))
         if whole:
-            epoch, size, at_ms, _ = RECORD.unpack(raw[whole - RECORD.size : whole])
+            epoch, size, _, _ = RECORD.unpack(raw[whole - RECORD.size : whole])
             check_lines(rows_path(self.folder, floor), raw[:whole])
-            self._segments[-1] = _Segment(floor, size, at_ms)
+            self._segments[-1] = _Segment(floor, size, self._host.monotonic())
             self.reached = epoch
         else:
             self.reached = max(self.reached, floor)

@@ -61,6 +61,8 @@ class ChangeLogs:
         self._is_stopping = False
         self._moved = host.condition()
         self._thread: Thread | None = None
+        # By folder: when it was asked for, as the file says, and when that was seen.
+        self._touches: dict[Path, tuple[int, float]] = {}
         self._reopen()
 
     def _reopen(self) -> None:
@@ -158,11 +160,19 @@ class ChangeLogs:
         return folder is not None and self._is_touched(folder, found.head.retention_s)
 
     def _is_touched(self, folder: Path, seconds: float) -> bool:
-        """Whether someone has asked for the log lately."""
+        """Whether someone has asked for the log lately: by a clock that nobody can set, since the
+        file was seen to change."""
+        now = self._host.monotonic()
         try:
-            return self._host.time() - (folder / WANTED).stat().st_mtime < seconds
+            touched = (folder / WANTED).stat().st_mtime_ns
         except FileNotFoundError:
+            self._touches.pop(folder, None)
             return False
+        known, at = self._touches.get(folder, (None, now))
+        if known != touched:
+            at = now
+            self._touches[folder] = touched, now
+        return now - at < seconds
 
     # --- the thread ----------------------------------------------------------------------------
 

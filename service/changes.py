@@ -6,7 +6,6 @@ it has an id, so that what becomes of it is never told of another one.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from connectors.postgres.control import ViewRow
 from connectors.sink import SinkTable
 from dataflow.errors import TidemarkError
 from service import fields
+from storage import clock
 
 VERSION, RENAME = "version", "rename"
 LIVE, PAUSED, DROPPED = "live", "paused", "dropped"
@@ -55,7 +55,7 @@ def new_name(
 
 
 def _told(identifier: str, kind: str) -> dict[str, Any]:
-    return {"id": identifier, "kind": kind, "status": UNDER_WAY, "asked_at": time.time()}
+    return {"id": identifier, "kind": kind, "status": UNDER_WAY, "asked_at": clock.wall()}
 
 
 def given_up(replacing: Mapping[str, Any] | None, error: TidemarkError) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from connectors.postgres import control_life
@@ -26,6 +25,7 @@ from service.groups import group_of
 from service.log import log
 from service.planning import plan_definition
 from service.source_desk import SourceDesk
+from storage import clock
 from storage.failpoints import failpoint
 
 if TYPE_CHECKING:
@@ -381,7 +381,7 @@ class Desk:
 
     def _tell_live(self, identity: str, epoch: int, rows: int | None) -> None:
         cleared = dict.fromkeys(("progress", "code", "detail", "hint"))
-        now = datetime.now(UTC)
+        now = clock.utc()
         self._tell(identity, status="live", epoch=epoch, row_estimate=rows, live_at=now, **cleared)
 
     def _tell(self, identity: str, **changes: Any) -> None:

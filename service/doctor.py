@@ -12,7 +12,6 @@ import platform
 import resource
 import shutil
 import socket
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from service.groups import follows_database
 from service.parts import Parts
 from service.prepare import Wanted, checks_of
 from service.settings import Settings
+from storage import clock
 from storage.store import StorageError
 
 MIN_FREE_BYTES = 1 << 30
@@ -153,9 +153,9 @@ def _follows_tables(parts: Parts) -> bool:
 
 
 def _clock(parts: Parts) -> str:
-    before = time.time()
+    before = clock.wall()
     theirs = parts.source.clock()
-    skew_s = theirs - (before + time.time()) / 2
+    skew_s = theirs - (before + clock.wall()) / 2
     if abs(skew_s) > MOST_SKEW_S:
         raise TidemarkError(
             "clock.skew",

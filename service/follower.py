@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from connectors.sink import Progress, SinkEpoch, SinkTable
@@ -21,6 +21,7 @@ from connectors.view_sink import ViewEpoch, ViewSink
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from service.log import log
+from storage import clock
 from storage.failpoints import failpoint
 
 RETRY_S = (0.1, 30.0)
@@ -166,7 +167,7 @@ class Follower:
         self._untold = None
         self.reached = Reached(max(self.reached.epoch, found), has_begun=True)
         self.status, self.error = LIVE, None
-        self.live_at = self.live_at or datetime.now(UTC)
+        self.live_at = self.live_at or clock.utc()
         while not self._stopping.is_set():
             self._write_waiting()
             with self._moved:

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from storage import clock
+
 
 class Thread(Protocol):
     """As threading.Thread, as far as it is used."""
@@ -80,7 +82,7 @@ class Host:
 
     def time(self) -> float:
         """Unix time."""
-        return time.time()
+        return clock.wall()
 
     def sleep(self, seconds: float) -> None:
         """Wait."""

@@ -11,7 +11,7 @@ import os
 import resource
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from dataflow.sharing import NodeFigures
 from service.histogram import Histogram
 from service.log import log
 from service.memory_watch import resident_reader
+from storage import clock
 
 FILE = "pipeline.json"
 WAL_FILE = "wal.json"
@@ -49,7 +50,7 @@ class Reach:
     @property
     def lag_seconds(self) -> float | None:
         """How long ago that was."""
-        return None if self._at is None else round(max(0.0, time.time() - self._at), 3)
+        return None if self._at is None else round(max(0.0, clock.wall() - self._at), 3)
 
 
 class PipelineMetrics:
@@ -85,7 +86,7 @@ class PipelineMetrics:
         self.sources: dict[str, dict[str, object]] = {}
         self.views: dict[str, dict[str, int]] = {}
         self.followers: dict[str, dict[str, Any]] = {}
-        self.started_at = time.time()
+        self.started_at = clock.wall()
         self._dataflow_at = 0.0
         self._is_unwritten = False
 
@@ -95,7 +96,7 @@ class PipelineMetrics:
         if started < self._dataflow_at:
             return
         facts = {
-            "at": round(time.time(), 3),
+            "at": round(clock.wall(), 3),
             "since": round(self.started_at, 3),
             "nodes": [_plain(node) for node in figures()],
         }
@@ -125,7 +126,7 @@ class PipelineMetrics:
         if not epoch.commit_time_us:
             return
         committed_at = epoch.commit_time_us / 1e6
-        took_s = max(0.0, time.time() - committed_at)
+        took_s = max(0.0, clock.wall() - committed_at)
         self._freshness_ms.append(took_s * 1000)
         self.shown.moved(committed_at)
         for table in counted:
@@ -153,7 +154,8 @@ class PipelineMetrics:
         return {
             "pid": os.getpid(),
             "started_at": self.started_at,
-            "updated_at": time.time(),
+            "updated_at": clock.wall(),
+            "steady_at": time.monotonic(),
             "source_rows_total": self.source_rows,
             "transactions_total": self.transactions,
             "epochs_stepped_total": self.epochs_stepped,
@@ -217,6 +219,14 @@ def read_metrics(folder: Path) -> dict[str, Any] | None:
     return None if figures is None else {**figures, **(_read(folder / WAL_FILE) or {})}
 
 
+def is_fresh(figures: Mapping[str, Any], seconds: float) -> bool:
+    """Whether figures are no older than that, by the clock that nobody can set.
+
+    All processes of a machine share it; what is from before it was started anew is old.
+    """
+    return 0 <= time.monotonic() - figures.get("steady_at", float("inf")) <= seconds
+
+
 def read_dataflow(folder: Path) -> dict[str, Any]:
     """The nodes of the pipeline's dataflow: at, since and nodes; none before the first."""
     return _read(folder / DATAFLOW_FILE) or {"at": None, "since": None, "nodes": []}
@@ -237,7 +247,7 @@ def write_refusal(folder: Path, error: Exception) -> None:
         "hint": getattr(error, "hint", ""),
     }
     figures = {**(_read(folder / FILE) or PipelineMetrics(folder).snapshot()), "refused": refusal}
-    figures["updated_at"] = time.time()
+    figures |= {"updated_at": clock.wall(), "steady_at": time.monotonic()}
     try:
         replace_file(folder / FILE, figures)
     except OSError:

@@ -21,6 +21,7 @@ from service.catalog import STALE_S, Catalog
 from service.changes import table_of
 from service.groups import group_of
 from service.log import log
+from service.metrics import is_fresh
 from service.models import ProblemModel
 from service.overview_history import History
 from service.overview_models import (
@@ -36,6 +37,7 @@ from service.parts import SOURCE, Parts
 from service.problems import problem_told
 from service.sink_catalog import find_view
 from service.source_catalog import SourceCatalog
+from storage import clock
 
 _KEPT_S = 0.5
 _COUNTED_S = 5.0
@@ -70,6 +72,7 @@ class Glances:
         self._sources = sources
         self._lock = threading.Lock()
         self._kept: Overview | None = None
+        self._kept_at = 0.0
         self._settings = parts.settings
         self._counts: dict[str, tuple[float, int]] = {}
         self._counting: threading.Thread | None = None
@@ -79,8 +82,8 @@ class Glances:
     def overview(self, role: str, *, has_history: bool = False) -> Overview:
         """What there is, at most half a second old, for someone of this role."""
         with self._lock:
-            if self._kept is None or time.time() - self._kept.at > _KEPT_S:
-                self._kept = self._look()
+            if self._kept is None or time.monotonic() - self._kept_at > _KEPT_S:
+                self._kept, self._kept_at = self._look(), time.monotonic()
             kept = self._kept
         history = self._history.courses() if has_history else []
         return kept.model_copy(update={"role": role, "history": history})
@@ -107,7 +110,7 @@ class Glances:
         lags = {g: self._lag(g, f) for g, f in figures.items()}
         self._count(rows)
         return Overview(
-            at=time.time(),
+            at=clock.wall(),
             status=health.status,
             reasons=health.reasons,
             role="",
@@ -208,7 +211,7 @@ class Glances:
 
 def _pipeline(group: str, figures: dict[str, Any], lag: int) -> PipelineGlance:
     facts = {name: figures.get(name, default) for name, default in _FIGURES.items()}
-    is_up = time.time() - facts["updated_at"] <= STALE_S
+    is_up = is_fresh(figures, STALE_S)
     return PipelineGlance(group=group, is_up=is_up, lag_bytes=lag, **facts)
 
 

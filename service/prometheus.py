@@ -7,7 +7,6 @@ tells of does: what cannot be read just now is left out, and tidemark_catalog_up
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,6 +24,7 @@ from prometheus_client.registry import Collector
 from connectors.source import MAIN_SOURCE
 from service.histogram import buckets
 from service.metric_list import BY_NAME, METRICS
+from service.metrics import is_fresh
 from service.models import ViewModel
 from service.shared_parts import state_bytes
 
@@ -142,7 +142,7 @@ def render(told: Told) -> bytes:
 
 
 def _add_group(page: Page, group: str, figures: dict[str, Any] | None) -> None:
-    is_up = figures is not None and time.time() - figures["updated_at"] < UP_S
+    is_up = figures is not None and is_fresh(figures, UP_S)
     is_refused = figures is not None and "refused" in figures
     page.add("tidemark_pipeline_up", is_up, group)
     if figures is None:

@@ -1,8 +1,9 @@
 """When a process that has ended is started again: the decisions of the supervisor, without clock.
 
-A process comes back after a pause that doubles up to a limit; one that stayed up for a while
-starts over with the shortest pause. A group's process that ends with 0 has nothing left to do, and
-one that ends with FINAL needs someone: it stays away.
+A process comes back after a pause. One that ends again before it has got anything done (`headway`)
+waits twice as long each time, up to a limit; one that has, or that stayed up for a while, starts
+over with the shortest pause. A group's process that ends with 0 has nothing left to do, and one
+that ends with FINAL needs someone: it stays away.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class Restarts:
         """It runs."""
         self.started_at = now
 
-    def ended(self, code: int, now: float) -> Literal["done", "given up", "again"]:
+    def ended(
+        self, code: int, now: float, *, has_got_on: bool = False
+    ) -> Literal["done", "given up", "again"]:
         """It ended with this code; whether it comes back."""
         if self.is_group and code == 0:
             self.is_over = True
@@ -47,7 +50,7 @@ class Restarts:
         if code == signals.FINAL:
             self.is_over = True
             return "given up"
-        if now - self.started_at > HEALTHY_S:
+        if has_got_on or now - self.started_at > HEALTHY_S:
             self.pause_s = PAUSE_S[0]
         self.start_at = now + self.pause_s
         self.pause_s = min(self.pause_s * 2, PAUSE_S[1])

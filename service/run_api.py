@@ -6,12 +6,13 @@ Beside REST it takes up what is asked for in psql, and compares views on an inte
 from __future__ import annotations
 
 import signal
+import socket
 from types import FrameType
 
 import uvicorn
 
 from connectors.postgres.control import Control
-from service import signals, tls
+from service import headway, signals, tls
 from service.app import create_app
 from service.log import configure, log
 from service.protect import protect
@@ -21,6 +22,16 @@ from service.verify_rounds import VerifyRounds
 
 # Answers on their way have so long; then they are cut off, streams as well.
 ANSWER_S = 2
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, which tells when it listens."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen."""
+        await super().startup(sockets=sockets)
+        if self.started:
+            headway.tell()
 
 
 def end_in_time(server: uvicorn.Server) -> None:
@@ -59,7 +70,7 @@ def main() -> int:
         **tls.arguments(settings),
     )
     tls.watch(config, settings)
-    server = uvicorn.Server(config)
+    server = Server(config)
     desk.start()
     # Subscriptions end by themselves then: otherwise nothing would end before their readers do.
     app.state.is_stopping = lambda: server.should_exit

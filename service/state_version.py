@@ -9,7 +9,6 @@ Whoever changes what is pickled in a way that old pickles do not fit gives it th
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import tidemark
 from connectors.postgres import control_schema
 from service.log import log
 from service.metrics import replace_file
+from storage import clock
 from storage.failpoints import failpoint
 from storage.store import StorageError
 
@@ -71,7 +71,7 @@ def claim(folder: Path) -> None:
     if {**(_read(folder) or {}), **facts} != _read(folder):
         folder.mkdir(parents=True, exist_ok=True)
         failpoint("state.version.before")
-        replace_file(folder / FILE, {**facts, "since": round(time.time())})
+        replace_file(folder / FILE, {**facts, "since": round(clock.wall())})
 
 
 def _read(folder: Path) -> dict[str, Any] | None:

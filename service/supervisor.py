@@ -1,7 +1,8 @@
 """The parent of the service: keeps one API process and a pipeline process a group running.
 
-Either may die at any moment (kill -9 included) and comes back after a pause that doubles up to a
-limit; a process that stayed up for a while starts over with the shortest pause. A group's process
+Either may die at any moment (kill -9 included) and comes back after a pause. One that dies again
+before it has got anything done (`headway`) waits twice as long each time, up to a limit; one that
+has, or that stayed up for a while, starts over with the shortest pause. A group's process
 that ends with 0 has nothing left to do, and one that ends with FINAL needs someone: it stays away,
 and `/health` says why. The supervisor holds no state; of the catalog it reads which groups there
 are, and nothing waits for that.
@@ -18,11 +19,13 @@ from dataclasses import dataclass, field
 from connectors.postgres.control import Control
 from service.budget import MALLOC
 from service.groups import GroupWatch
+from service.headway import Headway
 from service.log import log
 from service.metrics import SUPERVISOR_FILE, replace_file
 from service.restarts import Restarts
 from service.settings import Settings
 from service.signals import SIGNALLED
+from storage import clock
 from storage.failpoints import failpoint
 
 # The children end by themselves in `signals.STOP_S`.
@@ -38,6 +41,7 @@ class Child:
     group: str = ""
     process: subprocess.Popen | None = None
     restarts: Restarts = field(default_factory=Restarts)
+    headway: Headway | None = None
 
 
 class Supervisor:
@@ -83,14 +87,22 @@ class Supervisor:
             if code is not None:
                 self._ended(child, code, now)
         elif child.restarts.is_due(now):
-            command = [sys.executable, "-m", child.module, *child.group.split()]
-            child.process = subprocess.Popen(command, env=self._environment)
-            child.restarts.started(now)
-            log.info("process.started", name=child.name, child=child.process.pid)
+            self._start(child, now)
+
+    def _start(self, child: Child, now: float) -> None:
+        command = [sys.executable, "-m", child.module, *child.group.split()]
+        headway = child.headway = Headway()
+        child.process = subprocess.Popen(
+            command, env=headway.given(self._environment), pass_fds=(headway.descriptor,)
+        )
+        headway.started()
+        child.restarts.started(now)
+        log.info("process.started", name=child.name, child=child.process.pid)
 
     def _ended(self, child: Child, code: int, now: float) -> None:
         child.process = None
-        found = child.restarts.ended(code, now)
+        has_got_on = child.headway is not None and child.headway.ended()
+        found = child.restarts.ended(code, now, has_got_on=has_got_on)
         if found == "done":
             log.info("process.done", name=child.name)
             self.children.remove(child)
@@ -107,7 +119,7 @@ class Supervisor:
         restarts = {child.name: child.restarts.count for child in self.children}
         try:
             self._state.mkdir(parents=True, exist_ok=True)
-            replace_file(self._state / SUPERVISOR_FILE, {"restarts": restarts, "at": time.time()})
+            replace_file(self._state / SUPERVISOR_FILE, {"restarts": restarts, "at": clock.wall()})
         except OSError as error:
             log.warning("supervisor.unwritten", why=str(error))
 

@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from enum import IntEnum
 
 from connectors.postgres import control_tokens
@@ -22,6 +22,7 @@ from connectors.postgres.control import Control
 from connectors.postgres.control_tokens import TokenRow
 from dataflow.errors import TemporaryError, TidemarkError
 from service.log import log
+from storage import clock
 
 PREFIX = "tdm"
 # How long a revoked token may still be taken by another API process than that which revoked it.
@@ -95,7 +96,7 @@ class Tokens:
         """(the token, what is kept of it). TidemarkError token.name_taken."""
         identity = secrets.token_hex(6)
         token = f"{PREFIX}_{identity}_{secrets.token_urlsafe(32)}"
-        ends = None if lifetime_s is None else datetime.now(UTC) + timedelta(seconds=lifetime_s)
+        ends = None if lifetime_s is None else clock.utc() + timedelta(seconds=lifetime_s)
         row = TokenRow(
             identity, name, role, hash_of(token), db_role or None, by or OPEN.name, expires_at=ends
         )
@@ -149,7 +150,7 @@ class Tokens:
         is_equal = hmac.compare_digest(hash_of(token), row.hash if row else _NOBODY)
         if row is None or not is_equal or row.revoked_at is not None:
             return None
-        if row.expires_at is not None and row.expires_at <= datetime.now(UTC):
+        if row.expires_at is not None and row.expires_at <= clock.utc():
             return None
         self._note_used(row.id)
         return Caller(row.name, Role[row.role.upper()], row.db_role or "")
@@ -157,7 +158,7 @@ class Tokens:
     def live_names(self) -> set[str]:
         """The names of the tokens that are good now. TemporaryError when that is not known."""
         self._refresh(CACHE_S)
-        now = datetime.now(UTC)
+        now = clock.utc()
         rows = [r for r in self._rows.values() if r.revoked_at is None]
         return {r.name for r in rows if r.expires_at is None or r.expires_at > now}
 

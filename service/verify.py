@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from connectors.postgres import control_verify
@@ -38,6 +37,7 @@ from service.parts import SOURCE, Parts
 from service.settings import Settings
 from service.verify_models import VerificationModel
 from service.verify_query import Promise, left_out, open_reasons, promise_of
+from storage import clock
 
 EQUAL, DIFFERENT, OPEN, FAILED = "equal", "different", "open", "failed"
 LIVE = ("live", "degraded")
@@ -125,7 +125,7 @@ class Verify:
             reasons=reasons if result == OPEN else [],
             positions=positions,
             took_ms=round((time.monotonic() - started) * 1000, 1),
-            at=datetime.now(UTC).isoformat(),
+            at=clock.utc().isoformat(),
             **asdict(found),
         )
 
@@ -251,7 +251,7 @@ class Verify:
         return row
 
     def _tell(self, row: ViewRow, facts: dict[str, Any]) -> None:
-        facts.setdefault("at", datetime.now(UTC).isoformat())
+        facts.setdefault("at", clock.utc().isoformat())
         try:
             control_verify.tell(self._control, row.identity, facts)
         except TemporaryError as error:

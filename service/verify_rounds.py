@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 
 from connectors.postgres import control_verify
 from connectors.postgres.control import Control, ViewRow
@@ -17,9 +17,12 @@ from dataflow.errors import TidemarkError
 from service.log import log
 from service.settings import Settings
 from service.verify import LIVE, Limits, Verify
+from storage import clock
 
 _NICE = 10
 _LOOK_S = (0.2, 5.0)
+# Clocks of two machines may differ by so much.
+FUTURE_S = 60.0
 
 
 class VerifyRounds:
@@ -65,11 +68,13 @@ class VerifyRounds:
         if not control_verify.take_turn(self._control):
             return None
         newest = control_verify.newest(self._control)
-        now = datetime.now(UTC)
+        now = clock.utc()
         found: list[tuple[float, ViewRow]] = []
         for row in self._control.list_views():
             at = newest.get(row.identity, {}).get("at")
             age_s = (now - datetime.fromisoformat(at)).total_seconds() if at else float("inf")
+            # From the future: the clock was set back, and says nothing of its age.
+            age_s = float("inf") if age_s < -FUTURE_S else age_s
             if row.status in LIVE and age_s >= self._settings.verify_interval_s:
                 found.append((age_s, row))
         return max(found, key=lambda f: f[0])[1] if found else None

@@ -19,7 +19,7 @@ from pathlib import Path
 # is at the first). And a folder in which a file named after the place, with the action in it, sets
 # that place from the next time on, for all processes, once.
 VARIABLE, FOLDER_VARIABLE = "TIDEMARK_FAILPOINTS", "TIDEMARK_FAILPOINTS_FOLDER"
-REACHED = ".reached"
+REACHED, CLOCK = ".reached", "clock"
 _ACTION = re.compile(r"(kill|error|sleep:(\d+(?:\.\d+)?))(?:@(\d+))?")
 
 
@@ -106,6 +106,18 @@ def _act(name: str, found: _Set, error: Callable[[str], Exception]) -> None:
     if found.action == "error":
         raise error(f"failpoint {name}")
     time.sleep(found.seconds)
+
+
+def shift_s() -> float:
+    """By how much the wall clock is said to have been set: the number in the folder's file
+    `clock`; 0 when nothing is set."""
+    folder = _SET.get("") if _SET else None
+    if not isinstance(folder, Path):
+        return 0.0
+    try:
+        return float((folder / CLOCK).read_text() or 0)
+    except FileNotFoundError:
+        return 0.0
 
 
 set_failpoints(os.environ.get(VARIABLE, ""), os.environ.get(FOLDER_VARIABLE, ""))

@@ -43,7 +43,7 @@ WORDS = tuple(
     )
 )
 # What every connector may use.
-SHARED = ("connectors.formats", "storage.failpoints")
+SHARED = ("connectors.formats", "storage.failpoints", "storage.clock")
 # Beyond that: PostgreSQL's analyzer answers in the words of the planner; the Spark tasks run the
 # operators themselves and write their state.
 MORE = {
@@ -215,6 +215,18 @@ def test_a_run_of_the_dataflow_is_repeatable() -> None:
         for line, imported in imports_of(path):
             if imported.split(".")[0] in NOT_IN_DATAFLOW:
                 faults.append(f"{name_of(path)}:{line}: imports {imported}")
+    report(faults)
+
+
+def test_the_wall_clock_has_one_home() -> None:
+    """Somebody may set it: what waits or expires by it waits for a day, or loses one."""
+    asked = re.compile(r"\btime\.time(_ns)?\b|\bdatetime\.now\b|\butcnow\b")
+    faults = []
+    for path in product_files():
+        is_shown_only = "demo" in path.stem or path.stem in ("embedded", "clock")
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            if asked.search(line) and not is_shown_only:
+                faults.append(f"{name_of(path)}:{number}: use storage.clock, or time.monotonic")
     report(faults)
 
 

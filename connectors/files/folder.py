@@ -16,6 +16,7 @@ from connectors import netguard
 from connectors.files.journal import FileStat
 from connectors.files.pattern import Pattern
 from dataflow.errors import SourceError, TemporaryError
+from storage import clock
 
 # Microseconds from 1970 to 2000, where PostgreSQL's timestamps begin.
 EPOCH_2000_US = 946_684_800_000_000
@@ -135,7 +136,7 @@ class LocalFolder:
     def _settled(self, found: os.stat_result, path: str) -> bool:
         version, now = _version(found), time.monotonic()
         # The time of the last change cannot be set back, as that of the last write can.
-        age_s = time.time() - max(found.st_ctime_ns, found.st_mtime_ns) / 1e9
+        age_s = clock.age_s(max(found.st_ctime_ns, found.st_mtime_ns) / 1e9)
         known, since = self._seen.get(path, ("", now))
         if known != version:
             since = now

@@ -1,0 +1,41 @@
+"""Oracle: what docs/OPERATING.md says of pauses: they grow for who gets nothing done, alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from service.headway import Headway
+from service.restarts import Restarts
+
+
+def test_who_gets_nothing_done_waits_longer_each_time() -> None:
+    restarts = Restarts()
+    pauses = [_pause(restarts, 1.0) for _ in range(9)]
+    assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 15.0, 15.0]
+    assert _pause(restarts, 1.0, has_got_on=True) == 0.2
+    assert _pause(restarts, 1.0) == 0.4
+    assert _pause(restarts, 6.0) == 0.2
+
+
+def _pause(restarts: Restarts, lived_s: float, *, has_got_on: bool = False) -> float:
+    restarts.started(100.0)
+    assert restarts.ended(-9, 100.0 + lived_s, has_got_on=has_got_on) == "again"
+    return round(restarts.start_at - 100.0 - lived_s, 3)
+
+
+@pytest.mark.parametrize(("calls", "wanted"), [("tell(); tell()", True), ("", False)])
+def test_a_killed_process_has_told_before_or_not(calls: str, wanted: bool) -> None:
+    headway = Headway()
+    program = f"import os; from service.headway import tell; {calls}; os.kill(os.getpid(), 9)"
+    child = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=headway.given(os.environ),
+        pass_fds=(headway.descriptor,),
+    )
+    headway.started()
+    child.wait()
+    assert headway.ended() is wanted
