@@ -177,6 +177,10 @@ class SinkEpoch:
 class Sink(Protocol):
     """A place that views are kept in."""
 
+    def claim(self) -> None:
+        """Take the sink for this service alone, before anything else. SinkError sink.in_use."""
+        ...
+
     def read_progress(self) -> Progress | None:
         """What the last committed epoch said; None before the first."""
         ...

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, NoReturn
 
 import typer
 from rich.table import Table
@@ -26,6 +27,8 @@ from service.cli_sources import dead_letters, sources
 from service.cli_tokens import tokens
 from service.cli_verify import validate, verify
 from service.settings import Settings
+from service.state_lock import StateLock
+from storage.store import StorageError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 app.add_typer(life)
@@ -96,6 +99,7 @@ def serve(
     )
     configure(settings.log_level, "supervisor", settings.log_format)
     protect(settings)
+    lock = _lock_state(settings)
     found = [(f, f.problem) for f in check_service(settings) if f.problem is not None]
     for finding, problem in found:
         if finding.status != PROBLEM:
@@ -109,7 +113,21 @@ def serve(
         kernels.ensure(settings.state, kernels.show_on_terminal)
     except TidemarkError as error:
         _fail(error.code, str(error.what), error.hint)
-    raise typer.Exit(Supervisor(settings).run())
+    code = Supervisor(settings).run()
+    lock.close()
+    raise typer.Exit(code)
+
+
+def _lock_state(settings: Settings) -> StateLock:
+    """The state folder for this service alone, before anything looks at it."""
+    url = f"http{'s' if settings.tls_cert else ''}://{settings.host}:{settings.port}"
+    place = f"pid {os.getpid()} on {socket.gethostname()}, {url}"
+    try:
+        return StateLock(settings.state, place)
+    except StorageError as error:
+        _fail(error.code, error.detail, error.hint)
+    except OSError as error:
+        _fail("state.io", f'cannot use "{settings.state}": {error.strerror}', "is it writable?")
 
 
 @app.command()
@@ -235,7 +253,7 @@ def _print_view(view: tidemark.ViewState) -> None:
     console.print(view.plan, highlight=False, markup=False)
 
 
-def _fail(code: str, what: str, hint: str) -> Any:
+def _fail(code: str, what: str, hint: str) -> NoReturn:
     print_problem(code, what, "", hint)
     raise typer.Exit(1)
 

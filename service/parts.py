@@ -6,6 +6,8 @@ Everything above asks here, so that which class stands behind a contract is deci
 from __future__ import annotations
 
 import functools
+import os
+import socket
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from connectors.exchange import Exchange, open_exchange
 from connectors.kept_parts import OnProgress
 from connectors.postgres.analyzer import PostgresAnalyzer
+from connectors.postgres.claim import Claim
 from connectors.postgres.control import Control
 from connectors.postgres.control_sinks import SinkRow
 from connectors.postgres.evaluator import PostgresEvaluator
@@ -56,6 +59,8 @@ class Parts:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.host: Host = HOST
+        place = f"pid {os.getpid()} on {socket.gethostname()}, state {settings.state.absolute()}"
+        self.claim = Claim(settings.sink_key, place)
         self.source = self.new_source()
         self._spark: LazySession | None = None
         self._lock = threading.Lock()
@@ -70,6 +75,7 @@ class Parts:
             name=SOURCE,
             prefix=settings.prefix,
             suffix="" if settings.group == DEFAULT_GROUP else settings.group,
+            claim=self.claim,
         )
 
     def open_store(self) -> Store:
@@ -82,8 +88,8 @@ class Parts:
         return RocksStore(path, cache_bytes=budget.cache, budget=rest, watch=watch.look)
 
     def sink(self) -> PostgresSink:
-        """A new session on the sink."""
-        return PostgresSink(self.settings.sink, key=self.settings.sink_key)
+        """A new session on the sink; what it writes is written by who has claimed it."""
+        return PostgresSink(self.settings.sink, key=self.settings.sink_key, claim=self.claim)
 
     def sink_of(self, group: str) -> PostgresSink:
         """A new session on the sink, for the views of one group."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
-from service import kernels, state_owner
+from service import headway, kernels, state_owner
 from service.core import Core
 from service.epochs import Epochs
 from service.following import Following
@@ -56,6 +56,7 @@ class Pipeline:
         self._is_build_left = True
         self._reconciled_at = self._reported_at = 0.0
         self._synced_at = self._host.monotonic()
+        self._written_before = 0
 
     @property
     def is_unused(self) -> bool:
@@ -75,6 +76,7 @@ class Pipeline:
                 self._refuse(error)
             self._metrics.position = self._engine.position
             self._metrics.write()
+            self._written_before = self._engine.epoch
             while not (self._is_stopping or self.is_unused):
                 try:
                     self._tick()
@@ -88,6 +90,7 @@ class Pipeline:
     def _recover(self) -> None:
         """Bring sink and state to one position (DESIGN 4)."""
         self._desk.claim()
+        self._core.sink.claim()
         if not self._desk.refresh():
             raise TemporaryError("sink.unreachable", "the catalog cannot be read")
         self._check_owner()
@@ -205,6 +208,8 @@ class Pipeline:
         written = writer.written
         self._following.drop_refused()
         self._desk.settle(written)
+        if written > self._written_before:
+            headway.tell()
         if now - self._synced_at > self._settings.sync_interval_s:
             self._synced_at = now
             epochs.checkpoint()

@@ -11,6 +11,7 @@ from typing import Any
 from psycopg2.extensions import connection as Connection
 
 from connectors.postgres import control_life
+from connectors.postgres.claim_schema import OWNERS
 from connectors.postgres.idempotency_schema import IDEMPOTENCY, WORKERS
 from connectors.postgres.psql_schema import PSQL, PSQL_CHANGES, PSQL_LIFE, PSQL_VERIFY
 from connectors.postgres.session import translated
@@ -19,7 +20,6 @@ from dataflow.errors import SinkError
 from storage.failpoints import failpoint
 
 CHANNEL = "tidemark"
-FENCED_STATE = "TM001"
 MISSING_STATE = "TM002"
 
 _LOCK = 7_954_889_273_471_283
@@ -252,6 +252,7 @@ STEPS = (
     control_life.STEP + PSQL_LIFE,
     PSQL_CHANGES,
     WORKERS,
+    OWNERS,
 )
 VERSION = len(STEPS)
 

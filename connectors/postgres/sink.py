@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg2
@@ -20,6 +19,7 @@ from psycopg2.extensions import connection as Connection
 
 from connectors.postgres import control_schema, dead_letters, sink_changes, sink_tables
 from connectors.postgres.asking import end_left
+from connectors.postgres.claim import Claim, applications_of
 from connectors.postgres.copy_text import quote_text
 from connectors.postgres.session import connect, is_temporary, to_error, translated
 from connectors.postgres.silence import Watched
@@ -31,6 +31,7 @@ from connectors.postgres.sink_apply import (
     split_delta,
     take_copied,
 )
+from connectors.postgres.sink_epoch import Place, deltas_of, flush
 from connectors.postgres.sink_faults import about, refusal_of
 from connectors.postgres.sink_keys import WideKeys, too_wide
 from connectors.postgres.sink_patience import patiently
@@ -39,7 +40,6 @@ from connectors.postgres.sink_target import ERRORS
 from connectors.sink import Progress, SinkEpoch, SinkTable
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TidemarkError
-from dataflow.schema import RelationName
 from storage.failpoints import failpoint
 
 # Prepared plans must not depend on how small a table was when it was planned: always by index.
@@ -66,7 +66,8 @@ class PostgresSink:
     of their own.
     """
 
-    def __init__(self, dsn: str, *, key: str = "tidemark") -> None:
+    def __init__(self, dsn: str, *, key: str = "tidemark", claim: Claim | None = None) -> None:
+        self._claim, self._names = claim, applications_of(claim)
         self._dsn = dsn
         self._key = key
         self._session: Watched | None = None
@@ -94,6 +95,11 @@ class PostgresSink:
             session.rollback()
             control_schema.ensure(session)
         self._is_prepared = True
+
+    def claim(self) -> None:
+        """Take the sink before anything is written. SinkError sink.in_use."""
+        self._ensure()
+        self._writing_session()
 
     def check(self, table: SinkTable) -> None:
         """Whether a view of this name could be created. SinkError as sink_tables.check_name."""
@@ -138,13 +144,13 @@ class PostgresSink:
         """
         self._ensure()
         session = self._writing_session()
-        place = _Place()
+        place = Place()
         try:
             with session.cursor() as cursor:
                 try:
                     self._write(cursor, epoch, place)
                 except states.ProgramLimitExceeded:
-                    place = _Place(widened=frozenset(too_wide(epoch.parts())))
+                    place = Place(widened=frozenset(too_wide(epoch.parts())))
                     self._roll_back(session)
                     self._write(cursor, epoch, place)
         except psycopg2.Error as error:
@@ -162,7 +168,7 @@ class PostgresSink:
 
     def _find_fault(self, epoch: SinkEpoch, widened: frozenset[SinkTable]) -> TidemarkError | None:
         """Which view's table refuses the epoch: all is tried again, one table at a time."""
-        session, place = self._writing_session(), _Place(widened, is_searched=True)
+        session, place = self._writing_session(), Place(widened, is_searched=True)
         try:
             with session.cursor() as cursor:
                 self._write(cursor, epoch, place)
@@ -176,14 +182,15 @@ class PostgresSink:
         failure.relation = failure.relation or place.relation
         return failure
 
-    def _write(self, cursor: Any, epoch: SinkEpoch, place: _Place) -> None:
+    def _write(self, cursor: Any, epoch: SinkEpoch, place: Place) -> None:
         """Statements gather and go to the server together; what needs an answer flushes them."""
         positions = quote_text(json.dumps(dict(epoch.progress.positions)))
         number = epoch.progress.epoch
-        advance = f"SELECT tidemark.advance({quote_text(self._key)}, {number}, {positions})"
+        owner = f", {quote_text(self._claim.token)}" if self._claim else ""
+        advance = f"SELECT tidemark.advance({quote_text(self._key)}, {number}, {positions}{owner})"
         waiting = [b"BEGIN", advance.encode()]
         if epoch.swaps or epoch.refusals or epoch.changes:
-            _flush(cursor, waiting)
+            flush(cursor, waiting)
             for change in epoch.changes:
                 with about(change.table):
                     patiently(cursor, sink_changes.apply, change)
@@ -194,29 +201,29 @@ class PostgresSink:
             for table, error in epoch.refusals:
                 sink_tables.tell_refusal(cursor, table, error)
             self._keys.forget()
-        for table, delta in _deltas(epoch, place):
+        for table, delta in deltas_of(epoch, place):
             target = ERRORS
             if table is not None:
                 if not self._keys.is_known or table in place.widened:
-                    _flush(cursor, waiting)
+                    flush(cursor, waiting)
                 target = self._keys.target(cursor, table, place.widened)
             changes = split_delta(target, delta)
             copied = take_copied(target, changes)
             if is_large(changes):
-                _flush(cursor, waiting)
+                flush(cursor, waiting)
                 apply_by_copy(cursor, target, changes)
             else:
                 waiting += self._preparer.statements(cursor, target, changes)
                 if copied or place.is_searched or sum(map(len, waiting)) > _GATHERED_BYTES:
-                    _flush(cursor, waiting)
+                    flush(cursor, waiting)
             for _, columns, n in copied:
                 copy_rows(cursor, target, columns, n)
         place.relation = None
         if epoch.rejected is not None and len(epoch.rejected):
-            _flush(cursor, waiting)
+            flush(cursor, waiting)
             dead_letters.apply(cursor, self._key, epoch.rejected)
         failpoint("sink.commit.before", psycopg2.OperationalError)
-        _flush(cursor, [*waiting, b"ROLLBACK" if place.is_searched else b"COMMIT"])
+        flush(cursor, [*waiting, b"ROLLBACK" if place.is_searched else b"COMMIT"])
         failpoint("sink.commit.after", psycopg2.OperationalError)
 
     def _failure(
@@ -238,6 +245,7 @@ class PostgresSink:
         doing = f'cannot stage the rows of view "{table.title}"'
         with self._own_session(doing, _COPY_SETTINGS) as session:
             count = sink_tables.stage(session.cursor(), table, rows)
+            self._require(session)
             failpoint("sink.stage.filled", psycopg2.OperationalError)
             session.commit()
             return count
@@ -263,6 +271,7 @@ class PostgresSink:
         """Remove a staging table that will not become a view."""
         self._ensure()
         with self._own_session(f'cannot drop staged view "{table.title}"') as session:
+            self._require(session)
             sink_tables.drop(session.cursor(), table, is_staged=True)
             session.commit()
 
@@ -271,6 +280,7 @@ class PostgresSink:
         sink.dependents when something of the user's hangs on one, then nothing is dropped."""
         self._ensure()
         with self._own_session("cannot drop views") as session:
+            self._require(session)
             cursor = session.cursor()
             for table in tables:
                 sink_tables.drop(cursor, table, is_staged=True)
@@ -288,6 +298,7 @@ class PostgresSink:
         """Remove our progress, when the last view is gone."""
         self._ensure()
         with self._own_session("cannot remove the sink's progress") as session:
+            self._require(session)
             session.cursor().execute(
                 "DELETE FROM tidemark.progress WHERE sink_key = %s", (self._key,)
             )
@@ -327,6 +338,11 @@ class PostgresSink:
         with self._own_session(doing, _COUNT_SETTINGS, is_long=False) as session:
             return sink_tables.count_rows(session.cursor(), table)
 
+    def _require(self, session: Connection) -> None:
+        """Nobody has taken over meanwhile: what is staged or dropped now is ours."""
+        if self._claim is not None:
+            self._claim.require(session.cursor())
+
     # --- sessions --------------------------------------------------------------------------
 
     def _ensure(self) -> None:
@@ -336,14 +352,21 @@ class PostgresSink:
     def _writing_session(self) -> Watched:
         if self._session is None or self._session.closed:
             self.close()
-            self._session = connect(
+            session = connect(
                 self._dsn,
                 side="sink",
-                application_name="tidemark sink",
+                application_name=self._names[0],
                 settings=_WRITE_SETTINGS,
                 is_long=True,
             )
-            self._session.autocommit = True
+            session.autocommit = True
+            try:
+                if self._claim is not None:
+                    self._claim.take(session)
+            except BaseException:
+                session.close()
+                raise
+            self._session = session
         return self._session
 
     def _roll_back(self, session: Connection) -> None:
@@ -358,37 +381,15 @@ class PostgresSink:
     def _own_session(
         self, doing: str, settings: dict[str, str] | None = None, *, is_long: bool = True
     ) -> Iterator[Connection]:
-        session = connect(self._dsn, side="sink", settings=settings, is_long=is_long)
+        session = connect(
+            self._dsn,
+            side="sink",
+            application_name=self._names[1],
+            settings=settings,
+            is_long=is_long,
+        )
         try:
             with translated("sink", doing):
                 yield session
         finally:
             session.close()
-
-
-@dataclass
-class _Place:
-    """Whose table is at hand. widened: tables whose key may be too wide for a primary key.
-    is_searched: only to find whose it is, nothing is to be written."""
-
-    widened: frozenset[SinkTable] = frozenset()
-    relation: RelationName | None = None
-    is_searched: bool = False
-
-
-def _deltas(epoch: SinkEpoch, place: _Place) -> Iterator[tuple[SinkTable | None, Delta]]:
-    """What to apply to which view's table, or to that of error rows (None), part by part."""
-    for part in epoch.parts():
-        for table, delta in part.deltas:
-            if len(delta):
-                place.relation = table.relation
-                yield table, delta
-        place.relation = None
-        if part.errors is not None and len(part.errors):
-            yield None, part.errors
-
-
-def _flush(cursor: Any, waiting: list[bytes]) -> None:
-    if waiting:
-        cursor.execute(b";".join(waiting))
-        waiting.clear()

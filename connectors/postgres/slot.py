@@ -34,6 +34,7 @@ class SlotState:
     database: str
     plugin: str
     active_pid: int | None
+    reader: str
     confirmed: int
     wal_status: str
     has_failover: bool = False
@@ -59,19 +60,22 @@ class Slot:
     def state(self) -> SlotState | None:
         """What the server says of the slot; None when there is none of the name."""
         found = self._session.rows(
-            "SELECT database, plugin, active_pid, confirmed_flush_lsn::text, wal_status,"
+            "SELECT s.database, s.plugin, s.active_pid, coalesce(a.application_name, ''),"
+            " s.confirmed_flush_lsn::text, s.wal_status,"
             " to_jsonb(s) ->> 'failover' = 'true', to_jsonb(s) ->> 'invalidation_reason'"
-            " FROM pg_replication_slots s WHERE slot_name = %s",
+            " FROM pg_replication_slots AS s"
+            " LEFT JOIN pg_stat_activity AS a ON a.pid = s.active_pid WHERE s.slot_name = %s",
             (self.name,),
             doing="cannot look at replication slots",
         )
         if not found:
             return None
-        database, plugin, active_pid, confirmed, wal_status, has_failover, reason = found[0]
+        database, plugin, active_pid, reader, confirmed, wal_status, has_failover, reason = found[0]
         return SlotState(
             database or "",
             plugin or "",
             active_pid,
+            reader,
             parse_lsn(confirmed) if confirmed else 0,
             "lost" if reason else wal_status or "",
             bool(has_failover),
@@ -180,12 +184,12 @@ class Slot:
             )
 
 
-def in_use(name: str, pid: int | None) -> SourceError:
+def in_use(name: str, pid: int | None, reader: str = "") -> SourceError:
     """The refusal for a slot that someone else reads."""
     return SourceError(
         "source.slot_in_use",
         f'replication slot "{name}" is read by someone else',
-        detail=f"by the backend with pid {pid}",
+        detail=f"by the backend with pid {pid}" + (f" ({reader})" if reader else ""),
         hint="stop the other reader (another Tidemark of the same prefix?), or choose a prefix",
     )
 

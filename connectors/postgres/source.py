@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from connectors.postgres.claim import Claim
 from connectors.postgres.confined import check_role
 from connectors.postgres.decode import Decoder
 from connectors.postgres.identity import SourceIdentity, check_identity, identify
@@ -17,7 +18,7 @@ from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.postgres.publication import Publication
 from connectors.postgres.replication import ReplicationStream, StreamLimits
 from connectors.postgres.session import Session
-from connectors.postgres.slot import Slot, SlotState, check_server, object_name
+from connectors.postgres.slot import Slot, SlotState, check_server, in_use, object_name
 from connectors.postgres.snapshot import PostgresSnapshot
 from connectors.postgres.table_facts import TableCatalog
 from connectors.postgres.wal_connection import WalConnection
@@ -33,16 +34,24 @@ _EVICT_WAIT_S = 5.0
 
 class PostgresSource:
     """One database; `prefix` and `name` make the name of its slot and publication, with
-    `suffix` where there are several.
+    `suffix` where there are several. claim: of the sink, by which another service is told from
+    an earlier one of ours that still reads the slot.
 
     Nothing is opened before the first use. Usable from several threads.
     """
 
     def __init__(
-        self, dsn: str, name: str = "source", prefix: str = "tidemark", *, suffix: str = ""
+        self,
+        dsn: str,
+        name: str = "source",
+        prefix: str = "tidemark",
+        *,
+        suffix: str = "",
+        claim: Claim | None = None,
     ) -> None:
         self.dsn = dsn
         self.name = name
+        self._claim = claim
         self._session = Session(dsn)
         self._name = object_name(prefix, f"{name}_{suffix}" if suffix else name)
         self._slot = Slot(self._session, self._name)
@@ -182,8 +191,15 @@ class PostgresSource:
         state = self._slot.require(start_position)
         self._publication.require(relations)
         if takes_over and state.active_pid is not None:
+            if self._claim is not None and not self._claim.may_end(state.reader):
+                raise in_use(self._name, state.active_pid, state.reader)
             self._evict(state.active_pid)
-        wal = WalConnection(self.dsn)
+        claim = self._claim
+        wal = (
+            WalConnection(self.dsn, application=claim.stream_application)
+            if claim
+            else WalConnection(self.dsn)
+        )
         try:
             actual, flushed = identify(wal)
             if identity:

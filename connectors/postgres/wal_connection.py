@@ -27,6 +27,7 @@ from connectors.postgres.asking import PATIENCE
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.postgres.session import APPLICATION_NAME, connect, to_error, translated
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
+from storage import clock
 
 STREAM_APPLICATION = f"{APPLICATION_NAME} stream"
 _HEADER = 25
@@ -61,11 +62,13 @@ _pq = _libpq()
 class WalConnection:
     """A replication connection to the DSN's database."""
 
-    def __init__(self, dsn: str, *, lock_timeout: str = "30s") -> None:
+    def __init__(
+        self, dsn: str, *, lock_timeout: str = "30s", application: str = STREAM_APPLICATION
+    ) -> None:
         try:
             self._connection = connect(
                 dsn,
-                application_name=STREAM_APPLICATION,
+                application_name=application,
                 is_replication=True,
                 # A stream is one command without an end.
                 settings={"lock_timeout": lock_timeout, "statement_timeout": "0"},
@@ -182,8 +185,8 @@ class WalConnection:
 
     def send_status(self, received: int, confirmed: int, *, wants_reply: bool = False) -> None:
         """Tell the server how far we are; confirmed 0 confirms nothing."""
-        clock = int(time.time() * 1e6) - _POSTGRES_EPOCH_US
-        status = struct.pack(">cQQQqB", b"r", received, confirmed, confirmed, clock, wants_reply)
+        now_us = int(clock.wall() * 1e6) - _POSTGRES_EPOCH_US
+        status = struct.pack(">cQQQqB", b"r", received, confirmed, confirmed, now_us, wants_reply)
         if _pq.PQputCopyData(self._pointer, status, len(status)) != 1:
             raise self._lost()
         deadline = time.monotonic() + PATIENCE.silence_s

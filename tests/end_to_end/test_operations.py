@@ -119,7 +119,7 @@ def stopped_while_the_sink_stands_still(service: RunningService, database: Datab
     waiting.join(30)
     assert not waiting.is_alive()
     assert database.rows(
-        "SELECT count(*)::int FROM pg_stat_activity WHERE application_name = 'tidemark sink'"
+        "SELECT count(*)::int FROM pg_stat_activity WHERE application_name LIKE 'tidemark sink%'"
         " AND datname = current_database()"
     ) == [(0,)]
     holder.rollback()

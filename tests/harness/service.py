@@ -49,6 +49,10 @@ class RunningService:
         self.stop()
         self._client.close()
 
+    def set_variable(self, name: str, value: str) -> None:
+        """A variable of its environment, from the next start on."""
+        self._environment[name] = value
+
     def start(self) -> None:
         """Start and wait until REST answers."""
         with self.log_path.open("ab") as log:
@@ -94,11 +98,31 @@ class RunningService:
         _, alive = psutil.wait_procs(family, timeout=20)
         assert not alive, f"left behind: {alive}"
 
+    def await_end(self, timeout_s: float = 20) -> None:
+        """Until the supervisor, and with it its children, has ended by itself."""
+        assert self._process is not None
+        family = self._family()
+        self._process.wait(timeout_s)
+        self._process = None
+        _, alive = psutil.wait_procs(family, timeout=timeout_s)
+        assert not alive, f"left behind: {alive}"
+
+    @property
+    def pid(self) -> int | None:
+        """The supervisor's."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What it is started with."""
+        return dict(self._environment)
+
     def kill_child(self, name: str) -> bool:
-        """kill -9 of "pipeline" or "api"; False when it was not running just then."""
+        """kill -9 of "pipeline", "api" or "backfill" (a process that the pipeline has spawned);
+        False when it was not running just then."""
         for child in self._family():
             with contextlib.suppress(psutil.Error):
-                if f"service.run_{name}" in child.cmdline():
+                if is_named(name, child.cmdline()):
                     child.kill()
                     return True
         return False
@@ -107,7 +131,7 @@ class RunningService:
         """The pid of "pipeline" or "api"."""
         for child in self._family():
             with contextlib.suppress(psutil.Error):
-                if f"service.run_{name}" in child.cmdline():
+                if is_named(name, child.cmdline()):
                     return child.pid
         return None
 
@@ -172,3 +196,10 @@ class RunningService:
             parent = psutil.Process(self._process.pid)
             return [parent, *parent.children(recursive=True)]
         return []
+
+
+def is_named(name: str, command: list[str]) -> bool:
+    """Whether a command line is that of a process of the service."""
+    if name == "backfill":
+        return any("spawn_main" in word for word in command)
+    return f"service.run_{name}" in command
