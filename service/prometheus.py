@@ -27,6 +27,7 @@ from service.metric_list import BY_NAME, METRICS
 from service.metrics import is_fresh
 from service.models import ViewModel
 from service.shared_parts import state_bytes
+from storage import clock
 
 UP_S = 10.0
 MOST_VIEWS = 500
@@ -150,7 +151,7 @@ def _add_group(page: Page, group: str, figures: dict[str, Any] | None) -> None:
     page.add("tidemark_pipeline_refused", is_refused, group)
     page.add("tidemark_pipeline_start_time_seconds", figures.get("started_at"), group)
     if figures.get("checkpoint_at"):
-        age_s = max(0.0, time.time() - figures["checkpoint_at"])
+        age_s = max(0.0, clock.wall() - figures["checkpoint_at"])
         page.add("tidemark_checkpoint_age_seconds", round(age_s, 3), group)
     for name in _PLAIN:
         page.add(f"tidemark_{name}", figures.get(name), group)

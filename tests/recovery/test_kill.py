@@ -6,17 +6,23 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from connectors.postgres.embedded import EmbeddedPostgres
+from tests.harness import figures
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
+from tests.recovery.operations import Operations
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
+from tests.recovery.scene import Scene, repeat_command
 
 KILLS = int(os.environ.get("TIDEMARK_TEST_KILLS", "20"))
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "7"))
+# How often each is killed.
+VICTIMS = {"pipeline": 12, "api": 3, "backfill": 3, "supervisor": 1}
 
 
 def _start(service: RunningService, writer: Writer) -> None:
@@ -40,32 +46,44 @@ def _check_for(checker: Checker, seconds: float) -> None:
         time.sleep(0.002)
 
 
-def _check_progress(checker: Checker, prefixes: int = 5) -> None:
-    wanted, deadline = checker.distinct + prefixes, time.monotonic() + 60
-    while checker.distinct < wanted:
-        assert time.monotonic() < deadline, "the views do not move on"
-        checker.check()
-        time.sleep(0.002)
+@pytest.mark.timeout(900 + KILLS * 20)
+def test_kills_at_random(database: Database, tmp_path: Path) -> None:
+    """Pipeline, API, backfill and supervisor, while views are made, changed, read and dropped."""
+    command = repeat_command(__file__, TIDEMARK_TEST_SEED=SEED, TIDEMARK_TEST_KILLS=KILLS)
+    print(f"repeat: {command}")
+    pick, kills = random.Random(SEED), Counter[str]()
+    scene = Scene(database, tmp_path, SEED)
+    operations = Operations(scene, pick)
+    began = time.monotonic()
+    try:
+        scene.begin()
+        while kills.total() < KILLS:
+            if pick.random() < 0.7:
+                operations.do_any()
+            if pick.random() < 0.4:
+                scene.move_on(2)
+            scene.look(pick.uniform(0, 1.0))
+            victim = pick.choices(list(VICTIMS), list(VICTIMS.values()))[0]
+            kills[victim] += _kill(scene, victim)
+            if kills.total() % 100 == 99:
+                operations.settle()
+        took_s = time.monotonic() - began
+        operations.settle()
+        epochs = scene.finish()
+        scene.drop_all()
+    finally:
+        scene.close()
+    print(f"{dict(kills)}, {scene.checker.states} states, {dict(operations.done)}, {took_s:.0f} s")
+    assert epochs > KILLS
+    figures.add("kills", count=kills.total(), epochs=epochs, command=command)
 
 
-@pytest.mark.timeout(900 + KILLS * 10)
-def test_kill_pipeline_and_api(database: Database, tmp_path: Path) -> None:
-    print(f"repeat: TIDEMARK_TEST_SEED={SEED} TIDEMARK_TEST_KILLS={KILLS} pytest {__file__}")
-    database.execute(SCHEMA)
-    pick, writer = random.Random(SEED), Writer(database, SEED)
-    checker = Checker(database, writer)
-    kills = 0
-    with RunningService(database.dsn, tmp_path) as service:
-        _start(service, writer)
-        while kills < KILLS:
-            if pick.random() < 0.75:
-                _check_progress(checker)
-            _check_for(checker, pick.uniform(0.05, 1.0))
-            kills += service.kill_child(pick.choice(("pipeline", "pipeline", "api")))
-        _finish(service, database, writer, checker)
-    checker.close()
-    assert checker.distinct > 3 * KILLS, f"only {checker.distinct} prefixes were seen"
-    print(f"{kills} kills, {checker.states} states compared, {checker.distinct} prefixes")
+def _kill(scene: Scene, victim: str) -> bool:
+    if victim != "supervisor":
+        return scene.service.kill_child(victim)
+    scene.service.kill()
+    scene.service.start()
+    return True
 
 
 @pytest.mark.timeout(600)

@@ -51,6 +51,9 @@ class SimSink(Session):
         super().__init__(database, faults)
         self._is_interrupted = False
 
+    def claim(self) -> None:
+        """Nobody else is there."""
+
     def read_progress(self) -> Progress | None:
         return self.call("sink.read_progress", lambda: self.database.progress)
 

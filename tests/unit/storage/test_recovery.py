@@ -7,6 +7,7 @@ from the last one acknowledged on, at most one later, in rows, sums and named va
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 from storage.delta import Column
+from storage.failpoints import VARIABLE
 from storage.pages import Tuning
 from storage.rocks import RocksStore, StoreBudget
 from storage.store import ArrangementSpec, SumsSpec
@@ -130,6 +132,36 @@ def test_killed_state_is_the_last_commit(tmp_path, number):
         assert all(store.get(f"part/{epoch}") for epoch in range(1, found + 1))
         store.close()
     assert history.epoch > 50
+
+
+@pytest.mark.parametrize(
+    "point", ["merge.flush.step", "merge.runs.step", "merge.runs.entered", "state.commit.before"]
+)
+def test_killed_at_a_named_place_it_is_the_last_commit(tmp_path, point):
+    path, history = str(tmp_path / "state"), History(7)
+    for passed in (1, 3, 20):
+        code = (
+            f"from {__name__} import *; write_for_ever({path!r}, {history.seed}, "
+            f"{history.epoch}, BUDGETS[{passed % 2}])"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, VARIABLE: f"{point}=kill@{passed}"},
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert ended.returncode == -signal.SIGKILL
+        said = max(map(int, ended.stdout.split()[1:]), default=history.epoch)
+        store = RocksStore(path, cache_bytes=CACHE_BYTES, tuning=TUNING)
+        assert int(store.get("epoch") or b"0") == said
+        while history.epoch < said:
+            history.step()
+        check_scan(store.arrange(ROWS), history.rows)
+        check_sums(store.arrange_sums(SUMS), history.sums, sorted(history.sums, key=repr))
+        assert not list((tmp_path / "state" / "unfinished").iterdir())
+        store.close()
 
 
 @pytest.mark.parametrize("budget", BUDGETS)

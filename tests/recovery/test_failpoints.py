@@ -1,0 +1,79 @@
+"""Oracle: the model of tests.recovery.prefix at every state of the sink, and PostgreSQL's own
+answers in the end, after the service was killed at each named place; nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.harness import figures
+from tests.harness.failpoints import names_in_source
+from tests.harness.postgres import Database
+from tests.recovery.scenarios import LIVE
+from tests.recovery.scene import Scene, repeat_command
+from tests.recovery.special import SPECIAL, STORAGE, Special
+
+# One day reaches other places than the next; all of them with TIDEMARK_TEST_FAILPOINTS=all.
+SEED = int(os.environ.get("TIDEMARK_TEST_SEED", str(int(time.time()) // 86400)))
+IS_ALL = os.environ.get("TIDEMARK_TEST_FAILPOINTS") == "all"
+AT_ONCE = 2
+
+pytestmark = pytest.mark.timeout(3600 if IS_ALL else 900)
+
+
+def _command() -> str:
+    wanted = {"TIDEMARK_TEST_FAILPOINTS": "all"} if IS_ALL else {"TIDEMARK_TEST_SEED": SEED}
+    return repeat_command(__file__, **wanted)
+
+
+def _later(point: str, pick: random.Random) -> str:
+    """What is passed all the time is reached at any time."""
+    if point.split(".")[0] in ("epoch", "state", "sink", "stream", "outbox", "checkpoint"):
+        is_rare = point.startswith(("state.ingest", "state.create", "sink.stage", "sink.change"))
+        return point if is_rare else f"{point}@{pick.randint(1, 4)}"
+    return point
+
+
+def test_every_place_has_a_scenario() -> None:
+    reached = [p for s in LIVE for p in s.points] + [p for s in SPECIAL for p in s.points]
+    assert sorted(reached + list(STORAGE)) == sorted(set(names_in_source()))
+
+
+def test_killed_while_it_runs(database: Database, tmp_path: Path) -> None:
+    print(f"repeat: {_command()}")
+    pick = random.Random(SEED)
+    scene = Scene(database, tmp_path, SEED)
+    kills = 0
+    try:
+        scene.begin()
+        for scenario in LIVE:
+            if IS_ALL:
+                rounds = [[point] for point in scenario.points] + [list(scenario.points)]
+            else:
+                rounds = [pick.sample(scenario.points, min(AT_ONCE, len(scenario.points)))]
+            for chosen in rounds:
+                print(f"{scenario.run.__name__}: {', '.join(chosen)}")
+                scenario.run(scene, [_later(point, pick) for point in chosen])
+                kills += len(chosen)
+        epochs = scene.finish()
+        scene.drop_all()
+    finally:
+        scene.close()
+    figures.add("failpoints", count=kills, epochs=epochs, command=_command())
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [s for number, s in enumerate(SPECIAL) if IS_ALL or number % 3 == SEED % 3],
+    ids=lambda s: s.run.__name__,
+)
+def test_killed_on_the_way(
+    scenario: Special, request: pytest.FixtureRequest, database: Database, tmp_path: Path
+) -> None:
+    print(f"repeat: {_command()}")
+    scenario.run(request, database, tmp_path)
+    figures.add("failpoints", count=len(scenario.points), command=_command())
