@@ -25,6 +25,7 @@ from connectors.python.shape import Columns, declared_columns, found_columns
 from connectors.python.spool import Spool, spool
 from dataflow.errors import TidemarkError
 from service.embedded.needs import ReadView, need_of, read_views
+from storage import clock
 
 
 @dataclass(frozen=True)
@@ -338,7 +339,7 @@ class Functions:
             name = one.function.name
             one.digest, one.number = lines.digest, numbers.get(name, 0)
             one.wish, one.rows, one.error = lines.wish, lines.n, None
-            one.refreshed_at = time.time()
+            one.refreshed_at = clock.wall()
             change = changes.get(name, Filled(lines.n, 0, 0, 0))
             done[name] = Refreshed(
                 lines.n,
