@@ -27,7 +27,7 @@ from service.signals import die_with_parent
 
 # Kept for the next view: as many as that, and none that has read more rows than that.
 MOST_IDLE, MOST_ROWS = 2, 200_000
-ATTEMPTS, DIED = 3, "backfill.died"
+ATTEMPTS = 3
 
 
 class Children:
@@ -50,7 +50,7 @@ class Children:
             try:
                 return self._run_once(job, on_progress)
             except TidemarkError as error:
-                if error.code != DIED:
+                if error.code != "backfill.died":
                     raise
                 log.warning("backfill.again", attempt=attempt)
                 shutil.rmtree(job.work_dir, ignore_errors=True)
@@ -148,7 +148,7 @@ def run_alone(job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
 
 def _died() -> TidemarkError:
     return TidemarkError(
-        DIED,
+        "backfill.died",
         "the backfill's process ended without a result",
         hint="is there memory enough for it? options.backfill=spark runs it apart",
     )
