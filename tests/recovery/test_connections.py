@@ -24,6 +24,7 @@ from tests.harness.proxy import BOTH, DOWN, HALF_OPEN, REFUSE, UP, Fault, Proxy
 from tests.harness.service import RunningService
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 
+RUN = "pytest tests/recovery/test_connections.py"
 FAULTS = int(os.environ.get("TIDEMARK_TEST_FAULTS", "20"))
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "11"))
 SILENCE_S = 3.0
@@ -145,7 +146,7 @@ def _one_fault(world: World, pick: random.Random, checker: Checker, number: int)
 
 @pytest.mark.timeout(300 + FAULTS * 60)
 def test_faults_of_the_network(world: World) -> None:
-    command = f"TIDEMARK_TEST_SEED={SEED} TIDEMARK_TEST_FAULTS={FAULTS} pytest {__file__}"
+    command = f"TIDEMARK_TEST_SEED={SEED} TIDEMARK_TEST_FAULTS={FAULTS} {RUN}"
     print(f"repeat: {command}")
     source, sink, service = world.source, world.sink, world.service
     source.execute(SCHEMA)

@@ -31,6 +31,7 @@ from tests.recovery.produced import (
     wait_for,
 )
 
+RUN = "pytest tests/recovery/test_kafka_connections.py"
 FAULTS = int(os.environ.get("TIDEMARK_TEST_BROKER", "5"))
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "5"))
 # By default librdkafka waits for an answer for a minute.
@@ -76,7 +77,7 @@ def _one_fault(
 
 def test_faults_between_us_and_the_broker(service: RunningService, database: Database) -> None:
     """Topics in, topics out in transactions, both by the same faulty way."""
-    command = f"TIDEMARK_TEST_SEED={SEED} TIDEMARK_TEST_BROKER={FAULTS} pytest {__file__}"
+    command = f"TIDEMARK_TEST_SEED={SEED} TIDEMARK_TEST_BROKER={FAULTS} {RUN}"
     print(f"repeat: {command}")
     pick = random.Random(SEED)
     with Proxy(0) as proxy, ProxiedKafka(proxy, BROKER_SETTINGS) as broker:

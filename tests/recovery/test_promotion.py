@@ -20,6 +20,7 @@ from tests.harness.service import RunningService
 from tests.harness.standby import SLOT, Standby
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 
+RUN = "pytest tests/recovery/test_promotion.py"
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "3"))
 OURS = "tidemark_source"
 NEW, OLD = 18, 15
@@ -148,7 +149,7 @@ def test_a_promoted_standby_with_the_slot_goes_on(sink: Database, tmp_path: Path
         "promotions",
         count=1,
         epochs=checker.states,
-        command=f"TIDEMARK_TEST_SEED={SEED} pytest {__file__}",
+        command=f"TIDEMARK_TEST_SEED={SEED} {RUN}",
     )
 
 
@@ -182,7 +183,12 @@ def test_a_standby_that_lacks_what_was_shown_is_refused(sink: Database, tmp_path
         shown = [(last + 1,)]
         _await(lambda: sink.rows("SELECT id FROM prefix") == shown, pair.service)
         checker.close()
-    figures.add("promotions", count=1, epochs=checker.states, command=f"pytest {__file__}")
+    figures.add(
+        "promotions",
+        count=1,
+        epochs=checker.states,
+        command=RUN,
+    )
 
 
 @pytest.mark.skipif(OLD not in available_versions(), reason="no PostgreSQL 15 here")
@@ -202,4 +208,4 @@ def test_a_standby_without_the_slot_is_refused(sink: Database, tmp_path: Path) -
         pair.service.drop("prefix")
         pair.service.create("prefix", VIEWS["prefix"], backfill="local")
         assert sink.rows("SELECT id FROM prefix") == [(2,)]
-    figures.add("promotions", count=1, epochs=2, command=f"pytest {__file__}")
+    figures.add("promotions", count=1, epochs=2, command=RUN)

@@ -21,6 +21,7 @@ from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, vers
 from tests.harness.service import RunningService
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 
+RUN = "pytest tests/recovery/test_servers.py"
 RESTARTS = int(os.environ.get("TIDEMARK_TEST_RESTARTS", "5"))
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "7"))
 WITHIN_S = 60.0
@@ -110,7 +111,7 @@ def _moves_on(checker: Checker, service: RunningService) -> float:
 
 @pytest.mark.timeout(300 + RESTARTS * 40)
 def test_servers_crash_under_load(world: World) -> None:
-    command = f"TIDEMARK_TEST_SEED={SEED} TIDEMARK_TEST_RESTARTS={RESTARTS} pytest {__file__}"
+    command = f"TIDEMARK_TEST_SEED={SEED} TIDEMARK_TEST_RESTARTS={RESTARTS} {RUN}"
     print(f"repeat: {command}")
     service = world.service
     world.source.execute(SCHEMA)

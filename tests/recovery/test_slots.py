@@ -4,7 +4,6 @@ must be those of 1 to n: whatever becomes of the slot, nothing is ever left out 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, vers
 from tests.harness.proxy import REFUSE, Fault, Proxy
 from tests.harness.service import RunningService
 
+RUN = "pytest tests/recovery/test_slots.py"
 OURS = "tidemark_source"
 SENDERS = 4
 WITHIN_S = 60.0
@@ -121,7 +121,7 @@ def world(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) 
                     "slot_faults",
                     count=len(CASES),
                     epochs=found.states,
-                    command=f"pytest {os.path.relpath(__file__)}",
+                    command=RUN,
                 )
 
 
