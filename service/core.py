@@ -31,9 +31,11 @@ from service.way_back import WayBack
 
 class Core:
     """The parts. builds: views on their way to live, by identity; staging: a session of the sink
-    for everything but epochs; tables: looks at the views' tables."""
+    for everything but epochs; tables: looks at the views' tables. is_build_left: what an earlier
+    process was building may not be among the builds yet."""
 
     def __init__(self, settings: Settings, parts: Parts, metrics: PipelineMetrics) -> None:
+        self.is_build_left = True
         self.settings = settings
         self.parts = parts
         self.host = parts.host

@@ -69,6 +69,9 @@ class Following:
         if not reads and not core.desk.has_views():
             self.forget()
             return
+        if core.is_build_left:
+            # It reads on from where it stood: what it reads must have been told all the while.
+            return
         core.feed.narrow(reads)
         used = {_place(relation) for relation, _ in reads}
         unused = [r for r in relations if _place(r) not in used]

@@ -53,7 +53,6 @@ class Pipeline:
         self._views = ViewLife(self._core, self._epochs, self._following)
         self._is_stall_told = False
         self._is_sides_turn = self._have_sides_more = False
-        self._is_build_left = True
         self._reconciled_at = self._reported_at = 0.0
         self._synced_at = self._host.monotonic()
         self._written_before = 0
@@ -249,7 +248,7 @@ class Pipeline:
         if not self._feed.is_open:
             # Also where nothing is to be read: views that wait to be built do so until it is known.
             is_away = self._core.way_back.error is not None
-            is_wanted = self._engine.position or self._is_build_left or is_away
+            is_wanted = self._engine.position or self._core.is_build_left or is_away
             if is_wanted and self._core.way_back.is_open:
                 self._reopen()
             else:
@@ -293,9 +292,9 @@ class Pipeline:
     def _reopen(self) -> None:
         """Open the stream again, or let the way back be looked for; never waits for it."""
         try:
-            if self._is_build_left:
+            if self._core.is_build_left:
                 self._views.resume_builds()
-                self._is_build_left = False
+                self._core.is_build_left = False
             if self._engine.views or self._engine.position:
                 self._following.open()
             else:
