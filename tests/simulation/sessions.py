@@ -115,6 +115,8 @@ class SimSink(Session):
     def forget_progress(self) -> None:
         def forget() -> None:
             self.database.forget_progress()
+            # Known and open: without progress there is no fence against what comes later still.
+            self.faults.late.clear()
 
         self.call("sink.forget_progress", forget)
 
