@@ -130,7 +130,9 @@ class Desk:
     def to_pause(self) -> list[ViewRow]:
         """Views that are to stand still and do not yet."""
         paused = changes.PAUSED
-        return [r for r in self._rows if r.desired == paused and r.status != paused]
+        # What is still to be told of a view would be told after the pause, and call it live.
+        rows = (r for r in self._rows if r.identity not in self._untold)
+        return [r for r in rows if r.desired == paused and r.status != paused]
 
     def to_rename(self) -> list[ViewRow]:
         """Views that are to have another name."""

@@ -18,6 +18,7 @@ SEEDS = {
     94: "the sink's progress was forgotten before the state that needs none was on disk",
     109: "a view was paused while one that reads it was being built",
     114: "a view that was being dropped was called live again",
+    303: "that a view is live was told late, after its pause",
 }
 
 
