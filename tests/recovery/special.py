@@ -221,3 +221,5 @@ SPECIAL = [
 ]
 # Reached by a store alone, in tests/unit/storage/test_recovery.py.
 STORAGE = ("merge.flush.step", "merge.runs.step", "merge.runs.entered")
+# Killed at in tests/recovery/test_checkpoints.py.
+CHECKPOINTS = tuple(f"checkpoints.{what}" for what in ("copied", "sent", "finished", "pruned"))
