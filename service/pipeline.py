@@ -145,8 +145,11 @@ class Pipeline:
             self._desk.wait(RECONCILE_S)
             if self._engine.views and self._is_put_right(error):
                 log.info("source.running", source=MAIN_SOURCE)
-                return
-        self._following.forget()
+                break
+        else:
+            self._following.forget()
+        # The refusal is taken back before anything new is called live.
+        self._metrics.write()
 
     def _is_put_right(self, error: SourceError) -> bool:
         """Whether a source that could not be opened can be, by now."""
