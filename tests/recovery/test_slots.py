@@ -282,8 +282,8 @@ def test_no_connection_is_free_for_a_while(world: World) -> None:
 def test_a_table_is_taken_out_of_the_publication(world: World) -> None:
     """For a moment: what was not sent is read again. For good: its readers alone end."""
     out, back = (f"ALTER PUBLICATION {OURS} {word} TABLE other" for word in ("DROP", "ADD"))
-    world.source.execute(f"{out}; INSERT INTO other VALUES (1)")
-    world.source.execute(back)
+    # One transaction, so that nobody looks in between.
+    world.source.execute(f"{out}; INSERT INTO other VALUES (1); {back}")
     world.await_so(lambda: world.sink.rows("SELECT n FROM beside") == [(1,)])
     world.service.await_status("beside")
     world.source.execute(out)
