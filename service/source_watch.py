@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from connectors.postgres.table_facts import TableCatalog, TableFacts
@@ -95,9 +95,14 @@ class SourceWatch:
         self.look()
 
     def narrow(self, relations: Iterable[Relation]) -> None:
-        """Look at no others than these from now on."""
+        """Look at no others than these from now on; who reads another again reads it anew."""
         self._oids = sorted({r.oid for r in relations})
         self._digest = None
+        for oid, known in self._known.items():
+            if oid not in self._oids and known.facts.membership:
+                # Unpublished by us: that it is published again then is no gap for anyone.
+                facts = replace(known.facts, membership=0)
+                self._known[oid] = replace(known, facts=facts)
 
     def forget(self) -> None:
         """Nothing of the source is read any more; part of the open epoch."""
