@@ -121,7 +121,17 @@ class SideFeeds:
     def not_replayable(self, names: Iterable[str]) -> list[str]:
         """Which of these sources do not tell the same changes again at older places."""
         others = [name for name in names if name != MAIN_SOURCE]
-        return [name for name in others if not self.source(name).is_replayable]
+        return [name for name in others if not self._tells_again(name)]
+
+    def _tells_again(self, name: str) -> bool:
+        source = self.source(name)
+        if not source.is_replayable:
+            try:
+                # What a topic keeps is known once its cluster is reached.
+                source.check()
+            except TidemarkError as error:
+                log.warning("source.retry", source=name, code=error.code, why=str(error))
+        return source.is_replayable
 
     def statuses(self) -> dict[str, SideStatus]:
         """Each source that is read, as it stands."""
