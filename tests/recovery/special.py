@@ -176,7 +176,8 @@ def topics(request: pytest.FixtureRequest, database: Database, folder: Path) -> 
             (row,) = reader.rows()
             shown.append(json.loads(row)["id"])
         reader.close()
-        assert shown == sorted(set(shown))
+        # An epoch may leave the view as it is; a row told twice would not be the only one.
+        assert shown == sorted(shown)
         assert shown[-1] == database.rows(VIEWS["prefix"])[0][0]
     finally:
         scene.close()
