@@ -19,6 +19,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import new_type, string_types
 from psycopg2.sql import SQL, Identifier
 
+from connectors.postgres.explained import relations_scanned
 from connectors.postgres.function_tables import SCHEMA, FunctionTable
 from connectors.postgres.session import connect, is_temporary, to_error
 from dataflow.errors import SourceError, SqlError, TidemarkError
@@ -60,7 +61,7 @@ def look_at(dsn: str, query: str) -> tuple[set[tuple[str, str]], int]:
         except psycopg2.Error as error:
             raise _refusal(error, text, len(_EXPLAIN)) from None
         (plan,) = cursor.fetchone() or ([],)
-        return set(_relations(plan)), len(plan[0]["Plan"].get("Output", ()))
+        return set(relations_scanned(plan)), len(plan[0]["Plan"].get("Output", ()))
 
 
 def with_other_names(query: str, width: int) -> str:
@@ -167,18 +168,6 @@ def _with_stand_ins(dsn: str, query: str, names: set[str], flatten: Flatten) -> 
             return flatten(found.text, replacement) if isinstance(found, Analysis) else None
 
         return flatten(analyzer.analyze(query).text, replacement)
-
-
-def _relations(plan: Any) -> Iterator[tuple[str, str]]:
-    """What a plan scans, wherever it stands."""
-    if isinstance(plan, list):
-        for part in plan:
-            yield from _relations(part)
-    elif isinstance(plan, dict):
-        if "Relation Name" in plan:
-            yield plan.get("Schema", ""), plan["Relation Name"]
-        for part in plan.values():
-            yield from _relations(part)
 
 
 @contextmanager

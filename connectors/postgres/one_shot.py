@@ -18,6 +18,7 @@ from psycopg2.extensions import new_type, string_types
 
 from connectors.postgres import confined
 from connectors.postgres.analyzer import PostgresAnalyzer
+from connectors.postgres.explained import relations_scanned
 from connectors.postgres.session import connect, is_temporary, to_error
 from connectors.sink import Progress
 from dataflow.errors import SourceError, SqlError, TemporaryError, TidemarkError
@@ -84,7 +85,7 @@ def prepare(dsn: str, query: str, role: str = "") -> OneShot:
         raise _refusal(error) from None
     finally:
         session.close()
-    relations = tuple(sorted(set(_relations(plan))))
+    relations = tuple(sorted(set(relations_scanned(plan))))
     for schema, name in relations:
         if schema in _CATALOGS:
             raise _not_allowed(f"it reads {schema}.{name}")
@@ -160,18 +161,6 @@ def _progress(cursor: Any) -> dict[str, Progress]:
         return {}
     cursor.execute("SELECT sink_key, epoch, positions FROM tidemark.progress")
     return {key: Progress(epoch, positions) for key, epoch, positions in cursor.fetchall()}
-
-
-def _relations(plan: Any) -> Iterator[tuple[str, str]]:
-    """What a plan scans, wherever it stands."""
-    if isinstance(plan, list):
-        for part in plan:
-            yield from _relations(part)
-    elif isinstance(plan, dict):
-        if "Relation Name" in plan:
-            yield plan.get("Schema", ""), plan["Relation Name"]
-        for part in plan.values():
-            yield from _relations(part)
 
 
 def _require_harmless(analysis: Analysis) -> None:

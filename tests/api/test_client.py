@@ -20,7 +20,7 @@ from service.client.calls import call, call_for_view
 from service.client.service_calls import ServiceCalls
 from service.client.view_calls import ViewCalls
 from tests.harness.broker import unique_name
-from tests.harness.client_faces import Face, faces, next_of
+from tests.harness.client_faces import Face, next_of
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 from tidemark import TidemarkError, col
@@ -51,18 +51,6 @@ def service(place: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         running.create("regions", REGIONS, backfill="local")
         running.create("notes", NOTES, backfill="local")
         yield running
-
-
-@pytest.fixture(scope="module", params=["sync", "async"])
-def face(
-    request: pytest.FixtureRequest,
-    service: RunningService,
-    place: Database,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Face]:
-    folder = tmp_path_factory.mktemp(request.param)
-    with faces(request.param, service, place, folder) as made:
-        yield made
 
 
 # --- every call ----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import pytest
 
 import tidemark
 from service.client import course
-from tests.harness.client_faces import Face, faces, next_of
+from tests.harness.client_faces import Face, next_of
 from tests.harness.postgres import Database
 from tests.harness.proxy import DOWN, HALF_OPEN, Fault, Proxy
 from tests.harness.service import RunningService
@@ -47,17 +47,6 @@ def service(place: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         for name, query in VIEWS.items():
             running.create(name, query, backfill="local")
         yield running
-
-
-@pytest.fixture(scope="module", params=["sync", "async"])
-def face(
-    request: pytest.FixtureRequest,
-    service: RunningService,
-    place: Database,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Face]:
-    with faces(request.param, service, place, tmp_path_factory.mktemp("faces")) as made:
-        yield made
 
 
 def test_changes_end_in_silence_and_go_on(face: Face) -> None:
