@@ -22,6 +22,7 @@ BEGIN
             'someone who has left') USING ERRCODE = '{FENCED_STATE}';
     END IF;
 END $$;
+COMMENT ON FUNCTION tidemark.require_owner IS 'The fence: refuses who is not the owner of the key';
 
 CREATE FUNCTION tidemark.advance(writer text, new_epoch bigint, reached jsonb, claimed text)
 RETURNS void LANGUAGE plpgsql AS $$

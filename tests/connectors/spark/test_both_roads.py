@@ -16,7 +16,7 @@ from connectors.kept_parts import KeptPart, Progress, place_of
 from connectors.source import SnapshotPart
 from connectors.spark.result import BackfillResult
 from dataflow.delta import Delta
-from dataflow.errors import InvariantError
+from dataflow.errors import TemporaryError
 from dataflow.sql.plan import Plan
 from service.backfill import BackfillJob, backfill
 from tests.connectors.spark import test_backfill as distributed
@@ -109,5 +109,5 @@ def test_a_torn_file_is_not_read_as_a_part(tmp_path: Path) -> None:
     list(part.read())
     path = tmp_path / part.place
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(InvariantError, match=r"backfill\.page"):
+    with pytest.raises(TemporaryError, match=r"backfill\.torn"):
         list(part.read())
