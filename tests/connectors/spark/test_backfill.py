@@ -273,7 +273,7 @@ def test_progress_ends_at_the_total(session: LazySession, tmp_path: Path) -> Non
     assert last.bytes > 8 * last.rows
     steps = [call.parts_done + call.tasks_done for call in calls]
     assert steps == sorted(steps)
-    assert {(call.parts_total, call.tasks_total) for call in calls} == {
-        (last.parts_total, last.tasks_total)
-    }
+    assert {call.parts_total for call in calls} == {last.parts_total}
+    # While the session is waited for, tasks are not counted yet.
+    assert {call.tasks_total for call in calls} - {0} == {last.tasks_total}
     assert any(0 < step < steps[-1] for step in steps)
