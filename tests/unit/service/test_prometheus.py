@@ -81,7 +81,9 @@ def figures(folder: Path) -> dict[str, Any]:
     metrics.followers = {"public.one/topic": {"status": "live", "rows_total": 7}}
     metrics.followers["public.one/topic"]["backlog_bytes"] = 11
     names = ("sink_waiting_epochs", "memory_limit_bytes", "state_disk_bytes", "outbox_bytes")
-    metrics.gauges = dict.fromkeys(names, 1)
+    copies = ("bytes", "sent_bytes", "seconds", "interval_seconds")
+    names += ("checkpoint_at", "checkpoints_total", "checkpoint_failures_total")
+    metrics.gauges = dict.fromkeys((*names, *(f"checkpoint_{name}" for name in copies)), 1)
     return {**metrics.snapshot(), "wal_kept_bytes": 1, "wal_budget_bytes": 2}
 
 
