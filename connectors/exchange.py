@@ -140,11 +140,7 @@ class FolderExchange:
             shutil.copyfileobj(source, target, 8 << 20)
             target.flush()
             os.fsync(target.fileno())
-        folder = os.open((self.path / name).parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        force_names((self.path / name).parent)
 
     def delete(self, name: str) -> None:
         """See Exchange."""
@@ -248,6 +244,15 @@ class ObjectExchange:
             raise TemporaryError(
                 "backfill.exchange", f'cannot reach "{place}"', detail=str(error)[:1000]
             ) from error
+
+
+def force_names(folder: Path) -> None:
+    """Wait until the names in a folder are on disk."""
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 @lru_cache(maxsize=8)

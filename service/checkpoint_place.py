@@ -19,6 +19,7 @@ from typing import Any
 from connectors.exchange import S3, Exchange, open_exchange
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import TidemarkError
+from service.checked_json import as_written, checked
 from service.settings import DEFAULT_GROUP
 
 FORMAT = 1
@@ -69,17 +70,16 @@ class Manifest:
 
     def encode(self) -> bytes:
         """As it is stored."""
-        facts = asdict(self)
-        return json.dumps({**facts, "check": _check_of(facts)}, indent=1).encode()
+        return json.dumps(checked(asdict(self)), indent=1).encode()
 
     @staticmethod
     def decode(content: bytes, name: str) -> Manifest:
         """TidemarkError checkpoint.corrupt, checkpoint.format."""
         damaged = corrupt(f'its manifest "{name}" is not as it was written')
+        facts = as_written(content)
+        if facts is None:
+            raise damaged
         try:
-            facts = json.loads(content)
-            if facts.pop("check") != _check_of(facts):
-                raise damaged
             if facts["format"] != FORMAT:
                 raise TidemarkError(
                     "checkpoint.format",
@@ -182,15 +182,18 @@ class Place:
 
 def open_place(url: str, prefix: str, group: str) -> Place:
     """Where the copies of a group lie. TidemarkError backfill.exchange_url."""
-    base = url if url.startswith(S3) else str(Path(url).absolute())
-    return Place(open_exchange(base).below(f"{prefix}/{group}"))
+    return Place(_all_of(url, prefix).below(group))
 
 
 def groups_in(url: str, prefix: str) -> list[str]:
     """The groups of which there are copies, the default one first."""
-    base = url if url.startswith(S3) else str(Path(url).absolute())
-    found = open_exchange(base).below(prefix).folders()
+    found = _all_of(url, prefix).folders()
     return sorted(found, key=lambda group: (group != DEFAULT_GROUP, group))
+
+
+def _all_of(url: str, prefix: str) -> Exchange:
+    base = url if url.startswith(S3) else str(Path(url).absolute())
+    return open_exchange(base).below(prefix)
 
 
 def manifest_name(number: int) -> str:
@@ -200,12 +203,9 @@ def manifest_name(number: int) -> str:
 
 def stored_file(path: Path) -> StoredFile:
     """A file as its content tells."""
-    check, size = hashlib.sha256(), 0
     with path.open("rb") as file:
-        while content := file.read(_READ_BYTES):
-            check.update(content)
-            size += len(content)
-    return StoredFile(path.name, check.hexdigest(), size)
+        check = hashlib.file_digest(file, "sha256")
+        return StoredFile(path.name, check.hexdigest(), file.tell())
 
 
 def corrupt(what: str) -> TidemarkError:
@@ -221,7 +221,3 @@ def corrupt(what: str) -> TidemarkError:
 def oldest_position(manifests: Iterable[Manifest]) -> int | None:
     """Up to where the source may forget for all of them; None where none follows a database."""
     return min((m.position for m in manifests if m.position), default=None)
-
-
-def _check_of(facts: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

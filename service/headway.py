@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 
 _VARIABLE = "TIDEMARK_HEADWAY"
 
@@ -23,12 +24,10 @@ def tell() -> None:
     _told = True
     number = os.environ.pop(_VARIABLE, "")
     if number:
-        try:
+        # Started by hand with the environment of another, nobody listens.
+        with suppress(OSError):
             os.write(int(number), b"!")
             os.close(int(number))
-        except OSError as error:
-            # Started by hand with the environment of another: nobody listens.
-            del error
 
 
 class Headway:

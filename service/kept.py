@@ -26,6 +26,7 @@ from connectors.source import SnapshotPart
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
 from dataflow.schema import Relation, RelationName
+from service.checked_json import as_written, checked
 from service.log import log
 from service.spool import Spool
 from storage.failpoints import failpoint
@@ -210,7 +211,7 @@ class Kept:
             "relations": {name: vars(kept) for name, kept in self._relations.items()},
         }
         draft = self._path.with_suffix(".draft")
-        draft.write_text(json.dumps({**facts, "check": _check_of(facts)}))
+        draft.write_text(json.dumps(checked(facts)))
         failpoint("build.manifest.before")
         os.replace(draft, self._path)
 
@@ -246,15 +247,9 @@ def forget_others(folder: Path, scopes: Collection[str]) -> None:
 def _read(path: Path) -> dict[str, Any]:
     """A manifest as it was written; {} when there is none."""
     try:
-        found = json.loads(path.read_text())
-        check = found.pop("check", "")
-    except (OSError, ValueError, AttributeError):
+        return as_written(path.read_bytes()) or {}
+    except OSError:
         return {}
-    return found if check == _check_of(found) else {}
-
-
-def _check_of(facts: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def fingerprint(relation: Relation, columns: Sequence[int]) -> str:

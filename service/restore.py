@@ -8,13 +8,13 @@ for, and refused by name otherwise.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import tidemark
+from connectors.exchange import force_names
 from connectors.postgres.lsn import format_lsn
 from connectors.postgres.slot import SlotState
 from connectors.postgres.source import PostgresSource
@@ -76,7 +76,7 @@ def restore(wanted: Wanted, tell: Callable[[str], None]) -> list[Group]:
     if wanted.state.is_dir():
         wanted.state.rmdir()
     draft.rename(wanted.state)
-    _force(wanted.state.parent)
+    force_names(wanted.state.parent)
     return groups
 
 
@@ -184,21 +184,12 @@ def _bring(group: Group, folder: Path) -> None:
         ) from error
     facts = {"version": group.manifest.state, "program": group.manifest.program}
     replace_file(folder / state_version.FILE, facts)
-    _force(store)
-    _force(folder)
+    force_names(store)
+    force_names(folder)
 
 
 def _folder_of(state: Path, group: str) -> Path:
     return Settings.load(source="-", state=state).for_group(group).state
-
-
-def _force(folder: Path) -> None:
-    """Names in a folder are on disk."""
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def _shown(manifest: Manifest) -> str:

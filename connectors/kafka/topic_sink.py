@@ -13,6 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -158,12 +159,10 @@ class TopicSink:
             return
         if self._in_transaction:
             self._in_transaction = False
-            try:
+            # Otherwise the next one to open it aborts it, or the broker when its time is up.
+            with suppress(KafkaException):
                 producer.purge()
                 producer.abort_transaction(ABORT_TIMEOUT_S)
-            except KafkaException as error:
-                # The next one to open it aborts it, or the broker when its time is up.
-                del error
         producer.purge()
 
     def remove(self) -> None:

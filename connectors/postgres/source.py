@@ -21,7 +21,7 @@ from connectors.postgres.session import Session
 from connectors.postgres.slot import Slot, SlotState, check_server, in_use, object_name
 from connectors.postgres.snapshot import PostgresSnapshot
 from connectors.postgres.table_facts import TableCatalog
-from connectors.postgres.wal_connection import WalConnection
+from connectors.postgres.wal_connection import STREAM_APPLICATION, WalConnection
 from connectors.postgres.wire_shapes import Shape
 from dataflow.errors import SourceError
 from dataflow.schema import Relation, RelationName
@@ -194,12 +194,8 @@ class PostgresSource:
             if self._claim is not None and not self._claim.may_end(state.reader):
                 raise in_use(self._name, state.active_pid, state.reader)
             self._evict(state.active_pid)
-        claim = self._claim
-        wal = (
-            WalConnection(self.dsn, application=claim.stream_application)
-            if claim
-            else WalConnection(self.dsn)
-        )
+        reader = self._claim.stream_application if self._claim else STREAM_APPLICATION
+        wal = WalConnection(self.dsn, application=reader)
         try:
             actual, flushed = identify(wal)
             if identity:

@@ -97,15 +97,7 @@ class call(Generic[P, T]):
     @overload
     def __get__(self, owner: SendsLater, kind: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, owner: Any, kind: type) -> Any:
-        if owner is None:
-            return self._describe
-        describe = MethodType(self._describe, owner)
-
-        @functools.wraps(describe)
-        def send(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return owner._send(describe(*args, **kwargs))
-
-        return send
+        return self._describe if owner is None else _sender(self._describe, owner)
 
 
 class Named(Protocol[T_co]):
@@ -146,21 +138,28 @@ class call_for_view(Generic[P]):
     def __get__(self, owner: Any, kind: type) -> Any:
         if owner is None:
             return self._describe
-        describe = MethodType(self._describe, owner)
+        send = _sender(self._describe, owner)
 
-        @functools.wraps(describe)
-        def send(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return owner._send(describe(*args, **kwargs))
-
-        @functools.wraps(describe)
+        @functools.wraps(send)
         def make(*args: P.args, **kwargs: P.kwargs) -> Any:
             return owner.view(send(*args, **kwargs))
 
-        @functools.wraps(describe)
+        @functools.wraps(send)
         async def make_later(*args: P.args, **kwargs: P.kwargs) -> Any:
             return owner.view(await send(*args, **kwargs))
 
         return make_later if isinstance(owner, SendsLater) else make
+
+
+def _sender(describe: Callable[..., Call[Any]], owner: Any) -> Callable[..., Any]:
+    """What sends, through its owner, the call that a method of the owner describes."""
+    described = MethodType(describe, owner)
+
+    @functools.wraps(described)
+    def send(*args: Any, **kwargs: Any) -> Any:
+        return owner._send(described(*args, **kwargs))
+
+    return send
 
 
 def _answer_of(describe: Callable[..., Any]) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import httpx
 
@@ -18,25 +18,32 @@ from service.client.course import Course, Open, Pause, Read, Shut, Step, Steps
 from service.client.epochs import Epoch
 from service.client.wire import NETWORK_ERRORS, Place
 
+S = TypeVar("S")
 
-class Changes:
+
+class _Followed(Generic[S]):
+    """What both have. session: httpx's, of either kind."""
+
+    def __init__(self, session: S, place: Place, course: Course) -> None:
+        self._session = session
+        self._place = place
+        self._course = course
+        self._stream: httpx.Response | None = None
+
+    @property
+    def resume(self) -> str:
+        """The token to go on from: behind the last epoch that was given."""
+        return self._course.resume
+
+
+class Changes(_Followed[httpx.Client]):
     """The epochs of a view: `for epoch in changes`.
 
     After a time-out another `for` goes on behind the last epoch. Use it with `with`, or close it,
     to give back the connection early. resume: the token behind the last epoch that was given.
     """
 
-    def __init__(self, session: httpx.Client, place: Place, course: Course) -> None:
-        self._session = session
-        self._place = place
-        self._course = course
-        self._stream: httpx.Response | None = None
-        self._chunks: Iterator[bytes] = iter(())
-
-    @property
-    def resume(self) -> str:
-        """The token to go on from: behind the last epoch that was given."""
-        return self._course.resume
+    _chunks: Iterator[bytes] = iter(())
 
     def __enter__(self) -> Self:
         return self
@@ -105,20 +112,10 @@ class Changes:
         self._stream, self._chunks = stream, stream.iter_raw()
 
 
-class AsyncChanges:
+class AsyncChanges(_Followed[httpx.AsyncClient]):
     """The same to be awaited: `async for epoch in changes`, `async with` or `aclose()`."""
 
-    def __init__(self, session: httpx.AsyncClient, place: Place, course: Course) -> None:
-        self._session = session
-        self._place = place
-        self._course = course
-        self._stream: httpx.Response | None = None
-        self._chunks: AsyncIterator[bytes] | None = None
-
-    @property
-    def resume(self) -> str:
-        """The token to go on from: behind the last epoch that was given."""
-        return self._course.resume
+    _chunks: AsyncIterator[bytes] | None = None
 
     async def __aenter__(self) -> Self:
         return self

@@ -6,25 +6,23 @@ again behind the caller, but for a stream of changes, which goes on from its new
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Literal, Self, TypeVar
+from typing import Self, TypeVar
 
 import httpx
 
 from service.client.calls import Call, Sends, SendsLater
 from service.client.changes import AsyncChanges, Changes
-from service.client.conditions import Order, Where
+from service.client.course import Course
 from service.client.epochs import Epoch
-from service.client.reading import AsyncRows, Rows
+from service.client.reading import AsyncRows, Rows, RowWish
 from service.client.replica import Replica
 from service.client.service_calls import ServiceCalls
-from service.client.view_calls import PAGE_ROWS, ViewCalls
+from service.client.view_reads import ViewReads
 from service.client.wire import DEFAULT_URL, NETWORK_ERRORS, Place
 
 T = TypeVar("T")
-HEARTBEAT_S = 5.0
-RECONNECT_S = 300.0
 
 
 def connect(
@@ -83,7 +81,7 @@ class Client(ServiceCalls, Sends):
         return self._place.read(asked, answer)
 
 
-class View(ViewCalls, Sends):
+class View(ViewReads[Rows, Changes], Sends):
     """One view: what it is (`state`), its rows, its changes, its life. Client.view makes it."""
 
     def __init__(self, client: Client, name: str) -> None:
@@ -92,66 +90,6 @@ class View(ViewCalls, Sends):
 
     def __repr__(self) -> str:
         return f"<View {self.name} of {self._client.url}>"
-
-    def rows(
-        self,
-        *,
-        columns: Sequence[str] = (),
-        where: Where | None = None,
-        order: str | Order | Sequence[str | Order] = (),
-        limit: int | None = None,
-        page_rows: int = PAGE_ROWS,
-        min_position: str | None = None,
-        wait_s: float = 30,
-    ) -> Rows:
-        """The rows that meet all conditions, in order; read page by page as they are iterated.
-
-        where: {"region": "north"}, or conditions as `tidemark.col("total") >= 100`. order: as in
-        REST, "total.desc,region", or `col("total").desc()`; the key comes behind it. limit: of all
-        pages. min_position, wait_s: wait until that commit is visible. TidemarkError view.not_live,
-        rows.*, view.wait_timeout.
-        """
-        wish = self._row_wish(
-            columns,
-            where,
-            order,
-            limit,
-            page_rows=page_rows,
-            min_position=min_position,
-            wait_s=wait_s,
-        )
-        return Rows(self, wish)
-
-    def changes(
-        self,
-        *,
-        snapshot: bool = True,
-        resume: str | None = None,
-        timeout_ms: float | None = None,
-        progress: bool = False,
-        on_gap: Literal["raise", "snapshot"] = "raise",
-        heartbeat_s: float = HEARTBEAT_S,
-        reconnect_s: float = RECONNECT_S,
-    ) -> Changes:
-        """The view's rows as one epoch, and then each epoch that changes it, as it happens.
-
-        snapshot: False begins with what changes from now on. resume: the token of an epoch, to go
-        on behind it. timeout_ms: end the iteration when nothing has come for so long; None: never.
-        progress: give epochs that change nothing too, with their positions. on_gap: what comes
-        where changes are not kept any more: the error, or a snapshot again. heartbeat_s: three
-        times this silence is a lost connection. reconnect_s: how long a lost connection is tried
-        again, from the newest mark. TidemarkError changes.*, view.not_live.
-        """
-        course = self._course(
-            snapshot=snapshot,
-            resume=resume,
-            timeout_ms=timeout_ms,
-            progress=progress,
-            on_gap=on_gap,
-            heartbeat_s=heartbeat_s,
-            reconnect_s=reconnect_s,
-        )
-        return Changes(self._client._session, self._client._place, course)
 
     def snapshot(self) -> Epoch:
         """All rows as of one epoch, with its number and positions; whole in memory."""
@@ -169,6 +107,12 @@ class View(ViewCalls, Sends):
             for epoch in changes:
                 replica.apply(epoch)
                 yield replica
+
+    def _rows_of(self, wish: RowWish) -> Rows:
+        return Rows(self, wish)
+
+    def _changes_of(self, course: Course) -> Changes:
+        return Changes(self._client._session, self._client._place, course)
 
     def _send(self, asked: Call[T]) -> T:
         return self._client._send(asked)
@@ -207,7 +151,7 @@ class AsyncClient(ServiceCalls, SendsLater):
         return self._place.read(asked, answer)
 
 
-class AsyncView(ViewCalls, SendsLater):
+class AsyncView(ViewReads[AsyncRows, AsyncChanges], SendsLater):
     """View for asyncio."""
 
     def __init__(self, client: AsyncClient, name: str) -> None:
@@ -216,52 +160,6 @@ class AsyncView(ViewCalls, SendsLater):
 
     def __repr__(self) -> str:
         return f"<AsyncView {self.name} of {self._client.url}>"
-
-    def rows(
-        self,
-        *,
-        columns: Sequence[str] = (),
-        where: Where | None = None,
-        order: str | Order | Sequence[str | Order] = (),
-        limit: int | None = None,
-        page_rows: int = PAGE_ROWS,
-        min_position: str | None = None,
-        wait_s: float = 30,
-    ) -> AsyncRows:
-        """As `View.rows`, for `async for`."""
-        wish = self._row_wish(
-            columns,
-            where,
-            order,
-            limit,
-            page_rows=page_rows,
-            min_position=min_position,
-            wait_s=wait_s,
-        )
-        return AsyncRows(self, wish)
-
-    def changes(
-        self,
-        *,
-        snapshot: bool = True,
-        resume: str | None = None,
-        timeout_ms: float | None = None,
-        progress: bool = False,
-        on_gap: Literal["raise", "snapshot"] = "raise",
-        heartbeat_s: float = HEARTBEAT_S,
-        reconnect_s: float = RECONNECT_S,
-    ) -> AsyncChanges:
-        """As `View.changes`, for `async for`."""
-        course = self._course(
-            snapshot=snapshot,
-            resume=resume,
-            timeout_ms=timeout_ms,
-            progress=progress,
-            on_gap=on_gap,
-            heartbeat_s=heartbeat_s,
-            reconnect_s=reconnect_s,
-        )
-        return AsyncChanges(self._client._session, self._client._place, course)
 
     async def snapshot(self) -> Epoch:
         """All rows as of one epoch, with its number and positions; whole in memory."""
@@ -275,6 +173,12 @@ class AsyncView(ViewCalls, SendsLater):
             async for epoch in changes:
                 replica.apply(epoch)
                 yield replica
+
+    def _rows_of(self, wish: RowWish) -> AsyncRows:
+        return AsyncRows(self, wish)
+
+    def _changes_of(self, course: Course) -> AsyncChanges:
+        return AsyncChanges(self._client._session, self._client._place, course)
 
     async def _send(self, asked: Call[T]) -> T:
         return await self._client._send(asked)

@@ -6,8 +6,8 @@ them, others as their texts say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from service.client.answers import (
@@ -20,14 +20,10 @@ from service.client.answers import (
     Waited,
 )
 from service.client.calls import Call, Reply, call
-from service.client.conditions import Order, Where, conditions_of, order_of, quoted
-from service.client.course import ChangesWish, Course
-from service.client.reading import RowWish
 from service.client.records import Record
 
 R = TypeVar("R", bound=Record)
 ACCEPTED = 202
-PAGE_ROWS = 5_000
 VERIFY_S = 600.0
 
 
@@ -229,51 +225,6 @@ class ViewCalls:
             params={"wait_s": wait_s, **asked},
             body=body,
             wait_s=wait_s,
-        )
-
-    def _row_wish(
-        self,
-        columns: Sequence[str],
-        where: Where | None,
-        order: str | Order | Sequence[str | Order],
-        limit: int | None,
-        *,
-        page_rows: int,
-        min_position: str | None,
-        wait_s: float,
-    ) -> RowWish:
-        params = conditions_of(where)
-        if columns:
-            params.append(("columns", ",".join(quoted(name) for name in columns)))
-        if order:
-            params.append(("order", order_of(order)))
-        if min_position:
-            params += [("min_position", min_position), ("wait_s", str(wait_s))]
-        waiting_s = wait_s if min_position else 0
-        return RowWish(f"{self._path}/rows", tuple(params), limit, page_rows, waiting_s)
-
-    def _course(
-        self,
-        *,
-        snapshot: bool,
-        resume: str | None,
-        timeout_ms: float | None,
-        progress: bool,
-        on_gap: Literal["raise", "snapshot"],
-        heartbeat_s: float,
-        reconnect_s: float,
-    ) -> Course:
-        return Course(
-            ChangesWish(
-                path=f"{self._path}/changes",
-                has_snapshot=snapshot,
-                resume=resume or "",
-                timeout_s=None if timeout_ms is None else timeout_ms / 1000,
-                heartbeat_s=heartbeat_s,
-                reconnect_s=reconnect_s,
-                has_progress=progress,
-                begins_again=on_gap == "snapshot",
-            )
         )
 
 

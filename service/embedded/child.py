@@ -21,6 +21,7 @@ from typing import Any
 import httpx
 
 from dataflow.errors import TemporaryError, TidemarkError
+from service.embedded.folders import usable
 
 # A machine that has just been set up compiles first.
 READY_S = 600.0
@@ -79,16 +80,9 @@ class Child:
     def _open_log(self, state_dir: Path | None) -> Any:
         if state_dir is None:
             return tempfile.TemporaryFile(prefix="tidemark-engine-")
-        try:
+        with usable(state_dir):
             state_dir.mkdir(parents=True, exist_ok=True)
             return (state_dir / _LOG).open("a+b")
-        except OSError as error:
-            raise TidemarkError(
-                "engine.folder",
-                f'folder "{state_dir}" cannot be used',
-                detail=str(error),
-                hint="give another state_dir",
-            ) from error
 
     def _start(
         self, dsn: str, state_dir: Path | None, settings: Mapping[str, object]

@@ -20,6 +20,7 @@ from connectors.postgres.embedded import EmbeddedPostgres, KeptPostgres
 from connectors.postgres.engine_lock import EngineLock, with_search_path
 from connectors.postgres.function_tables import SCHEMA
 from dataflow.errors import TidemarkError
+from service.embedded.folders import usable
 
 STATE, SERVER, LOCK = "state", "postgres", "engine.lock"
 # So long an engine before may take to end.
@@ -63,7 +64,8 @@ class Place:
         if self._folder is None:
             self._folder = self._temporary()
         else:
-            self._make(self._folder)
+            with usable(self._folder):
+                self._folder.mkdir(parents=True, exist_ok=True)
             self._lock(self._folder)
         if self._given:
             self.dsn = with_search_path(self._given)
@@ -92,17 +94,6 @@ class Place:
         self._held.callback(os.close, write_end)
         self._held.callback(shutil.rmtree, folder, ignore_errors=True)
         return folder
-
-    def _make(self, folder: Path) -> None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise TidemarkError(
-                "engine.folder",
-                f'folder "{folder}" cannot be used',
-                detail=str(error),
-                hint="give another state_dir",
-            ) from error
 
     def _lock(self, folder: Path) -> None:
         lock = self._held.enter_context((folder / LOCK).open("w"))

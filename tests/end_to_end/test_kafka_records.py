@@ -4,7 +4,6 @@ was written with, and which were taken away unread is known to the test."""
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from io import BytesIO
@@ -93,13 +92,6 @@ def declare(service: RunningService, name: str, options: dict[str, Any]) -> None
     assert answer.status_code == 201, answer.text
 
 
-def wait_for(is_so: Callable[[], object], service: RunningService) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not is_so():
-        assert time.monotonic() < deadline, service.log_tail()
-        time.sleep(0.05)
-
-
 def source_of(service: RunningService, name: str) -> dict[str, Any]:
     return service.call("GET", f"/sources/{name}").json()
 
@@ -142,14 +134,16 @@ def test_a_poison_record_of_each_format(
     for name, topic in topics.items():
         send(broker, topic, [(0, None, v) for v in (GOOD[name](1), BAD[name], GOOD[name](2))])
     passed = {name: [0, 1, 2] for name in topics}
-    wait_for(shows("letters", passed), service)
-    wait_for(shows("skips", passed), service)
-    wait_for(shows("fails", {name: [0, 1] for name in topics}), service)
+    service.await_so(shows("letters", passed), TIMEOUT_S)
+    service.await_so(shows("skips", passed), TIMEOUT_S)
+    service.await_so(shows("fails", {name: [0, 1] for name in topics}), TIMEOUT_S)
     for name in topics:
-        wait_for(lambda n=name: source_of(service, f"fail_{n}")["status"] == "stopped", service)
+        service.await_so(
+            lambda n=name: source_of(service, f"fail_{n}")["status"] == "stopped", TIMEOUT_S
+        )
         assert source_of(service, f"fail_{name}")["error"]["code"] == "source.bad_record"
     service.kill_child("pipeline")
-    wait_for(lambda: len(letters_of(service)) == len(topics), service)
+    service.await_so(lambda: len(letters_of(service)) == len(topics), TIMEOUT_S)
     assert {x["relation"]: x["place"] for x in letters_of(service)} == dict.fromkeys(topics, "0:2")
     registry._route(["subjects", "avro2", "versions"], {"schema": json.dumps({**AVRO, "doc": "2"})})
     again = {"schema": PROTOBUF + " ", "schemaType": "PROTOBUF"}
@@ -158,15 +152,15 @@ def test_a_poison_record_of_each_format(
     chosen = service.call("POST", "/dead-letters/retry", {"source": "letters"})
     assert chosen.json() == {"count": len(topics)}
     repaired = {name: [0, 1, 2, *([7] if name in NEW_IDS else [])] for name in topics}
-    wait_for(shows("letters", repaired), service)
-    wait_for(lambda: not any(x["desired"] for x in letters_of(service)), service)
+    service.await_so(shows("letters", repaired), TIMEOUT_S)
+    service.await_so(lambda: not any(x["desired"] for x in letters_of(service)), TIMEOUT_S)
     assert {x["relation"] for x in letters_of(service)} == topics.keys() - NEW_IDS.keys()
     for name, topic in topics.items():
         on_error = "fail" if name in NEW_IDS else "skip"
         options = {**options_of(broker, registry, {name: topic}, on_error), "check_ms": 90}
         answer = service.call("PUT", f"/sources/fail_{name}", {"options": options})
         assert answer.status_code == 200, answer.text
-    wait_for(shows("fails", repaired), service)
+    service.await_so(shows("fails", repaired), TIMEOUT_S)
     assert shows("skips", passed)()
 
 
@@ -196,7 +190,7 @@ def test_a_registry_that_goes_away_and_schemas_that_change(
     registry.stop()
     _read_twice(broker, registry, service, topic, schemas[2])
     service.create("others", "SELECT count(*) AS n FROM t", backfill="local")
-    wait_for(lambda: _goes_on(service, database), service)
+    service.await_so(lambda: _goes_on(service, database), TIMEOUT_S)
     assert service.call("GET", "/views/by_own").json()["status"] != "live"
     registry.start()
     service.await_status("by_own")
@@ -205,7 +199,7 @@ def test_a_registry_that_goes_away_and_schemas_that_change(
     write(2, {"n": 2, "word": "two", "grade": 2})
     write(1, {"n": 3, "word": "three"})
     for name in ("own", "last"):
-        wait_for(lambda n=name: source_of(service, n)["status"] == "retrying", service)
+        service.await_so(lambda n=name: source_of(service, n)["status"] == "retrying", TIMEOUT_S)
         assert source_of(service, name)["error"]["code"] == "registry.unreachable"
     assert _goes_on(service, database)
     service.kill_child("pipeline")
@@ -213,14 +207,14 @@ def test_a_registry_that_goes_away_and_schemas_that_change(
     registry.start()
     register(2)
     rows = [(1, "one", None), (2, "two", 2), (3, "three", None)]
-    wait_for(lambda: sorted(database.rows("TABLE by_own")) == rows, service)
+    service.await_so(lambda: sorted(database.rows("TABLE by_own")) == rows, TIMEOUT_S)
     register(3)
     write(3, {"n": 4, "text": "four", "grade": 4})
-    wait_for(lambda: database.rows("SELECT max(n) FROM by_own") == [(4,)], service)
+    service.await_so(lambda: database.rows("SELECT max(n) FROM by_own") == [(4,)], TIMEOUT_S)
     assert sorted(database.rows("SELECT n, word, grade FROM by_own")) == [*rows, (4, None, 4)]
     resolved = [(1, "one", 5), (2, "two", 2), (3, "three", 5), (4, "four", 4)]
-    wait_for(
-        lambda: sorted(database.rows("SELECT n, text, grade FROM by_last")) == resolved, service
+    service.await_so(
+        lambda: sorted(database.rows("SELECT n, text, grade FROM by_last")) == resolved, TIMEOUT_S
     )
 
 
@@ -249,7 +243,7 @@ def _goes_on(service: RunningService, database: Database) -> bool:
     """A row more of a table, and a view shows it."""
     database.execute("INSERT INTO t SELECT count(*) FROM t")
     expected = database.rows("SELECT count(*) FROM t")
-    wait_for(lambda: database.rows("SELECT n FROM others") == expected, service)
+    service.await_so(lambda: database.rows("SELECT n FROM others") == expected, TIMEOUT_S)
     return True
 
 
@@ -288,7 +282,7 @@ def test_what_went_unread_while_the_service_was_down(
     send(broker, topics["cut"], [(0, None, GOOD["json"](n)) for n in range(10, 20)])
     for name in ("cut", "whole"):
         rows = f"SELECT n, total::int FROM {name}"
-        wait_for(lambda r=rows: database.rows(r) == [(20, 190)], service)
+        service.await_so(lambda r=rows: database.rows(r) == [(20, 190)], TIMEOUT_S)
     assert _goes_on(service, database)
     for name, expected in (("lost", (5, 85)), ("again", (10, 145))):
         service.drop(name)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,14 @@ class RunningService:
                 return view
             assert time.monotonic() < deadline, f"{view}\n{self.log_tail()}"
             time.sleep(0.05)
+
+    def await_so(self, is_so: Callable[[], object], within_s: float = 60) -> float:
+        """Wait until it is so; how many seconds that took."""
+        started = time.monotonic()
+        while not is_so():
+            assert time.monotonic() - started < within_s, self.log_tail()
+            time.sleep(0.02)
+        return time.monotonic() - started
 
     def drop(self, name: str) -> None:
         """Drop a view and wait until nothing of it is left."""

@@ -12,6 +12,7 @@ import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from psycopg2 import Error
@@ -175,6 +176,28 @@ class Checker:
         self.distinct += prefix != self._last
         self._last = prefix
         return prefix
+
+    def look_for(self, seconds: float) -> None:
+        """Look again and again for so long, once at least."""
+        end = time.monotonic() + seconds
+        while True:
+            self.check()
+            if time.monotonic() >= end:
+                return
+            time.sleep(0.002)
+
+    def await_further(
+        self, prefixes: int, within_s: float = 60, log: Callable[[], str] = str
+    ) -> float:
+        """Look until so many further prefixes were seen; how many seconds that took. log: what
+        tells why they do not come."""
+        started, wanted = time.monotonic(), self.distinct + prefixes
+        while self.distinct < wanted:
+            passed_s = time.monotonic() - started
+            assert passed_s < within_s, f"the views do not move on\n{log()}"
+            self.check()
+            time.sleep(0.002)
+        return time.monotonic() - started
 
     def close(self) -> None:
         """End the session."""

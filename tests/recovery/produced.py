@@ -10,7 +10,6 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 from connectors.kafka.embedded import EmbeddedKafka
@@ -220,13 +219,6 @@ def shop_topics(clicks: str, prices: str) -> dict[str, Any]:
         "clicks": {"topic": clicks, "format": "json", "columns": {"n": "int8"}},
         "prices": {"topic": prices, "format": "json", **upsert},
     }
-
-
-def wait_for(is_so: Callable[[], object], service: RunningService) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not is_so():
-        assert time.monotonic() < deadline, service.log_tail()
-        time.sleep(0.02)
 
 
 def look_on(checker: Checker, seconds: float) -> None:

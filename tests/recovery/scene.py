@@ -103,19 +103,11 @@ class Scene:
 
     def look(self, seconds: float = 0.01) -> None:
         """Compare states of the sink with the model, for so long."""
-        end = time.monotonic() + seconds
-        while True:
-            self.checker.check()
-            if time.monotonic() > end:
-                return
-            time.sleep(0.002)
+        self.checker.look_for(seconds)
 
     def move_on(self, prefixes: int = 3, timeout_s: float = 90) -> None:
         """Until so many further prefixes were seen."""
-        wanted, deadline = self.checker.distinct + prefixes, time.monotonic() + timeout_s
-        while self.checker.distinct < wanted:
-            assert time.monotonic() < deadline, f"the views do not move on\n{self.log()}"
-            self.look()
+        self.checker.await_further(prefixes, timeout_s, self.log)
 
     # --- operations ------------------------------------------------------------------------
 

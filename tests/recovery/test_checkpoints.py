@@ -11,9 +11,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,13 +39,6 @@ SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "0"))
 OFTEN = {"checkpoint_every_s": 0.5, "checkpoint_keep": 2}
 
 
-def _await(is_done: Callable[[], object], service: RunningService, timeout_s: float = 180) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_done():
-        assert time.monotonic() < deadline, service.log_tail()
-        time.sleep(0.05)
-
-
 def _checkpoints(url: str) -> list[Manifest]:
     return open_place(url, "tidemark", "default").manifests()
 
@@ -66,7 +58,7 @@ class World:
 
     def go_on(self, states: int = 15) -> None:
         wanted = self.checker.distinct + states
-        _await(lambda: self.checker.check() and self.checker.distinct > wanted, self.service)
+        self.service.await_so(lambda: self.checker.check() and self.checker.distinct > wanted, 180)
 
     def await_checkpoints(self, epoch: int) -> None:
         """As many as are kept, none of them older than an epoch."""
@@ -75,7 +67,7 @@ class World:
             found = _checkpoints(self.place)
             return len(found) == 2 and found[0].epoch > epoch
 
-        _await(is_done, self.service)
+        self.service.await_so(is_done, 180)
 
     def start_without_copies(self) -> None:
         self.service._environment["TIDEMARK_CHECKPOINT_EVERY_S"] = "3600"

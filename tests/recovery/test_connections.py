@@ -9,7 +9,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,32 +92,6 @@ class Caller:
                 self.longest_s = max(self.longest_s, time.monotonic() - started)
 
 
-def _await(is_so: Callable[[], bool], service: RunningService, within_s: float = WITHIN_S) -> float:
-    """Seconds until it is so."""
-    started = time.monotonic()
-    while not is_so():
-        assert time.monotonic() - started < within_s, service.log_tail()
-        time.sleep(0.02)
-    return time.monotonic() - started
-
-
-def _moves_on(checker: Checker, service: RunningService) -> float:
-    wanted = checker.distinct + 3
-
-    def is_further() -> bool:
-        checker.check()
-        return checker.distinct >= wanted
-
-    return _await(is_further, service)
-
-
-def _look_for(checker: Checker, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        checker.check()
-        time.sleep(0.005)
-
-
 def _one_fault(world: World, pick: random.Random, checker: Checker, number: int) -> float:
     """A fault on one of the ways, or on both; seconds until the views moved on after it."""
     proxies = pick.choice(
@@ -127,15 +101,15 @@ def _one_fault(world: World, pick: random.Random, checker: Checker, number: int)
         # In the middle of a build: analysis, snapshot, backfill, staging, catching up.
         with contextlib.suppress(AssertionError):
             world.service.create("late", LATE, wait_s=0, backfill="local")
-        _look_for(checker, pick.uniform(0, 1.5))
+        checker.look_for(pick.uniform(0, 1.5))
     if number % 5 == 2:
         world.source.execute(f"ALTER TABLE accounts ADD COLUMN more_{number} int")
     for proxy in proxies:
         proxy.begin(Fault.draw(pick))
-    _look_for(checker, pick.choice((0.2, 1.0, 2.5)))
+    checker.look_for(pick.choice((0.2, 1.0, 2.5)))
     for proxy in proxies:
         proxy.heal()
-    took_s = _moves_on(checker, world.service)
+    took_s = checker.await_further(3, WITHIN_S, world.service.log_tail)
     if number % 5 == 4:
         answer = world.service.call("DELETE", "/views/late")
         assert answer.status_code in (204, 404, 503, 504), answer.text
@@ -207,25 +181,27 @@ def test_other_sources_go_on_while_the_database_is_away(
             " WHERE application_name LIKE 'tidemark%%' AND datname = current_database()"
         )
     world.source.execute("INSERT INTO people VALUES (2)")
-    _await(lambda: "away" in str(service.call("GET", "/views/people").json()["warnings"]), service)
+    service.await_so(
+        lambda: "away" in str(service.call("GET", "/views/people").json()["warnings"]), WITHIN_S
+    )
     for number in range(3):
         part = folder / "part"
         part.write_text("amount\n1\n")
         part.rename(folder / f"{number}.csv")
         shown = [(number + 1,)]
-        _await(lambda n=shown: world.sink.rows("SELECT n FROM stock") == n, service, SILENCE_S + 7)
+        service.await_so(lambda n=shown: world.sink.rows("SELECT n FROM stock") == n, SILENCE_S + 7)
     started = time.monotonic()
     view, health = service.call("GET", "/views/people").json(), service.call("GET", "/health")
     assert time.monotonic() - started < 5
     assert view["status"] == "live" and view["lag_bytes"] is None, view
     assert not service.call("GET", "/views/stock").json()["warnings"]
     assert "source" in health.text and health.json()["status"] != "ok", health.text
-    _await(lambda: _told(service)["lag_seconds"] > 2, service)
+    service.await_so(lambda: _told(service)["lag_seconds"] > 2, WITHIN_S)
     assert _told(service)["status"] == "retrying"
     assert world.sink.rows("SELECT n FROM people") == [(1,)]
     world.before_source.heal()
-    _await(lambda: world.sink.rows("SELECT n FROM people") == [(2,)], service)
-    _await(lambda: not service.call("GET", "/views/people").json()["warnings"], service)
+    service.await_so(lambda: world.sink.rows("SELECT n FROM people") == [(2,)], WITHIN_S)
+    service.await_so(lambda: not service.call("GET", "/views/people").json()["warnings"], WITHIN_S)
     assert not [e for e in service.events() if e["event"] == "process.ended"]
 
 
@@ -254,7 +230,7 @@ def test_a_commit_whose_answer_is_lost_is_not_repeated(world: World) -> None:
         world.before_sink.heal()
         position = source.rows("SELECT pg_current_wal_flush_lsn()::text")[0][0]
         shown = [(7,)] * (number + 1)
-        _await(lambda n=shown: sink.rows("SELECT v FROM bag") == n, service)
+        service.await_so(lambda n=shown: sink.rows("SELECT v FROM bag") == n, WITHIN_S)
         with contextlib.suppress(psycopg2.Error):
             service.wait("bag", position, timeout_s=30)
     assert sink.rows("SELECT epoch FROM seen GROUP BY epoch HAVING count(*) > 1") == []

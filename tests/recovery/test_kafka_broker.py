@@ -31,7 +31,6 @@ from tests.recovery.produced import (
     look_on,
     read_topic,
     shop_topics,
-    wait_for,
 )
 
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "5"))
@@ -61,7 +60,7 @@ def test_a_broker_that_halts_dies_and_grows(
     stream.start()
     for pause_s in (pick.uniform(0, 0.5), 4.0, pick.uniform(0, 0.5)):
         reached = checker.check()
-        wait_for(lambda seen=reached: checker.check() > seen, service)
+        service.await_so(lambda seen=reached: checker.check() > seen)
         _halt(own_broker, checker, pause_s)
     service.create("late", OTHER["late"], wait_s=0, backfill="local")
     look_on(checker, pick.uniform(0, 0.3))
@@ -70,7 +69,7 @@ def test_a_broker_that_halts_dies_and_grows(
     own_broker.start()
     service.await_status("late")
     sent = stream.stop()
-    wait_for(lambda: checker.check() == (sent, sent), service)
+    service.await_so(lambda: checker.check() == (sent, sent))
     checker.close()
     assert min(read_topic(own_broker, name, name, sent) for name in VIEWS) > 3
     with admin_of(own_broker) as admin:
@@ -78,10 +77,10 @@ def test_a_broker_that_halts_dies_and_grows(
     send(own_broker, clicks, [(n % 2, *click(n)) for n in range(sent, sent + 100)])
     total = sent + 100
     sums = "SELECT n::int, newest::int, total::int FROM sums"
-    wait_for(lambda: Counter(database.rows(sums)) == clicked(total)["sums"], service)
+    service.await_so(lambda: Counter(database.rows(sums)) == clicked(total)["sums"])
     assert Counter(database.rows("SELECT kind, side FROM bag")) == clicked(total)["bag"]
     late = "SELECT kind, n FROM late"
-    wait_for(lambda: Counter(database.rows(late)) == clicked(total)["late"], service)
+    service.await_so(lambda: Counter(database.rows(late)) == clicked(total)["late"])
     # Records of two partitions come in any order, so only the last state is known.
     reader, bag = TopicReader(own_broker, "bag"), clicked(total)["bag"]
     for _ in reader.epochs(until=lambda: held(reader, "bag") == bag):

@@ -28,7 +28,6 @@ from tests.recovery.produced import (
     look_on,
     read_topic,
     shop_topics,
-    wait_for,
 )
 
 RUN = "pytest tests/recovery/test_kafka_connections.py"
@@ -99,11 +98,11 @@ def test_faults_between_us_and_the_broker(service: RunningService, database: Dat
         for number in range(FAULTS):
             met.append(_one_fault(broker, proxy, checker, number, pick))
             reached, started = checker.check(), time.monotonic()
-            wait_for(lambda seen=reached: checker.check() > seen, service)
+            service.await_so(lambda seen=reached: checker.check() > seen)
             longest_s = max(longest_s, time.monotonic() - started)
             proxy.bury()
         sent = stream.stop()
-        wait_for(lambda: checker.check() == (sent, sent), service)
+        service.await_so(lambda: checker.check() == (sent, sent))
         checker.close()
         marks = {name: read_topic(broker, name, name, sent) for name in VIEWS}
     failed = [e for e in service.events() if e["event"] == "sink.failed"]

@@ -26,7 +26,6 @@ from tests.recovery.produced import (
     look_on,
     read_topic,
     shop_topics,
-    wait_for,
 )
 
 KILLS = int(os.environ.get("TIDEMARK_TEST_KILLS", "3"))
@@ -66,16 +65,16 @@ def test_kills_between_topics_in_and_topics_out(
             begun.add("late")
         reached = checker.check()
         if kills % 4:  # else it may be killed before it has done anything
-            wait_for(lambda seen=reached: checker.check() > seen, service)
+            service.await_so(lambda seen=reached: checker.check() > seen)
         look_on(checker, pick.uniform(0, 0.8))
         kills += service.kill_child("pipeline")
     service.await_status("late")
     add_sink(service, "late", bootstrap_servers=broker.bootstrap, topic=topics["late"])
     sent = stream.stop()
-    wait_for(lambda: checker.check() == (sent, sent), service)
+    service.await_so(lambda: checker.check() == (sent, sent))
     checker.close()
     late = "SELECT kind, n FROM late"
-    wait_for(lambda: Counter(database.rows(late)) == clicked(sent)["late"], service)
+    service.await_so(lambda: Counter(database.rows(late)) == clicked(sent)["late"])
     marks = {
         name: read_topic(broker, topics[name], name, sent, is_upsert=name == "prices")
         for name in topics

@@ -39,13 +39,6 @@ def _finish(service: RunningService, database: Database, writer: Writer, checker
     assert checker.check() == last
 
 
-def _check_for(checker: Checker, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        checker.check()
-        time.sleep(0.002)
-
-
 @pytest.mark.timeout(900 + KILLS * 20)
 def test_kills_at_random(database: Database, tmp_path: Path) -> None:
     """Pipeline, API, backfill and supervisor, while views are made, changed, read and dropped."""
@@ -133,9 +126,9 @@ def test_postgres_restarts(own_postgres: EmbeddedPostgres, tmp_path: Path) -> No
         with RunningService(database.dsn, tmp_path) as service:
             _start(service, writer)
             for _ in range(5):
-                _check_for(checker, 1.0)
+                checker.look_for(1.0)
                 own_postgres.restart()
-            _check_for(checker, 1.0)
+            checker.look_for(1.0)
             _finish(service, database, writer, checker)
         checker.close()
         assert checker.distinct > 10
@@ -151,11 +144,11 @@ def test_sink_is_down_for_a_while(
         checker = Checker(sink, writer)
         with RunningService(database.dsn, tmp_path, sink=sink.dsn) as service:
             _start(service, writer)
-            _check_for(checker, 1.0)
+            checker.look_for(1.0)
             own_postgres.stop()
             time.sleep(5)
             own_postgres.start()
-            _check_for(checker, 2.0)
+            checker.look_for(2.0)
             _finish(service, database, writer, checker)
         checker.close()
         assert checker.distinct > 10

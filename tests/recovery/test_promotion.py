@@ -7,7 +7,7 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,28 +98,11 @@ def sink(database: Database) -> Iterator[Database]:
         yield made
 
 
-def _await(is_so: Callable[[], object], service: RunningService) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not is_so():
-        assert time.monotonic() < deadline, service.log_tail()
-        time.sleep(0.02)
-
-
 def _start(pair: Pair) -> tuple[Writer, Checker]:
     writer = Writer(pair.source, SEED)
     for name, query in VIEWS.items():
         pair.service.create(name, query, backfill="local")
     return writer, Checker(pair.sink, writer)
-
-
-def _moves_on(pair: Pair, checker: Checker) -> None:
-    wanted = checker.distinct + 5
-
-    def is_further() -> bool:
-        checker.check()
-        return checker.distinct >= wanted
-
-    _await(is_further, pair.service)
 
 
 def test_a_promoted_standby_with_the_slot_goes_on(sink: Database, tmp_path: Path) -> None:
@@ -130,14 +113,14 @@ def test_a_promoted_standby_with_the_slot_goes_on(sink: Database, tmp_path: Path
         writer, checker = _start(pair)
         pair.standby.await_copy(OURS)
         writer.start()
-        _moves_on(pair, checker)
+        checker.await_further(5, WITHIN_S, pair.service.log_tail)
         time.sleep(random.Random(SEED).uniform(0, 0.5))
         pair.fail_over()
-        _moves_on(pair, checker)
+        checker.await_further(5, WITHIN_S, pair.service.log_tail)
         pair.service.kill_child("pipeline")
-        _moves_on(pair, checker)
+        checker.await_further(5, WITHIN_S, pair.service.log_tail)
         last = writer.stop()
-        _await(lambda: checker.check() == last, pair.service)
+        pair.service.await_so(lambda: checker.check() == last, WITHIN_S)
         checker.close()
         told = [event["event"] for event in pair.service.events()]
         assert "source.promoted" in told
@@ -161,16 +144,17 @@ def test_a_standby_that_lacks_what_was_shown_is_refused(sink: Database, tmp_path
         pair.standby.await_copy(OURS)
         standby = Database(pair.standby, "postgres")
         _set(pair.standby, {"primary_conninfo": ""})
-        _await(
-            lambda: not standby.rows("SELECT FROM pg_stat_wal_receiver"),
-            pair.service,
+        pair.service.await_so(
+            lambda: not standby.rows("SELECT FROM pg_stat_wal_receiver"), WITHIN_S
         )
         writer.start()
-        _moves_on(pair, checker)
+        checker.await_further(5, WITHIN_S, pair.service.log_tail)
         last = writer.stop()
-        _await(lambda: checker.check() == last, pair.service)
+        pair.service.await_so(lambda: checker.check() == last, WITHIN_S)
         pair.fail_over()
-        _await(lambda: pair.problem().get("code") == "source.promoted_behind", pair.service)
+        pair.service.await_so(
+            lambda: pair.problem().get("code") == "source.promoted_behind", WITHIN_S
+        )
         problem = pair.problem()
         assert "timeline 1" in problem["detail"] and problem["hint"], problem
         assert checker.check() == last
@@ -181,7 +165,7 @@ def test_a_standby_that_lacks_what_was_shown_is_refused(sink: Database, tmp_path
         pair.primary.start()
         pair.source.execute("INSERT INTO marker VALUES (%s)", (last + 1,))
         shown = [(last + 1,)]
-        _await(lambda: sink.rows("SELECT id FROM prefix") == shown, pair.service)
+        pair.service.await_so(lambda: sink.rows("SELECT id FROM prefix") == shown, WITHIN_S)
         checker.close()
     figures.add(
         "promotions",
@@ -199,10 +183,10 @@ def test_a_standby_without_the_slot_is_refused(sink: Database, tmp_path: Path) -
     with _pair(sink, tmp_path, OLD, primary) as pair:
         pair.service.create("prefix", VIEWS["prefix"], backfill="local")
         pair.source.execute("INSERT INTO marker VALUES (1)")
-        _await(lambda: sink.rows("SELECT id FROM prefix") == [(1,)], pair.service)
+        pair.service.await_so(lambda: sink.rows("SELECT id FROM prefix") == [(1,)], WITHIN_S)
         pair.fail_over()
         pair.source.execute("INSERT INTO marker VALUES (2)")
-        _await(lambda: pair.problem().get("code") == "source.slot_missing", pair.service)
+        pair.service.await_so(lambda: pair.problem().get("code") == "source.slot_missing", WITHIN_S)
         assert pair.problem()["hint"]
         assert sink.rows("SELECT id FROM prefix") == [(1,)]
         pair.service.drop("prefix")

@@ -53,13 +53,13 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def _restart(database: Database, checker: Checker, pick: random.Random) -> None:
     database.server.stop(immediate=True)
-    _look_for(checker, pick.choice((0, 0, 0.5, 2.0)))
+    checker.look_for(pick.choice((0, 0, 0.5, 2.0)))
     database.server.start()
 
 
 def _kill_postmaster(database: Database, checker: Checker, pick: random.Random) -> None:
     database.server.kill()
-    _look_for(checker, pick.choice((0, 0, 0.5)))
+    checker.look_for(pick.choice((0, 0, 0.5)))
     database.server.start()
 
 
@@ -87,26 +87,10 @@ def _crowd(database: Database, checker: Checker, pick: random.Random) -> None:
         with contextlib.suppress(psycopg2.Error):
             for _ in range(CONNECTIONS):
                 held.callback(database.connect().close)
-        _look_for(checker, pick.choice((0.5, 2.0)))
+        checker.look_for(pick.choice((0.5, 2.0)))
 
 
 FAULTS = (_restart, _kill_postmaster, _restart, _kill_backend, _crowd)
-
-
-def _look_for(checker: Checker, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        checker.check()
-        time.sleep(0.005)
-
-
-def _moves_on(checker: Checker, service: RunningService) -> float:
-    started, wanted = time.monotonic(), checker.distinct + 3
-    while checker.distinct < wanted:
-        assert time.monotonic() - started < WITHIN_S, service.log_tail()
-        checker.check()
-        time.sleep(0.01)
-    return time.monotonic() - started
 
 
 @pytest.mark.timeout(300 + RESTARTS * 40)
@@ -122,10 +106,10 @@ def test_servers_crash_under_load(world: World) -> None:
     writer.start()
     longest_s = 0.0
     for number in range(RESTARTS):
-        _look_for(checker, pick.uniform(0, 0.5))
+        checker.look_for(pick.uniform(0, 0.5))
         hit = (world.source, world.sink)[pick.randrange(2)]
         FAULTS[number % len(FAULTS)](hit, checker, pick)
-        longest_s = max(longest_s, _moves_on(checker, service))
+        longest_s = max(longest_s, checker.await_further(3, WITHIN_S, service.log_tail))
     last = writer.stop()
     started = time.monotonic()
     while checker.check() != last:

@@ -26,9 +26,7 @@ def _flush_position(database: Database) -> str:
 def _run_a_while(
     service: RunningService, database: Database, writer: Writer, checker: Checker
 ) -> None:
-    wanted = checker.distinct + 20
-    while checker.distinct < wanted:
-        checker.check()
+    checker.await_further(20, log=service.log_tail)
 
 
 def _finish(service: RunningService, database: Database, writer: Writer, checker: Checker) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
-from collections.abc import Callable, Container
+from collections.abc import Container
 from pathlib import Path
 
 import pytest
@@ -88,13 +87,6 @@ class World:
         return found == [(50 * self.files, 1225 * self.files)]
 
 
-def _await(is_done: Callable[[], bool], service: RunningService) -> None:
-    deadline = time.monotonic() + 60
-    while not is_done():
-        assert time.monotonic() < deadline, service.log_tail()
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("is_lost", [False, True], ids=["set back", "lost"])
 def test_state_behind_the_sink(
     broker: EmbeddedKafka, database: Database, tmp_path: Path, is_lost: bool
@@ -110,20 +102,20 @@ def test_state_behind_the_sink(
         for name, query in views.items():
             service.create(name, query, backfill="local")
         world.go_on()
-        _await(world.is_shown, service)
+        service.await_so(world.is_shown)
         service.kill()
         older = tmp_path / "older"
         shutil.copytree(service.state, older)
         service.start()
         world.go_on()
-        _await(world.is_shown, service)
+        service.await_so(world.is_shown)
         service.kill()
         shutil.rmtree(service.state)
         if not is_lost:
             shutil.copytree(older, service.state)
         service.start()
         world.go_on()
-        _await(world.is_shown, service)
+        service.await_so(world.is_shown)
         log = service.log_tail(1_000_000)
         assert ("view.state_lost" if is_lost else "recover.muted") in log
         if not is_lost:

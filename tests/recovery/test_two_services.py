@@ -38,10 +38,7 @@ class Watched:
         self.writer.start()
 
     def move_on(self, prefixes: int = 10, timeout_s: float = 120) -> None:
-        wanted, deadline = self.checker.distinct + prefixes, time.monotonic() + timeout_s
-        while self.checker.distinct < wanted:
-            assert time.monotonic() < deadline, "the views do not move on"
-            self.checker.check()
+        self.checker.await_further(prefixes, timeout_s)
 
     def until(self, condition: Callable[[], object], timeout_s: float = 120) -> None:
         deadline = time.monotonic() + timeout_s

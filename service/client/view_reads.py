@@ -1,0 +1,88 @@
+"""The rows and the changes of a view, as View and AsyncView are asked for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, Literal, TypeVar
+
+from service.client.conditions import Order, Where, conditions_of, order_of, quoted
+from service.client.course import ChangesWish, Course
+from service.client.reading import RowWish
+from service.client.view_calls import ViewCalls
+
+RowsT = TypeVar("RowsT")
+ChangesT = TypeVar("ChangesT")
+PAGE_ROWS = 5_000
+HEARTBEAT_S = 5.0
+RECONNECT_S = 300.0
+
+
+class ViewReads(ViewCalls, Generic[RowsT, ChangesT]):
+    """Both describe what is to be read; whoever iterates over the answer has it read."""
+
+    def rows(
+        self,
+        *,
+        columns: Sequence[str] = (),
+        where: Where | None = None,
+        order: str | Order | Sequence[str | Order] = (),
+        limit: int | None = None,
+        page_rows: int = PAGE_ROWS,
+        min_position: str | None = None,
+        wait_s: float = 30,
+    ) -> RowsT:
+        """The rows that meet all conditions, in order; read page by page as they are iterated.
+
+        where: {"region": "north"}, or conditions as `tidemark.col("total") >= 100`. order: as in
+        REST, "total.desc,region", or `col("total").desc()`; the key comes behind it. limit: of all
+        pages. min_position, wait_s: wait until that commit is visible. TidemarkError view.not_live,
+        rows.*, view.wait_timeout.
+        """
+        params = conditions_of(where)
+        if columns:
+            params.append(("columns", ",".join(quoted(name) for name in columns)))
+        if order:
+            params.append(("order", order_of(order)))
+        if min_position:
+            params += [("min_position", min_position), ("wait_s", str(wait_s))]
+        waiting_s = wait_s if min_position else 0
+        wish = RowWish(f"{self._path}/rows", tuple(params), limit, page_rows, waiting_s)
+        return self._rows_of(wish)
+
+    def changes(
+        self,
+        *,
+        snapshot: bool = True,
+        resume: str | None = None,
+        timeout_ms: float | None = None,
+        progress: bool = False,
+        on_gap: Literal["raise", "snapshot"] = "raise",
+        heartbeat_s: float = HEARTBEAT_S,
+        reconnect_s: float = RECONNECT_S,
+    ) -> ChangesT:
+        """The view's rows as one epoch, and then each epoch that changes it, as it happens.
+
+        snapshot: False begins with what changes from now on. resume: the token of an epoch, to go
+        on behind it. timeout_ms: end the iteration when nothing has come for so long; None: never.
+        progress: give epochs that change nothing too, with their positions. on_gap: what comes
+        where changes are not kept any more: the error, or a snapshot again. heartbeat_s: three
+        times this silence is a lost connection. reconnect_s: how long a lost connection is tried
+        again, from the newest mark. TidemarkError changes.*, view.not_live.
+        """
+        wish = ChangesWish(
+            path=f"{self._path}/changes",
+            has_snapshot=snapshot,
+            resume=resume or "",
+            timeout_s=None if timeout_ms is None else timeout_ms / 1000,
+            heartbeat_s=heartbeat_s,
+            reconnect_s=reconnect_s,
+            has_progress=progress,
+            begins_again=on_gap == "snapshot",
+        )
+        return self._changes_of(Course(wish))
+
+    def _rows_of(self, wish: RowWish) -> RowsT:
+        raise NotImplementedError
+
+    def _changes_of(self, course: Course) -> ChangesT:
+        raise NotImplementedError
