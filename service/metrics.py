@@ -14,15 +14,19 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from connectors.sink import SinkEpoch
-from connectors.source import MAIN_SOURCE, SourceBatch
-from dataflow.sharing import NodeFigures
+from connectors.source import MAIN_SOURCE
 from service.histogram import Histogram
 from service.log import log
 from service.memory_watch import resident_reader
 from storage import clock
+
+# The supervisor and the command line read and write these files: neither waits for a dataflow.
+if TYPE_CHECKING:
+    from connectors.sink import SinkEpoch
+    from connectors.source import SourceBatch
+    from dataflow.sharing import NodeFigures
 
 FILE = "pipeline.json"
 WAL_FILE = "wal.json"

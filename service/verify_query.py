@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from connectors.postgres.analyzer import PostgresAnalyzer
 from connectors.postgres.control import SourceRow, ViewRow
-from connectors.postgres.copy_text import quote_name, quote_text
 from connectors.postgres.overlay import Overlay
+from connectors.postgres.quoting import quote_name, quote_text
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import TidemarkError
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import IO, Any
 
-from connectors.postgres.copy_text import quote_name
+from connectors.postgres.quoting import quote_name
 from dataflow.schema import Field
 from dataflow.types import TypeKind
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg2
 
-from connectors.postgres.copy_text import quote_name
+from connectors.postgres.quoting import quote_name
 from connectors.postgres.session import to_error
 from dataflow.errors import SourceError, SqlError
 

@@ -20,8 +20,8 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extras import Json
 
 from connectors.postgres import control_schema
-from connectors.postgres.copy_text import quote_name
 from connectors.postgres.listener import Listener
+from connectors.postgres.quoting import quote_name
 from connectors.postgres.session import connect, is_temporary, to_error
 from connectors.sink import Progress
 from dataflow.errors import SinkError, TemporaryError

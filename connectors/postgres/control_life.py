@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg2.extras import Json
 
-from connectors.postgres.copy_text import quote_name
+from connectors.postgres.quoting import quote_name
 
 if TYPE_CHECKING:
     from connectors.postgres.control import Control

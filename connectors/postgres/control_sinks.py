@@ -15,7 +15,7 @@ import psycopg2
 from psycopg2.extras import Json
 
 from connectors.postgres.control import Control
-from connectors.postgres.copy_text import quote_name
+from connectors.postgres.quoting import quote_name
 from dataflow.errors import SinkError
 
 

@@ -20,33 +20,9 @@ from dataflow.values import from_text, to_text
 CHUNK_ROWS = 16_384
 CHUNK_BYTES = 4 << 20
 SPOOL_BYTES = 32 << 20
-NAME_BYTES = 63
 
 _NO_MASK = np.empty(0, np.bool_)
 _HEX = np.frombuffer(b"".join(b"%02x" % i for i in range(256)), np.uint8).reshape(256, 2)
-
-
-def quote_name(name: str) -> str:
-    """An SQL identifier.
-
-    >>> print(quote_name('we "ird'))
-    "we ""ird"
-    """
-    return '"' + name.replace('"', '""') + '"'
-
-
-def quote_text(text: str) -> str:
-    """An SQL string literal.
-
-    >>> print(quote_text("it's"))
-    'it''s'
-    """
-    return "'" + text.replace("'", "''") + "'"
-
-
-def clip_name(name: str, size: int = NAME_BYTES) -> str:
-    """As many whole characters of a name as fit into `size` bytes of UTF-8."""
-    return name.encode()[:size].decode(errors="ignore")
 
 
 def texts_of(types: Sequence[SqlType], columns: Sequence[Column]) -> list[Column]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from connectors.postgres.copy_text import quote_text
+from connectors.postgres.quoting import quote_text
 from dataflow.types import SqlType, TypeKind
 
 # String literals and quoted names are passed over: a "$1" in them is no argument.

@@ -12,7 +12,7 @@ import psycopg2
 from psycopg2.extensions import connection as Connection
 
 from connectors.postgres.control_schema import CHANNEL
-from connectors.postgres.copy_text import quote_name
+from connectors.postgres.quoting import quote_name
 from connectors.postgres.session import connect
 from dataflow.errors import TemporaryError
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from connectors.postgres.copy_text import quote_name, quote_text
+from connectors.postgres.quoting import quote_name, quote_text
 from dataflow.changes import Changes
 from dataflow.delta import Column, Delta
 from dataflow.schema import Relation

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg2
 
 from connectors.postgres.control import Control
-from connectors.postgres.copy_text import quote_name
+from connectors.postgres.quoting import quote_name
 from connectors.sink import SinkTable
 from dataflow.errors import SinkError, TidemarkError
 from dataflow.schema import RelationName

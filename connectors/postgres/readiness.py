@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from connectors.postgres.copy_text import quote_name
 from connectors.postgres.publication import TableFacts, check_table
+from connectors.postgres.quoting import quote_name
 from connectors.postgres.session import Session
 from connectors.postgres.slot import OLDEST_VERSION, no_free_slot, no_free_wal_sender
 from dataflow.errors import SinkError, SourceError, TidemarkError

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from connectors.postgres.control import Control, ViewRow
-from connectors.postgres.copy_text import quote_name
+from connectors.postgres.quoting import quote_name
 from dataflow.errors import SourceError, TidemarkError
 
 # What a rule's action keeps of each relation, up to version 15 and since. Column n is bit n + 7,

@@ -20,7 +20,7 @@ from psycopg2.extensions import connection as Connection
 from connectors.postgres import control_schema, dead_letters, sink_changes, sink_tables
 from connectors.postgres.asking import end_left
 from connectors.postgres.claim import Claim, applications_of
-from connectors.postgres.copy_text import quote_text
+from connectors.postgres.quoting import quote_text
 from connectors.postgres.session import connect, is_temporary, to_error, translated
 from connectors.postgres.silence import Watched
 from connectors.postgres.sink_apply import (

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from connectors.postgres import copy_text, sink_target
-from connectors.postgres.copy_text import quote_name
+from connectors.postgres.quoting import quote_name
 from connectors.postgres.sink_target import Change, Target
 from dataflow.delta import Column, Delta, group_rows, row_hashes
 from dataflow.errors import InvariantError

@@ -12,7 +12,7 @@ from psycopg2 import errors as states
 from psycopg2.extras import Json
 
 from connectors.postgres import sink_kept, sink_tables
-from connectors.postgres.copy_text import quote_name
+from connectors.postgres.quoting import quote_name
 from connectors.postgres.sink_target import target_of
 from connectors.sink import SinkTable, ViewChange
 from dataflow.errors import SinkError

@@ -14,7 +14,7 @@ import psycopg2
 
 from connectors.postgres.claim_schema import FENCED_STATE
 from connectors.postgres.control_schema import MISSING_STATE
-from connectors.postgres.copy_text import quote_name
+from connectors.postgres.quoting import quote_name
 from connectors.postgres.session import to_error
 from connectors.postgres.sink_apply import key_violation, rows_missing
 from connectors.postgres.sink_target import Target, target_of

@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg2
 
-from connectors.postgres.copy_text import quote_name, quote_text
+from connectors.postgres.quoting import quote_name, quote_text
 from connectors.postgres.sink_target import target_of
 from connectors.sink import SinkTable
 

@@ -17,7 +17,7 @@ import numpy as np
 from psycopg2 import errors as states
 
 from connectors.postgres import copy_text, sink_target
-from connectors.postgres.copy_text import quote_name
+from connectors.postgres.quoting import quote_name
 from connectors.postgres.sink_apply import key_violation
 from connectors.postgres.sink_target import WIDE_INDEX, Target, target_of
 from connectors.sink import SinkPart, SinkTable

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from connectors.postgres import copy_text
-from connectors.postgres.copy_text import quote_name, quote_text
+from connectors.postgres.quoting import quote_name, quote_text
 from connectors.postgres.sink_target import ERRORS, Target, target_of
 from connectors.sink import Progress, SinkTable
 from dataflow.delta import Column, Delta, row_hashes

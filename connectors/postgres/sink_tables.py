@@ -15,8 +15,8 @@ import psycopg2
 from psycopg2 import errors as states
 
 from connectors.postgres import copy_text, sink_kept, sink_keys, sink_target
-from connectors.postgres.copy_text import quote_name, quote_text
 from connectors.postgres.ownership import give_to_creator
+from connectors.postgres.quoting import quote_name, quote_text
 from connectors.postgres.sink_apply import lines_of, rows_missing, split_delta
 from connectors.postgres.sink_target import Target, staged_target_of, target_of
 from connectors.sink import SinkTable

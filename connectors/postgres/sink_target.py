@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from connectors.postgres.copy_text import NAME_BYTES, clip_name, quote_name, quote_text
+from connectors.postgres.quoting import NAME_BYTES, clip_name, quote_name, quote_text
 from connectors.sink import SinkTable
 from dataflow.schema import Field
 from dataflow.types import INT8, TEXT, SqlType, TypeKind, sql_type

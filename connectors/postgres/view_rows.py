@@ -15,8 +15,8 @@ import numpy as np
 import psycopg2
 
 from connectors.postgres import copy_text
-from connectors.postgres.copy_text import quote_name, quote_text
 from connectors.postgres.hashing import RECORD_HASH
+from connectors.postgres.quoting import quote_name, quote_text
 from connectors.postgres.session import connect, is_temporary, to_error
 from connectors.postgres.sink_target import target_of
 from connectors.sink import Progress, SinkTable
