@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from service.parts import Parts
 
 DROPPED = changes.DROPPED
+# How a view stands: told as a whole.
+_STANDING = ("status", "progress", "code", "detail", "hint")
 _RENAMED = "renamed at the source: "
 
 
@@ -93,13 +95,8 @@ class Desk:
     def wanted(self, builds: Mapping[str, ViewBuild]) -> list[ViewRow]:
         """Views to build: neither in the building nor live, nor failed; or another version."""
         live = {d.identity for d in self._engine.views.values()}
-        return [
-            r
-            for r in self._rows
-            if r.desired == changes.LIVE
-            and r.identity not in builds
-            and (self.renewal(r) is not None or self._is_to_build(r, live))
-        ]
+        rows = (r for r in self._rows if r.desired == changes.LIVE and r.identity not in builds)
+        return [r for r in rows if self.renewal(r) is not None or self._is_to_build(r, live)]
 
     def _is_to_build(self, row: ViewRow, live: set[str]) -> bool:
         is_idle = row.status in ("failed", changes.PAUSED) or row.identity in self._failed
@@ -121,11 +118,11 @@ class Desk:
 
     def is_wanted(self, build: ViewBuild) -> bool:
         """Whether the version that is being built is still asked for."""
-        row = self.row(build.definition.identity)
-        if row is None or build.definition.version == row.version:
+        row, version = self.row(build.definition.identity), build.definition.version
+        if row is None or version == row.version:
             return True
         change = self.renewal(row)
-        return change is not None and change["version"] == build.definition.version
+        return change is not None and change["version"] == version
 
     def to_pause(self) -> list[ViewRow]:
         """Views that are to stand still and do not yet."""
@@ -188,16 +185,14 @@ class Desk:
 
     def failed_names(self) -> set[RelationName]:
         """Their names, as other views call them."""
-        rows = [r for r in self._rows if self._has_failed(r)]
+        rows = filter(self._has_failed, self._rows)
         return {RelationName(VIEW_SOURCE, r.schema, r.name) for r in rows}
 
     def error_of(self, identity: str) -> TidemarkError:
         """Why a view has failed, as the catalog has it."""
         row = next(r for r in self._rows if r.identity == identity)
-        what = f'view "{row.title}" has failed'
-        return TidemarkError(
-            row.code or "view.failed", what, detail=row.detail or "", hint=row.hint or ""
-        )
+        code, what = row.code or "view.failed", f'view "{row.title}" has failed'
+        return TidemarkError(code, what, detail=row.detail or "", hint=row.hint or "")
 
     def live(self, identity: str) -> ViewDefinition | None:
         """The live view of this identity."""
@@ -277,7 +272,10 @@ class Desk:
         """The view is in the engine; it is live once `epoch` is in the sink."""
         identity, pinned = build.definition.identity, build.definition.plan.pinned
         self._failed.discard(identity)
-        self._untold.get(identity, {}).pop("replacing", None)
+        # Nothing is told of the version before any more.
+        self._late.pop(identity, None)
+        for column in ("replacing", *_STANDING):
+            self._untold.get(identity, {}).pop(column, None)
         self._joined[identity] = (epoch, build.first.count)
         row = self.row(identity)
         if pinned and row is not None and row.version == build.definition.version:
@@ -382,9 +380,8 @@ class Desk:
         return [r for r in rows if group_of(r) == self._parts.settings.group]
 
     def _tell_live(self, identity: str, epoch: int, rows: int | None) -> None:
-        cleared = dict.fromkeys(("progress", "code", "detail", "hint"))
-        now = clock.utc()
-        self._tell(identity, status="live", epoch=epoch, row_estimate=rows, live_at=now, **cleared)
+        told = dict.fromkeys(_STANDING) | {"status": "live", "live_at": clock.utc()}
+        self._tell(identity, epoch=epoch, row_estimate=rows, **told)
 
     def _tell(self, identity: str, **changes: Any) -> None:
         merged = {**self._untold.pop(identity, {}), **changes}

@@ -133,7 +133,9 @@ class Following:
             failed = self._core.failures.fail_readers(error)
             self.settle_failed(failed)
             for definition in failed:
-                self._core.staging.drop_staged(definition.table)
+                # The rows that another version of it has staged are not those that were refused.
+                if definition.identity not in self._core.builds:
+                    self._core.staging.drop_staged(definition.table)
         if errors:
             writer.forgive()
 

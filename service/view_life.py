@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from connectors.postgres.control import ViewRow
 from connectors.source import MAIN_SOURCE
-from dataflow.errors import TemporaryError, TidemarkError, ViewError
+from dataflow.errors import SinkError, TemporaryError, TidemarkError, ViewError
 from dataflow.schema import Relation
 from service import state_owner
 from service.build import ViewBuild
@@ -274,6 +274,12 @@ class ViewLife:
                     self._core.store.relieve()
         except ViewError as error:
             build.failure = error
+            return
+        except SinkError as error:
+            if error.relation is None:
+                raise
+            # Someone has dropped or changed a parent's table: it fails, and so does this view.
+            self._following.settle_failed(self._core.failures.fail_readers(error))
             return
         del self._builds[identity]
         epoch, read_before = self._renewals.take_over(build, view, gathered, result)

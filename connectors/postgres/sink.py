@@ -32,7 +32,7 @@ from connectors.postgres.sink_apply import (
     take_copied,
 )
 from connectors.postgres.sink_epoch import Place, deltas_of, flush
-from connectors.postgres.sink_faults import about, refusal_of
+from connectors.postgres.sink_faults import about, reading, refusal_of
 from connectors.postgres.sink_keys import WideKeys, too_wide
 from connectors.postgres.sink_patience import patiently
 from connectors.postgres.sink_read import progress_of, rows_of
@@ -310,7 +310,8 @@ class PostgresSink:
         is_checked: as for `rows_at`.
         """
         self._ensure()
-        with self._own_session(f'cannot read view "{table.title}"', _COPY_SETTINGS) as session:
+        doing = f'cannot read view "{table.title}"'
+        with self._own_session(doing, _COPY_SETTINGS) as session, reading(table):
             yield from rows_of(session.cursor(), table, is_checked=is_checked)
 
     @contextmanager

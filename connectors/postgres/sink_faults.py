@@ -50,7 +50,7 @@ def refusal_of(cursor: Any, epoch: SinkEpoch, error: psycopg2.Error) -> Tidemark
         unwritable = _find_unwritable(cursor, epoch.row_counts().keys() - set(epoch.swaps))
         if unwritable is not None:
             return unwritable
-    return _table_fault(error, number)
+    return _table_fault(error, f"cannot write epoch {number}")
 
 
 def _is_key(cursor: Any, diagnostics: Any) -> bool:
@@ -85,8 +85,8 @@ def _find_unwritable(cursor: Any, tables: Iterable[SinkTable]) -> SinkError | No
     return None
 
 
-def _table_fault(error: psycopg2.Error, number: int) -> TidemarkError:
-    """The error of an epoch that a table refused for good."""
+def _table_fault(error: psycopg2.Error, doing: str) -> TidemarkError:
+    """The error of a statement that a table refused, for good or for now."""
     state = error.pgcode or ""
     code, hint = "sink.failed", ""
     if state == "42P01":
@@ -97,7 +97,7 @@ def _table_fault(error: psycopg2.Error, number: int) -> TidemarkError:
         code, hint = "sink.row_too_wide", _TOO_WIDE
     elif state[:2] in _CHANGED and state != "42501":
         code, hint = "sink.table_changed", _REBUILD
-    return to_error(error, "sink", f"cannot write epoch {number}", code=code, hint=hint)
+    return to_error(error, "sink", doing, code=code, hint=hint)
 
 
 @contextmanager
@@ -108,3 +108,15 @@ def about(table: SinkTable) -> Iterator[None]:
     except SinkError as error:
         error.relation = table.relation
         raise
+
+
+@contextmanager
+def reading(table: SinkTable) -> Iterator[None]:
+    """What keeps the rows of a view from being read for good is about this view alone."""
+    try:
+        yield
+    except psycopg2.Error as error:
+        failure = _table_fault(error, f'cannot read view "{table.title}"')
+        if not failure.is_temporary:
+            failure.relation = table.relation
+        raise failure from error

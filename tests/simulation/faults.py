@@ -47,8 +47,18 @@ class Plan:
         return Plan(random.choice((0, 0.001, 0.004, 0.012)), random.choice((0.1, 0.5, 1.0)), odds)
 
 
+@dataclass(frozen=True)
+class Late:
+    """What the server has of a lost session (its holder) and commits at some time."""
+
+    at: float
+    epoch: SinkEpoch
+    session: object
+
+
 class Faults:
-    """One for a run. most: how many faults there may be, for making a failure small."""
+    """One for a run. most: how many faults there may be, for making a failure small; streams: the
+    random numbers of kinds that have their own."""
 
     def __init__(self, loop: Loop, random: Random, plan: Plan, most: int | None = None) -> None:
         self.random = random
@@ -57,11 +67,12 @@ class Faults:
         self.is_calm = False
         self.counts: dict[str, int] = {}
         self.lines: deque[str] = deque(maxlen=TRACE)
-        self.late: list[tuple[float, SinkEpoch]] = []
+        self.late: list[Late] = []
+        self.streams: dict[str, Random] = {}
         self._loop = loop
-        self._plan = plan
+        self.plan = plan
         self._most = most
-        self._sent: dict[Process, SinkEpoch] = {}
+        self._sent: dict[Process, tuple[SinkEpoch, object]] = {}
         self.on_crash: Callable[[Process, bool], None] = lambda process, is_machine: None
         self.digest = 0
 
@@ -72,8 +83,8 @@ class Faults:
         self.steps += 1
         process = getattr(fiber, "process", None)
         draw = self.random.random()
-        if process is not None and draw < self._plan.crash and self._is_allowed("crash"):
-            is_machine = self.random.random() < self._plan.machine
+        if process is not None and draw < self.plan.crash and self._is_allowed("crash"):
+            is_machine = self.random.random() < self.plan.machine
             self.kill(process, is_machine=is_machine, where=name)
             raise Killed
         self._loop.pause(self.random.choice((0.0, 0.0, 0.001, 0.004)))
@@ -85,12 +96,13 @@ class Faults:
         process.code = -9
         sent = self._sent.pop(process, None)
         if sent is not None and self.random.random() < 0.5:
-            self.send_late(sent)
+            self.send_late(*sent)
         self.on_crash(process, is_machine)
 
     def happens(self, kind: str) -> bool:
         """Whether a fault of this kind comes now."""
-        return self.random.random() < self._plan.odds.get(kind, 0) and self._is_allowed(kind)
+        random = self.streams.get(kind, self.random)
+        return random.random() < self.plan.odds.get(kind, 0) and self._is_allowed(kind)
 
     def _is_allowed(self, kind: str) -> bool:
         if self.is_calm or (self._most is not None and self.count >= self._most):
@@ -101,16 +113,24 @@ class Faults:
             self.trace("fault", kind)
         return True
 
-    def own_commit(self, epoch: SinkEpoch | None) -> None:
+    def own_commit(self, epoch: SinkEpoch | None, session: object) -> None:
         """What the running process has sent and not heard of."""
         process: Any = getattr(getcurrent(), "process", None)
         self._sent.pop(process, None)
         if epoch is not None:
-            self._sent[process] = epoch
+            self._sent[process] = epoch, session
 
-    def send_late(self, epoch: SinkEpoch) -> None:
+    def send_late(self, epoch: SinkEpoch, session: object) -> None:
         """The server has it, and makes the commit when it comes to it."""
-        self.late.append((self._loop.now + self.random.choice((0.0, 0.05, 0.3, 2.0)), epoch))
+        at = self._loop.now + self.random.choice((0.0, 0.05, 0.3, 2.0))
+        self.late.append(Late(at, epoch, session))
+
+    def end_lost(self, is_ended: Callable[[object], bool]) -> None:
+        """The server ends what it has of lost sessions: nothing of them is committed from here."""
+        for late in self.late:
+            if is_ended(late.session):
+                self.trace("never shown", f"epoch {late.epoch.progress.epoch}")
+        self.late = [late for late in self.late if not is_ended(late.session)]
 
     def pause(self, seconds: float, ready: Callable[[], bool] | None = None) -> None:
         """Wait, without a fault."""

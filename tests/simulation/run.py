@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
@@ -46,26 +46,40 @@ def simulated() -> Iterator[None]:
         structlog.configure(**before)
 
 
-def run(seed: int, *, steps: int | None = None, faults: int | None = None) -> Outcome:
+def run(
+    seed: int,
+    *,
+    steps: int | None = None,
+    faults: int | None = None,
+    parts: Iterable[str] | None = None,
+) -> Outcome:
     """One seed."""
     with simulated():
-        return World(seed, steps=steps, faults=faults).run()
+        return World(seed, steps=steps, faults=faults, parts=parts).run()
 
 
-def small(seed: int, steps: int | None, faults: int | None) -> tuple[Outcome, str]:
-    """A failure of a seed with as few steps and faults as were found, and what repeats it."""
-    found = run(seed, steps=steps, faults=faults)
-    for fewer in (n for n in SMALLER_STEPS if steps is None or n < steps):
-        tried = run(seed, steps=fewer, faults=faults)
+def small(seed: int) -> tuple[Outcome, str]:
+    """A failure of a seed with as few parts, steps and faults as may be, and what repeats it."""
+    steps = faults = None
+    found = run(seed)
+    parts = found.parts
+    for part in parts:
+        fewer_parts = tuple(name for name in parts if name != part)
+        tried = run(seed, parts=fewer_parts)
+        if tried.failure is not None:
+            parts, found = fewer_parts, tried
+    for fewer in SMALLER_STEPS:
+        tried = run(seed, steps=fewer, parts=parts)
         if tried.failure is not None:
             steps, found = fewer, tried
             break
     for fewer in range(sum(found.faults.values())):
-        tried = run(seed, steps=steps, faults=fewer)
+        tried = run(seed, steps=steps, faults=fewer, parts=parts)
         if tried.failure is not None:
             faults, found = fewer, tried
             break
-    words = f" --steps {steps}" if steps is not None else ""
+    words = f" --parts {','.join(parts) or '-'}"
+    words += f" --steps {steps}" if steps is not None else ""
     words += f" --faults {faults}" if faults is not None else ""
     return found, f"python -m tests.simulation.run {seed}{words}"
 
@@ -86,7 +100,7 @@ def run_all(seeds: Sequence[int]) -> tuple[Counter[str], list[str]]:
         figures += Counter(count=1, epochs=found.states, steps=found.steps)
         figures += Counter(restarts=found.restarts, faults=sum(found.faults.values()))
         if found.failure is not None:
-            failed.append(told(*small(seed, None, None)))
+            failed.append(told(*small(seed)))
     return figures, failed
 
 
@@ -122,16 +136,19 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=0, help="how many, on all cores")
     parser.add_argument("--steps", type=int, help="transactions and operations by three")
     parser.add_argument("--faults", type=int, help="leave out all after so many")
+    parser.add_argument("--parts", help="of features.py, with commas between; - for none")
     given = parser.parse_args()
+    parts = None if given.parts is None else [p for p in given.parts.split(",") if p not in "-"]
     if given.seeds:
         return int(_many(given.seed, given.seeds) > 0)
-    outcome = run(given.seed, steps=given.steps, faults=given.faults)
+    outcome = run(given.seed, steps=given.steps, faults=given.faults, parts=parts)
     print("\n".join(outcome.trace))
     if outcome.failure is not None:
         traceback.print_exception(outcome.failure)
     print(
         f"seed {outcome.seed}: {outcome.steps} steps, {outcome.epochs} epochs, "
         f"{outcome.states} states, {outcome.restarts} restarts, faults {outcome.faults}, "
+        f"parts {', '.join(outcome.parts) or 'none'}, "
         f"digest {outcome.digest:08x}: {outcome.failure!r}"
     )
     return int(outcome.failure is not None)

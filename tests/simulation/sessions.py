@@ -52,10 +52,17 @@ class SimSink(Session):
         self._is_interrupted = False
 
     def claim(self) -> None:
-        """Nobody else is there."""
+        """As connectors/postgres/claim.py: the sessions of owners before this one are ended."""
+        self.faults.end_lost(lambda session: session is not self)
 
     def read_progress(self) -> Progress | None:
-        return self.call("sink.read_progress", lambda: self.database.progress)
+        """What is left of its own lost session is ended first."""
+
+        def read() -> Progress | None:
+            self.faults.end_lost(lambda session: session is self)
+            return self.database.progress
+
+        return self.call("sink.read_progress", read)
 
     def write(self, epoch: SinkEpoch) -> None:
         faults, database = self.faults, self.database
@@ -66,11 +73,11 @@ class SimSink(Session):
             faults.pause(faults.random.uniform(0.5, 8.0), lambda: self._is_interrupted)
         if self._is_interrupted or database.is_down or faults.happens("sink.error"):
             raise unreachable()
-        faults.own_commit(epoch)
+        faults.own_commit(epoch, self)
         faults.step("sink.sent")
-        faults.own_commit(None)
+        faults.own_commit(None, self)
         if faults.happens("sink.unknown"):
-            faults.send_late(epoch)
+            faults.send_late(epoch, self)
             raise unreachable()
         database.apply(epoch)
         faults.trace("shown", f"epoch {epoch.progress.epoch}, prefix {database.prefix}")
@@ -108,17 +115,12 @@ class SimSink(Session):
     def holds(self, table: SinkTable) -> bool:
         def is_there() -> bool:
             found = self.database.tables.get((table.schema, table.name))
-            return found is not None and found.table.fields == table.fields
+            return found is not None and found.table.fields == table.fields and not found.spoilt
 
         return self.call("sink.holds", is_there)
 
     def forget_progress(self) -> None:
-        def forget() -> None:
-            self.database.forget_progress()
-            # Known and open: without progress there is no fence against what comes later still.
-            self.faults.late.clear()
-
-        self.call("sink.forget_progress", forget)
+        self.call("sink.forget_progress", self.database.forget_progress)
 
     def read_rows(self, table: SinkTable, *, is_checked: bool = False) -> Iterator[Delta]:
         found = self.call("sink.read_rows", lambda: self._found(table))
@@ -138,8 +140,9 @@ class SimSink(Session):
 
     def _found(self, table: SinkTable) -> Table:
         found = self.database.tables.get((table.schema, table.name))
-        if found is None:
-            raise SinkError("sink.table_missing", table.title)
+        if found is None or found.spoilt:
+            code = "sink.table_missing" if found is None else "sink.table_changed"
+            raise SinkError(code, table.title, relation=table.relation)
         return found
 
     def _chunks(self, found: Table) -> Iterator[Delta]:

@@ -25,6 +25,9 @@ JSON |= {"replacing", "facts", "relations"}
 ANNOUNCED = {"status", "desired", "change"}
 STANDING = ("failed", "degraded", "paused", "backfilling", "analyzing")
 
+# What the sink says of a table that was changed by hand.
+SPOILT = ("sink.table_missing", "sink.table_changed")
+
 Rows = Counter[tuple[Any, ...]]
 
 
@@ -34,12 +37,14 @@ class Violation(AssertionError):
 
 @dataclass
 class Table:
-    """A view's table. moves: it is to show what the progress says; identity: of its view."""
+    """A view's table. moves: it is to show what the progress says; identity: of its view; spoilt:
+    someone has altered it, so that nothing can be written to it any more."""
 
     table: SinkTable
     rows: Rows
     identity: str
     moves: bool = True
+    spoilt: bool = False
 
 
 @dataclass
@@ -104,6 +109,8 @@ class Database:
         found = self.tables.get((table.schema, table.name))
         if found is None:
             raise SinkError("sink.table_missing", table.title, relation=table.relation)
+        if found.spoilt:
+            raise SinkError("sink.table_changed", table.title, relation=table.relation)
         rows = found.rows.copy()
         for row, weight in delta.rows():
             rows[row] += weight
@@ -181,7 +188,7 @@ class Database:
         prefix = self.prefix
         for table in self.tables.values():
             row = self.view(table.identity)
-            if row is None:
+            if row is None or table.spoilt:
                 continue
             if not table.moves:
                 if row.status == "live":
@@ -202,6 +209,10 @@ class Database:
         self.progress = None
         tables = self.tables.values()
         self.history = {t.identity: [(0, t.table, t.rows)] for t in tables}
+
+    def spoil(self, name: tuple[str, str]) -> None:
+        """Someone alters a table by hand."""
+        self.tables[name] = replace(self.tables[name], spoilt=True)
 
     def restarted(self, kept: set[str]) -> None:
         """A process begins with a state that has these views: the others stand still now."""

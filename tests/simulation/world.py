@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -21,6 +21,8 @@ from dataflow.errors import SinkError, TidemarkError
 from service.pipeline import Pipeline
 from service.restarts import Restarts, exit_code
 from storage.store import StorageError
+from tests.simulation import features
+from tests.simulation.by_hand import Hand, Mender
 from tests.simulation.change_files import check_logs, want_logs
 from tests.simulation.disk import Disk
 from tests.simulation.faults import Faults, Plan
@@ -35,8 +37,6 @@ MOST_SWITCHES = 200_000
 # Within so long of simulated time after the last fault all must be well: the longest pauses of
 # supervisor, builds and sink follow one another, no more.
 CALM_S = 240.0
-# What may end a process without a fault of the product: what temporary errors and the fence do.
-ALLOWED = {"sink.fenced"}
 
 
 @dataclass
@@ -52,6 +52,7 @@ class Outcome:
     digest: int
     failure: BaseException | None
     trace: list[str]
+    parts: tuple[str, ...] = ()
 
 
 class SimProcess(Process):
@@ -63,10 +64,19 @@ class SimProcess(Process):
 
 
 class World:
-    """One run. steps: how many transactions and operations there are before it grows calm."""
+    """One run. steps: how many transactions and operations there are before it grows calm; parts:
+    what it has beside the plain pipeline (features.py), drawn from the seed if nobody says."""
 
-    def __init__(self, seed: int, *, steps: int | None = None, faults: int | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        steps: int | None = None,
+        faults: int | None = None,
+        parts: Iterable[str] | None = None,
+    ) -> None:
         self.seed = seed
+        self.parts = features.drawn(seed) if parts is None else features.named(parts)
         self.random = Random(seed)
         self.loop = Loop(self.random)
         self.folder = Path(tempfile.mkdtemp(prefix="tidemark-simulation-", dir=_memory_folder()))
@@ -101,6 +111,9 @@ class World:
         try:
             for run in (self._supervise, self._write, self._operate, self._interfere, self._late):
                 self.loop.start(self._guarded(run), run.__name__)
+            if "refusals" in self.parts:
+                hand = Hand(self.database, self.faults, self._stream("sink.by_hand"))
+                self.loop.start(self._guarded(hand.act_for_a_while), "hand")
             self.loop.run(lambda: self._is_over, MOST_SWITCHES)
         except Exception as error:
             failure = error
@@ -118,7 +131,14 @@ class World:
             self.faults.digest,
             failure,
             list(self.faults.lines),
+            self.parts,
         )
+
+    def _stream(self, kind: str) -> Random:
+        """The random numbers of a kind of fault that has its own; how likely it is comes first."""
+        found = self.faults.streams[kind] = features.stream(self.seed, kind)
+        self.faults.plan.odds[kind] = found.choice(features.ODDS[kind])
+        return found
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -152,7 +172,6 @@ class World:
             self.loop.pause()
             if self._is_machine_down:
                 self.disk.crash_machine()
-                self.faults.late.clear()
             else:
                 self.disk.crash_process()
             self._is_machine_down = False
@@ -176,7 +195,7 @@ class World:
             self.pipeline.run()
             process.code = 0
         except (TidemarkError, StorageError) as error:
-            if not getattr(error, "is_temporary", False) and error.code not in ALLOWED:
+            if not getattr(error, "is_temporary", False):
                 self.loop.fail(error)
             self.faults.trace("error", error.code)
             process.code = exit_code(error)
@@ -190,8 +209,7 @@ class World:
 
     def refused(self, error: TidemarkError | StorageError) -> None:
         """The pipeline leaves word that it cannot go on."""
-        if error.code not in ALLOWED:
-            self.loop.fail(error)
+        self.loop.fail(error)
 
     def _crashed(self, process: Process, is_machine: bool) -> None:
         self._is_machine_down = self._is_machine_down or is_machine
@@ -237,15 +255,15 @@ class World:
     def _late(self) -> None:
         """What was sent when its session was lost."""
         while True:
-            due = [e for at, e in self.faults.late if at <= self.loop.now]
-            self.faults.late = [(at, e) for at, e in self.faults.late if at > self.loop.now]
+            due = [late.epoch for late in self.faults.late if late.at <= self.loop.now]
+            self.faults.late = [late for late in self.faults.late if late.at > self.loop.now]
             for epoch in due:
                 try:
                     self.database.apply(epoch)
                     self.faults.trace("shown late", f"epoch {epoch.progress.epoch}")
                 except SinkError as error:
                     self.faults.trace("not late", f"epoch {epoch.progress.epoch}: {error.code}")
-            soonest = min((at for at, _ in self.faults.late), default=float("inf"))
+            soonest = min((late.at for late in self.faults.late), default=float("inf"))
             known = len(self.faults.late)
             self.loop.pause(soonest - self.loop.now, lambda n=known: len(self.faults.late) != n)
 
@@ -254,7 +272,11 @@ class World:
         self.faults.is_calm = True
         self.faults.trace("calm", "")
         until = self.loop.now + CALM_S
+        parts: Any = SimParts(self, self.host(Process(0)))
+        stream = features.stream(self.seed, "mender")
+        mender = Mender(parts, self.database, self.faults, stream)
         while not self.is_well():
+            mender.mend()
             if self.loop.now > until:
                 raise Hang(f"not well {CALM_S:.0f} s after the last fault: {self.why_not_well()}")
             self.loop.pause(0.25)
@@ -280,7 +302,10 @@ class World:
                 why = f"{row.code}: {row.detail}; change {row.change}"
                 return f"{row.title} is {row.status}, not {wanted}; {why}"
             found = database.tables.get((row.schema, row.name))
-            if found is None or found.identity != row.identity:
+            if row.status == "paused" and "refusals" in self.parts:
+                # Nobody writes to it; resumed, it gets a table again.
+                continue
+            if found is None or found.spoilt or found.identity != row.identity:
                 return f"{row.title} has no table"
         process = self.process
         if process is None or process.is_dead or self.loop.now - self.restarts.started_at < 2:

@@ -1,0 +1,36 @@
+"""What a run has beside the plain pipeline, each part with random numbers of its own.
+
+Invariant: a part that is not in a run draws nothing, and one that is draws from a stream that the
+seed and its name give. So a run with the parts named stays what it is when others are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+# The share of the seeds that have each part, if nobody says which.
+SHARES = {
+    # Someone drops or alters the tables of views by hand: the sink refuses what is for them.
+    "refusals": 0.3,
+}
+# How likely each kind of fault of theirs is, at each occasion: one of these.
+ODDS = {"sink.by_hand": (0.1, 0.4, 0.8)}
+
+
+def stream(seed: int, name: str) -> Random:
+    """The random numbers of one part of a run."""
+    return Random(f"{seed}/{name}")
+
+
+def drawn(seed: int) -> tuple[str, ...]:
+    """The parts that a seed has."""
+    return tuple(n for n, share in SHARES.items() if stream(seed, f"has {n}").random() < share)
+
+
+def named(names: Iterable[str]) -> tuple[str, ...]:
+    """These parts, in their order. ValueError for one that there is not."""
+    wanted = set(names)
+    if unknown := wanted - SHARES.keys():
+        raise ValueError(f"no such part: {', '.join(sorted(unknown))}; there are {list(SHARES)}")
+    return tuple(name for name in SHARES if name in wanted)
