@@ -1,4 +1,7 @@
-"""The rows and the changes of a view, as View and AsyncView are asked for them."""
+"""The rows and the changes of a view, as View and AsyncView are asked for them.
+
+Described once for both; what is asked for is read only while someone iterates over it.
+"""
 
 from __future__ import annotations
 

@@ -111,12 +111,15 @@ class SimAnalyzer:
     @staticmethod
     def _type(expression: str, known: dict[str, Field]) -> SqlType:
         call = re.fullmatch(r"(\w+)\((.*)\)", expression)
+        if call is None and "/" in expression:
+            # Integers alone are divided here.
+            return INT4
         if call is not None and call[1] == "count":
             return INT8
         if call is not None:
-            if call[2] not in known:
+            if call[2] not in known and "/" not in call[2]:
                 raise SqlError("sql.undefined_column", f'column "{call[2]}" does not exist')
-            argument = known[call[2]].type
+            argument = known[call[2]].type if call[2] in known else INT4
             # The sum of bigints is numeric; no query asks for it.
             assert call[1] in ("min", "max") or argument == INT4
             return INT8 if call[1] == "sum" else argument

@@ -13,9 +13,11 @@ from random import Random
 SHARES = {
     # Someone drops or alters the tables of views by hand: the sink refuses what is for them.
     "refusals": 0.3,
+    # Views whose expressions fail for some rows: those stand among the errors.
+    "errors": 0.3,
 }
 # How likely each kind of fault of theirs is, at each occasion: one of these.
-ODDS = {"sink.by_hand": (0.1, 0.4, 0.8)}
+ODDS = {"sink.by_hand": (0.1, 0.4, 0.8), "source.evaluation": (0, 0.03, 0.15)}
 
 
 def stream(seed: int, name: str) -> Random:

@@ -20,6 +20,7 @@ from service.settings import Settings
 from storage.store import StorageError, Store
 from tests.simulation.analysis import SimAnalyzer
 from tests.simulation.disk import BulkStore, SimStore
+from tests.simulation.evaluation import SimEvaluator
 from tests.simulation.sessions import SimControl, SimSink, SimTables
 from tests.simulation.source import SimSource
 
@@ -69,9 +70,8 @@ class SimParts:
     def control(self) -> SimControl:
         return SimControl(self._world.database, self._world.faults)
 
-    def evaluator(self, role: str = "") -> Any:
-        """No query needs one."""
-        return NoEvaluator()
+    def evaluator(self, role: str = "") -> SimEvaluator:
+        return SimEvaluator(self._world.faults)
 
     def analyzer(
         self, views: Sequence[Relation], feeds: Sequence[Relation] = (), asker: str = ""
@@ -99,22 +99,6 @@ class SimParts:
             nudge=self.source.heartbeat,
             host=self.host,
         )
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class NoEvaluator:
-    """As an Evaluator that is never asked."""
-
-    def evaluate(self, *given: Any) -> Any:
-        raise NotImplementedError(given[0])
-
-    def evaluate_groups(self, *given: Any) -> Any:
-        raise NotImplementedError
-
-    def rank(self, *given: Any) -> Any:
-        raise NotImplementedError
 
     def close(self) -> None:
         """Nothing is open."""

@@ -6,6 +6,7 @@ and what they do may fail half-way like anything else.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -102,10 +103,11 @@ class Application:
 
 
 class Operator:
-    """Creates, drops, replaces, pauses, resumes, rebuilds and renames views."""
+    """Creates, drops, replaces, pauses, resumes, rebuilds and renames views. queries: theirs."""
 
-    def __init__(self, parts: Any, faults: Faults, random: Random) -> None:
+    def __init__(self, parts: Any, faults: Faults, random: Random, queries: Sequence[str]) -> None:
         self._parts = parts
+        self._queries = queries
         self._faults = faults
         self._random = random
         self._control = parts.control()
@@ -134,7 +136,7 @@ class Operator:
             return self._drop(row, rows)
         self._faults.trace("people", f"{kind} {name}")
         if kind == "replace":
-            self._life.replace(name, random.choice(QUERIES))
+            self._life.replace(name, random.choice(self._queries))
         elif kind == "rebuild":
             self._life.rebuild(name)
         elif kind == "pause":
@@ -153,7 +155,7 @@ class Operator:
         self._count += 1
         name, rows = (SCHEMA, f"v{self._count}"), self._control.list_views()
         parents = [r.name for r in rows if r.query == QUERIES[0] and r.status == "live"]
-        query = self._random.choice(QUERIES)
+        query = self._random.choice(self._queries)
         if parents and self._random.random() < 0.4:
             query = self._random.choice(NESTED).format(self._random.choice(parents))
         identity = f"{self._count:032x}"

@@ -13,14 +13,16 @@ from typing import Any, TypeVar
 
 from connectors.postgres.control import SourceRow, ViewRow
 from connectors.sink import Progress, SinkEpoch, SinkTable, ViewChange
-from dataflow.delta import Delta
+from dataflow import collect
+from dataflow.delta import KIND_BYTES, Delta
 from dataflow.errors import SinkError, TemporaryError
 from tests.simulation.faults import Faults
-from tests.simulation.sink import Database, Rows, Table, delta_of
+from tests.simulation.sink import Database, Rows, Table, counted, delta_of
 
 T = TypeVar("T")
 _CHUNK = 3
-ERROR_KINDS = "ssss"
+# Of a view: its title, and dataflow/collect.py.
+ERROR_KINDS = KIND_BYTES + collect.ERROR_KINDS
 
 
 class Session:
@@ -169,6 +171,7 @@ class SimTables(Session):
         def apply() -> None:
             for change in changes:
                 self.database.change(change)
+                self.database.retitle_errors(change.before, change.table)
 
         self.call("tables.change", apply)
 
@@ -179,7 +182,10 @@ class SimTables(Session):
         return self.call("tables.not_kept", list)
 
     def read_errors(self, table: SinkTable) -> Delta:
-        return self.call("tables.read_errors", lambda: Delta.empty(ERROR_KINDS))
+        return self.call(
+            "tables.read_errors",
+            lambda: Delta.of(ERROR_KINDS, *counted(self.database.errors_of(table))),
+        )
 
 
 class SimControl(Session):

@@ -67,6 +67,41 @@ NESTED = (
     " SELECT id, balance FROM public.{0} WHERE (balance > 20)",
 )
 
+
+@dataclass(frozen=True)
+class Failing:
+    """A query that fails for some rows of a table. fails: SQL that says which; row: what of such a
+    row is told, as SQL; message: what PostgreSQL says of it, under the state."""
+
+    query: str
+    table: str
+    fails: str
+    row: str
+    state: str = "22012"
+    message: str = "division by zero"
+
+    @property
+    def guarded(self) -> str:
+        """The query without the rows for which it fails."""
+        kept = f"FROM (SELECT * FROM public.{self.table} WHERE ({self.fails}) IS NOT TRUE)"
+        return self.query.replace(f"FROM public.{self.table}", kept)
+
+
+FAILING = (
+    Failing(
+        " SELECT id, (100 / (balance / 10)) AS share FROM public.accounts",
+        *("accounts", "balance / 10 = 0", "id, balance"),
+    ),
+    Failing(
+        " SELECT owner, sum((100 / (balance / 10))) AS shares, count(*) AS n FROM public.accounts"
+        " GROUP BY owner",
+        *("accounts", "balance / 10 = 0", "owner, balance"),
+    ),
+    Failing(
+        " SELECT tag, (6 / (n - 2)) AS share FROM public.tags", *("tags", "n - 2 = 0", "tag, n")
+    ),
+)
+
 # (relation, kind, old row, new row): kind is "I", "U", "D" or "T".
 Change = tuple[str, str, tuple[Any, ...] | None, tuple[Any, ...] | None]
 
@@ -103,10 +138,23 @@ class Oracle:
         found = self._answers.get((prefix, query))
         if found is None:
             self._go_to(prefix)
-            rows = self._session.execute(query).fetchall()
+            failing = next((f for f in FAILING if f.query == query), None)
+            rows = self._session.execute(failing.guarded if failing else query).fetchall()
             found = Counter(tuple(map(_physical, row)) for row in rows)
             self._answers[prefix, query] = found
         return found
+
+    def errors(self, query: str, prefix: int) -> Counter[tuple[Any, ...]]:
+        """(state, message, row) of the rows for which a query fails, with their counts."""
+        failing = next((f for f in FAILING if f.query == query), None)
+        if failing is None:
+            return Counter()
+        self._go_to(prefix)
+        rows = self._session.execute(
+            f"SELECT {failing.row} FROM public.{failing.table} WHERE {failing.fails}"
+        )
+        told = (f"({','.join(str(v) for v in row)})" for row in rows)
+        return Counter((failing.state, failing.message, row) for row in told)
 
     def close(self) -> None:
         """End the session."""

@@ -62,6 +62,7 @@ class Database:
     is_down: bool = False
     states: int = 0
     commits: int = 0
+    errors: Rows = field(default_factory=Rows)
     history: dict[str, list[tuple[int, SinkTable, Rows]]] = field(default_factory=dict)
 
     @property
@@ -83,10 +84,12 @@ class Database:
         if before is not None and before.epoch != number - 1:
             raise SinkError("sink.fenced", f"the sink is not at epoch {number - 1}")
         kept = dict(self.tables), dict(self.staged), list(self.views), self.version
+        errors = self.errors.copy()
         try:
             self._apply(epoch)
         except SinkError:
             self.tables, self.staged, self.views, self.version = kept
+            self.errors = errors
             raise
         positions = json.loads(json.dumps(dict(epoch.progress.positions)))
         self.progress = Progress(number, positions)
@@ -104,6 +107,15 @@ class Database:
         for part in epoch.parts():
             for table, delta in part.deltas:
                 self._add(epoch.progress.epoch, table, delta)
+            if part.errors is not None:
+                self._add_errors(epoch.progress.epoch, part.errors)
+
+    def _add_errors(self, epoch: int, errors: Delta) -> None:
+        for row, weight in errors.rows():
+            self.errors[row] += weight
+            if self.errors[row] < 0:
+                raise Violation(f"epoch {epoch} takes back the error {row}, which was not told")
+        self.errors = +self.errors
 
     def _add(self, epoch: int, table: SinkTable, delta: Delta) -> None:
         found = self.tables.get((table.schema, table.name))
@@ -154,6 +166,8 @@ class Database:
         elif found is not None:
             moves = (found.moves or change.is_renewed) and change.status != "paused"
             self.tables[after] = replace(found, table=change.table, moves=moves)
+        if change.is_renewed:
+            self.forget_errors(change.table)
         told: dict[str, Any] = dict(change.facts)
         if before != after:
             told |= {"schema": after[0], "name": after[1]}
@@ -194,8 +208,10 @@ class Database:
                 if row.status == "live":
                     raise Violation(f"{row.title} is called live and stands still")
                 continue
-            wanted = self.oracle.answer(expanded(row.query, queries), prefix)
+            query = expanded(row.query, queries)
+            wanted = self.oracle.answer(query, prefix)
             self.states += 1
+            self._check_errors(table.table, query)
             if table.rows != wanted:
                 lacks, extra = wanted - table.rows, table.rows - wanted
                 raise Violation(
@@ -203,6 +219,31 @@ class Database:
                     f"prefix {prefix}, lacks {dict(lacks)} and has {dict(extra)} too much\n"
                     f"{row.query}"
                 )
+
+    def _check_errors(self, table: SinkTable, query: str) -> None:
+        """What stands among the errors of a view are the rows that it lacks, and no others (P9)."""
+        wanted = self.oracle.errors(query, self.prefix)
+        told = self.errors_of(table)
+        found = Rows({tuple(str(v, "utf-8") for v in r[2:]): n for r, n in told.items()})
+        if found != wanted:
+            lacks, extra = wanted - found, found - wanted
+            raise Violation(f"the errors of {table.title} lack {dict(lacks)}, have {dict(extra)}")
+
+    def errors_of(self, table: SinkTable) -> Rows:
+        """The error rows of a view."""
+        title = table.title.encode()
+        return Rows({row: n for row, n in self.errors.items() if row[0] == title})
+
+    def retitle_errors(self, before: SinkTable, after: SinkTable) -> None:
+        """The error rows of a view that has another name now."""
+        if before.title != after.title:
+            found = self.errors_of(before)
+            self.forget_errors(before)
+            self.errors += Rows({(after.title.encode(), *r[1:]): n for r, n in found.items()})
+
+    def forget_errors(self, table: SinkTable) -> None:
+        """The error rows of a view go."""
+        self.errors = self.errors - self.errors_of(table)
 
     def forget_progress(self) -> None:
         """Epochs are counted from 1 again; tables that are there stay."""
@@ -250,6 +291,7 @@ class Database:
         for table in tables:
             self.tables.pop((table.schema, table.name), None)
             self.staged.pop((table.schema, table.name), None)
+            self.forget_errors(table)
 
 
 def as_json(value: Any) -> Any:
@@ -260,4 +302,9 @@ def as_json(value: Any) -> Any:
 def delta_of(table: SinkTable, rows: Rows) -> Delta:
     """The rows of a table with their counts."""
     kinds = "".join(f.type.physical for f in table.fields)
-    return Delta.of(kinds, list(rows.keys()), list(rows.values()))
+    return Delta.of(kinds, *counted(rows))
+
+
+def counted(rows: Rows) -> tuple[list[tuple[Any, ...]], list[int]]:
+    """Rows and how often each is there."""
+    return list(rows.keys()), list(rows.values())

@@ -11,9 +11,12 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from connectors.sink import SinkEpoch
+from dataflow.collect import ErrorRows
+from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
 from service import recovery
 from service.build import ViewBuild
@@ -108,6 +111,19 @@ def nothing(*given: Any) -> None:
     """It is not done at all."""
 
 
+def errors_stay(self: ErrorRows) -> Delta:
+    """A row that is repaired leaves its error behind."""
+    found = TAKE(self)
+    return found.take(np.flatnonzero(found.weights > 0))
+
+
+def errors_since_snapshot_lost(self: ViewBuild, output: Delta) -> None:
+    """What fails while a view is built is told to nobody."""
+    self._view.errors.take()  # type: ignore[union-attr]
+    ADD(self, output)
+
+
+TAKE, ADD = ErrorRows.take, ViewBuild.add
 REFUSED = SinkEpoch.refused
 START, CATCH_UP = Epochs.start, ViewBuild.catch_up
 
@@ -124,6 +140,8 @@ BROKEN: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
     "joined too early": ("service.build.ViewBuild.catch_up", impatient, ()),
     "outcome not asked for": ("service.writer.SinkWriter._is_in_sink", never_there, ()),
     "refused with its epoch": ("connectors.sink.SinkEpoch.refused", all_refused, ("refusals",)),
+    "errors stay": ("dataflow.collect.ErrorRows.take", errors_stay, ("errors",)),
+    "errors lost": ("service.build.ViewBuild.add", errors_since_snapshot_lost, ("errors",)),
     "refused and kept": ("service.following.Following.drop_refused", nothing, ("refusals",)),
 }
 

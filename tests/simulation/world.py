@@ -30,7 +30,7 @@ from tests.simulation.fibers import Fiber, FiberHost, Hang, Killed, Loop, Proces
 from tests.simulation.parts import SimParts, SimSettings
 from tests.simulation.people import Application, Operator
 from tests.simulation.server import Server
-from tests.simulation.shop import Oracle
+from tests.simulation.shop import FAILING, QUERIES, Oracle
 from tests.simulation.sink import Database, Violation
 
 MOST_SWITCHES = 200_000
@@ -111,6 +111,8 @@ class World:
         try:
             for run in (self._supervise, self._write, self._operate, self._interfere, self._late):
                 self.loop.start(self._guarded(run), run.__name__)
+            if "errors" in self.parts:
+                self._stream("source.evaluation")
             if "refusals" in self.parts:
                 hand = Hand(self.database, self.faults, self._stream("sink.by_hand"))
                 self.loop.start(self._guarded(hand.act_for_a_while), "hand")
@@ -133,6 +135,11 @@ class World:
             list(self.faults.lines),
             self.parts,
         )
+
+    def _queries(self) -> list[str]:
+        """What views ask."""
+        failing = 2 * [f.query for f in FAILING] if "errors" in self.parts else []
+        return [*QUERIES, *failing]
 
     def _stream(self, kind: str) -> Random:
         """The random numbers of a kind of fault that has its own; how likely it is comes first."""
@@ -226,7 +233,7 @@ class World:
 
     def _operate(self) -> None:
         parts: Any = SimParts(self, self.host(Process(0)))
-        operator = Operator(parts, self.faults, self.random)
+        operator = Operator(parts, self.faults, self.random, self._queries())
         for _ in range(2):
             operator.act()
         for _ in range(self.steps):
