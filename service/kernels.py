@@ -10,6 +10,7 @@ what the list names is loaded from disk and compiled no more.
 from __future__ import annotations
 
 import ast
+import fcntl
 import hashlib
 import importlib
 import json
@@ -76,21 +77,32 @@ def ensure(state: Path, show: OnProgress) -> None:
 
 
 def compile_all(show: OnProgress) -> Path:
-    """Compile, or load, all that is listed, in this process; the stamp that says so."""
-    known = _known(stamp := _stamp())
-    stamp.unlink(missing_ok=True)
-    parts = _parts()
-    for name, digest in parts.items():
-        if known.get(name) != digest:
+    """Compile, or load, all that is listed, in this process; the stamp that says so.
+
+    At once when the stamp says so already. One process at a time: what another one has compiled
+    is loaded.
+    """
+    parts, stamp = _parts(), _stamp()
+    if _known(stamp) == parts:
+        return stamp
+    with stamp.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = _known(stamp)
+        if known == parts:
+            return stamp
+        still = {name: digest for name, digest in known.items() if parts.get(name) == digest}
+        # Killed from here on, no more than this is trusted.
+        _write(stamp, still)
+        for name in parts.keys() - still.keys():
             _forget(name)
-    lines = listed()
-    for done, (module, kernel, types) in enumerate(lines):
-        show(done, len(lines))
-        # The list is written from time to time; a kernel that has changed since then is compiled
-        # when it is called first.
-        _compile(module, kernel, types)
-    show(len(lines), len(lines))
-    stamp.write_text(json.dumps(parts))
+        lines = listed()
+        for done, (module, kernel, types) in enumerate(lines):
+            show(done, len(lines))
+            # The list is written from time to time; a kernel that has changed since then is
+            # compiled when it is called first.
+            _compile(module, kernel, types)
+        show(len(lines), len(lines))
+        _write(stamp, parts)
     return stamp
 
 
@@ -121,14 +133,17 @@ def watch(compiled: Callable[[str], None]) -> None:
 
 @cache
 def _parts() -> dict[str, str]:
-    """What compiled kernels depend on: by module, a digest of its sources and of the machine."""
+    """What compiled kernels depend on: by module, a digest of its sources, of the machine and of
+    the time of its file, by which numba goes."""
     from llvmlite import binding
 
     facts = (version("numba"), platform.python_version(), binding.get_host_cpu_name())
-    sources = {_module_of(path): path.read_bytes() for path in _sources()}
+    paths = {_module_of(path): path for path in _sources()}
+    sources = {name: path.read_bytes() for name, path in paths.items()}
     found = {}
-    for name in sources:
-        digest = hashlib.sha256(" ".join(facts).encode())
+    for name, path in paths.items():
+        written = str(path.stat().st_mtime_ns)
+        digest = hashlib.sha256(" ".join((*facts, written)).encode())
         for used in sorted(_closure(name, sources)):
             digest.update(sources[used])
         found[name] = digest.hexdigest()
@@ -215,6 +230,12 @@ def _known(stamp: Path) -> dict[str, str]:
         return json.loads(stamp.read_text())
     except (OSError, ValueError):
         return {}
+
+
+def _write(stamp: Path, parts: dict[str, str]) -> None:
+    draft = stamp.with_suffix(".draft")
+    draft.write_text(json.dumps(parts))
+    draft.replace(stamp)
 
 
 def _is_done(remembered: Path) -> bool:
