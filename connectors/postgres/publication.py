@@ -92,6 +92,17 @@ class Publication:
         )
         return {oid: RelationName("", schema, name) for oid, schema, name in found}
 
+    def names_now(self, relations: Sequence[Relation]) -> list[RelationName]:
+        """What tables are called by now; by its old name one that is not there."""
+        found = self._session.rows(
+            "SELECT c.oid::bigint, n.nspname, c.relname FROM pg_class c"
+            " JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE c.oid = ANY (%s::bigint[]::oid[])",
+            ([r.oid for r in relations],),
+        )
+        now = {oid: RelationName("", schema, name) for oid, schema, name in found}
+        return [now.get(r.oid, r.name) for r in relations]
+
     def add(self, names: Sequence[RelationName]) -> None:
         """Publish tables; those that are published already are left alone.
 

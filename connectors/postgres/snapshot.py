@@ -4,7 +4,8 @@ A temporary slot exports the snapshot that lies exactly between two WAL position
 session imports it, keeps the tables locked against DDL and TRUNCATE, and re-exports it for the
 parts. Invariant: snapshot plus all transactions that end after `position` is the table, nothing
 twice and nothing missing. The tables are locked before the snapshot is taken: a TRUNCATE in
-between would empty them under an older snapshot.
+between would empty them under an older snapshot. They are read by the names that they have under
+that lock, which may be others than those that they were planned with.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import psycopg2
 from psycopg2 import sql
+from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED
 from psycopg2.extensions import connection as Connection
 
+from connectors.postgres.column_types import ColumnTypes
 from connectors.postgres.decode import Decoder
 from connectors.postgres.replication import ReplicationStream
 from connectors.postgres.session import to_error, translated
@@ -31,9 +35,13 @@ from connectors.postgres.snapshot_parts import (
 )
 from connectors.postgres.wal_connection import WalConnection
 from dataflow.delta import Delta
-from dataflow.errors import SourceError
-from dataflow.schema import Relation
+from dataflow.errors import SourceError, TemporaryError
+from dataflow.schema import Relation, RelationName
 
+_NAME = """
+SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = %s::bigint::oid
+"""
 _PHYSICAL_TABLES = """
 SELECT n.nspname, c.relname, c.relkind, pg_relation_filenode(c.oid)::bigint,
   pg_relation_size(c.oid) / current_setting('block_size')::int
@@ -58,7 +66,9 @@ class PostgresSnapshot:
         self._slot: tuple[WalConnection, str] | None = None
         guard = open_session(dsn, None)
         try:
-            _lock(guard, relations)
+            # So that each look at the catalog sees what was committed before the lock was had.
+            guard.set_isolation_level(ISOLATION_LEVEL_READ_COMMITTED)
+            self._locked = {r.oid: _locked(guard, r) for r in relations}
             wal = WalConnection(dsn)
             try:
                 # Every reader of this moment: unique in the cluster, at most 63 letters.
@@ -70,7 +80,8 @@ class PostgresSnapshot:
                 if self._slot is None:
                     wal.close()
             try:
-                _lock(self._coordinator, relations)
+                for locked in self._locked.values():
+                    _lock(self._coordinator, locked.relation.name)
                 self.snapshot_id = str(
                     rows_of(self._coordinator, "SELECT pg_export_snapshot()")[0][0]
                 )
@@ -92,6 +103,7 @@ class PostgresSnapshot:
         known: names of an earlier snapshot's parts. A table that still lies in the same file is
         cut as it was then, and a row that has not changed since lies in the same part.
         """
+        now = self._now(relation, columns)
         with translated("source", f'cannot measure table "{relation.name}"'):
             tables = rows_of(self._coordinator, _PHYSICAL_TABLES, {"oid": relation.oid})
         total = sum(pages for *_, pages in tables) or 1
@@ -104,9 +116,7 @@ class PostgresSnapshot:
             whole = PageRange(schema, name, file, 0, None)
             for where in cut_alike(whole, known) or cut(whole, pages, step):
                 out.append(
-                    PostgresSnapshotPart(
-                        self._dsn, self.snapshot_id, relation, tuple(columns), where
-                    )
+                    PostgresSnapshotPart(self._dsn, self.snapshot_id, now, tuple(columns), where)
                 )
         return out
 
@@ -114,7 +124,11 @@ class PostgresSnapshot:
         self, relation: Relation, columns: Sequence[int], keys: Delta
     ) -> PostgresKeysPart:
         """The rows under these keys, columns of relation.key, in this snapshot."""
-        return PostgresKeysPart(self._dsn, self.snapshot_id, relation, tuple(columns), keys)
+        now = self._now(relation, (*columns, *relation.key))
+        return PostgresKeysPart(self._dsn, self.snapshot_id, now, tuple(columns), keys)
+
+    def _now(self, relation: Relation, columns: Sequence[int]) -> Relation:
+        return self._locked[relation.oid].reading(columns)
 
     def stream(self, relations: Sequence[Relation], publication: str) -> ReplicationStream:
         """What happens to these relations after `position`; once, where the slot is kept.
@@ -141,16 +155,65 @@ class PostgresSnapshot:
         self._coordinator.close()
 
 
-def _lock(connection: Connection, relations: Sequence[Relation]) -> None:
-    """ACCESS SHARE on every relation and its partitions, until the transaction ends."""
-    for relation in relations:
-        name = relation.name
-        try:
-            with connection.cursor() as cursor:
-                table = sql.Identifier(name.schema, name.name)
-                cursor.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(table))
-        except psycopg2.errors.UndefinedTable:
-            what = f'table "{name}" does not exist'
-            raise SourceError("source.table_missing", what, relation=name) from None
-        except psycopg2.Error as error:
-            raise to_error(error, "source", f'cannot read table "{name}"') from error
+@dataclass(frozen=True)
+class _Locked:
+    """A relation as it is called now. changed: positions of fields that are not what they were."""
+
+    relation: Relation
+    changed: frozenset[int]
+
+    def reading(self, columns: Sequence[int]) -> Relation:
+        """The relation, for who reads these columns. TemporaryError source.table_changing: who
+        follows the table's changes knows what that means for a view."""
+        for position in self.changed.intersection(columns):
+            name = self.relation.name
+            raise TemporaryError(
+                "source.table_changing",
+                f'table "{name}" has changed since it was planned what to read of it',
+                detail=f'column "{self.relation.fields[position].name}"',
+                relation=name,
+            )
+        return self.relation
+
+
+def _locked(connection: Connection, relation: Relation) -> _Locked:
+    """Takes ACCESS SHARE on it and its partitions until the transaction ends, which must be an
+    ordinary one, that sees what others commit. SourceError source.table_missing."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL search_path = pg_temp")
+        name = None
+        while name != (name := _name_of(connection, relation)):
+            _lock(connection, name)
+        found = ColumnTypes(cursor).read_fields(relation.oid)
+    by_name = {field.name: number for number, field in found.items()}
+    numbers = relation.numbers or [by_name.get(field.name, 0) for field in relation.fields]
+    fields, changed = list(relation.fields), set()
+    for position, (field, number) in enumerate(zip(relation.fields, numbers, strict=True)):
+        now = found.get(number)
+        if now is None or (now.type.oid, now.type.typmod) != (field.type.oid, field.type.typmod):
+            changed.add(position)
+        else:
+            fields[position] = replace(field, name=now.name)
+    return _Locked(replace(relation, name=name, fields=tuple(fields)), frozenset(changed))
+
+
+def _name_of(connection: Connection, relation: Relation) -> RelationName:
+    found = rows_of(connection, _NAME, (relation.oid,))
+    if not found:
+        what = f'table "{relation.name}" does not exist'
+        raise SourceError("source.table_missing", what, relation=relation.name)
+    return RelationName(relation.name.source, *found[0])
+
+
+def _lock(connection: Connection, name: RelationName) -> None:
+    """ACCESS SHARE on a relation and its partitions, until the transaction ends."""
+    try:
+        with connection.cursor() as cursor:
+            table = sql.Identifier(name.schema, name.name)
+            cursor.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(table))
+    except psycopg2.errors.UndefinedTable:
+        # It was there a moment ago.
+        what = f'table "{name}" is being renamed or dropped'
+        raise TemporaryError("source.table_changing", what, relation=name) from None
+    except psycopg2.Error as error:
+        raise to_error(error, "source", f'cannot read table "{name}"') from error

@@ -140,8 +140,11 @@ class PostgresSource:
         self._slot.drop()
 
     def watch(self, relations: Sequence[Relation | RelationName]) -> None:
-        """Publish these relations too; snapshots opened from now on fit to their changes."""
-        self._publication.add([_name_of(r) for r in relations])
+        """Publish these relations too, by the names that they have now; snapshots opened from now
+        on fit to their changes."""
+        names = [r for r in relations if isinstance(r, RelationName)]
+        tables = [r for r in relations if isinstance(r, Relation)]
+        self._publication.add([*names, *self._publication.names_now(tables)])
 
     def unwatch(self, relations: Sequence[Relation | RelationName]) -> None:
         """Publish these relations no more, whatever they are called by now."""
@@ -251,10 +254,6 @@ class PostgresSource:
             if state is None or state.active_pid != pid:
                 return
             time.sleep(0.02)
-
-
-def _name_of(relation: Relation | RelationName) -> RelationName:
-    return relation.name if isinstance(relation, Relation) else relation
 
 
 def _status_interval(wal: WalConnection, silence_s: float) -> float:

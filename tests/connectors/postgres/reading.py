@@ -32,14 +32,16 @@ def relation_of(database: Database, name: str, *, source: str = "source") -> Rel
     columns = database.rows(
         "SELECT attname, format_type(atttypid, atttypmod), atttypid::bigint, atttypmod,"
         " NOT attnotnull, attnum = ANY(coalesce((SELECT indkey::int2[] FROM pg_index"
-        "   WHERE indrelid = attrelid AND indisprimary), '{}'))"
+        "   WHERE indrelid = attrelid AND indisprimary), '{}')), attnum"
         " FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped"
         " AND attgenerated = '' ORDER BY attnum",
         (name,),
     )
-    fields = tuple(Field(c, sql_type(t, o, m), null) for c, t, o, m, null, _ in columns)
+    fields = tuple(Field(c, sql_type(t, o, m), null) for c, t, o, m, null, *_ in columns)
     key = tuple(i for i, c in enumerate(columns) if c[5])
-    return Relation(RelationName(source, "public", name), oid, fields, key, identity == "f")
+    numbers = tuple(c[6] for c in columns)
+    relation = RelationName(source, "public", name)
+    return Relation(relation, oid, fields, key, identity == "f", numbers=numbers)
 
 
 def raw_rows(database: Database, query: str) -> list[Row]:

@@ -12,6 +12,7 @@ import pytest
 
 from connectors.postgres import snapshot_parts
 from connectors.postgres.snapshot import PostgresSnapshot
+from dataflow.delta import KIND_INT, Delta
 from dataflow.errors import SourceError, TemporaryError
 from tests.connectors.postgres.reading import (
     Replay,
@@ -230,3 +231,33 @@ def test_a_missing_table_is_named(database: Database) -> None:
         PostgresSnapshot(database.dsn, [relation])
     assert caught.value.code == "source.table_missing"
     assert database.rows("SELECT count(*) FROM pg_replication_slots") == [(0,)]
+
+
+def test_a_table_is_read_by_the_names_that_it_has_now(database: Database) -> None:
+    """It was planned a moment before: another table may have its name by now."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text, gone int, wide int);"
+        "INSERT INTO t SELECT g, 'v' || g, g, g FROM generate_series(1, 9) g"
+    )
+    relation = relation_of(database, "t")
+    database.execute(
+        "ALTER TABLE t RENAME TO u; ALTER TABLE u RENAME v TO id2; ALTER TABLE u DROP gone;"
+        "ALTER TABLE u ALTER wide TYPE bigint; ALTER TABLE u RENAME id TO v;"
+        "CREATE TABLE t (id int PRIMARY KEY, v text)"
+    )
+    snapshot = PostgresSnapshot(database.dsn, [relation])
+    try:
+        keys = Delta.of([KIND_INT], [(3,), (10,)])
+        [part] = snapshot.parts(relation, [0, 1], 1)
+        of_keys = snapshot.part_of_keys(relation, [0, 1], keys)
+        for found, ids in ((part, range(1, 10)), (of_keys, [3])):
+            rows = list(found.read())
+            assert [i for d in rows for i in d.columns[0].to_list()] == list(ids)
+            assert [v for d in rows for v in d.columns[1].texts()] == [f"v{i}" for i in ids]
+        for column in (2, 3):
+            with pytest.raises(TemporaryError) as caught:
+                snapshot.parts(relation, [0, column], 1)
+            assert caught.value.code == "source.table_changing"
+            assert relation.fields[column].name in caught.value.detail
+    finally:
+        snapshot.close()
