@@ -26,15 +26,17 @@ from tests.harness.topic_reader import TopicReader
 from tests.recovery.prefix import VIEWS
 from tests.recovery.scene import BUSY, Scene
 
-Run = Callable[[pytest.FixtureRequest, Database, Path], None]
+Points = tuple[str, ...]
+Run = Callable[[pytest.FixtureRequest, Database, Path, Points], None]
 
 
 @dataclass(frozen=True)
 class Special:
-    """points: those that it reaches."""
+    """points: those that it reaches; run with all of them, or with one if each takes long."""
 
     points: tuple[str, ...]
     run: Run
+    is_slow: bool = False
 
 
 FIRST = ("state.version.before", "state.create.unmarked", "catalog.step.after")
@@ -52,7 +54,7 @@ TOPICS = (
 INIT = ("init.heal.after", "init.schema.before")
 
 
-def first_and_last_view(_: Any, database: Database, folder: Path) -> None:
+def first_and_last_view(_: Any, database: Database, folder: Path, _points: Points) -> None:
     """Killed at each step from nothing to the first view, and from the last one to nothing."""
     scene = Scene(database, folder, 3)
     try:
@@ -78,7 +80,7 @@ def first_and_last_view(_: Any, database: Database, folder: Path) -> None:
         scene.close()
 
 
-def state_behind_the_sink(_: Any, database: Database, folder: Path) -> None:
+def state_behind_the_sink(_: Any, database: Database, folder: Path, _points: Points) -> None:
     """Killed while what the state has lost is stepped again, muted."""
     scene = Scene(database, folder, 4, sync_interval_s=3600)
     service, older = scene.service, folder / "older"
@@ -101,7 +103,7 @@ def state_behind_the_sink(_: Any, database: Database, folder: Path) -> None:
         scene.close()
 
 
-def large_epoch(_: Any, database: Database, folder: Path) -> None:
+def large_epoch(_: Any, database: Database, folder: Path, _points: Points) -> None:
     """Killed while the parts of an epoch that is too large for memory are stored."""
     scene = Scene(database, folder, 5, memory=384)
     try:
@@ -120,7 +122,7 @@ def large_epoch(_: Any, database: Database, folder: Path) -> None:
         scene.close()
 
 
-def older_state(_: Any, database: Database, folder: Path) -> None:
+def older_state(_: Any, database: Database, folder: Path, _points: Points) -> None:
     """Killed while a state of before versions were written down is brought up."""
     scene = Scene(database, folder, 6)
     try:
@@ -137,16 +139,16 @@ def older_state(_: Any, database: Database, folder: Path) -> None:
         scene.close()
 
 
-def spark_job(_: Any, database: Database, folder: Path) -> None:
+def spark_job(_: Any, database: Database, folder: Path, points: Points) -> None:
     """Driver and tasks are killed, one after the other."""
     if shutil.which("java") is None:
         pytest.skip("no Java on this machine, Spark needs it")
     scene = Scene(database, folder, 8)
     try:
         scene.begin()
-        scene.arm(SPARK)
+        scene.arm(points)
         scene.create("busy", BUSY, backfill="spark")
-        scene.await_reached(SPARK, 400)
+        scene.await_reached(points, 400)
         scene.settled("busy", timeout_s=300)
         scene.move_on()
         # Its JVM stays warm for the next one.
@@ -155,7 +157,9 @@ def spark_job(_: Any, database: Database, folder: Path) -> None:
         scene.close()
 
 
-def topics(request: pytest.FixtureRequest, database: Database, folder: Path) -> None:
+def topics(
+    request: pytest.FixtureRequest, database: Database, folder: Path, _points: Points
+) -> None:
     """Killed around the commits of Kafka's transactions; the topic is read independently."""
     if missing() is not None:
         pytest.skip(str(missing()))
@@ -183,7 +187,7 @@ def topics(request: pytest.FixtureRequest, database: Database, folder: Path) -> 
         scene.close()
 
 
-def init_again(_: Any, database: Database, folder: Path) -> None:
+def init_again(_: Any, database: Database, folder: Path, _points: Points) -> None:
     """`tidemark init` is killed; running it again does the rest."""
     role = f"init_{database.name}"
     database.execute(f"CREATE ROLE {role} LOGIN")
@@ -216,7 +220,7 @@ SPECIAL = [
     Special(("epoch.muted.before",), state_behind_the_sink),
     Special(LARGE, large_epoch),
     Special(("state.upgrade.after",), older_state),
-    Special(SPARK, spark_job),
+    Special(SPARK, spark_job, is_slow=True),
     Special(TOPICS, topics),
     Special(INIT, init_again),
 ]
