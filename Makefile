@@ -13,6 +13,9 @@ ONLY :=
 # Processes of `make test`, one a core up to four: each has servers and a Spark session of its own.
 WORKERS := $(shell cores=$$(nproc); echo $$((cores > 4 ? 4 : cores)))
 
+# Compiled modules are kept: a service starts three processes, and tests start hundreds of services.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo test quick lint console bench simulate torture queries soak package-check clean
 
 setup:
