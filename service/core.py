@@ -80,9 +80,8 @@ class Core:
         self.sides = SideFeeds(self.desk.sources.source, positions, self.feed.wake, host=self.host)
         self.failures = Failures(self.engine, self.desk, self.builds)
         self.mending = Mending(self.failures, self.desk, self.watch, self.followers)
-        self.side_work = SideWork(
-            self.engine, self.failures, self.builds, self.desk.sources, self.sides.source
-        )
+        sources = self.desk.sources, self.sides.source
+        self.side_work = SideWork(self.engine, self.failures, self.builds, *sources, host=self.host)
 
     def _evaluator(self, role: str = "") -> CountedEvaluator:
         return CountedEvaluator(self.parts.evaluator(role), self.metrics.evaluated)

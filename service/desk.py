@@ -49,7 +49,7 @@ class Desk:
         self._late: dict[str, tuple[int, dict[str, Any]]] = {}
         self._given_up: dict[str, tuple[str, dict[str, Any]]] = {}
         self._refused: set[tuple[str, int]] = set()
-        self.sources = SourceDesk(control, parts.settings.sink_key)
+        self.sources = SourceDesk(control, parts.settings.sink_key, parts.feed_source)
         self._rows: list[ViewRow] = []
         self._all_rows: list[ViewRow] = []
         self._failed: set[str] = set()

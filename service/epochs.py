@@ -147,7 +147,8 @@ class Epochs:
             else:
                 names = [name.name for name in read.get(source, ())]
                 places = reached.get(source, {})
-                is_reached = all(places.get(n) == target.get(n) for n in names)
+                # What the sink does not know of has nothing to be told again.
+                is_reached = all(places.get(n) == target[n] for n in names if n in target)
             if is_reached:
                 del self.mute[source]
         self._meet_sink()

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from connectors.exchange import Exchange, open_exchange
+from connectors.feed_source import FeedSource
 from connectors.kept_parts import OnProgress
 from connectors.postgres.analyzer import PostgresAnalyzer
 from connectors.postgres.claim import Claim
-from connectors.postgres.control import Control
+from connectors.postgres.control import Control, SourceRow
 from connectors.postgres.control_sinks import SinkRow
 from connectors.postgres.evaluator import PostgresEvaluator
 from connectors.postgres.session import redact
@@ -36,6 +37,7 @@ from service.backfill import BackfillJob
 from service.budget import MEBIBYTE
 from service.build_parts import BuildParts, SideRead
 from service.children import Children
+from service.declared import feed_source
 from service.engine import ViewDefinition
 from service.host import HOST, Host
 from service.memory_watch import MemoryWatch
@@ -94,6 +96,10 @@ class Parts:
     def sink_of(self, group: str) -> PostgresSink:
         """A new session on the sink, for the views of one group."""
         return PostgresSink(self.settings.sink, key=self.settings.for_group(group).sink_key)
+
+    def feed_source(self, row: SourceRow) -> FeedSource:
+        """The source beside the database that a row of the catalog declares."""
+        return feed_source(row)
 
     def view_tables(self) -> ViewTables:
         """Looks at the views' tables."""

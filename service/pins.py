@@ -6,26 +6,58 @@ right for as long as it is kept, since everything after a place is told by the f
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 from connectors.feed_source import FeedSource, Pin
 from dataflow.schema import Relation, RelationName
+from service.host import HOST, Host
 
 _THREADS = 2
+
+
+@dataclass(eq=False)
+class _Asked:
+    """One pin that is being found; pin or failure is what has come of it."""
+
+    source: FeedSource
+    relation: Relation
+    pin: Pin | None = None
+    failure: Exception | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.pin is not None or self.failure is not None
+
+    def find(self) -> None:
+        try:
+            self.pin = self.source.pin(self.relation)
+        except Exception as error:
+            self.failure = error
+
+    def result(self) -> Pin:
+        if self.pin is None:
+            assert self.failure is not None
+            raise self.failure
+        return self.pin
 
 
 class Pins:
     """Pins being found, by view and relation; used by the pipeline's thread alone."""
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="pin")
-        self._asked: dict[tuple[str, RelationName], Future[Pin]] = {}
+    def __init__(self, host: Host = HOST) -> None:
+        self._host = host
+        self._asked: dict[tuple[str, RelationName], _Asked] = {}
+        # What no thread has begun with, and how many threads there are.
+        self._moved = host.condition()
+        self._waiting: deque[_Asked] = deque()
+        self._working = 0
 
     @property
     def is_any_found(self) -> bool:
         """Whether one of them is there that nobody has taken."""
-        return any(future.done() for future in self._asked.values())
+        return any(asked.is_done for asked in self._asked.values())
 
     def take(
         self, identity: str, wanted: Iterable[tuple[FeedSource, Relation]]
@@ -37,8 +69,8 @@ class Pins:
             key = (identity, relation.name)
             keys.append(key)
             if key not in self._asked:
-                self._asked[key] = self._pool.submit(source.pin, relation)
-        if not all(self._asked[key].done() for key in keys):
+                self._asked[key] = self._ask(_Asked(source, relation))
+        if not all(self._asked[key].is_done for key in keys):
             return None
         try:
             return {name: self._asked[identity, name].result() for _, name in keys}
@@ -48,8 +80,29 @@ class Pins:
     def forget(self, identity: str) -> None:
         """The view is no longer waited for, or has its pins."""
         for key in [key for key in self._asked if key[0] == identity]:
-            self._asked.pop(key).cancel()
+            asked = self._asked.pop(key)
+            with self._moved:
+                if asked in self._waiting:
+                    self._waiting.remove(asked)
 
     def close(self) -> None:
         """Wait for nothing more."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._moved:
+            self._waiting.clear()
+
+    def _ask(self, asked: _Asked) -> _Asked:
+        with self._moved:
+            self._waiting.append(asked)
+            if self._working < _THREADS:
+                self._working += 1
+                self._host.begin(self._work, "pin")
+        return asked
+
+    def _work(self) -> None:
+        while True:
+            with self._moved:
+                if not self._waiting:
+                    self._working -= 1
+                    return
+                asked = self._waiting.popleft()
+            asked.find()

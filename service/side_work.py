@@ -15,6 +15,7 @@ from service.build import ViewBuild
 from service.build_parts import SideRead
 from service.engine import Engine, ViewDefinition
 from service.failures import Failures
+from service.host import HOST, Host
 from service.log import log
 from service.pins import Pins
 from service.side_feeds import side_relations
@@ -32,13 +33,15 @@ class SideWork:
         builds: Mapping[str, ViewBuild],
         desk: SourceDesk,
         source: Callable[[str], FeedSource],
+        *,
+        host: Host = HOST,
     ) -> None:
         self._engine = engine
         self._failures = failures
         self._builds = builds
         self._desk = desk
         self._source = source
-        self.pins = Pins()
+        self.pins = Pins(host)
 
     def begin(self, definition: ViewDefinition, *, is_resumed: bool) -> dict[str, SideRead] | None:
         """Where the snapshots of a view's relations lie, None while that is being found out; part

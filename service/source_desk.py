@@ -5,7 +5,7 @@ The sink may be down: what could not be told is told with the next report.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from connectors.feed_source import FeedSource
 from connectors.postgres.control import Control, SourceRow
@@ -13,7 +13,6 @@ from connectors.postgres.dead_letters import DeadLetter, DeadLetters, to_delta
 from dataflow.delta import Delta
 from dataflow.errors import SourceError, TemporaryError
 from dataflow.schema import RelationName
-from service.declared import feed_source
 from service.log import log
 from service.side_feeds import SideStatus
 
@@ -21,9 +20,13 @@ DEAD_LETTERS = 1_000
 
 
 class SourceDesk:
-    """One for a pipeline, used by its thread alone. sink_key: whose dead letters."""
+    """One for a pipeline, used by its thread alone. sink_key: whose dead letters; make: what a row
+    of the catalog declares."""
 
-    def __init__(self, control: Control, sink_key: str) -> None:
+    def __init__(
+        self, control: Control, sink_key: str, make: Callable[[SourceRow], FeedSource]
+    ) -> None:
+        self._make = make
         self._control = control
         self._letters = DeadLetters(control)
         self._key = sink_key
@@ -50,7 +53,7 @@ class SourceDesk:
             raise SourceError(
                 "source.not_found", f'source "{name}" does not exist', hint="see GET /sources"
             )
-        return feed_source(row)
+        return self._make(row)
 
     def tell(self, statuses: Mapping[str, SideStatus]) -> None:
         """Tell how the sources stand, where that has changed."""

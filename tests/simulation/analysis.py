@@ -15,7 +15,7 @@ from dataflow.sql.analysis import Analysis, Analyzer, Routine, Table
 from dataflow.sql.plan import ViewPlan
 from dataflow.sql.planner import plan_view
 from dataflow.types import BOOL, INT4, INT8, SqlType
-from tests.simulation.shop import TABLES, canonical
+from tests.simulation.shop import SCHEMA, SCHEMAS, TABLES, canonical
 
 _PLANS: dict[object, ViewPlan] = {}
 _OUTPUT = re.compile(r"SELECT (?:DISTINCT )?(.*?) FROM ", re.DOTALL)
@@ -32,12 +32,13 @@ def plan_once(query: str, analyzer: Analyzer) -> ViewPlan:
 
 
 class SimAnalyzer:
-    """As dataflow.sql.analysis.Analyzer. views: the maintained ones."""
+    """As dataflow.sql.analysis.Analyzer. views: the maintained ones; feeds: of other sources."""
 
     role = ""
 
-    def __init__(self, views: Iterable[Relation]) -> None:
+    def __init__(self, views: Iterable[Relation], feeds: Iterable[Relation] = ()) -> None:
         self._views = {v.name.name: v for v in views}
+        self._feeds = {(f.name.schema, f.name.name): f for f in feeds}
 
     def __enter__(self) -> SimAnalyzer:
         return self
@@ -67,7 +68,7 @@ class SimAnalyzer:
 
     def relation(self, schema: str, name: str) -> Table | Analysis:
         """A table or a maintained view."""
-        relation = self._views.get(name) or TABLES.get(name)
+        relation = self._find(schema, name)
         if relation is None:
             raise SourceError("source.table_missing", f'table "{schema}.{name}" does not exist')
         columns = tuple((f.name, i) for i, f in enumerate(relation.fields))
@@ -96,11 +97,16 @@ class SimAnalyzer:
         pairs = zip(expressions, types, strict=True)
         return tuple(Literal(e, t) if e.isdecimal() else None for e, t in pairs)
 
+    def _find(self, schema: str, name: str) -> Relation | None:
+        if schema == SCHEMA:
+            return self._views.get(name) or TABLES.get(name)
+        return self._feeds.get((schema, name))
+
     def _columns_of(self, query: str) -> dict[str, Field]:
         """The columns that a query may name, by their names in it."""
         known: dict[str, Field] = {}
-        for name, alias in re.findall(r"public\.(\w+)(?: ([a-z]\w*))?", query):
-            relation = self._views.get(name) or TABLES.get(name)
+        for schema, name, alias in re.findall(rf"{SCHEMAS}\.(\w+)(?: ([a-z]\w*))?", query):
+            relation = self._find(schema, name)
             if relation is None:
                 continue
             for field in relation.fields:

@@ -35,8 +35,12 @@ class Image:
     @property
     def position(self) -> int:
         """The database's position that it stands at."""
+        return self.positions().get("source", 0)
+
+    def positions(self) -> dict[str, Any]:
+        """All positions, by source."""
         stored = self.values.get("progress")
-        return json.loads(stored)["positions"].get("source", 0) if stored else 0
+        return json.loads(stored)["positions"] if stored else {}
 
     @property
     def epoch(self) -> int:

@@ -136,6 +136,11 @@ class Faults:
         """Wait, without a fault."""
         self._loop.pause(seconds, ready)
 
+    @property
+    def now(self) -> float:
+        """What time it is."""
+        return self._loop.now
+
     def trace(self, what: str, detail: str) -> None:
         """A line for who reads how it came to this."""
         line = f"{self._loop.now - 1_000_000:9.3f}  {what:14s} {detail}"

@@ -15,9 +15,16 @@ SHARES = {
     "refusals": 0.3,
     # Views whose expressions fail for some rows: those stand among the errors.
     "errors": 0.3,
+    # Sources beside the database: topics in partitions, alone and joined with tables.
+    "feeds": 0.3,
 }
 # How likely each kind of fault of theirs is, at each occasion: one of these.
-ODDS = {"sink.by_hand": (0.1, 0.4, 0.8), "source.evaluation": (0, 0.03, 0.15)}
+ODDS = {
+    "sink.by_hand": (0.1, 0.4, 0.8),
+    "source.evaluation": (0, 0.03, 0.15),
+    "feed.away": (0, 0.01, 0.05),
+    "feed.stall": (0, 0.01, 0.05),
+}
 
 
 def stream(seed: int, name: str) -> Random:

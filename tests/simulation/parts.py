@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from connectors.kept_parts import OnProgress
+from connectors.postgres.control import SourceRow
 from connectors.sink import SinkTable
 from connectors.spark.result import BackfillResult
 from dataflow.errors import SinkError, TidemarkError
@@ -14,6 +15,7 @@ from dataflow.schema import Relation
 from service.backfill import BackfillJob, backfill
 from service.budget import MemoryBudget
 from service.build_parts import BuildParts, SideRead
+from service.declared import relations_of
 from service.definition import ViewDefinition
 from service.host import Host
 from service.settings import Settings
@@ -21,6 +23,7 @@ from storage.store import StorageError, Store
 from tests.simulation.analysis import SimAnalyzer
 from tests.simulation.disk import BulkStore, SimStore
 from tests.simulation.evaluation import SimEvaluator
+from tests.simulation.feed import SimFeedSource
 from tests.simulation.sessions import SimControl, SimSink, SimTables
 from tests.simulation.source import SimSource
 
@@ -70,13 +73,16 @@ class SimParts:
     def control(self) -> SimControl:
         return SimControl(self._world.database, self._world.faults)
 
+    def feed_source(self, row: SourceRow) -> SimFeedSource:
+        return SimFeedSource(row.name, relations_of(row), self._world.broker, self._world.faults)
+
     def evaluator(self, role: str = "") -> SimEvaluator:
         return SimEvaluator(self._world.faults)
 
     def analyzer(
         self, views: Sequence[Relation], feeds: Sequence[Relation] = (), asker: str = ""
     ) -> SimAnalyzer:
-        return SimAnalyzer(views)
+        return SimAnalyzer(views, feeds)
 
     def view_sink(self, row: Any, table: SinkTable) -> Any:
         raise SinkError("sink.unknown_type", "there are no further sinks here")

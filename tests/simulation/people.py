@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from connectors.postgres.control import ViewRow
+from connectors.postgres.control import SourceRow, ViewRow
 from dataflow.errors import TidemarkError
 from service import fields
 from service.changes import DROPPED
@@ -103,11 +103,20 @@ class Application:
 
 
 class Operator:
-    """Creates, drops, replaces, pauses, resumes, rebuilds and renames views. queries: theirs."""
+    """Creates, drops, replaces, pauses, resumes, rebuilds and renames views. queries, sources: that
+    there are."""
 
-    def __init__(self, parts: Any, faults: Faults, random: Random, queries: Sequence[str]) -> None:
+    def __init__(
+        self,
+        parts: Any,
+        faults: Faults,
+        random: Random,
+        queries: Sequence[str],
+        sources: Sequence[SourceRow],
+    ) -> None:
         self._parts = parts
         self._queries = queries
+        self._sources = sources
         self._faults = faults
         self._random = random
         self._control = parts.control()
@@ -159,7 +168,9 @@ class Operator:
         if parents and self._random.random() < 0.4:
             query = self._random.choice(NESTED).format(self._random.choice(parents))
         identity = f"{self._count:032x}"
-        definition = plan_definition(identity, name, query, self._parts, rows)
+        definition = plan_definition(
+            identity, name, query, self._parts, rows, sources=self._sources
+        )
         require_parents(definition, rows, "default")
         plan = definition.plan
         self._faults.trace("people", f"create {name[1]}: {query.strip()[:40]}")

@@ -15,8 +15,11 @@ from typing import Any
 
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import INT4, INT8, TEXT
+from tests.simulation import topics
 
 SCHEMA = "public"
+# Of any table, as a pattern.
+SCHEMAS = f"({'|'.join((SCHEMA, *topics.SOURCES))})"
 
 
 def _relation(name: str, oid: int, fields: list[Field], key: tuple[int, ...] = ()) -> Relation:
@@ -118,30 +121,45 @@ class Commit:
 
 
 class Oracle:
-    """Answers of views over prefixes of the log; the log only grows."""
+    """Answers of views over prefixes of the log, and of topics; both only grow."""
 
-    def __init__(self, log: list[Commit]) -> None:
+    def __init__(self, log: list[Commit], broker: topics.Broker | None = None) -> None:
         self._log = log
+        self._broker = broker
         self._at = 0
-        self._answers: dict[tuple[int, str], Counter[tuple[Any, ...]]] = {}
+        self._places: dict[tuple[str, str], str] = {}
+        self._answers: dict[tuple[int, str, str], Counter[tuple[Any, ...]]] = {}
         self._session = sqlite3.connect(":memory:", isolation_level=None)
-        self._session.execute("ATTACH ':memory:' AS public")
+        for schema in (SCHEMA, *topics.SOURCES):
+            self._session.execute(f"ATTACH ':memory:' AS {schema}")
         self._create()
 
     def _create(self) -> None:
         for name, relation in TABLES.items():
             columns = ", ".join(f.name for f in relation.fields)
             self._session.execute(f"CREATE TABLE public.{name} ({columns})")
+        for relation in topics.RELATIONS:
+            columns = ", ".join(f.name for f in relation.fields)
+            self._session.execute(f"CREATE TABLE {relation.name} ({columns})")
 
-    def answer(self, query: str, prefix: int) -> Counter[tuple[Any, ...]]:
-        """The rows of a query over the first `prefix` commits."""
-        found = self._answers.get((prefix, query))
+    def answer(
+        self, query: str, prefix: int, places: Mapping[str, Any] | None = None
+    ) -> Counter[tuple[Any, ...]]:
+        """The rows of a query over the first `prefix` commits, and what lies before the places."""
+        read = {
+            key: (places or {})[key[0]][key[1]]
+            for key in (self._broker.topics if self._broker else ())
+            if ".".join(key) in query
+        }
+        shown = repr(sorted(read.items()))
+        found = self._answers.get((prefix, query, shown))
         if found is None:
             self._go_to(prefix)
+            self._fill(read)
             failing = next((f for f in FAILING if f.query == query), None)
             rows = self._session.execute(failing.guarded if failing else query).fetchall()
             found = Counter(tuple(map(_physical, row)) for row in rows)
-            self._answers[prefix, query] = found
+            self._answers[prefix, query, shown] = found
         return found
 
     def errors(self, query: str, prefix: int) -> Counter[tuple[Any, ...]]:
@@ -170,6 +188,19 @@ class Oracle:
                 self._apply(*change)
         self._at = prefix
 
+    def _fill(self, read: Mapping[tuple[str, str], Any]) -> None:
+        """The tables of topics as of these places."""
+        assert self._broker is not None or not read
+        for key, place in read.items():
+            if self._places.get(key) == repr(place):
+                continue
+            self._places[key] = repr(place)
+            name = ".".join(key)
+            self._session.execute(f"DELETE FROM {name}")
+            for row in self._broker.topics[key].rows_at(place).elements():  # type: ignore[union-attr]
+                marks = ", ".join("?" * len(row))
+                self._session.execute(f"INSERT INTO {name} VALUES ({marks})", row)
+
     def _apply(self, name: str, kind: str, old: Any, new: Any) -> None:
         if kind == "T":
             self._session.execute(f"DELETE FROM public.{name}")
@@ -190,7 +221,7 @@ def _physical(value: Any) -> Any:
 
 def canonical(query: str) -> str:
     """Without quotes, and without AS before the names of relations."""
-    return re.sub(r"(public\.\w+) AS (\w+)", r"\1 \2", query.replace('"', ""))
+    return re.sub(rf"({SCHEMAS}\.\w+) AS (\w+)", r"\1 \3", query.replace('"', ""))
 
 
 def expanded(query: str, views: Mapping[str, str]) -> str:

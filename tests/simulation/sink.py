@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from connectors.sink import Progress, SinkEpoch, SinkTable, ViewChange
 from dataflow.delta import Delta
 from dataflow.errors import SinkError
 from tests.simulation.shop import Commit, Oracle, expanded
+from tests.simulation.topics import FORGETFUL
 
 JSON = {"options", "progress", "key", "fields", "plan", "warnings", "positions", "change"}
 JSON |= {"replacing", "facts", "relations"}
@@ -49,10 +50,12 @@ class Table:
 
 @dataclass
 class Database:
-    """All of it. shown: by title, the rows of each epoch that changed anything."""
+    """All of it. durable: the positions that the state would have after a crash of the machine;
+    history: by identity, the rows of each epoch that changed anything."""
 
     log: list[Commit]
     oracle: Oracle
+    durable: Callable[[], Mapping[str, Any]] = dict
     tables: dict[tuple[str, str], Table] = field(default_factory=dict)
     staged: dict[tuple[str, str], Table] = field(default_factory=dict)
     progress: Progress | None = None
@@ -94,6 +97,7 @@ class Database:
         positions = json.loads(json.dumps(dict(epoch.progress.positions)))
         self.progress = Progress(number, positions)
         self.commits += 1
+        self._check_kept(positions)
         self._check_progress(before)
         self.check()
 
@@ -193,8 +197,27 @@ class Database:
             return
         for source, position in before.positions.items():
             now = self.progress.positions.get(source)
-            if isinstance(now, int) and now < position:
+            if now is None:
+                continue
+            if isinstance(now, int):
+                is_back = now < position
+            else:
+                is_back = any(_is_before(now[n], position[n]) for n in now.keys() & position.keys())
+            if is_back:
                 raise Violation(f"the position of {source} went back from {position} to {now}")
+
+    def _places(self) -> Mapping[str, Any]:
+        return {} if self.progress is None else self.progress.positions
+
+    def _check_kept(self, positions: Mapping[str, Any]) -> None:
+        """What a source cannot tell again is on disk before it is shown."""
+        shown, kept = (p.get(FORGETFUL, {}) for p in (positions, self.durable()))
+        queries = {row.name: row.query for row in self.views}
+        moving = [row for t in self.tables.values() if t.moves and (row := self.view(t.identity))]
+        read = " ".join(expanded(row.query, queries) for row in moving)
+        for name in shown.keys() & kept.keys():
+            if f"{FORGETFUL}.{name}" in read and _is_before(kept[name], shown[name]):
+                raise Violation(f"{FORGETFUL} is shown at {shown}, and on disk at {kept}")
 
     def check(self) -> None:
         """What is shown is the answer over the prefix that the progress names."""
@@ -209,7 +232,7 @@ class Database:
                     raise Violation(f"{row.title} is called live and stands still")
                 continue
             query = expanded(row.query, queries)
-            wanted = self.oracle.answer(query, prefix)
+            wanted = self.oracle.answer(query, prefix, self._places())
             self.states += 1
             self._check_errors(table.table, query)
             if table.rows != wanted:
@@ -292,6 +315,11 @@ class Database:
             self.tables.pop((table.schema, table.name), None)
             self.staged.pop((table.schema, table.name), None)
             self.forget_errors(table)
+
+
+def _is_before(place: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether a place is before another one in any partition."""
+    return any(place["next"][p] < at for p, at in other["next"].items())
 
 
 def as_json(value: Any) -> Any:

@@ -5,7 +5,7 @@ Each case takes one promise out of the code that keeps it, as a careless change 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from connectors.sink import SinkEpoch
+from connectors.sink import Progress, SinkEpoch
+from connectors.source import SourceBatch
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
@@ -23,6 +24,8 @@ from service.build import ViewBuild
 from service.engine import Engine
 from service.epochs import Epochs
 from service.outbox import Outbox
+from service.positions import Positions
+from service.side_feeds import SideFeeds
 from service.writer import SinkWriter
 from tests.simulation.run import run
 
@@ -123,6 +126,22 @@ def errors_since_snapshot_lost(self: ViewBuild, output: Delta) -> None:
     ADD(self, output)
 
 
+def tells_again(self: SideFeeds, batch: SourceBatch) -> bool:
+    """What a source cannot tell a second time is shown before it is on disk."""
+    return True
+
+
+def beyond_the_sink(self: SideFeeds, max_rows: int, until: Mapping[str, Any]) -> Any:
+    """While the sink is muted a source is read beyond the place that the sink is at."""
+    return POLL(self, max_rows, dict.fromkeys(until))
+
+
+def only_the_newest(self: Positions, epoch: int, source: str, position: Any) -> None:
+    """The place of a relation takes those of the others of its source with it."""
+    self.progress = Progress(epoch, {**self.by_source, source: position})
+
+
+POLL = SideFeeds.poll
 TAKE, ADD = ErrorRows.take, ViewBuild.add
 REFUSED = SinkEpoch.refused
 START, CATCH_UP = Epochs.start, ViewBuild.catch_up
@@ -142,6 +161,9 @@ BROKEN: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
     "refused with its epoch": ("connectors.sink.SinkEpoch.refused", all_refused, ("refusals",)),
     "errors stay": ("dataflow.collect.ErrorRows.take", errors_stay, ("errors",)),
     "errors lost": ("service.build.ViewBuild.add", errors_since_snapshot_lost, ("errors",)),
+    "not on disk": ("service.side_feeds.SideFeeds.is_replayable", tells_again, ("feeds",)),
+    "beyond the sink": ("service.side_feeds.SideFeeds.poll", beyond_the_sink, ("feeds",)),
+    "places forgotten": ("service.positions.Positions._move", only_the_newest, ("feeds",)),
     "refused and kept": ("service.following.Following.drop_refused", nothing, ("refusals",)),
 }
 

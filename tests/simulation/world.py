@@ -17,11 +17,12 @@ from typing import Any
 
 from greenlet import getcurrent
 
+from connectors.postgres.control import SourceRow
 from dataflow.errors import SinkError, TidemarkError
 from service.pipeline import Pipeline
 from service.restarts import Restarts, exit_code
 from storage.store import StorageError
-from tests.simulation import features
+from tests.simulation import features, topics
 from tests.simulation.by_hand import Hand, Mender
 from tests.simulation.change_files import check_logs, want_logs
 from tests.simulation.disk import Disk
@@ -30,8 +31,9 @@ from tests.simulation.fibers import Fiber, FiberHost, Hang, Killed, Loop, Proces
 from tests.simulation.parts import SimParts, SimSettings
 from tests.simulation.people import Application, Operator
 from tests.simulation.server import Server
-from tests.simulation.shop import FAILING, QUERIES, Oracle
+from tests.simulation.shop import FAILING, QUERIES, SCHEMA, Oracle, expanded
 from tests.simulation.sink import Database, Violation
+from tests.simulation.topics import Broker, declared
 
 MOST_SWITCHES = 200_000
 # Within so long of simulated time after the last fault all must be well: the longest pauses of
@@ -85,8 +87,10 @@ class World:
         self.faults.on_crash = self._crashed
         self.disk = Disk(self.folder / "state", self.random)
         self.server = Server(self.random, lambda: self.disk.durable.position)
-        self.oracle = Oracle(self.server.log)
-        self.database = Database(self.server.log, self.oracle)
+        self.broker = Broker(features.stream(seed, "topics"))
+        self.oracle = Oracle(self.server.log, self.broker)
+        durable = lambda: self.disk.durable.positions()  # noqa: E731
+        self.database = Database(self.server.log, self.oracle, durable)
         epoch_bytes = self.random.choice((2_000, 20_000, 64 << 20))
         self.settings = SimSettings.model_validate(
             {
@@ -99,6 +103,7 @@ class World:
         self.process: Process | None = None
         self.pipeline: Pipeline | None = None
         self._is_over = False
+        self._is_told = "feeds" not in self.parts
         self._pids = 0
         self._is_machine_down = False
 
@@ -113,6 +118,11 @@ class World:
                 self.loop.start(self._guarded(run), run.__name__)
             if "errors" in self.parts:
                 self._stream("source.evaluation")
+            if "feeds" in self.parts:
+                self._stream("feed.away")
+                self._stream("feed.stall")
+                self.database.sources += self._sources()
+                self.loop.start(self._guarded(self._tell), "topics")
             if "refusals" in self.parts:
                 hand = Hand(self.database, self.faults, self._stream("sink.by_hand"))
                 self.loop.start(self._guarded(hand.act_for_a_while), "hand")
@@ -139,7 +149,11 @@ class World:
     def _queries(self) -> list[str]:
         """What views ask."""
         failing = 2 * [f.query for f in FAILING] if "errors" in self.parts else []
-        return [*QUERIES, *failing]
+        return [*QUERIES, *failing, *(topics.QUERIES if "feeds" in self.parts else ())]
+
+    def _sources(self) -> list[SourceRow]:
+        """What there is beside the database."""
+        return declared() if "feeds" in self.parts else []
 
     def _stream(self, kind: str) -> Random:
         """The random numbers of a kind of fault that has its own; how likely it is comes first."""
@@ -231,9 +245,17 @@ class World:
             self.faults.trace("commit", f"{count} at {commit.end}, {len(commit.changes)} changes")
             self.loop.pause(self.random.choice((0.0, 0.01, 0.05, 0.4)))
 
+    def _tell(self) -> None:
+        """Records come to the topics."""
+        random = self.broker.random
+        for _ in range(3 * self.steps):
+            self.faults.trace("records", self.broker.write(self.loop.now))
+            self.loop.pause(random.choice((0.0, 0.02, 0.1, 0.5)))
+        self._is_told = True
+
     def _operate(self) -> None:
         parts: Any = SimParts(self, self.host(Process(0)))
-        operator = Operator(parts, self.faults, self.random, self._queries())
+        operator = Operator(parts, self.faults, self.random, self._queries(), self._sources())
         for _ in range(2):
             operator.act()
         for _ in range(self.steps):
@@ -298,7 +320,7 @@ class World:
     def why_not_well(self) -> str:
         """What is not as it should be."""
         database = self.database
-        if len(self.server.log) < 3 * self.steps:
+        if len(self.server.log) < 3 * self.steps or not self._is_told:
             return "the application still writes"
         for row in database.views:
             wanted = {"live": "live", "paused": "paused", "dropped": "gone"}[row.desired]
@@ -317,8 +339,20 @@ class World:
         process = self.process
         if process is None or process.is_dead or self.loop.now - self.restarts.started_at < 2:
             return "the service does not run"
-        live = [row for row in database.views if row.status == "live"]
-        if live and database.prefix != len(self.server.log):
+        return self._why_behind()
+
+    def _why_behind(self) -> str:
+        """What of the sources the sink does not show yet."""
+        database, is_main = self.database, False
+        queries = {row.name: row.query for row in database.views}
+        for row in (row for row in database.views if row.status == "live"):
+            query = expanded(row.query, queries)
+            is_main |= f"{SCHEMA}." in query
+            for (source, name), topic in self.broker.topics.items():
+                places = database.progress.positions.get(source, {}) if database.progress else {}
+                if f"{source}.{name}" in query and places.get(name) != topic.place():
+                    return f"{source}.{name} is at {places.get(name)} of {topic.place()}"
+        if is_main and database.prefix != len(self.server.log):
             return f"the sink is at prefix {database.prefix} of {len(self.server.log)}"
         return ""
 

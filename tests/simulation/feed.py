@@ -1,0 +1,252 @@
+"""A source of topics as a process has it: pins, snapshots, a feed; each call may fail.
+
+A feed hands out what it has read ahead, cut anywhere in each partition. With its places it keeps a
+note of how many records lie before them, which it must find beside the places when it is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from connectors.feed_source import REJECTED_KINDS, Pin, Places
+from connectors.source import SourceBatch
+from dataflow.changes import Changes
+from dataflow.delta import Delta
+from dataflow.errors import TemporaryError
+from dataflow.schema import Relation
+from tests.simulation.faults import Faults
+from tests.simulation.sink import Violation
+from tests.simulation.topics import FORGETFUL, Broker, Record, Row, Topic
+
+
+class SimFeedSource:
+    """As FeedSource, for one process."""
+
+    def __init__(
+        self, name: str, relations: Sequence[Relation], broker: Broker, faults: Faults
+    ) -> None:
+        self.name = name
+        self.is_replayable = name != FORGETFUL
+        self._relations = tuple(relations)
+        self._broker = broker
+        self._faults = faults
+
+    def relations(self) -> Sequence[Relation]:
+        return self._relations
+
+    def check(self) -> None:
+        self._ask("feed.check")
+
+    def pin(self, relation: Relation) -> Pin:
+        self._ask("feed.pin")
+        topic = self._broker.topics[self.name, relation.name.name]
+        return Pin(topic.place(), _note(topic, topic.place()))
+
+    def open_snapshot(
+        self, relations: Sequence[Relation], places: Places, notes: Mapping[str, bytes]
+    ) -> SimFeedSnapshot:
+        self._ask("feed.snapshot")
+        topics = {r.name.name: self._broker.topics[self.name, r.name.name] for r in relations}
+        _require_notes(topics, places, notes)
+        return SimFeedSnapshot(topics, places, self._faults)
+
+    def open_feed(
+        self,
+        relations: Sequence[Relation],
+        places: Places,
+        notes: Mapping[str, bytes],
+        on_ready: Callable[[], None],
+    ) -> SimFeed:
+        topics = {r.name.name: self._broker.topics[self.name, r.name.name] for r in relations}
+        _require_notes(topics, places, notes)
+        return SimFeed(self, topics, places, on_ready)
+
+    def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
+        raise NotImplementedError
+
+    def _ask(self, name: str) -> None:
+        self._faults.step(name)
+        self.may_be_away()
+
+    def may_be_away(self) -> None:
+        """TemporaryError now and then."""
+        if self._faults.happens("feed.away"):
+            raise TemporaryError("source.unreachable", f"the simulated {self.name} is away")
+
+    @property
+    def random(self) -> Random:
+        """What it draws how it reads from."""
+        return self._faults.streams["feed.away"]
+
+    @property
+    def faults(self) -> Faults:
+        """Of its run."""
+        return self._faults
+
+    @property
+    def broker(self) -> Broker:
+        """Where it reads."""
+        return self._broker
+
+
+class SimFeed:
+    """As SourceFeed. stalls_until: nothing comes before that, and nobody says so."""
+
+    skipped = 0
+
+    def __init__(
+        self,
+        source: SimFeedSource,
+        topics: Mapping[str, Topic],
+        places: Places,
+        on_ready: Callable[[], None],
+    ) -> None:
+        self._source = source
+        self._topics = topics
+        self._next = {
+            name: {int(p): at for p, at in places[name]["next"].items()} for name in topics
+        }
+        self._on_ready = on_ready
+        self._stalls_until = 0.0
+
+    @property
+    def lag(self) -> int:
+        return sum(len(r) - self._next[name][p] for name, p, r in self._partitions())
+
+    def poll(self, max_rows: int, *, until: Places | None = None) -> SourceBatch | None:
+        source, random = self._source, self._source.random
+        source.faults.step("feed.poll")
+        source.may_be_away()
+        if source.faults.happens("feed.stall"):
+            self._stalls_until = source.faults.now + random.uniform(0.5, 5.0)
+        taken: dict[str, list[Record]] = {}
+        if source.faults.now >= self._stalls_until:
+            taken = {name: self._take(name, max_rows, until) for name in self._topics}
+        if not any(taken.values()):
+            source.broker.told.append(self._on_ready)
+            return None
+        places, notes = {}, {}
+        for name, topic in self._topics.items():
+            places[name] = {"next": {str(p): at for p, at in self._next[name].items()}}
+            notes |= _note(topic, places[name])
+        records = [record for found in taken.values() for record in found]
+        return SourceBatch(
+            0,
+            [
+                _changes(self._topics[name].relation, found)
+                for name, found in taken.items()
+                if found
+            ],
+            1,
+            len(records),
+            int(max(record.at for record in records) * 1e6),
+            source=source.name,
+            places=places,
+            notes=notes,
+        )
+
+    def close(self) -> None:
+        """What was not handed out is read again."""
+
+    def _partitions(self) -> Iterator[tuple[str, int, list[Record]]]:
+        for name, topic in self._topics.items():
+            for number, records in enumerate(topic.partitions):
+                yield name, number, records
+
+    def _take(self, name: str, max_rows: int, until: Places | None) -> list[Record]:
+        """Some of each partition, one partition after another."""
+        random, found = self._source.random, []
+        for number, records in enumerate(self._topics[name].partitions):
+            begin, end = self._next[name][number], len(records)
+            if until is not None:
+                known = until.get(name)
+                end = begin if known is None else min(end, known["next"][str(number)])
+            count = max(0, min(end - begin, max_rows))
+            count = random.choice((count, count, random.randint(0, count)))
+            found += records[begin : begin + count]
+            self._next[name][number] = begin + count
+        return found
+
+
+class SimFeedSnapshot:
+    """As FeedSnapshot."""
+
+    def __init__(self, topics: Mapping[str, Topic], places: Places, faults: Faults) -> None:
+        self._topics = topics
+        self._places = {name: places[name] for name in topics}
+        self._faults = faults
+
+    def parts(
+        self,
+        relation: Relation,
+        columns: Sequence[int],
+        count: int,
+        known: Sequence[str] = (),
+    ) -> list[SimFeedPart]:
+        topic = self._topics[relation.name.name]
+        place = self._places[relation.name.name]["next"]
+        parts = []
+        for number in range(len(topic.partitions)):
+            only = {p: at if int(p) == number else 0 for p, at in place.items()}
+            rows = sorted(topic.rows_at({"next": only}).elements(), key=repr)
+            parts.append(SimFeedPart(str(number), relation, tuple(columns), rows, self._faults))
+        return parts
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass
+class SimFeedPart:
+    """A partition up to a place."""
+
+    name: str
+    relation: Relation
+    columns: tuple[int, ...]
+    rows: list[Row]
+    faults: Faults
+
+    def read(self) -> Iterator[Delta]:
+        self.faults.step("feed.read")
+        if self.faults.happens("feed.away"):
+            raise TemporaryError("source.unreachable", "the simulated topics are away")
+        kinds = "".join(self.relation.fields[c].type.physical for c in self.columns)
+        if self.rows:
+            yield Delta.of(kinds, [tuple(row[c] for c in self.columns) for row in self.rows])
+
+    def rejected(self) -> Delta:
+        return Delta.empty(REJECTED_KINDS)
+
+
+def _changes(relation: Relation, records: Sequence[Record]) -> Changes:
+    kinds, rows = [], []
+    for record in records:
+        kind = Changes.UPSERT if relation.key else Changes.INSERT
+        nothing = tuple(None for _ in relation.fields)
+        row = record.row
+        if row is None:
+            # Only the key is there.
+            kind, row = Changes.REMOVE, (record.key, *nothing[1:])
+        kinds.append(kind)
+        rows.append(row)
+    physical = "".join(f.type.physical for f in relation.fields)
+    return Changes(relation, np.array(kinds, np.uint8), tuple(Delta.of(physical, rows).columns))
+
+
+def _note(topic: Topic, place: Mapping[str, Any]) -> dict[str, bytes]:
+    count = sum(place["next"].values())
+    return {f"count/{topic.relation.name.name}": str(count).encode()}
+
+
+def _require_notes(topics: Mapping[str, Topic], places: Places, notes: Mapping[str, bytes]) -> None:
+    for name, topic in topics.items():
+        if name not in places:
+            raise Violation(f"{topic.relation.name} is read from no place")
+        for key, value in _note(topic, places[name]).items():
+            if notes.get(key) != value:
+                raise Violation(f"beside {places[name]} stands {key} {notes.get(key)!r}")
