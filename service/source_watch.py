@@ -140,7 +140,10 @@ class SourceWatch:
             if known.facts == facts:
                 continue
             position = position or self._catalog.mark()
-            shapes = tuple(dict.fromkeys((shape, *known.shapes)))[:_MOST_SHAPES]
+            shapes = tuple(dict.fromkeys((shape, *known.shapes)))
+            if len(shapes) > _MOST_SHAPES:
+                # No row is older than the oldest, by which those in between can be read too.
+                shapes = (*shapes[: _MOST_SHAPES - 1], shapes[-1])
             self._known[oid] = Known(facts, shapes, position)
             log.info("source.table_changed", table=facts.title)
         self._digest = seen.digest

@@ -1,14 +1,16 @@
 """Which column of a relation message is which column of the table, also after renames.
 
 A relation message names columns but does not number them. It is compared whole with the shapes that
-the catalog is known to have had; those that fit must agree. Invariant: a column is never found by
-a name that may have been another column's when the row was written.
+the catalog is known to have had; those that fit must agree. One from between two looks is found by
+the order of the numbers, which every message keeps. Invariant: a column is never found by a name
+that may have been another column's when the row was written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple
 
 from connectors.postgres.table_facts import TableFacts
@@ -35,6 +37,8 @@ class ShapeColumn:
 
 
 Shape = tuple[ShapeColumn, ...]
+# Columns dropped between two looks, each of which a message may still have or not.
+_MOST_GONE = 6
 
 
 def shape_of(facts: TableFacts) -> Shape:
@@ -51,8 +55,9 @@ def places_of(
 ) -> tuple[int, ...] | None:
     """Where the columns of these numbers stand in a relation message; None when it is not known.
 
-    shapes: all that the table may have had where the message comes from. One that is not among them
-    is read by names, if none of the columns has been touched between them.
+    shapes: those that it is known to have had where the message comes from, the newest first. One
+    that is not among them is read by names, if none of the columns has been touched between them,
+    else by order, if there is but one way to.
     """
     sent = [(c.name, c.oid, c.typmod) for c in wire]
     answers = set()
@@ -64,7 +69,8 @@ def places_of(
             answers.add(tuple(known.index(n) for n in numbers))
     if answers:
         return answers.pop() if len(answers) == 1 else None
-    return _places_by_name(numbers, [c.name for c in wire], shapes)
+    by_name = _places_by_name(numbers, [c.name for c in wire], shapes)
+    return by_name or _places_by_order(numbers, wire, shapes)
 
 
 def _places_by_name(
@@ -86,3 +92,41 @@ def _places_by_name(
     if ordered != sorted(ordered):
         return None
     return tuple(places[number] for number in numbers)
+
+
+def _places_by_order(
+    numbers: Sequence[int], wire: Sequence[WireColumn], shapes: Sequence[Shape]
+) -> tuple[int, ...] | None:
+    """The message is from between the oldest shape and the newest. So it has the columns that both
+    have, some of those that were dropped since, and behind them those that came since."""
+    newest, oldest = {c.number: c for c in shapes[0]}, {c.number: c for c in shapes[-1]}
+    if not set(numbers) <= newest.keys() & oldest.keys():
+        return None
+    if any(number < max(oldest) for number in newest.keys() - oldest.keys()):
+        return None  # It was not sent before: nobody knows since when it is.
+    answers = set()
+    for known in _sequences(sorted(oldest), newest):
+        if len(known) <= len(wire) and all(
+            _may_be(oldest[number], newest.get(number), column)
+            for number, column in zip(known, wire, strict=False)
+        ):
+            answers.add(tuple(known.index(n) for n in numbers))
+    return answers.pop() if len(answers) == 1 else None
+
+
+def _sequences(numbers: Sequence[int], newest: Mapping[int, ShapeColumn]) -> Iterator[list[int]]:
+    """The numbers without those that may be gone already, in every way."""
+    gone = [number for number in numbers if number not in newest]
+    if len(gone) > _MOST_GONE:
+        return
+    for count in range(len(gone) + 1):
+        for left_out in combinations(gone, count):
+            yield [number for number in numbers if number not in left_out]
+
+
+def _may_be(before: ShapeColumn, after: ShapeColumn | None, column: WireColumn) -> bool:
+    """Whether this is how a column may have been between two moments. One that was touched may
+    have had any name and any type; the decoder refuses a type that is not the view's."""
+    if after is None or after.version != before.version:
+        return True
+    return column[:3] == (before.name, before.oid, before.typmod)
