@@ -212,6 +212,7 @@ def doctor(
     source: Annotated[str | None, typer.Option(help="libpq DSN of the source database")] = None,
     sink: Annotated[str | None, typer.Option(help="DSN of the sink; default: the source")] = None,
     state: Annotated[Path | None, typer.Option(help="directory of the state")] = None,
+    is_deep: Annotated[bool, typer.Option("--deep", help="read all of the state, too")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="for programs")] = False,
 ) -> None:
     """Check databases, sources, state and this machine, and say what to do about what is wrong."""
@@ -222,7 +223,7 @@ def doctor(
         _fail("source.dsn", "no source given", "pass --source DSN or set TIDEMARK_SOURCE")
     settings = Settings.load(source=source, sink=sink, state=state)
     protect(settings)
-    found = [f.facts() for f in check_all(settings)]
+    found = [f.facts() for f in check_all(settings, is_deep=is_deep)]
     if as_json:
         console.print_json(json.dumps(found))
     for fact in () if as_json else found:

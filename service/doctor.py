@@ -28,8 +28,10 @@ from service.declared import feed_source
 from service.groups import follows_database
 from service.parts import Parts
 from service.prepare import Wanted, checks_of
-from service.settings import Settings
+from service.settings import DEFAULT_GROUP, GROUPS, Settings
+from service.state_version import STORE
 from storage import clock
+from storage.scrub import scrub
 from storage.store import StorageError
 
 MIN_FREE_BYTES = 1 << 30
@@ -89,8 +91,8 @@ def check_service(settings: Settings) -> list[Finding]:
     return [f for f in (source, sink) if f.problem is not None]
 
 
-def check_all(settings: Settings) -> list[Finding]:
-    """Everything that can be known before there are views."""
+def check_all(settings: Settings, *, is_deep: bool = False) -> list[Finding]:
+    """Everything that can be known before there are views. is_deep: read all of the state too."""
     parts = Parts(settings)
     is_followed = _follows_tables(parts)
     wanted = Wanted(settings.source, settings.sink, prefix=settings.prefix)
@@ -104,6 +106,7 @@ def check_all(settings: Settings) -> list[Finding]:
     return [
         *found,
         _look("state: directory, version, room", lambda: _state(settings)),
+        *(_contents(settings) if is_deep else ()),
         _look("memory: room for --memory", lambda: _memory(settings)),
         replace(files, is_note=True),
         _look("port: free, or answered by Tidemark", lambda: _port(settings)),
@@ -227,6 +230,21 @@ def _state(settings: Settings) -> str:
             hint="put it on a disk, or a volume: without it every view is rebuilt at a start",
         )
     return f"{free >> 30} GiB free on {kind}, version {version}"
+
+
+def _contents(settings: Settings) -> Iterator[Finding]:
+    """What each group has on disk, read to its end."""
+    below = settings.state / GROUPS
+    groups = sorted(p.name for p in below.iterdir() if p.is_dir()) if below.is_dir() else []
+    for group in (DEFAULT_GROUP, *groups):
+        folder = settings.for_group(group).state / STORE
+        if folder.is_dir():
+            yield _look(f"state: contents of group {group}", lambda folder=folder: _read(folder))
+
+
+def _read(folder: Path) -> str:
+    found = scrub(folder)
+    return f"{found.values} values, {found.size_bytes >> 20} MiB, all as they were written"
 
 
 def file_system(folder: Path, mounts: str = "/proc/self/mounts") -> str:

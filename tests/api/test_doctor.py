@@ -114,3 +114,22 @@ def test_limits_and_disks_are_read_as_the_kernel_tells_them(tmp_path: Path) -> N
     mounts.write_text(f"overlay / overlay rw 0 0\n/dev/a {tmp_path} ext4 rw 0 0\n")
     assert doctor.file_system(tmp_path / "state", str(mounts)) == "ext4"
     assert doctor.file_system(Path("/elsewhere"), str(mounts)) == "overlay"
+
+
+def test_the_contents_of_a_state_are_read_to_the_end(database: Database, tmp_path: Path) -> None:
+    """Beside the service that writes them; then one bit of a table is not what it was."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1)")
+    settings = settings_of(database.dsn, tmp_path / "service")
+    with RunningService(database.dsn, tmp_path / "service") as service:
+        assert settings.state == service.state
+        service.create("v", "SELECT v, count(*) AS n FROM t GROUP BY v", backfill="local")
+        found = named(check_all(settings, is_deep=True), "state: contents of group default")
+        assert found.status == OK, found.facts()
+        assert "as they were written" in found.found
+    tables = sorted((settings.state / "store").glob("*.sst"), key=lambda p: p.stat().st_size)
+    content = bytearray(tables[-1].read_bytes())
+    content[len(content) // 4] ^= 4
+    tables[-1].write_bytes(content)
+    found = named(check_all(settings, is_deep=True), "state: contents of group default")
+    assert found.status == PROBLEM and found.facts()["code"] == "state.corrupt"
+    assert "tidemark restore" in found.facts()["hint"]

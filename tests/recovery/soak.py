@@ -13,6 +13,7 @@ import random
 import threading
 import time
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -228,8 +229,9 @@ class Soak:
             time.sleep(0.1)
 
     def _was_too_late(self, view: dict[str, Any]) -> bool:
-        """Whether its tables had other names before it was ever built, as its error says."""
-        is_stale = view["query"] != self._load.names.query(number_of(view["query"]))
+        """Whether its tables got other names before it was ever built, as its error says."""
+        created_at = datetime.fromisoformat(view["created_at"]).timestamp()
+        is_stale = self._load.names.changed_at > created_at
         code = view["error"]["code"]
         is_told = code.startswith("sql.undefined") or code == "source.table_missing"
         return is_told and is_stale and view["live_at"] is None

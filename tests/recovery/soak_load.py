@@ -50,11 +50,12 @@ NAMES = {"orders": ("orders", "purchases"), "note": ("note", "remark")}
 
 @dataclass
 class Names:
-    """What the source's table and column are called now."""
+    """What the source's table and column are called now; changed_at: since when, in Unix time."""
 
     now: dict[str, str] = field(
         default_factory=lambda: {name: names[0] for name, names in NAMES.items()}
     )
+    changed_at: float = 0.0
 
     def query(self, number: int) -> str:
         """A query, by the names of now."""
@@ -112,7 +113,8 @@ class Load:
             if name in NAMES:
                 now[name] = next(n for n in NAMES[name] if n != now[name])
             self._database.execute(self._ddl(name, now, pick))
-            self.names.now = now
+            if name in NAMES:
+                self.names.now, self.names.changed_at = now, time.time()
 
     def _ddl(self, name: str, now: dict[str, str], pick: random.Random) -> str:
         orders = self.names.now["orders"]

@@ -1,0 +1,70 @@
+"""A whole state, read once: is all of it still what was written?
+
+What is read every day is checked as it is read; what lies untouched for months is not. Nothing is
+changed, and a service may be running on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rocksdict import AccessType, Options, Rdict, ReadOptions
+
+from storage.faults import named
+from storage.seal import Seal
+from storage.store import StorageError
+
+# Files go while a running service merges: then they are listed again.
+_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Scrubbed:
+    """What was read. values: how many, under a key each; size_bytes: of them."""
+
+    values: int
+    size_bytes: int
+
+
+def scrub(folder: Path) -> Scrubbed:
+    """Read the database in `folder` from its first to its last byte: RocksDB compares the checksums
+    of all blocks, the seal tells of commits and files that are gone.
+
+    StorageError state.corrupt, state.io.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return _read(folder)
+        except StorageError as error:
+            if "no such file" not in error.detail.lower():
+                raise
+    return _read(folder)
+
+
+def _read(folder: Path) -> Scrubbed:
+    seal = Seal(folder)
+    seal.check_files()
+    try:
+        db = Rdict(str(folder), Options(raw_mode=True), access_type=AccessType.read_only())
+    except Exception as error:
+        raise named(error, f'cannot open "{folder}"') from error
+    try:
+        seal.check_commits(db)
+        options = ReadOptions()
+        options.fill_cache(False)  # pyright: ignore[reportCallIssue]
+        cursor = db.iter(options)
+        cursor.seek_to_first()
+        values = size_bytes = 0
+        while cursor.valid():
+            values, size_bytes = values + 1, size_bytes + len(cursor.key()) + len(cursor.value())
+            cursor.next()
+        try:
+            # The end, or a block that is not what was written.
+            cursor.status()
+        except Exception as error:
+            raise named(error, f'cannot read "{folder}"') from error
+        del cursor
+    finally:
+        db.close()
+    return Scrubbed(values, size_bytes)
