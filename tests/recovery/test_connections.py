@@ -141,7 +141,7 @@ def test_faults_of_the_network(world: World) -> None:
     checker.close()
     assert sorted(sink.rows("SELECT * FROM evaluated")) == sorted(source.rows(EVALUATED))
     refused = [e for e in service.events() if e["level"] == "error"]
-    assert not refused, refused[:3]
+    assert not refused, "\n".join(json.dumps(e, indent=1) for e in refused[:3])
     assert caller.longest_s < WITHIN_S, caller.longest_s
     figures.add(
         "connection_faults",
