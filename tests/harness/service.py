@@ -96,10 +96,11 @@ class RunningService:
         self._process.kill()
         self._process.wait()
         self._process = None
-        _, alive = psutil.wait_procs(family, timeout=20)
+        # A JVM that is just being started sees the end of its parent when it is there.
+        _, alive = psutil.wait_procs(family, timeout=60)
         assert not alive, f"left behind: {alive}"
 
-    def await_end(self, timeout_s: float = 20) -> None:
+    def await_end(self, timeout_s: float = 60) -> None:
         """Until the supervisor, and with it its children, has ended by itself."""
         assert self._process is not None
         family = self._family()
