@@ -17,6 +17,8 @@ from tests.harness.service import RunningService
 TABLE = """
 CREATE TABLE items (id int PRIMARY KEY, kind text NOT NULL, amount int);
 INSERT INTO items SELECT i, 'k' || i % 5, i FROM generate_series(1, 200) i;
+CREATE TABLE still (id int PRIMARY KEY, kind text);
+INSERT INTO still VALUES (1, 'a');
 """
 VIEWS = {
     "dropped": "SELECT id, amount FROM items",
@@ -77,3 +79,21 @@ def test_only_views_that_were_touched_fail(service: RunningService, database: Da
     service.drop("narrowed")
     service.create("narrowed", VIEWS["narrowed"], backfill="local")
     assert_equal(database, "narrowed", VIEWS["narrowed"])
+
+
+def test_a_view_over_one_that_was_touched_fails_with_it(
+    service: RunningService, database: Database
+) -> None:
+    service.create("untouched", GOOD["untouched"], backfill="local")
+    service.create("parent", "SELECT id, kind FROM still", backfill="local")
+    pid = service.pid_of("pipeline")
+    # Nothing comes for it, so nobody has noticed yet.
+    database.execute("ALTER TABLE parent DROP COLUMN kind")
+    service.create("child", "SELECT id FROM parent", wait_s=0, backfill="local")
+    for name in ("child", "parent"):
+        error = service.await_status(name, "failed")["error"]
+        assert error["code"] == "sink.table_changed", (name, error)
+    database.execute("UPDATE items SET amount = 0 WHERE id > 100")
+    service.wait("untouched", flush_position(database))
+    assert_equal(database, "untouched", GOOD["untouched"])
+    assert service.pid_of("pipeline") == pid

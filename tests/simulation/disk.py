@@ -17,11 +17,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from service.state_version import STORE
 from storage.memory import MemoryArrangement, MemoryStore, MemorySums
-from storage.store import BulkFile
+from storage.store import BulkFile, Store
 
 # Forced by what writes them, below the host.
-FORCED_BY_THEMSELVES = "parts"
+FORCED_BY_THEMSELVES = {"parts", STORE}
 
 
 @dataclass
@@ -94,14 +95,29 @@ class Disk:
         self.images[-1] = replace(newest, values={**newest.values, **left})
         self.ahead = {}
 
+    def start(self) -> Image:
+        """What a process finds that begins now."""
+        return self.images[-1]
+
+    def open_store(self, step: Callable[[str], None]) -> Store:
+        """A process's handle. step: told before and after what crashes may come between."""
+        return SimStore(self, step)
+
+    def close(self) -> None:
+        """The run is over."""
+
     def crash_machine(self) -> None:
         """Commits and writes that were not forced are gone, or some of them."""
         self.crash_process()
         self.images = [self._random.choice(self.images)]
+        self._tear_files()
+
+    def _tear_files(self) -> None:
+        """Those beside the store."""
         for folder, _, names in sorted(os.walk(self.folder)):
             for name in sorted(names):
                 path = Path(folder) / name
-                if FORCED_BY_THEMSELVES not in path.parts:
+                if FORCED_BY_THEMSELVES.isdisjoint(path.parts):
                     self._tear(path)
         self._forced.clear()
 

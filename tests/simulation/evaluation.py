@@ -44,7 +44,14 @@ class SimEvaluator:
                 errors.add(number, "22012", "division by zero")
         return Column.of(result.physical, found), errors
 
-    def evaluate_groups(self, *given: Any) -> Any:
+    def evaluate_groups(
+        self,
+        sql: str,
+        types: Sequence[SqlType],
+        columns: Sequence[Column],
+        groups: np.ndarray,
+        results: Sequence[SqlType],
+    ) -> tuple[np.ndarray, tuple[Column, ...], RowErrors]:
         raise NotImplementedError
 
     def rank(self, type: SqlType, column: Column) -> np.ndarray:

@@ -17,6 +17,8 @@ SHARES = {
     "errors": 0.3,
     # Sources beside the database: topics in partitions, alone and joined with tables.
     "feeds": 0.3,
+    # RocksDB as the store, whose log a crash of the machine tears; slow.
+    "rocks": 0.06,
 }
 # How likely each kind of fault of theirs is, at each occasion: one of these.
 ODDS = {

@@ -21,7 +21,7 @@ from service.host import Host
 from service.settings import Settings
 from storage.store import StorageError, Store
 from tests.simulation.analysis import SimAnalyzer
-from tests.simulation.disk import BulkStore, SimStore
+from tests.simulation.disk import BulkStore
 from tests.simulation.evaluation import SimEvaluator
 from tests.simulation.feed import SimFeedSource
 from tests.simulation.sessions import SimControl, SimSink, SimTables
@@ -62,7 +62,7 @@ class SimParts:
         return SimSource(self._world.server, self._world.faults)
 
     def open_store(self) -> Store:
-        return SimStore(self._world.disk, self._world.faults.step)
+        return self._world.disk.open_store(self._world.faults.step)
 
     def sink(self) -> SimSink:
         return SimSink(self._world.database, self._world.faults)
@@ -95,7 +95,7 @@ class SimParts:
     ) -> BuildParts:
         return BuildParts(
             open_snapshot=self.source.open_snapshot,
-            run=_run,
+            run=_run_in_rocks if "rocks" in self._world.parts else _run,
             evaluator=functools.partial(self.evaluator, definition.role),
             sink=self.sink(),
             road="local",
@@ -112,3 +112,7 @@ class SimParts:
 
 def _run(job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
     return backfill(job, on_progress, BulkStore())
+
+
+def _run_in_rocks(job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
+    return backfill(job, on_progress)

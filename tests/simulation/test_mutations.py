@@ -27,6 +27,7 @@ from service.outbox import Outbox
 from service.positions import Positions
 from service.side_feeds import SideFeeds
 from service.writer import SinkWriter
+from storage.write_set import WriteSet
 from tests.simulation.run import run
 
 MOST_SEEDS = 400
@@ -131,7 +132,7 @@ def tells_again(self: SideFeeds, batch: SourceBatch) -> bool:
     return True
 
 
-def beyond_the_sink(self: SideFeeds, max_rows: int, until: Mapping[str, Any]) -> Any:
+def beyond_the_sink(self: Any, max_rows: int, until: Mapping[str, Any]) -> Any:
     """While the sink is muted a source is read beyond the place that the sink is at."""
     return POLL(self, max_rows, dict.fromkeys(until))
 
@@ -141,7 +142,18 @@ def only_the_newest(self: Positions, epoch: int, source: str, position: Any) -> 
     self.progress = Progress(epoch, {**self.by_source, source: position})
 
 
-POLL = SideFeeds.poll
+def in_two_writes(self: WriteSet, *, sync: bool) -> None:
+    """The named values of a commit are written after its pages."""
+    values = {key: value for key, value in self._puts.items() if key[:1] == b"v"}
+    for key in values:
+        del self._puts[key]
+    WRITE(self, sync=False)
+    self._puts.update(values)
+    WRITE(self, sync=sync)
+
+
+WRITE = WriteSet.commit
+POLL: Callable[..., Any] = SideFeeds.poll
 TAKE, ADD = ErrorRows.take, ViewBuild.add
 REFUSED = SinkEpoch.refused
 START, CATCH_UP = Epochs.start, ViewBuild.catch_up
@@ -164,6 +176,7 @@ BROKEN: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
     "not on disk": ("service.side_feeds.SideFeeds.is_replayable", tells_again, ("feeds",)),
     "beyond the sink": ("service.side_feeds.SideFeeds.poll", beyond_the_sink, ("feeds",)),
     "places forgotten": ("service.positions.Positions._move", only_the_newest, ("feeds",)),
+    "commit in two writes": ("storage.write_set.WriteSet.commit", in_two_writes, ("rocks",)),
     "refused and kept": ("service.following.Following.drop_refused", nothing, ("refusals",)),
 }
 

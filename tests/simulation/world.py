@@ -30,6 +30,7 @@ from tests.simulation.faults import Faults, Plan
 from tests.simulation.fibers import Fiber, FiberHost, Hang, Killed, Loop, Process
 from tests.simulation.parts import SimParts, SimSettings
 from tests.simulation.people import Application, Operator
+from tests.simulation.rocks import RocksDisk
 from tests.simulation.server import Server
 from tests.simulation.shop import FAILING, QUERIES, SCHEMA, Oracle, expanded
 from tests.simulation.sink import Database, Violation
@@ -85,7 +86,7 @@ class World:
         self.steps = steps if steps is not None else self.random.choice((8, 15, 25))
         self.faults = Faults(self.loop, self.random, Plan.drawn(self.random), faults)
         self.faults.on_crash = self._crashed
-        self.disk = Disk(self.folder / "state", self.random)
+        self.disk = self._disk()
         self.server = Server(self.random, lambda: self.disk.durable.position)
         self.broker = Broker(features.stream(seed, "topics"))
         self.oracle = Oracle(self.server.log, self.broker)
@@ -146,6 +147,12 @@ class World:
             self.parts,
         )
 
+    def _disk(self) -> Disk:
+        folder = self.folder / "state"
+        if "rocks" in self.parts:
+            return RocksDisk(folder, self.random, features.stream(self.seed, "rocks"))
+        return Disk(folder, self.random)
+
     def _queries(self) -> list[str]:
         """What views ask."""
         failing = 2 * [f.query for f in FAILING] if "errors" in self.parts else []
@@ -163,6 +170,7 @@ class World:
 
     def close(self) -> None:
         """Leave nothing behind."""
+        self.disk.close()
         self.oracle.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -202,7 +210,7 @@ class World:
     def _begin(self) -> Process:
         self._pids += 1
         process = self.process = SimProcess(self._pids, self.faults)
-        image = self.disk.images[-1]
+        image = self.disk.start()
         self.database.restarted(image.views())
         self.faults.trace("started", f"{process.pid}, state at {image.epoch}")
         self.loop.start(lambda: self._main(process), "pipeline", process)
