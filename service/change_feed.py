@@ -32,7 +32,8 @@ class ChangeFeed:
     def __init__(self, folder: Path, head: LogHead) -> None:
         self.reader = ChangeReader(folder, head)
         self.readers = 0
-        self._waiting: set[asyncio.Future[None]] = set()
+        # In the order in which they came.
+        self._waiting: dict[asyncio.Future[None], None] = {}
         self._framed: OrderedDict[tuple[Framing, Place], tuple[list[bytes], Place]] = OrderedDict()
         self._framed_bytes = 0
         self.reader.refresh()
@@ -44,7 +45,7 @@ class ChangeFeed:
 
     def wake(self) -> None:
         """Let everyone look again."""
-        waiting, self._waiting = self._waiting, set()
+        waiting, self._waiting = self._waiting, {}
         for one in waiting:
             if not one.done():
                 one.set_result(None)
@@ -53,13 +54,13 @@ class ChangeFeed:
         """Until there may be something new, at most so long."""
         loop = asyncio.get_running_loop()
         told = loop.create_future()
-        self._waiting.add(told)
+        self._waiting[told] = None
         timer = loop.call_later(seconds, _tell, told)
         try:
             await told
         finally:
             timer.cancel()
-            self._waiting.discard(told)
+            self._waiting.pop(told, None)
 
     def frames(self, place: Place, framing: Framing) -> tuple[list[bytes], Place] | None:
         """The events from a place on as they go out, and the place behind them; None when the

@@ -10,7 +10,7 @@ go on without a gap ends, and its readers are told. Nothing here ever stops an e
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from connectors.postgres.control import ViewRow
 from connectors.sink import SinkEpoch, SinkTable
 from dataflow.errors import TidemarkError
+from dataflow.schema import RelationName
 from service.change_log import FOLDER, WANTED, ChangeLog, forget
 from service.change_pages import change_lines, mark_line
 from service.engine import Engine
@@ -32,6 +33,7 @@ EXPIRE_S = 1.0
 # How long a log that has ended stays for its readers.
 ENDED_S = 60.0
 GONE, UNREAD = "the view is gone, or another one", "nobody reads it"
+REFUSED = "the sink has refused what came for the view"
 
 
 @dataclass
@@ -59,6 +61,7 @@ class ChangeLogs:
         self._logs: dict[str, _Followed] = {}
         self._written: Callable[[], int] = int
         self._is_stopping = False
+        self._refused: set[RelationName] = set()
         self._moved = host.condition()
         self._thread: Thread | None = None
         # By folder: when it was asked for, as the file says, and when that was seen.
@@ -83,10 +86,13 @@ class ChangeLogs:
 
     # --- for the pipeline's loop ---------------------------------------------------------------
 
-    def start(self, written: Callable[[], int]) -> None:
-        """written: the newest epoch that the sink holds, at any time."""
+    def start(self, written: Callable[[], int], refused: Collection[RelationName] = ()) -> None:
+        """written: the newest epoch that the sink holds, at any time; refused: views that it does
+        not show as the outbox has them."""
         self._written = written
         for followed in self._logs.values():
+            if followed.table.relation in refused:
+                followed.ending = REFUSED
             if followed.log.reached > written():
                 followed.ending = "the sink was restored to an older state"
         self._run_thread()
@@ -104,6 +110,21 @@ class ChangeLogs:
         if self._logs:
             with self._moved:
                 self._moved.notify_all()
+
+    def refuse(self, view: RelationName) -> None:
+        """The sink shows nothing more of a view, from an epoch on that it does not hold yet; from
+        the writer's thread."""
+        with self._moved:
+            self._refused.add(view)
+            for followed in self._logs.values():
+                if followed.table.relation == view:
+                    followed.ending = REFUSED
+            self._moved.notify_all()
+
+    def forgive(self) -> None:
+        """The refused views are out of the dataflow."""
+        with self._moved:
+            self._refused = set()
 
     def reconcile(self, rows: Sequence[ViewRow], *, is_muted: bool) -> None:
         """Begin and end logs as readers, options and views want it; rows: of the catalog."""
@@ -128,7 +149,7 @@ class ChangeLogs:
             retention_s = kept.get(identity, self._retention_s)
             is_wanted = identity in kept or self._is_touched(folder, retention_s)
             if identity in views and identity in live and is_wanted:
-                if not is_muted:
+                if not is_muted and views[identity].name not in self._refused:
                     self._begin(identity, views[identity].table, folder, retention_s)
             elif not self._is_touched(folder, ENDED_S):
                 forget(folder)

@@ -44,8 +44,9 @@ class Epochs:
         """State and sink are at one position, or are brought there while the sink is muted."""
         self._writer, self.mute = writer, mute
         self._meet_sink()
-        self._core.change_logs.start(lambda: writer.written)
-        writer.on_written = self._core.change_logs.advance
+        logs = self._core.change_logs
+        writer.on_written, writer.on_refused = logs.advance, logs.refuse
+        logs.start(lambda: writer.written, writer.ever_left_out)
 
     @property
     def writer(self) -> SinkWriter:

@@ -138,6 +138,7 @@ class Following:
                     self._core.staging.drop_staged(definition.table)
         if errors:
             writer.forgive()
+            self._core.change_logs.forgive()
 
     def settle_failed(self, failed: Sequence[ViewDefinition]) -> None:
         """Views have left the engine: nothing is read for them any more."""

@@ -277,6 +277,9 @@ class Pipeline:
 
     def _poll_sides(self) -> SourceBatch | None:
         self._have_sides_more = False
+        if self._core.is_build_left:
+            # It goes on from where it stood: nothing may be read past that before it is back.
+            return None
         try:
             batch = self._sides.poll(self._settings.epoch_rows, self._epochs.mute)
         except TidemarkError as error:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import time
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,7 +163,7 @@ class Subscriptions:
 
     async def _log(self, folder: Path, row: ViewRow) -> LogHead:
         """The running log of a view; asked for if there is none."""
-        deadline = time.monotonic() + BEGIN_S
+        deadline = asyncio.get_running_loop().time() + BEGIN_S
         await run_in_threadpool(touch, [folder])
         is_told = False
         while True:
@@ -174,7 +173,7 @@ class Subscriptions:
             if not is_told:
                 is_told = True
                 await run_in_threadpool(self._control.notify)
-            if time.monotonic() > deadline:
+            if asyncio.get_running_loop().time() > deadline:
                 raise TemporaryError(
                     "changes.unavailable",
                     f'the changes of view "{row.title}" are not available',
@@ -265,9 +264,9 @@ class Subscription:
 
     async def _has_more(self) -> bool:
         """Whether something came before the next heartbeat is due."""
-        began = time.monotonic()
+        began = asyncio.get_running_loop().time()
         await self._feed.wait(self._heartbeat_s)
-        return time.monotonic() - began < self._heartbeat_s
+        return asyncio.get_running_loop().time() - began < self._heartbeat_s
 
     def _mark(self, framing: Framing, progress: Progress) -> bytes:
         name = self._feed.reader.head.name

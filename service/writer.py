@@ -57,7 +57,10 @@ class SinkWriter:
         # Called when one more epoch is in the sink, in the writer's thread.
         self.on_written: Callable[[], None] | None = None
         self._began_at: float | None = None
+        # Called with a view that is left out from now on, before any epoch without it counts.
+        self.on_refused: Callable[[RelationName], None] | None = None
         self._left_out: set[RelationName] = set()
+        self._ever_left_out: set[RelationName] = set()
         self._refusals: queue.SimpleQueue[TidemarkError] = queue.SimpleQueue()
         self._thread = host.begin(self._run, "sink-writer")
 
@@ -108,7 +111,14 @@ class SinkWriter:
 
     def leave_out(self, views: Iterable[RelationName]) -> None:
         """Write nothing of these views until `forgive`."""
-        self._left_out.update(views)
+        found = set(views)
+        self._left_out |= found
+        self._ever_left_out |= found
+
+    @property
+    def ever_left_out(self) -> frozenset[RelationName]:
+        """All views of which something was not written."""
+        return frozenset(self._ever_left_out)
 
     def refusals(self) -> list[TidemarkError]:
         """The errors, each with its view, for which views are left out; each is told once.
@@ -175,7 +185,9 @@ class SinkWriter:
             except TidemarkError as error:
                 if error.relation is not None and not error.is_temporary:
                     epoch = epoch.refused(error)
-                    self._left_out.add(error.relation)
+                    self.leave_out([error.relation])
+                    if self.on_refused is not None:
+                        self.on_refused(error.relation)
                     self._refusals.put(error)
                     continue
                 if not error.is_temporary:

@@ -22,6 +22,8 @@ SEEDS = {
     (303,): "that a view is live was told late, after its pause",
     (33, "refusals"): "a view was to join over one whose table was altered: the pipeline ended",
     (76, "refusals"): "a refused view took the rows with it that its new version had staged",
+    (5631, "feeds"): "a topic was read past what a build that was left over had of it",
+    (318, "refusals", "subscribers"): "readers were told what the sink had refused",
     (6, "feeds"): "a relation that the sink knew nothing of kept it muted for ever",
 }
 

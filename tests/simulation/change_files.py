@@ -38,7 +38,7 @@ def check_logs(state: Path, database: Database) -> None:
         for epoch, lines in _epochs(folder):
             if epoch <= head.floor:
                 raise Violation(f"the log of {row.title} began at {head.floor} and tells {epoch}")
-            before, after = _at(history, epoch - 1), _at(history, epoch)
+            before, after = rows_at(history, epoch - 1), rows_at(history, epoch)
             told = _told(lines)
             wanted = Counter(after)
             wanted.subtract(before)
@@ -73,7 +73,7 @@ def _epochs(folder: Path) -> list[tuple[int, list[dict[str, Any]]]]:
     return found
 
 
-def _at(history: list[tuple[int, Any, Rows]], epoch: int) -> Rows:
+def rows_at(history: list[tuple[int, Any, Rows]], epoch: int) -> Rows:
     """The rows that a view showed at an epoch."""
     found: Rows = Rows()
     for number, _, rows in history:

@@ -83,7 +83,8 @@ class Faults:
         self.steps += 1
         process = getattr(fiber, "process", None)
         draw = self.random.random()
-        if process is not None and draw < self.plan.crash and self._is_allowed("crash"):
+        may_die = process is not None and not process.is_steady
+        if process is not None and may_die and draw < self.plan.crash and self._is_allowed("crash"):
             is_machine = self.random.random() < self.plan.machine
             self.kill(process, is_machine=is_machine, where=name)
             raise Killed

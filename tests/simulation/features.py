@@ -17,6 +17,8 @@ SHARES = {
     "errors": 0.3,
     # Sources beside the database: topics in partitions, alone and joined with tables.
     "feeds": 0.3,
+    # Readers of changes, through an API that may be killed as well.
+    "subscribers": 0.25,
     # RocksDB as the store, whose log a crash of the machine tears; slow.
     "rocks": 0.06,
 }

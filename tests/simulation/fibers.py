@@ -32,6 +32,8 @@ class Process:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.is_dead = False
+        # Whether no step of its own is its end.
+        self.is_steady = False
         self.code: int | None = None
 
 
@@ -41,6 +43,7 @@ class Fiber(greenlet):
     def __init__(self, loop: Loop, run: Callable[[], None], name: str, process: Process | None):
         super().__init__(self._whole, loop.hub)
         self.name = name
+        self.loop = loop
         self.process = process
         self.until = 0.0
         self.ready: Callable[[], bool] | None = None

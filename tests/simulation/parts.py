@@ -67,6 +67,9 @@ class SimParts:
     def sink(self) -> SimSink:
         return SimSink(self._world.database, self._world.faults)
 
+    def sink_of(self, group: str) -> SimSink:
+        return self.sink()
+
     def view_tables(self) -> SimTables:
         return SimTables(self._world.database, self._world.faults)
 

@@ -19,9 +19,10 @@ from unittest.mock import patch
 
 import structlog
 
-from service import planning
+from service import change_feed, planning, subscriptions
 from storage import failpoints
 from tests.harness import figures
+from tests.simulation import event_loop
 from tests.simulation.analysis import plan_once
 from tests.simulation.world import Outcome, World, at_failpoint
 
@@ -40,6 +41,10 @@ def simulated() -> Iterator[None]:
             patch.object(planning, "plan_view", plan_once),
             patch.object(failpoints, "_SET", {"simulation": None}),
             patch.object(failpoints, "_pass", at_failpoint),
+            patch.object(subscriptions, "run_in_threadpool", event_loop.in_fiber),
+            patch.object(subscriptions, "touch", event_loop.touch),
+            patch.object(change_feed, "touch", event_loop.touch),
+            patch.object(change_feed, "FolderWatch", event_loop.SilentWatch),
         ):
             yield
     finally:

@@ -21,6 +21,7 @@ from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
 from service import recovery
 from service.build import ViewBuild
+from service.change_reader import ChangeReader
 from service.engine import Engine
 from service.epochs import Epochs
 from service.outbox import Outbox
@@ -152,6 +153,12 @@ def in_two_writes(self: WriteSet, *, sync: bool) -> None:
     WRITE(self, sync=sync)
 
 
+def told_twice(self: ChangeReader, epoch: int) -> Any:
+    """Who goes on from a mark is told of its epoch once more."""
+    return PLACE(self, epoch - 1)
+
+
+PLACE = ChangeReader.place_after
 WRITE = WriteSet.commit
 POLL: Callable[..., Any] = SideFeeds.poll
 TAKE, ADD = ErrorRows.take, ViewBuild.add
@@ -177,6 +184,7 @@ BROKEN: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
     "beyond the sink": ("service.side_feeds.SideFeeds.poll", beyond_the_sink, ("feeds",)),
     "places forgotten": ("service.positions.Positions._move", only_the_newest, ("feeds",)),
     "commit in two writes": ("storage.write_set.WriteSet.commit", in_two_writes, ("rocks",)),
+    "told twice": ("service.change_reader.ChangeReader.place_after", told_twice, ("subscribers",)),
     "refused and kept": ("service.following.Following.drop_refused", nothing, ("refusals",)),
 }
 

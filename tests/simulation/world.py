@@ -34,6 +34,7 @@ from tests.simulation.rocks import RocksDisk
 from tests.simulation.server import Server
 from tests.simulation.shop import FAILING, QUERIES, SCHEMA, Oracle, expanded
 from tests.simulation.sink import Database, Violation
+from tests.simulation.subscribers import Api
 from tests.simulation.topics import Broker, declared
 
 MOST_SWITCHES = 200_000
@@ -105,6 +106,7 @@ class World:
         self.pipeline: Pipeline | None = None
         self._is_over = False
         self._is_told = "feeds" not in self.parts
+        self._api: Api | None = None
         self._pids = 0
         self._is_machine_down = False
 
@@ -124,6 +126,10 @@ class World:
                 self._stream("feed.stall")
                 self.database.sources += self._sources()
                 self.loop.start(self._guarded(self._tell), "topics")
+            if "subscribers" in self.parts:
+                random, parts = features.stream(self.seed, "subscribers"), self._api_parts()
+                self._api = Api(self.loop, self.database, self.faults, random, parts)
+                self.loop.start(self._guarded(self._api.supervise), "api")
             if "refusals" in self.parts:
                 hand = Hand(self.database, self.faults, self._stream("sink.by_hand"))
                 self.loop.start(self._guarded(hand.act_for_a_while), "hand")
@@ -153,6 +159,9 @@ class World:
             return RocksDisk(folder, self.random, features.stream(self.seed, "rocks"))
         return Disk(folder, self.random)
 
+    def _api_parts(self) -> Any:
+        return SimParts(self, self.host(Process(0)))
+
     def _queries(self) -> list[str]:
         """What views ask."""
         failing = 2 * [f.query for f in FAILING] if "errors" in self.parts else []
@@ -171,6 +180,8 @@ class World:
     def close(self) -> None:
         """Leave nothing behind."""
         self.disk.close()
+        if self._api is not None and self._api.process is not None:
+            self._api.process.close()
         self.oracle.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -242,6 +253,8 @@ class World:
 
     def _crashed(self, process: Process, is_machine: bool) -> None:
         self._is_machine_down = self._is_machine_down or is_machine
+        if is_machine and self._api is not None and self._api.process is not None:
+            self._api.process.is_dead = True
 
     # --- everyone else ---------------------------------------------------------------------------
 
@@ -262,7 +275,7 @@ class World:
         self._is_told = True
 
     def _operate(self) -> None:
-        parts: Any = SimParts(self, self.host(Process(0)))
+        parts = self._api_parts()
         operator = Operator(parts, self.faults, self.random, self._queries(), self._sources())
         for _ in range(2):
             operator.act()
@@ -309,7 +322,7 @@ class World:
         self.faults.is_calm = True
         self.faults.trace("calm", "")
         until = self.loop.now + CALM_S
-        parts: Any = SimParts(self, self.host(Process(0)))
+        parts = self._api_parts()
         stream = features.stream(self.seed, "mender")
         mender = Mender(parts, self.database, self.faults, stream)
         while not self.is_well():
@@ -362,7 +375,7 @@ class World:
                     return f"{source}.{name} is at {places.get(name)} of {topic.place()}"
         if is_main and database.prefix != len(self.server.log):
             return f"the sink is at prefix {database.prefix} of {len(self.server.log)}"
-        return ""
+        return "" if self._api is None else self._api.why_behind()
 
 
 def _memory_folder() -> str | None:
