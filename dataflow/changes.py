@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from dataflow.delta import Column
-from dataflow.schema import Relation
+from dataflow.schema import Relation, RelationName
 
 
 @dataclass
@@ -48,3 +49,18 @@ class Changes:
 
     def __len__(self) -> int:
         return len(self.kinds)
+
+
+def truncated(changes: Sequence[Changes]) -> set[RelationName]:
+    """The relations among them that are truncated."""
+    return {c.relation.name for c in changes if (c.kinds == Changes.TRUNCATE).any()}
+
+
+def since_truncation(changes: Sequence[Changes]) -> list[Changes]:
+    """Without all that comes before the last truncation of its relation, within other changes."""
+    newest = {
+        change.relation.name: position
+        for position, change in enumerate(changes)
+        if (change.kinds == Changes.TRUNCATE).any()
+    }
+    return [c for i, c in enumerate(changes) if i >= newest.get(c.relation.name, 0)]

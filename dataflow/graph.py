@@ -6,15 +6,15 @@ no input is not stepped and costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import Evaluator
-from dataflow.operators.base import ErrorCollector, Operator, kinds_of
+from dataflow.operators.base import ErrorCollector, Operator, kinds_of, out_of_room
 from dataflow.schema import VIEW_SOURCE, RelationName
 from dataflow.sql.lower import Node, make_operator
 from dataflow.sql.plan import Scan
-from storage.store import Store
+from storage.store import OutOfRoomError, Store
 
 
 def needed_columns(nodes: Sequence[Node]) -> dict[RelationName, tuple[int, ...]]:
@@ -75,6 +75,40 @@ class ViewDataflow:
         of `needed_columns`; what is missing has not changed.
         """
         return self._run(tables, is_first=False)
+
+    def parts(self, tables: Mapping[RelationName, Delta], most_rows: int) -> Iterator[Delta]:
+        """As `step`, in deltas that add up to it: what a join makes goes on in parts of about
+        so many rows. To be read to the end; the store may be relieved in between. ViewError."""
+        deltas = {at: self._read(at, tables) for at in self._scans}
+        for at, rows in deltas.items():
+            self.rows_out[at] += len(rows)
+        yield from self._go_on(deltas, 0, most_rows)
+
+    def _go_on(self, deltas: dict[int, Delta], start: int, most_rows: int) -> Iterator[Delta]:
+        """Step the nodes from a position on. All but the last part of what a node gives out go
+        through all after it before anything else does: the sum of steps is the step of the sum."""
+        for position in range(start, len(self.nodes)):
+            inputs = [deltas.get(i, self._empty[i]) for i in self.nodes[position].inputs]
+            if not any(map(len, inputs)):
+                continue
+            self.rows_in[position] += sum(map(len, inputs))
+            for out in self._outputs(position, inputs, most_rows):
+                if position in deltas:
+                    yield from self._go_on({position: deltas[position]}, position + 1, most_rows)
+                self.rows_out[position] += len(out)
+                deltas[position] = out
+        yield deltas.get(len(self.nodes) - 1, self._empty[-1])
+
+    def _outputs(self, position: int, inputs: Sequence[Delta], most_rows: int) -> Iterator[Delta]:
+        operator = self._operators[position]
+        in_parts = getattr(operator, "parts", None)
+        try:
+            if in_parts is None:
+                yield operator.step(*inputs)
+            else:
+                yield from in_parts(*inputs, most_rows=most_rows)
+        except (OutOfRoomError, MemoryError) as error:
+            raise out_of_room(self.nodes[position].name, error) from error
 
     def _run(self, tables: Mapping[RelationName, Delta], *, is_first: bool) -> Delta:
         deltas: list[Delta] = []

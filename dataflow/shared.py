@@ -19,9 +19,9 @@ from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator, RowErrors
-from dataflow.live_tables import Clock, LiveTables, TableScan, stopped
+from dataflow.live_tables import Clock, LiveTable, LiveTables, TableScan, stopped
 from dataflow.loose import is_loose
-from dataflow.operators.base import Operator, kinds_of
+from dataflow.operators.base import Operator, kinds_of, out_of_room
 from dataflow.operators.project import ProjectOperator
 from dataflow.operators.shares import EVERY_ROW
 from dataflow.schema import VIEW_SOURCE, RelationName
@@ -30,7 +30,7 @@ from dataflow.sql.likeness import likenesses, repeatable
 from dataflow.sql.lower import Node, make_operator
 from dataflow.sql.plan import Loop, Plan, Scan, TableFunction
 from dataflow.types import SqlType
-from storage.store import Store
+from storage.store import OutOfRoomError, Store
 
 
 @dataclass(frozen=True)
@@ -258,10 +258,14 @@ class SharedDataflow:
         rows at once; to be read to the end. A view that has failed is not stepped any more, nor
         what reads it: remove both.
         """
+        yield from self.tell(self.tables.resolve(changes))
+
+    def tell(self, tables: Iterable[tuple[LiveTable, Delta]]) -> Iterator[Stepped]:
+        """As `step`, of tables that have taken the changes in: their consolidated deltas."""
         deltas: dict[int, Delta] = {}
         queue = _Queue()
         self.widest = 0
-        for table, delta in self.tables.resolve(changes):
+        for table, delta in tables:
             for number, scan in table.scans.items():
                 node = self._nodes[number]
                 self._pass_on(node, self._read(node, scan, delta), deltas, queue)
@@ -325,6 +329,9 @@ class SharedDataflow:
                 yield from self._parts_of(node, node.in_parts(*inputs, most_rows=self.part_rows))
         except ViewError as error:
             self._failures[node.number] = error
+        except (OutOfRoomError, MemoryError) as error:
+            name = node.home.name if node.home else ""
+            self._failures[node.number] = out_of_room(name, error)
 
     def _read(self, node: LiveNode, scan: TableScan, delta: Delta) -> Delta:
         node.rows_in += len(delta)

@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from operator import sub
 from pathlib import Path
 
 from connectors.exchange import FolderExchange
@@ -35,8 +34,8 @@ from service.gathered import Gathered, named
 from service.host import Thread
 from service.kept import Kept
 from service.log import log
-from service.pace import Pace
 from service.reads import Read
+from service.replay import Replay
 from service.spool import FILE as SPOOL
 from service.spool import Spool
 from storage.failpoints import failpoint
@@ -80,7 +79,7 @@ class ViewBuild:
         self.columns = self._kept.columns(definition.relations(), columns)
         self._result: BackfillResult | None = None
         self._view: View | None = None
-        self._pace = Pace(parts.epoch_bytes // BYTES_A_ROW)
+        self._replay: Replay | None = None
         self._passed = self._host.condition()
         self._passed_position = 0
         self._first = self._new_first_rows()
@@ -199,7 +198,7 @@ class ViewBuild:
         """
         if self._view is None:
             self._open_view()
-        assert self._view is not None
+        assert self._replay is not None
         deadline = self._host.monotonic() + CATCH_UP_S
         while self._host.monotonic() < deadline:
             batch = self._spool.pop()
@@ -207,22 +206,16 @@ class ViewBuild:
                 return self._first.take_old(newest)
             if batch.source != MAIN_SOURCE or batch.last_commit > self.position:
                 try:
-                    self._replay(self._view, batch)
+                    self._take(self._replay, batch)
                 except ViewError as error:
                     self.failure = error
                     return False
         return False
 
-    def _replay(self, view: View, batch: SourceBatch) -> None:
+    def _take(self, replay: Replay, batch: SourceBatch) -> None:
         failpoint("build.catchup.replay")
-        for changes in self._pace.slices(batch.changes):
-            inputs = view.resolve(changes)
-            if not inputs:
-                continue
-            before = list(view.dataflow.rows_out)
-            self.add(view.step(inputs))
-            made = max(map(sub, view.dataflow.rows_out, before))
-            self._pace.learn(changes, made)
+        for output in replay.take(batch.changes):
+            self.add(output)
             self._store.relieve()
 
     def add(self, output: Delta) -> None:
@@ -255,6 +248,7 @@ class ViewBuild:
         self.status.phase = "catching up"
         failpoint("build.catchup.before")
         self._view = View(self.definition, self._store, self._parts.evaluator(), self.columns)
+        self._replay = Replay(self._view, self._parts.epoch_bytes // BYTES_A_ROW)
         self._store.ingest(self._result.files)
 
     def _run(self) -> None:

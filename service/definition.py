@@ -6,7 +6,7 @@ whole, at an epoch boundary.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from connectors.sink import SinkTable
@@ -146,7 +146,14 @@ class View:
 
         Those of base relations as `resolve` gives them, those of other views whole.
         """
+        return self.dataflow.step(self._inputs(deltas))
+
+    def parts(self, deltas: Mapping[RelationName, Delta], most_rows: int) -> Iterator[Delta]:
+        """As `step`, in deltas that add up to it; see `ViewDataflow.parts`."""
+        yield from self.dataflow.parts(self._inputs(deltas), most_rows)
+
+    def _inputs(self, deltas: Mapping[RelationName, Delta]) -> dict[RelationName, Delta]:
         inputs = dict(deltas)
         for name in self._parents & inputs.keys():
             inputs[name] = inputs[name].project(self._needed[name]).consolidate()
-        return self.dataflow.step(inputs)
+        return inputs

@@ -15,7 +15,7 @@ from functools import cache
 
 from connectors.sink import SinkEpoch, SinkTable, ViewChange
 from connectors.source import SourceBatch
-from dataflow.changes import Changes
+from dataflow.changes import Changes, since_truncation
 from dataflow.delta import Delta
 from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator
@@ -27,7 +27,7 @@ from dataflow.sql.lower import lower
 from service.definition import View, ViewDefinition
 from service.gathered import Gathered, named
 from service.outbox import Outbox
-from service.pace import Pace
+from service.pace import Pace, rows_to_go
 from service.positions import Positions
 from service.reads import Read, widened
 from storage.store import Store
@@ -240,9 +240,8 @@ class Engine:
         """
         failures: dict[RelationName, ViewError] = {}
         for delta in rows:
-            for stepped in self.dataflow.pass_on(name, delta, columns):
-                self._gather(stepped, gathered, failures)
-                self.store.relieve()
+            stepped = self.dataflow.pass_on(name, delta, columns)
+            self._gather_all(stepped, gathered, failures)
         self._refuse(failures, gathered)
 
     def columns_to_keep(
@@ -272,7 +271,6 @@ class Engine:
         for chunk in batch.chunks():
             for changes in self._pace.slices(chunk):
                 self._step_slice(changes, gathered, failures)
-                self._pace.learn(changes, self.dataflow.widest)
         self._refuse(failures, gathered)
         self.positions.pass_over(batch, self.epoch + 1)
         epoch = self._gathered_epoch(gathered, batch.commit_time_us)
@@ -290,7 +288,18 @@ class Engine:
         failures: dict[RelationName, ViewError],
     ) -> None:
         """Step every view that has not failed."""
-        for stepped in self.dataflow.step(changes):
+        tables = self.dataflow.tables.tables
+        states = [(table.home.relation.name, table.state) for table in tables]
+        for at, rows in rows_to_go(states, changes, self._pace):
+            self._gather_all(self.dataflow.tell([(tables[at], rows)]), gathered, failures)
+            self._pace.learn_of(states[at][0], len(rows), self.dataflow.widest)
+        self._gather_all(self.dataflow.step(since_truncation(changes)), gathered, failures)
+        self._pace.learn(changes, self.dataflow.widest)
+
+    def _gather_all(
+        self, parts: Iterable[Stepped], gathered: Gathered, failures: dict[RelationName, ViewError]
+    ) -> None:
+        for stepped in parts:
             self._gather(stepped, gathered, failures)
             self.store.relieve()
 

@@ -2,7 +2,8 @@
 
 Deltas of one view add; what outgrows its share of memory goes to an unlinked temporary file, cut
 by a hash of each row's key in the sink. Invariant: all rows of one key are in one bucket, so a
-bucket read back and consolidated is final, and buckets may be applied in any order.
+bucket read back and consolidated is final, and buckets may be applied in any order. What comes back
+otherwise than it was written is never taken: nothing of the epoch is committed then.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import pickle
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
+import xxhash
 
 from connectors.sink import SinkPart, SinkTable
 from dataflow.delta import Column, Delta, hash_columns
+from dataflow.errors import TemporaryError
 from dataflow.schema import RelationName
 
 _BITS = 6
@@ -25,6 +28,15 @@ _MOST_DEPTH = 6
 _PART_SHARE = 4
 # A view, and whether it is its error rows.
 Owner = tuple[SinkTable, bool]
+
+
+class _Segment(NamedTuple):
+    """Rows of an owner in the file, and the xxh3 hash of their bytes."""
+
+    owner: Owner
+    start: int
+    size: int
+    check: int
 
 
 class Gathered:
@@ -38,13 +50,13 @@ class Gathered:
         self._depth = depth
         self._waiting: dict[Owner, list[Delta]] = {}
         self._waiting_bytes = 0
-        self._segments: list[list[tuple[Owner, int, int]]] = []
+        self._segments: list[list[_Segment]] = []
         self._file: IO[bytes] | None = None
 
     @property
     def rows(self) -> dict[SinkTable, int]:
         """The views that have anything in here; how many rows shows when the parts are read."""
-        found = [*self._waiting, *(owner for rows in self._segments for owner, _, _ in rows)]
+        found = [*self._waiting, *(segment.owner for rows in self._segments for segment in rows)]
         return dict.fromkeys((table for table, is_errors in found if not is_errors), 0)
 
     @property
@@ -71,7 +83,7 @@ class Gathered:
             if owner[0].relation in views:
                 del self._waiting[owner]
         self._segments = [
-            [s for s in rows if s[0][0].relation not in views] for rows in self._segments
+            [s for s in rows if s.owner[0].relation not in views] for rows in self._segments
         ]
 
     def take(self) -> SinkPart:
@@ -127,36 +139,35 @@ class Gathered:
         bounds = np.searchsorted(buckets[order], np.arange(_BUCKETS + 1))
         for bucket in np.flatnonzero(np.diff(bounds)).tolist():
             rows = delta.take(order[bounds[bucket] : bounds[bucket + 1]])
-            start = file.tell()
-            pickle.dump(rows, file, protocol=pickle.HIGHEST_PROTOCOL)
-            self._segments[bucket].append((owner, start, file.tell() - start))
+            stored = pickle.dumps(rows, protocol=pickle.HIGHEST_PROTOCOL)
+            check = xxhash.xxh3_64_intdigest(stored)
+            self._segments[bucket].append(_Segment(owner, file.tell(), len(stored), check))
+            file.write(stored)
 
-    def _joined_buckets(self) -> Iterator[list[tuple[Owner, int, int]]]:
+    def _joined_buckets(self) -> Iterator[list[_Segment]]:
         """Neighbouring buckets together, as many as make a part."""
         most_bytes = self._budget_bytes // _PART_SHARE
-        waiting: list[tuple[Owner, int, int]] = []
+        waiting: list[_Segment] = []
         for rows in self._segments:
-            if waiting and sum(size for _, _, size in (*waiting, *rows)) > most_bytes:
+            if waiting and sum(s.size for s in (*waiting, *rows)) > most_bytes:
                 yield waiting
                 waiting = []
             waiting = waiting + rows
         if waiting:
             yield waiting
 
-    def _bucket(self, rows: Sequence[tuple[Owner, int, int]]) -> Iterator[SinkPart]:
+    def _bucket(self, rows: Sequence[_Segment]) -> Iterator[SinkPart]:
         """The rows of a bucket or some; what is too big for a part is cut again."""
-        assert self._file is not None
         inner = Gathered(self._budget_bytes, self._depth + 1)
         part_bytes = self._budget_bytes // _PART_SHARE
-        is_small = sum(size for _, _, size in rows) <= part_bytes or self._depth == _MOST_DEPTH
+        is_small = sum(segment.size for segment in rows) <= part_bytes or self._depth == _MOST_DEPTH
         try:
-            for owner, start, size in rows:
-                self._file.seek(start)
-                delta = pickle.loads(self._file.read(size))
+            for segment in rows:
+                delta = self._read(segment)
                 if is_small:
-                    inner._waiting.setdefault(owner, []).append(delta)
+                    inner._waiting.setdefault(segment.owner, []).append(delta)
                 else:
-                    inner._add(owner, delta)
+                    inner._add(segment.owner, delta)
             if not is_small and not inner.is_spilled:
                 inner._settle()
                 if inner._waiting_bytes > part_bytes:
@@ -164,6 +175,20 @@ class Gathered:
             yield from inner
         finally:
             inner.close()
+
+    def _read(self, segment: _Segment) -> Delta:
+        """TemporaryError state.spill_damaged."""
+        assert self._file is not None
+        self._file.seek(segment.start)
+        stored = self._file.read(segment.size)
+        if len(stored) != segment.size or xxhash.xxh3_64_intdigest(stored) != segment.check:
+            raise TemporaryError(
+                "state.spill_damaged",
+                "what an epoch too large for memory has put on disk is not what was written",
+                detail=f"{segment.size} bytes at {segment.start}, in {tempfile.gettempdir()}",
+                hint="the epoch is done again by itself; if that goes on, check the disk",
+            )
+        return pickle.loads(stored)
 
 
 def added_up(deltas: Sequence[Delta]) -> Delta:

@@ -8,9 +8,11 @@ legal state and only the number of steps depends on the pace.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from dataflow.changes import Changes
+from dataflow.changes import Changes, truncated
+from dataflow.delta import Delta
+from dataflow.operators.table import TableState
 from dataflow.schema import RelationName
 
 # So many rows of a table of which nothing is known are stepped first.
@@ -65,13 +67,45 @@ class Pace:
         """A step over these changes has made `made` rows at its widest place."""
         taken = sum(map(len, changes))
         names = {change.relation.name for change in changes}
-        if not taken or (len(names) > 1 and made <= _TAME * taken):
+        # Of a truncation one change is told, whatever it takes away.
+        if not taken or (len(names) > 1 and made <= _TAME * taken) or truncated(changes):
             return
         for name in names:
-            each = max(made / taken, self._made_of_one.get(name, 0.0) / 2)
-            rows = int(self._most_made / max(each, 1.0))
-            self._made_of_one[name] = each
-            self._next_rows[name] = max(LEAST_ROWS, min(rows, _GROWTH * max(taken, FIRST_ROWS)))
+            self.learn_of(name, taken, made)
+
+    def learn_of(self, name: RelationName, taken: int, made: int) -> None:
+        """A step over so many rows of one relation has made `made` rows at its widest place."""
+        each = max(made / taken, self._made_of_one.get(name, 0.0) / 2)
+        rows = int(self._most_made / max(each, 1.0))
+        self._made_of_one[name] = each
+        self._next_rows[name] = max(LEAST_ROWS, min(rows, _GROWTH * max(taken, FIRST_ROWS)))
+
+    def takes_whole(self, name: RelationName, rows: int) -> bool:
+        """Whether so many rows of a relation are no more than one step should take."""
+        made = rows * max(self._made_of_one.get(name, 1.0), 1.0)
+        return rows <= FIRST_ROWS or (name in self._made_of_one and made <= self._most_made)
+
+    def shares(self, name: RelationName, deltas: Iterable[Delta]) -> Iterator[Delta]:
+        """Rows of a relation, as many at a time as the pace then says; see `learn_of`."""
+        for delta in deltas:
+            start = 0
+            while start < len(delta):
+                stop = min(start + self._next_rows.get(name, FIRST_ROWS), len(delta))
+                yield delta.slice(start, stop)
+                start = stop
+
+
+def rows_to_go(
+    tables: Iterable[tuple[RelationName, TableState]], changes: Sequence[Changes], pace: Pace
+) -> Iterator[tuple[int, Delta]]:
+    """Of tables that are truncated and have more rows than a step should take: all of them, taken
+    away as many at a time as the pace says. (position among the tables, delta), which is to be
+    stepped, and the pace told, before the next; to be read to the end."""
+    names = truncated(changes)
+    for position, (name, state) in enumerate(tables if names else ()):
+        if name in names and not pace.takes_whole(name, state.row_count()):
+            for rows in pace.shares(name, state.emptied()):
+                yield position, rows
 
 
 def _end(change: Changes, start: int, room: int) -> int:

@@ -87,7 +87,7 @@ class Parts:
         budget = self.settings.budget
         rest = StoreBudget(budget.runs, budget.ahead, budget.write_buffer)
         watch = MemoryWatch(self.settings.memory * MEBIBYTE)
-        return RocksStore(path, cache_bytes=budget.cache, budget=rest, watch=watch.look)
+        return RocksStore(path, cache_bytes=budget.cache, budget=rest, watch=watch)
 
     def sink(self) -> PostgresSink:
         """A new session on the sink; what it writes is written by who has claimed it."""

@@ -8,7 +8,7 @@ keys asked for after its hash has matched.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -18,6 +18,12 @@ from storage.pages import Selection
 from storage.run_search import EVERY_ROW
 from storage.run_set import RunSet
 from storage.store import ArrangementSpec, SumsSpec
+
+# After so many rows that are held together, beyond so many bytes, it is seen whether there is
+# room for what is made of them: what they take themselves, and a few times as much.
+_LOOK_ROWS = 1 << 17
+_LOOK_BYTES = 16 << 20
+_TIMES_HELD = 3
 
 
 def _find(
@@ -47,9 +53,12 @@ def _find(
 class RocksArrangement:
     """A multiset of rows, indexed by key. An empty key is asked for with no columns, once."""
 
-    def __init__(self, spec: ArrangementSpec, runs: RunSet) -> None:
+    def __init__(
+        self, spec: ArrangementSpec, runs: RunSet, require_room: Callable[[int], None]
+    ) -> None:
         self.spec = spec
         self.runs = runs
+        self._require_room = require_room
 
     def apply(self, delta: Delta) -> None:
         """Add the weights of delta's rows to the state. Delta need not be consolidated."""
@@ -63,26 +72,37 @@ class RocksArrangement:
 
     def lookup(self, keys: Sequence[Column]) -> tuple[np.ndarray, Delta]:
         """Every row kept under each of n keys; see the contract. NegativeWeightError."""
-        parts = list(_find(self.runs, keys, self.spec.key))
+        parts = list(self.lookup_parts(keys, EVERY_ROW))
         if not parts:
             return np.empty(0, np.int64), Delta.empty(self.spec.kinds)
         if len(parts) == 1:
-            index, columns, totals = parts[0]
-            return index, Delta(columns, totals[:, 0])
+            return parts[0]
         index = np.concatenate([part[0] for part in parts])
-        return index, Delta.concat([Delta(columns, t[:, 0]) for _, columns, t in parts])
+        return index, Delta.concat([rows for _, rows in parts])
 
     def lookup_parts(
         self, keys: Sequence[Column], most_rows: int
     ) -> Iterator[tuple[np.ndarray, Delta]]:
         """As `lookup`, about so many rows at a time; see the contract."""
-        for index, columns, totals in _find(self.runs, keys, self.spec.key, most_rows):
-            yield index, Delta(columns, totals[:, 0])
+        held_bytes = 0
+        few_rows = min(most_rows, _LOOK_ROWS)
+        for index, columns, totals in _find(self.runs, keys, self.spec.key, few_rows):
+            rows = Delta(columns, totals[:, 0])
+            yield index, rows
+            if most_rows > _LOOK_ROWS:
+                # Who takes so many holds all that came before.
+                held_bytes += rows.nbytes()
+                if held_bytes > _LOOK_BYTES:
+                    self._require_room(_TIMES_HELD * held_bytes)
 
     def scan(self) -> Iterator[Delta]:
-        """All rows, each once, in chunks of some 30,000. Write nothing meanwhile."""
+        """All rows, each once, in chunks of some 30,000; see the contract."""
         for selection in self.runs.scan():
             yield _delta(self.runs, selection)
+
+    def clear(self) -> None:
+        """Remove every row; see the contract."""
+        self.runs.clear()
 
     def row_count(self) -> int:
         """About how many distinct rows are kept; a merge makes it exact."""
@@ -119,10 +139,14 @@ class RocksSums:
         return out
 
     def scan(self) -> Iterator[tuple[tuple[Column, ...], np.ndarray]]:
-        """All (key columns, int64[width, n]), each key once. Write nothing meanwhile."""
+        """All (key columns, int64[width, n]), each key once; see the contract."""
         for selection in self.runs.scan():
             keys = tuple(self.runs.layout.columns(selection.hits))
             yield keys, np.ascontiguousarray(selection.totals.T)
+
+    def clear(self) -> None:
+        """Remove every key; see the contract."""
+        self.runs.clear()
 
     def key_count(self) -> int:
         """About how many keys are kept, within a few percent."""

@@ -163,6 +163,10 @@ class MemoryArrangement:
             for start in range(0, len(delta), _SCAN_ROWS):
                 yield delta.slice(start, min(start + _SCAN_ROWS, len(delta)))
 
+    def clear(self) -> None:
+        """Remove every row."""
+        self._parts = _Parts()
+
     def row_count(self) -> int:
         """How many distinct rows are kept."""
         return self._parts.count()
@@ -197,6 +201,10 @@ class MemorySums:
                 stop = min(start + _SCAN_ROWS, len(whole))
                 keys = tuple(c.slice(start, stop) for c in whole.columns)
                 yield keys, np.ascontiguousarray(whole.totals[:, start:stop])
+
+    def clear(self) -> None:
+        """Remove every key."""
+        self._parts = _Parts()
 
     def key_count(self) -> int:
         """How many keys are kept."""
@@ -270,6 +278,9 @@ class MemoryStore:
 
     def relieve(self) -> None:
         """Nothing to do: all of it is in memory."""
+
+    def require_room(self, nbytes: int) -> None:
+        """There is always more."""
 
     def commit(self, *, sync: bool = False) -> None:
         """Nothing to do: there is nothing durable."""

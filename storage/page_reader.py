@@ -101,3 +101,11 @@ def merged(layout: Layout, segments: Sequence[Sequence[int]], window: np.ndarray
     np.cumsum([len(s) for s in segments], out=starts[1:])
     flat = np.array([address for s in segments for address in s], np.int64)
     return Selection(*page_merge.merge(flat, starts, window, layout.value_at, layout.width))
+
+
+def track_of(layout: Layout, page: Page, stride: int) -> tuple[np.ndarray, np.ndarray]:
+    """(key hash, row hash) of every so many rows of a page, for `merge_policy.windows`."""
+    image = np.frombuffer(page.sealed, np.uint64)
+    hashes = np.ascontiguousarray(layout.hashes_of(image)[::stride])
+    row_hashes = layout.records_of(image)[::stride, 0]
+    return hashes, np.ascontiguousarray(row_hashes)

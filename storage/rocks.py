@@ -9,7 +9,7 @@ so the open epoch is kept aside (`storage.write_set`) and every read goes throug
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,7 +38,14 @@ from storage.runs import (
     run_pages,
 )
 from storage.seal import Seal
-from storage.store import ArrangementSpec, BulkFile, StorageError, SumsSpec
+from storage.store import (
+    ArrangementSpec,
+    BulkFile,
+    OutOfRoomError,
+    StorageError,
+    SumsSpec,
+    Watch,
+)
 from storage.write_set import WriteSet, check_cursor, stored, stored_keys
 
 FORMAT = b"tidemark 4"
@@ -105,7 +112,7 @@ class RocksStore:
 
     cache_bytes: budget for pages in memory, over all arrangements; budget: for the rest.
     direct_reads: read past the cache of the operating system, to measure a cold disk.
-    watch: asked between steps whether the page cache must give way to the rest of the process.
+    watch: the memory of the process, to which the page cache gives way.
     StorageError state.locked, state.version, state.corrupt, state.io on opening.
     """
 
@@ -117,7 +124,7 @@ class RocksStore:
         budget: StoreBudget | None = None,
         *,
         direct_reads: bool = False,
-        watch: Callable[[PageCache], None] | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.path = str(path)
         self._watch = watch
@@ -179,7 +186,7 @@ class RocksStore:
         """Open or create. StorageError state.mismatch if it exists with another shape."""
         shape = {"kind": "rows", "kinds": spec.kinds, "key": list(spec.key)}
         runs = self._run_set(spec, json.dumps(shape), has_weights=True)
-        return RocksArrangement(spec, runs)
+        return RocksArrangement(spec, runs, self.require_room)
 
     def arrange_sums(self, spec: SumsSpec) -> RocksSums:
         """Open or create. StorageError state.mismatch if it exists with another shape."""
@@ -265,7 +272,12 @@ class RocksStore:
         """
         self._flush_largest()
         if self._watch is not None:
-            self._watch(self.cache)
+            self._watch.look(self.cache)
+
+    def require_room(self, nbytes: int) -> None:
+        """OutOfRoomError unless the process may take so many bytes more."""
+        if self._watch is not None and not self._watch.has_room(nbytes, self.cache):
+            raise OutOfRoomError(nbytes)
 
     def _flush_largest(self) -> None:
         runs = [runs for _, runs in self._open.values()]

@@ -21,7 +21,7 @@ from storage.layout import Layout
 from storage.merge_policy import EVERYTHING, MergeMeter, choose_by_reads, choose_merge, windows
 from storage.page_cache import PageCache
 from storage.page_files import PageFiles
-from storage.page_reader import PAGES_AT_ONCE, PageReader, merged
+from storage.page_reader import PAGES_AT_ONCE, PageReader, merged, track_of
 from storage.pages import Page, Selection, Tuning, order_rows, seal_whole, verify
 from storage.run_search import EVERY_ROW, RunSearch
 from storage.run_writer import RunBuilder, RunWriter
@@ -208,13 +208,7 @@ class RunSet:
         """Make one run on disk of the frozen memory runs; yields the rows after each step."""
         memory = self._memory[: self._frozen]
         is_oldest = not self._table.runs
-        stride = self._tuning.page_rows
-        tracks = []
-        for page in memory:
-            image = np.frombuffer(page.sealed, np.uint64)
-            hashes = np.ascontiguousarray(self.layout.hashes_of(image)[::stride])
-            row_hashes = self.layout.records_of(image)[::stride, 0]
-            tracks.append((hashes, np.ascontiguousarray(row_hashes)))
+        tracks = [track_of(self.layout, page, self._tuning.page_rows) for page in memory]
         with self._new_run(sum(page.rows for page in memory)) as builder:
             for window in windows(tracks, self._tuning.merge_pages):
                 selection = self._merged([[page.address] for page in memory], window)
@@ -273,6 +267,18 @@ class RunSet:
 
     def discard(self) -> None:
         """Forget everything in memory and remove everything stored."""
+        self._forget()
+        self.remove(self._writes, self.identity)
+
+    def clear(self) -> None:
+        """Remove every row; runs to come have other numbers and may be written ahead."""
+        self._forget()
+        first, after = (run_pages(self.identity, n)[0] for n in (BULK_RUN, self._next_run))
+        self._writes.remove_range(first, after)
+        for kind in (RUN, LOG):
+            self._writes.remove_range(*arrangement_range(kind, self.identity))
+
+    def _forget(self) -> None:
         for run in self._table.runs:
             self._cache.release(run)
         self._table.replace(0, len(self._table.runs), [])
@@ -283,7 +289,6 @@ class RunSet:
                 steps.close()
         self._flushing = self._merging = None
         self._pending.pop(self, None)
-        self.remove(self._writes, self.identity)
 
     @staticmethod
     def remove(writes: WriteSet, identity: int) -> None:
@@ -369,11 +374,10 @@ class RunSet:
         self._pending[self] = None
 
     def scan(self) -> Iterator[Selection]:
-        """All rows in order, each once, in parts by tuning.scan_pages; no writes meanwhile."""
-        runs = list(self._table.runs)
-        memory = [[page.address] for page in self._memory]
-        for window in windows(tracks_of(runs), self._tuning.scan_pages):
-            segments, alive, _ = self._reader.segments(runs, window)
+        """All rows in order, each once, in parts by tuning.scan_pages; see `find`."""
+        for window in windows(tracks_of(self._table.runs), self._tuning.scan_pages):
+            segments, alive, _ = self._reader.segments(self._table.runs, window)
+            memory = [[page.address] for page in self._memory]
             selection = self._merged([*segments, *memory], window)
             self._check(selection)
             if len(selection.hits):

@@ -40,6 +40,35 @@ class NegativeWeightError(StorageError):
         super().__init__("state.negative_weight", detail, "rebuild the view that owns it")
 
 
+class OutOfRoomError(StorageError):
+    """What is asked for takes more memory at once than there is."""
+
+    def __init__(self, nbytes: int) -> None:
+        detail = f"another {nbytes >> 20} MiB are needed at once, and there is less"
+        hint = "a larger --memory and limit, or a query that needs fewer rows together"
+        super().__init__("state.out_of_room", detail, hint)
+
+
+class Yielding(Protocol):
+    """A cache that can do with less."""
+
+    def press(self, excess_bytes: int) -> int:
+        """Hold so many bytes less, or (below 0) up to as many more; the bytes let go."""
+        ...
+
+
+class Watch(Protocol):
+    """The memory of the whole process, as far as a store has to do with it."""
+
+    def look(self, cache: Yielding) -> None:
+        """Between two steps: let the cache give way as far as the process asks for it."""
+        ...
+
+    def has_room(self, wanted_bytes: int, cache: Yielding) -> bool:
+        """Whether the process may take so many bytes more."""
+        ...
+
+
 @dataclass(frozen=True)
 class ArrangementSpec:
     """What an arrangement holds: rows of `kinds`, looked up by the columns at `key`.
@@ -93,7 +122,8 @@ class Arrangement(Protocol):
         """Every row kept under each of n keys: (int64 index into keys, rows with weights > 0).
 
         Each row comes once for every key that asks for it, with its total weight; the order is
-        not defined. Keys may repeat. NULL in a key matches NULL.
+        not defined. Keys may repeat. NULL in a key matches NULL. OutOfRoomError before there is
+        more of it than the process can hold.
         """
         ...
 
@@ -109,7 +139,12 @@ class Arrangement(Protocol):
         ...
 
     def scan(self) -> Iterator[Delta]:
-        """All rows, each once, in chunks of bounded size."""
+        """All rows, each once, in chunks of bounded size. Nothing may be applied to this
+        arrangement meanwhile; to others it may, and the store may be relieved."""
+        ...
+
+    def clear(self) -> None:
+        """Remove every row, at no cost for each; part of the open epoch."""
         ...
 
     def row_count(self) -> int:
@@ -134,7 +169,11 @@ class Sums(Protocol):
         ...
 
     def scan(self) -> Iterator[tuple[tuple[Column, ...], np.ndarray]]:
-        """All (key columns, int64[width, n]) in chunks of bounded size."""
+        """All (key columns, int64[width, n]) in chunks of bounded size; as of an Arrangement."""
+        ...
+
+    def clear(self) -> None:
+        """Remove every key, at no cost for each; part of the open epoch."""
         ...
 
     def key_count(self) -> int:
@@ -189,6 +228,10 @@ class Store(Protocol):
 
     def relieve(self) -> None:
         """Between two steps: bring what the open epoch holds in memory under its budget."""
+        ...
+
+    def require_room(self, nbytes: int) -> None:
+        """OutOfRoomError unless the process may take so many bytes more."""
         ...
 
     def commit(self, *, sync: bool = False) -> None:

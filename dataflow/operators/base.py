@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dataflow.delta import Delta
+from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator, RowErrors
 from dataflow.schema import Field
 from dataflow.types import SqlType
-from storage.store import Arrangement, ArrangementSpec, Store, Sums, SumsSpec
+from storage.store import Arrangement, ArrangementSpec, OutOfRoomError, Store, Sums, SumsSpec
 
 
 class Operator(Protocol):
@@ -78,6 +79,18 @@ class Context:
         """Leave the failed rows out: they go to the error rows under this operator's name."""
         if errors:
             self.errors.collect(self.name, types, rows, errors)
+
+
+def out_of_room(name: str, error: OutOfRoomError | MemoryError) -> ViewError:
+    """The end of a view one of whose operators needs more memory at once than there is."""
+    detail = error.detail if isinstance(error, OutOfRoomError) else "malloc has no more"
+    return ViewError(
+        "view.out_of_memory",
+        f'operator "{name}" would take more memory at once than there is',
+        detail=detail,
+        hint="a larger --memory (and limit of the container), or a query whose window, group or "
+        "recursion has fewer rows together",
+    )
 
 
 def types_of(fields: Sequence[Field]) -> tuple[SqlType, ...]:

@@ -18,7 +18,7 @@ class NarrowedRows:
 
     State: the rows as they were, by the whole row; for each row told since, how often it came
     more than it left.
-    Cost: O(changes); `scan` reads all at once.
+    Cost: O(changes).
     NULL: what stands in the columns that are no longer told.
     """
 
@@ -32,11 +32,24 @@ class NarrowedRows:
         self._since.add(delta.columns, delta.weights.reshape(1, -1))
 
     def scan(self) -> Iterator[Delta]:
-        """All rows, in one chunk, their dead columns NULL."""
-        parts = [self._without_dead(chunk) for chunk in self._whole.scan()]
-        parts += [Delta(keys, sums[0]) for keys, sums in self._since.scan()]
-        if parts:
-            yield Delta.concat(parts).consolidate()
+        """All rows, their dead columns NULL, in chunks that add up to them.
+
+        What changed since comes first: so no row is taken away more often than it is there by
+        whoever takes the chunks away one by one.
+        """
+        for keys, sums in self._since.scan():
+            yield Delta(keys, sums[0])
+        for chunk in self._whole.scan():
+            yield self._without_dead(chunk).consolidate()
+
+    def clear(self) -> None:
+        """Remove every row."""
+        self._whole.clear()
+        self._since.clear()
+
+    def row_count(self) -> int:
+        """About how many rows there are, at most."""
+        return self._whole.row_count() + self._since.key_count()
 
     def _without_dead(self, rows: Delta) -> Delta:
         columns = [

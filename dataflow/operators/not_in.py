@@ -15,6 +15,8 @@ from dataflow.errors import InvariantError
 from dataflow.operators.base import Context, kinds_of
 from dataflow.operators.groups import columns_at, touch
 from dataflow.operators.pairs import plain_columns
+from dataflow.operators.shares import EVERY_ROW, in_shares, whole
+from dataflow.operators.unmatched import turn
 from dataflow.sql.plan import SemiJoin
 
 _MATCHES, _NULLS = 0, 1
@@ -25,7 +27,8 @@ class NotInOperator:
 
     State: the left rows by x; for each right value its number of rows, and under NULL the number
     of all right rows (what a NULL x meets) and of those that are NULL.
-    Cost: as an anti join; a scan of the left side when the first NULL comes or the last one goes.
+    Cost: as an anti join; a scan of the left side when the first NULL comes or the last one goes;
+    memory for a part of what then changes.
     NULL: see above.
     """
 
@@ -41,23 +44,29 @@ class NotInOperator:
 
     def step(self, left: Delta, right: Delta) -> Delta:
         """The change of the left rows that pass."""
+        return whole(self.parts(left, right, most_rows=EVERY_ROW), self._kinds)
+
+    def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
+        """See InParts."""
+        yield from in_shares(self._changes(left, right, most_rows), most_rows)
+
+    def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
         keys, change = self._count_changes(right)
         null = self._counts.lookup(self._null)[:, 0]
         was_off, is_off = null[_NULLS] > 0, null[_NULLS] + change[_NULLS, -1] > 0
-        parts = [Delta.empty(self._kinds)]
         if is_off and not was_off:
-            parts += [rows.negate() for rows in self._passing_rows()]
+            for rows in self._passing_rows(most_rows):
+                yield rows.negate()
         elif not is_off and not was_off:
-            parts.append(self._passing(left))
+            yield self._passing(left)
         if len(left):
             self._left.apply(left)
         old = self._counts.lookup(keys)[_MATCHES]
         self._counts.add(keys, change)
         if was_off and not is_off:
-            parts += self._passing_rows()
+            yield from self._passing_rows(most_rows)
         elif not is_off and not was_off:
-            parts.append(self._turning(keys, old, old + change[_MATCHES]))
-        return Delta.concat(parts).consolidate()
+            yield from self._turning(keys, turn(old, old + change[_MATCHES]), most_rows)
 
     def _count_changes(self, right: Delta) -> tuple[tuple[Column, ...], np.ndarray]:
         """(right values, NULL last; int64[2, values] of matches and nulls that they gain)."""
@@ -76,14 +85,17 @@ class NotInOperator:
             return left
         return left.filter(self._counts.lookup(columns_at(left, self._keys[0]))[_MATCHES] == 0)
 
-    def _passing_rows(self) -> Iterator[Delta]:
+    def _passing_rows(self, most_rows: int) -> Iterator[Delta]:
         for rows in self._left.scan():
-            yield self._passing(rows)
+            for start in range(0, len(rows), most_rows):
+                yield self._passing(rows.slice(start, min(start + most_rows, len(rows))))
 
-    def _turning(self, keys: tuple[Column, ...], old: np.ndarray, new: np.ndarray) -> Delta:
-        turns = (new == 0).astype(np.int64) - (old == 0)
+    def _turning(
+        self, keys: tuple[Column, ...], turns: np.ndarray, most_rows: int
+    ) -> Iterator[Delta]:
         chosen = np.flatnonzero(turns)
         if len(chosen) == 0:
-            return Delta.empty(self._kinds)
-        index, rows = self._left.lookup(tuple(c.take(chosen) for c in keys))
-        return rows.weighted(rows.weights * turns[chosen][index])
+            return
+        asked = tuple(c.take(chosen) for c in keys)
+        for index, rows in self._left.lookup_parts(asked, most_rows):
+            yield rows.weighted(rows.weights * turns[chosen][index])

@@ -5,7 +5,7 @@ Invariant: a preserved row is in the output at least once: joined, or else padde
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from dataflow.operators.base import Context, kinds_of
 from dataflow.operators.groups import split_nulls
 from dataflow.operators.pairs import LEFT, RIGHT, Sides
 from dataflow.operators.shares import EVERY_ROW, in_shares, whole
-from dataflow.operators.unmatched import KeyTurns, kept_turns, row_turns, unmatched_changes
+from dataflow.operators.unmatched import KeyTurns, kept_turns, row_turns
 from dataflow.sql.plan import Join
 
 _PRESERVED = {"left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT)}
@@ -26,7 +26,7 @@ class OuterJoinOperator:
     State: the rows of either side that have no NULL key, by key; without a residual also the
     number of rows of each key on the side that a preserved side may miss.
     Cost: O(rows of the deltas + matches); with a residual also the matches of each kept row that
-    a changed row pairs with; without one memory for a part of the matches.
+    a changed row pairs with; memory for a part of the matches.
     NULL: equals nothing; a preserved row with a NULL key is padded at once and not kept. A pair
     whose residual fails is no match.
     """
@@ -48,7 +48,7 @@ class OuterJoinOperator:
         return whole(self.parts(left, right, most_rows=EVERY_ROW), "".join(self._kinds))
 
     def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
-        """See InParts; with a residual all of it is one part."""
+        """See InParts."""
         left, left_nulls = split_nulls(left, self._sides.keys[LEFT])
         right, right_nulls = split_nulls(right, self._sides.keys[RIGHT])
         changes = self._changes if self._sides.has_residual else self._changes_by_key
@@ -57,17 +57,19 @@ class OuterJoinOperator:
             if side in self._preserved and nulls is not None:
                 yield self._pad(side, nulls)
 
-    def _changes(self, left: Delta, right: Delta, _: int) -> Iterator[Delta]:
-        """With a residual: rows that turn are told by all pairs together."""
-        first, second = self._sides.advance(left, right)
-        parts = [pairs.joined() for pairs in (first, second)]
-        if LEFT in self._preserved:
-            parts.append(self._pad(LEFT, unmatched_changes(first, left)))
-            parts.append(self._pad(LEFT, row_turns(self._sides, second)))
-        if RIGHT in self._preserved:
-            parts.append(self._pad(RIGHT, unmatched_changes(second, right)))
-            parts.append(self._pad(RIGHT, row_turns(self._sides, first)))
-        yield Delta.concat(parts).consolidate()
+    def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
+        """With a residual: whether a kept row turns is told by all that it pairs with."""
+        sides, deltas = self._sides, (left, right)
+        for side, delta in enumerate(deltas):
+            counts = np.zeros(len(delta), np.int64)
+            sides.take(side, delta)
+            for pairs in sides.meet_by_kept(side, delta, most_rows):
+                yield pairs.joined()
+                pairs.count_into(counts)
+                if 1 - side in self._preserved:
+                    yield self._pad(1 - side, row_turns(sides, pairs, most_rows))
+            # Before rows among them turn again.
+            yield self._unmatched(side, delta, counts)
 
     def _changes_by_key(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
         """Without one: a kept row turns with its key, whichever part it comes in."""
@@ -78,22 +80,22 @@ class OuterJoinOperator:
         for pairs in self._sides.advance_parts(left, right, most_rows):
             if pairs.side != last:
                 # Before rows among them turn again.
-                yield self._unmatched(LEFT, left, counts)
+                yield self._unmatched(LEFT, left, counts[LEFT])
                 last = pairs.side
             yield pairs.joined()
-            counts[pairs.side] += pairs.match_counts(len(deltas[pairs.side]))
+            pairs.count_into(counts[pairs.side])
             kept = 1 - pairs.side
             if kept in turns:
                 yield self._pad(kept, kept_turns(pairs, turns[kept]))
         if last == LEFT:
-            yield self._unmatched(LEFT, left, counts)
-        yield self._unmatched(RIGHT, right, counts)
+            yield self._unmatched(LEFT, left, counts[LEFT])
+        yield self._unmatched(RIGHT, right, counts[RIGHT])
 
-    def _unmatched(self, side: int, delta: Delta, counts: Sequence[np.ndarray]) -> Delta:
+    def _unmatched(self, side: int, delta: Delta, counts: np.ndarray) -> Delta:
         """The changed rows of a preserved side that pair with nothing, padded."""
         if side not in self._preserved:
             return self._pad(side, delta.slice(0, 0))
-        return self._pad(side, delta.filter(counts[side] == 0))
+        return self._pad(side, delta.filter(counts == 0))
 
     def _pad(self, side: int, rows: Delta) -> Delta:
         nulls = tuple(Column.nulls(kind, len(rows)) for kind in self._kinds[1 - side])

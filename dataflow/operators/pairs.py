@@ -18,7 +18,7 @@ from dataflow.expressions.evaluator import RowErrors
 from dataflow.expressions.ir import ColumnRef, Expression
 from dataflow.operators.base import Context, kinds_of, types_of
 from dataflow.operators.filter import is_true
-from dataflow.operators.groups import columns_at
+from dataflow.operators.groups import columns_at, touch
 from dataflow.sql.plan import Join, SemiJoin
 from storage.store import Arrangement
 
@@ -56,11 +56,9 @@ class Pairs:
         kept, changed = self.kept.take(chosen), self.changed.take(chosen)
         return Pairs(self.side, self.index[chosen], changed, kept)
 
-    def match_counts(self, n: int) -> np.ndarray:
-        """int64[n]: for each of the n changed rows the weight of the rows that it pairs with."""
-        counts = np.zeros(n, np.int64)
+    def count_into(self, counts: np.ndarray) -> None:
+        """Add the weight of the kept rows that each changed row pairs with; int64[changed rows]."""
         np.add.at(counts, self.index, self.kept.weights)
-        return counts
 
 
 class Sides:
@@ -85,53 +83,57 @@ class Sides:
         """Whether equal keys are not enough for a pair."""
         return self._residual is not None
 
-    def advance(self, left: Delta, right: Delta) -> tuple[Pairs, Pairs]:
-        """Take both deltas into the state: (pairs of dL with R_old, pairs of dR with L_new)."""
-        first = self.pairs(LEFT, left)
-        if len(left):
-            self.kept[LEFT].apply(left)
-        second = self.pairs(RIGHT, right)
-        if len(right):
-            self.kept[RIGHT].apply(right)
-        return first, second
-
     def advance_parts(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Pairs]:
-        """As `advance`, all pairs of dL first, about so many at a time; to be read to the end."""
-        yield from self._parts(LEFT, left, most_rows)
-        if len(left):
-            self.kept[LEFT].apply(left)
-        yield from self._parts(RIGHT, right, most_rows)
-        if len(right):
-            self.kept[RIGHT].apply(right)
+        """Take both deltas into the state: pairs of dL with R_old, then pairs of dR with L_new,
+        about so many at a time; to be read to the end."""
+        yield from self.meet(LEFT, left, most_rows)
+        self.take(LEFT, left)
+        yield from self.meet(RIGHT, right, most_rows)
+        self.take(RIGHT, right)
 
-    def _parts(self, side: int, delta: Delta, most_rows: int) -> Iterator[Pairs]:
-        n = len(delta)
-        if not n:
-            return
-        kept, key = self.kept[1 - side], self.keys[side]
-        if key:
-            for index, rows in kept.lookup_parts(columns_at(delta, key), most_rows):
-                if len(found := self._true(Pairs(side, index, delta.take(index), rows))):
-                    yield found
-            return
-        for _, rows in kept.lookup_parts((), max(most_rows // n, 1)):
-            if len(found := self._true(_every_pair(side, delta, rows))):
-                yield found
+    def take(self, side: int, delta: Delta) -> None:
+        """Take the delta of one side into the state."""
+        if len(delta):
+            self.kept[side].apply(delta)
 
-    def pairs(self, side: int, delta: Delta, *, is_collecting: bool = True) -> Pairs:
-        """Rows of one side with what the other keeps now, the residual being true.
+    def meet(
+        self, side: int, delta: Delta, most_rows: int, *, is_collecting: bool = True
+    ) -> Iterator[Pairs]:
+        """Rows of one side with what the other keeps, the residual being true, in parts.
 
         Pairs whose residual fails are left out, and collected unless they already were.
         """
-        other = 1 - side
-        if len(delta) == 0:
-            return Pairs(side, np.empty(0, np.int64), delta, Delta.empty(self._kinds[other]))
-        if self.keys[side]:
-            index, kept = self.kept[other].lookup(columns_at(delta, self.keys[side]))
-            found = Pairs(side, index, delta.take(index), kept)
-        else:
-            found = _every_pair(side, delta, self.kept[other].lookup(())[1])
-        return self._true(found, is_collecting=is_collecting)
+        if not len(delta):
+            return
+        key = self.keys[side]
+        if not key:
+            yield from self.meet_by_kept(side, delta, most_rows, is_collecting=is_collecting)
+            return
+        for index, rows in self.kept[1 - side].lookup_parts(columns_at(delta, key), most_rows):
+            found = Pairs(side, index, delta.take(index), rows)
+            if len(found := self._true(found, is_collecting=is_collecting)):
+                yield found
+
+    def meet_by_kept(
+        self, side: int, delta: Delta, most_rows: int, *, is_collecting: bool = True
+    ) -> Iterator[Pairs]:
+        """As `meet`, each kept row in one part only, with all that it pairs with."""
+        if not len(delta):
+            return
+        touched = touch(columns_at(delta, self.keys[side]), len(delta))
+        by_key = np.argsort(touched.group, kind="stable")
+        sizes = np.bincount(touched.group, minlength=touched.count)
+        starts = np.cumsum(sizes) - sizes
+        for key_of, rows in self.kept[1 - side].lookup_parts(touched.keys, most_rows):
+            for start, stop in _cuts(sizes[key_of], most_rows):
+                of_key = key_of[start:stop]
+                count = sizes[of_key]
+                kept = np.repeat(np.arange(start, stop), count)
+                within = np.arange(len(kept)) - np.repeat(np.cumsum(count) - count, count)
+                index = by_key[np.repeat(starts[of_key], count) + within]
+                found = Pairs(side, index, delta.take(index), rows.take(kept))
+                if len(found := self._true(found, is_collecting=is_collecting)):
+                    yield found
 
     def _true(self, found: Pairs, *, is_collecting: bool = True) -> Pairs:
         """Those whose residual is true."""
@@ -144,10 +146,19 @@ class Sides:
         return found.filter(_kept(verdict_mask=is_true(verdict), errors=errors))
 
 
-def _every_pair(side: int, delta: Delta, every: Delta) -> Pairs:
-    index = np.repeat(np.arange(len(delta)), len(every))
-    kept = every.take(np.tile(np.arange(len(every)), len(delta)))
-    return Pairs(side, index, delta.take(index), kept)
+def _cuts(sizes: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
+    """(start, stop) of neighbours whose sizes come to at most `most`, or of one alone.
+
+    >>> list(_cuts(np.array([2, 2, 1, 9, 1, 1]), 4))
+    [(0, 2), (2, 3), (3, 4), (4, 6)]
+    """
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(int(np.searchsorted(ends, before + most, "right")), start + 1)
+        yield start, stop
+        start = stop
 
 
 def _kept(verdict_mask: np.ndarray, errors: RowErrors) -> np.ndarray:

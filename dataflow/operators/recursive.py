@@ -80,6 +80,8 @@ class RecursiveOperator:
                 self._refuse(rows)
                 continue
             found.append(rows)
+            # What is found is held until the end, and once more when it is added up.
+            self._context.store.require_room(rows.nbytes())
             self._derive({ROWS: _in_round(rows, number)} | self._turned(number, rows))
         if not found:
             return Delta.empty(self._kinds)

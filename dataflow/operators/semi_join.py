@@ -79,23 +79,36 @@ class ResidualSemiJoinOperator:
     """Group: with a residual, left rows that a changed right row pairs with are re-evaluated.
 
     State: the rows of either side that have no NULL key, by key.
-    Cost: O(rows of the deltas + matches + matches of each left row that a changed one pairs with).
+    Cost: O(rows of the deltas + matches + matches of each left row that a changed one pairs with);
+    memory for a part of the matches.
     NULL: as in SemiJoinOperator; a residual that is NULL or fails is no match.
     """
 
     def __init__(self, plan: SemiJoin, context: Context) -> None:
         self._is_anti = plan.kind == "anti"
+        self._left_kinds = kinds_of(plan.left.fields)
         self._sides = Sides(plan, context)
 
     def step(self, left: Delta, right: Delta) -> Delta:
         """The change of the left rows that pass."""
-        left, left_nulls = split_nulls(left, self._sides.keys[LEFT])
-        right, _ = split_nulls(right, self._sides.keys[RIGHT])
-        first, second = self._sides.advance(left, right)
-        is_unmatched = first.match_counts(len(left)) == 0
-        parts = [left.filter(is_unmatched == self._is_anti)]
+        return whole(self.parts(left, right, most_rows=EVERY_ROW), self._left_kinds)
+
+    def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
+        """See InParts."""
+        yield from in_shares(self._changes(left, right, most_rows), most_rows)
+
+    def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
+        sides = self._sides
+        left, left_nulls = split_nulls(left, sides.keys[LEFT])
+        right, _ = split_nulls(right, sides.keys[RIGHT])
+        matches = np.zeros(len(left), np.int64)
+        for pairs in sides.meet(LEFT, left, most_rows):
+            pairs.count_into(matches)
+        yield left.filter((matches == 0) == self._is_anti)
         if left_nulls is not None and self._is_anti:
-            parts.append(left_nulls)
-        turning = row_turns(self._sides, second)
-        parts.append(turning if self._is_anti else turning.negate())
-        return Delta.concat(parts).consolidate()
+            yield left_nulls
+        sides.take(LEFT, left)
+        sides.take(RIGHT, right)
+        for pairs in sides.meet_by_kept(RIGHT, right, most_rows):
+            turning = row_turns(sides, pairs, most_rows)
+            yield turning if self._is_anti else turning.negate()

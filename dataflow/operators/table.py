@@ -6,7 +6,7 @@ fit the rows kept (an update of a row that is not there) is refused, never guess
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -89,6 +89,19 @@ class TableState:
         if len(delta) and not self._relation.is_append:
             self._bag.apply(delta)
 
+    def row_count(self) -> int:
+        """About how many distinct rows are kept."""
+        return 0 if self._relation.is_append else self._bag.row_count()
+
+    def emptied(self) -> Iterator[Delta]:
+        """All rows taken away, in chunks of bounded size; once all are read nothing is kept.
+
+        Each is consolidated, and between two of them what reads the table may be stepped.
+        """
+        for kept in self._bag.scan():
+            yield kept.negate()
+        self._bag.clear()
+
     def resolve(self, changes: Changes) -> Delta:
         """The exact, consolidated delta of the needed columns; the state has it on return.
 
@@ -112,9 +125,7 @@ class TableState:
         if len(truncates):
             # What came before the last truncation is gone with everything else.
             start = int(truncates[-1]) + 1
-            parts = [kept.negate() for kept in self._bag.scan()]
-            for part in parts:
-                self._bag.apply(part)
+            parts = list(self.emptied())
             kinds, rows = kinds[start:], rows.slice(start, len(rows))
             unchanged = {c: mask[start:] for c, mask in unchanged.items()}
         if len(kinds):

@@ -7,7 +7,7 @@ padding and nesting are its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from dataflow.expressions.evaluator import RowErrors
 from dataflow.expressions.ir import ColumnRef
 from dataflow.operators.base import Context, kinds_of, types_of
 from dataflow.operators.filter import is_true
+from dataflow.operators.shares import EVERY_ROW, in_shares, whole
 from dataflow.sql.plan import SetCall, TableFunction
 from dataflow.sql.text import tokens
 
@@ -32,7 +33,7 @@ class TableFunctionOperator:
 
     State: none.
     Cost: O(rows of the delta and rows made of them), one question a SLICE_ROWS; functions of
-    constants are asked once.
+    constants are asked once. Memory for what is made of a slice.
     NULL: as each function says; what pads a shorter function or an outer row is NULL.
     """
 
@@ -51,18 +52,18 @@ class TableFunctionOperator:
 
     def step(self, delta: Delta) -> Delta:
         """The delta's rows beside what the functions make of them, with their weights."""
-        if len(delta) == 0:
-            return Delta.empty(self._kinds)
-        failed = RowErrors()
-        parts = []
-        for start in range(0, len(delta), SLICE_ROWS):
-            part = delta.slice(start, min(start + SLICE_ROWS, len(delta)))
+        return whole(self.parts(delta, most_rows=EVERY_ROW), self._kinds)
+
+    def parts(self, delta: Delta, *, most_rows: int) -> Iterator[Delta]:
+        """See InParts."""
+        yield from in_shares(self._slices(delta, min(SLICE_ROWS, most_rows)), most_rows)
+
+    def _slices(self, delta: Delta, most_rows: int) -> Iterator[Delta]:
+        for start in range(0, len(delta), most_rows):
+            part = delta.slice(start, min(start + most_rows, len(delta)))
             made, errors = self._slice(part)
-            parts.append(made)
-            for row, (sqlstate, text) in errors.by_row.items():
-                failed.add(start + row, sqlstate, text)
-        self._context.collect(self._types, delta, failed)
-        return Delta.concat(parts).consolidate()
+            self._context.collect(self._types, part, errors)
+            yield made.consolidate()
 
     def _slice(self, part: Delta) -> tuple[Delta, RowErrors]:
         """The rows made of a slice, and those of its rows that failed."""

@@ -16,11 +16,6 @@ from dataflow.operators.pairs import Pairs, Sides
 from storage.store import Sums
 
 
-def unmatched_changes(pairs: Pairs, delta: Delta) -> Delta:
-    """The rows of a delta that pair with nothing."""
-    return delta.filter(pairs.match_counts(len(delta)) == 0)
-
-
 def turn(old: np.ndarray, new: np.ndarray) -> np.ndarray:
     """int64[n]: [new = 0] - [old = 0]: 1 where the last match goes, -1 where the first comes."""
     return (new == 0).astype(np.int64) - (old == 0)
@@ -63,17 +58,19 @@ def kept_turns(pairs: Pairs, by_row: np.ndarray) -> Delta:
     return kept.weighted(kept.weights * of_pair[chosen])
 
 
-def row_turns(sides: Sides, pairs: Pairs) -> Delta:
+def row_turns(sides: Sides, pairs: Pairs, most_rows: int) -> Delta:
     """With a residual: kept rows that turn, each re-evaluated against the other side as it is now.
 
-    The state must already hold both deltas. weights are the kept ones times the turn.
+    pairs: each kept row with all that it pairs with. The state must already hold the changed
+    rows; what else the kept ones match is counted about so many at a time. weights are the kept
+    ones times the turn.
     """
-    if len(pairs) == 0:
-        return pairs.kept
     touched = touch(pairs.kept.columns, len(pairs))
     change = touched.sum(pairs.changed.weights)
     chosen = np.flatnonzero(change)
     rows = pairs.kept.take(touched.representative[chosen])
-    now = sides.pairs(1 - pairs.side, rows, is_collecting=False).match_counts(len(rows))
+    now = np.zeros(len(rows), np.int64)
+    for some in sides.meet(1 - pairs.side, rows, most_rows, is_collecting=False):
+        some.count_into(now)
     turns = turn(now - change[chosen], now)
     return rows.weighted(rows.weights * turns).filter(turns != 0)

@@ -70,6 +70,9 @@ class _Arrangement:
             self._store.touched += len(rows)
             yield rows
 
+    def clear(self) -> None:
+        self._inner.clear()
+
     def row_count(self) -> int:
         return self._inner.row_count()
 

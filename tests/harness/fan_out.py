@@ -6,6 +6,8 @@ PostgreSQL's own answer.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 TABLES = """
@@ -63,10 +65,83 @@ def insert_some(number: int) -> str:
     )
 
 
-def differences(cursor: Any) -> dict[str, int]:
+@dataclass(frozen=True)
+class Kind:
+    """What meets very many rows at once: views by name over the tables of `hot_tables`, and
+    statements, each one transaction. may_fail: some views may be too large, and say so."""
+
+    views: Mapping[str, str]
+    steps: Sequence[str]
+    may_fail: bool = False
+
+
+_OF_OWNER = "o.id = t.owner AND o.grp > t.amount % 50"
+_CHANGES = (
+    "UPDATE owners SET grp = 20, name = 'changed' WHERE id = 1",
+    "DELETE FROM owners WHERE id = 1",
+    "INSERT INTO owners VALUES (1, 'back', 33)",
+)
+# The last one takes away what the others are about.
+KINDS = {
+    "an outer join with a condition": Kind(
+        {"padded": f"SELECT t.id, t.note, o.name FROM things t LEFT JOIN owners o ON {_OF_OWNER}"},
+        _CHANGES,
+    ),
+    "EXISTS with a condition": Kind(
+        {
+            f"{name}ed": f"SELECT id, note FROM things t WHERE {sql} (SELECT FROM owners o"
+            f" WHERE {_OF_OWNER})"
+            for name, sql in (("match", "EXISTS"), ("unmatch", "NOT EXISTS"))
+        },
+        _CHANGES,
+    ),
+    "NOT IN and a NULL": Kind(
+        {"allowed": "SELECT id, note FROM things WHERE amount NOT IN (SELECT v FROM excluded)"},
+        ("INSERT INTO excluded VALUES (NULL), (7)", "DELETE FROM excluded WHERE v IS NULL"),
+    ),
+    "a round of a recursion": Kind(
+        {
+            "reached": "WITH RECURSIVE r(depth, id) AS (SELECT 0, v FROM excluded UNION ALL"
+            " SELECT r.depth + 1, t.id FROM r JOIN things t ON t.owner = r.id AND r.depth < 1)"
+            " SELECT * FROM r",
+            "beside": "SELECT count(*) AS n FROM excluded",
+        },
+        ("INSERT INTO excluded VALUES (1)", "DELETE FROM excluded"),
+        may_fail=True,
+    ),
+    "a partition of a window": Kind(
+        {
+            "shares": "SELECT id, note, sum(amount) OVER (PARTITION BY owner) AS total FROM things",
+            "beside": "SELECT count(*) AS n FROM excluded",
+        },
+        ("UPDATE things SET amount = amount + 1 WHERE id = 1", "INSERT INTO excluded VALUES (1)"),
+        may_fail=True,
+    ),
+    "a table that is truncated": Kind(
+        VIEWS,
+        (
+            "TRUNCATE things",
+            "INSERT INTO things SELECT i, 1, i, 'new' FROM generate_series(1, 10) i",
+        ),
+    ),
+}
+
+
+def hot_tables(rows: int) -> str:
+    """Statements that make the tables, with one owner that has so many things."""
+    return f"""{TABLES}
+        CREATE TABLE excluded (v int);
+        ALTER TABLE excluded REPLICA IDENTITY FULL;
+        INSERT INTO owners VALUES (1, 'first', 40);
+        INSERT INTO things SELECT i, 1, i % 1000, repeat('n', i % 90) || i
+        FROM generate_series(1, {rows}) i;
+    """
+
+
+def differences(cursor: Any, views: Mapping[str, str] = VIEWS) -> dict[str, int]:
     """For each view the rows that are not in both, it and PostgreSQL's own answer."""
     found = {}
-    for name, query in VIEWS.items():
+    for name, query in views.items():
         cursor.execute(
             f"SELECT (SELECT count(*) FROM (({query}) EXCEPT ALL TABLE {name}) a)"
             f" + (SELECT count(*) FROM (TABLE {name} EXCEPT ALL ({query})) b)"

@@ -65,8 +65,8 @@ class Run:
         """Stand on the state as it is, as after a restart."""
         self.dataflow = ViewDataflow(self.nodes, "v1", store, NoEvaluator(), self.errors)
 
-    def step(self) -> None:
-        """Change some relations, step, compare."""
+    def step(self, most_rows: int = 0) -> None:
+        """Change some relations, step, compare; most_rows: in parts of about so many."""
         changed = {t.relation.name: t.change() for t in self.tables if self.random.random() < 0.7}
         needed = self.dataflow.needed_columns()
         deltas = {
@@ -74,11 +74,15 @@ class Run:
             for name, delta in changed.items()
             if name in needed
         }
-        self.take(self.dataflow.step(deltas))
+        if most_rows:
+            self.take(*self.dataflow.parts(deltas, most_rows))
+        else:
+            self.take(self.dataflow.step(deltas))
 
-    def take(self, delta: Delta) -> None:
-        """Add a delta to what is out, and compare with the oracle."""
-        _accumulate(self.total, delta)
+    def take(self, *deltas: Delta) -> None:
+        """Add deltas to what is out, and compare with the oracle."""
+        for delta in deltas:
+            _accumulate(self.total, delta)
         for row, weight in self.errors.take().rows():
             self.failures[row[1].decode(), row[2].decode()] += weight
         oracle = Oracle({t.relation.name: t.rows for t in self.tables})
@@ -119,14 +123,15 @@ def test_memory() -> None:
 
 
 def test_rocks(tmp_path: Path) -> None:
-    """10,000 epochs over RocksStore with tiny runs; each state is reopened now and then."""
+    """10,000 epochs over RocksStore with tiny runs, many of them stepped in parts; each state is
+    reopened now and then."""
     tuning = Tuning(page_rows=4, page_heap_bytes=256, memory_rows=8, fan=2, merge_pages=1)
     store = RocksStore(tmp_path / "state", 1 << 20, tuning)
     for seed in _seeds():
         try:
             run = Run(seed + 1_000_000, store)
             for epoch in range(EPOCHS_A_PLAN):
-                run.step()
+                run.step(most_rows=(0, 1, 4)[epoch % 3])
                 store.commit()
                 if epoch == 10 and seed % 10 == 0:
                     store.close()

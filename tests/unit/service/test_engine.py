@@ -24,6 +24,7 @@ from dataflow.sql.plan import Aggregate, AggregateCall, Join, Plan, Scan, ViewPl
 from dataflow.types import INT4, INT8
 from service.engine import Engine, View, ViewDefinition
 from service.pace import Pace
+from service.replay import Replay
 from storage.rocks import RocksStore, StoreBudget
 
 SOURCE = "source"
@@ -82,8 +83,12 @@ class Model:
 
     def _run(self, relation: Relation, size: int) -> Changes:
         rows = self.tables[relation.name.name]
-        sent: list[tuple[int, int, int | None]] = []
+        sent: list[tuple[int, int | None, int | None]] = []
         for _ in range(size):
+            if self.random.random() < 0.01:
+                rows.clear()
+                sent.append((Changes.TRUNCATE, None, None))
+                continue
             key = self.random.randrange(60)
             value = self.random.randrange(4 if relation is OWNERS else 60)
             if key not in rows:
@@ -184,6 +189,26 @@ def test_a_view_that_fails_in_a_later_slice_leaves_nothing(shown: Shown) -> None
         shown.engine.remove(name)
     shown.step([model.changes(200)], 3)
     assert shown.views()[1] == model.views()[1]
+
+
+def test_changes_of_a_view_that_is_being_built_add_up_part_by_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of an owner, or of a truncated table, come as many at a time as there is room."""
+    monkeypatch.setattr("service.pace.FIRST_ROWS", 7)
+    model, shown, widest = Model(4), Counter(), 0
+    store = RocksStore(tmp_path, budget=StoreBudget(run_bytes=2_000, ahead_bytes=1_000))
+    replay = Replay(View(JOINED, store, NoEvaluator()), 6)
+    for count in (300, 700, 30, 400):
+        for delta in replay.take(model.changes(count)):
+            for row, weight in delta.rows():
+                shown[row] += weight
+                assert shown[row] >= 0
+            widest = max(widest, len(delta))
+            store.relieve()
+        assert +shown == model.views()[0]
+    assert 6 < widest <= 24
+    store.close()
 
 
 def test_slices_keep_the_order_and_never_part_an_update() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from connectors.sink import Progress, SinkEpoch, SinkPart, SinkTable
 from dataflow.delta import Delta
-from dataflow.errors import InvariantError, ViewError
+from dataflow.errors import InvariantError, TemporaryError, ViewError
 from dataflow.schema import Field
 from dataflow.types import INT4, TEXT
 from service.gathered import Gathered
@@ -91,6 +91,30 @@ def test_what_cancels_out_takes_no_disk() -> None:
         gathered.add(BAG, Delta.of("is", rows, -1))
     assert not gathered.is_spilled
     assert not list(gathered)
+
+
+def test_a_byte_that_has_changed_on_disk_is_refused() -> None:
+    """Wherever it is, and what is cut off too: nothing of the epoch is taken."""
+    sums, gathered = Sums(7), Gathered(3_000)
+    sums.fill(gathered, 400, 5_000)
+    whole = rows_of(list(gathered))
+    assert gathered._file is not None
+    size = gathered._file.seek(0, 2)
+    for place in sums.random.sample(range(size), 60):
+        gathered._file.seek(place)
+        [byte] = gathered._file.read(1)
+        for value in (byte ^ 1 << sums.random.randrange(8), byte):
+            gathered._file.seek(place)
+            gathered._file.write(bytes([value]))
+            if value != byte:
+                with pytest.raises(TemporaryError) as refused:
+                    list(gathered)
+                assert refused.value.code == "state.spill_damaged"
+    assert rows_of(list(gathered)) == whole
+    gathered._file.truncate(size - 1)
+    with pytest.raises(TemporaryError):
+        list(gathered)
+    gathered.close()
 
 
 def epoch_of(number: int, gathered: Gathered) -> SinkEpoch:

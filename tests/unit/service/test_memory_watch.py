@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
+from service.kernel_room import free_bytes
 from service.memory_watch import MARK, MemoryWatch, resident_reader
+from storage.delta import Column
 from storage.memory import MemoryStore
-from storage.page_cache import PageCache
 from storage.pages import Tuning
 from storage.rocks import RocksStore
-from storage.store import ArrangementSpec
+from storage.store import ArrangementSpec, OutOfRoomError, Yielding
 from tests.unit.storage.oracle import delta_of
 
 MEBIBYTE = 1 << 20
@@ -72,6 +75,72 @@ def test_what_cannot_be_given_back_is_not_asked_for_again_and_again() -> None:
     assert (process.freed, process.given_back) == (0, 2)
 
 
+def test_what_a_step_wants_is_made_room_for_before_it_is_refused() -> None:
+    """What is free goes first, then pages; 16 are left for the rest of the process."""
+    for wanted, is_there, left in ((4, True, (50, 20)), (50, True, (0, 20)), (68, True, (0, 6))):
+        process = Process(held=30, freed=50, pages=20)
+        free = lambda: 120 * MEBIBYTE - process.resident()  # noqa: B023, E731
+        watch = MemoryWatch(CAP, process.resident, process.give_back, free)
+        assert watch.has_room(wanted * MEBIBYTE, process) == is_there
+        assert (process.freed, process.pages) == left
+    assert not watch.has_room(75 * MEBIBYTE, process)
+    assert process.pages == 0
+
+
+def _group(folder: Path, files: dict[str, object]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_text(f"{content}\n")
+
+
+@pytest.mark.parametrize("is_container", [False, True])
+def test_of_all_limits_of_the_kernel_the_least_counts(tmp_path: Path, is_container: bool) -> None:
+    root, proc = tmp_path / "cgroup", tmp_path / "proc"
+    assert free_bytes(root, proc) == 1 << 62
+    _group(proc, {"meminfo": "MemFree: 1 kB\nMemAvailable:  4096 kB"})
+    assert free_bytes(root, proc) == 4096 << 10
+    _group(proc / "self", {"cgroup": "3:cpu:/a\n4:memory:/a/b\n0::/c"})
+    v1 = {"memory.limit_in_bytes": 5000, "memory.usage_in_bytes": 4500}
+    stat = "cache 7\ntotal_inactive_file 100\ntotal_active_file 20"
+    _group(root / "memory" / ("" if is_container else "a"), {**v1, "memory.stat": stat})
+    assert free_bytes(root, proc) == 5000 - 4500 + 120
+    _group(root / "c", {"memory.max": "max", "memory.current": 10})
+    assert free_bytes(root, proc) == 620
+    _group(root / ("" if is_container else "c"), {"memory.max": 300, "memory.current": 10})
+    assert free_bytes(root, proc) == 290
+
+
+def test_more_rows_at_once_than_there_is_room_for_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where they are held together, and before all of them are read."""
+
+    class Full:
+        wanted: ClassVar[list[int]] = []
+
+        def look(self, cache: Yielding) -> None: ...
+
+        def has_room(self, wanted_bytes: int, cache: Yielding) -> bool:
+            self.wanted.append(wanted_bytes)
+            return wanted_bytes < 300_000
+
+    monkeypatch.setattr("storage.arrangement._LOOK_ROWS", 500)
+    monkeypatch.setattr("storage.arrangement._LOOK_BYTES", 10_000)
+    store = RocksStore(tmp_path / "state", watch=Full())
+    arrangement = store.arrange(ArrangementSpec("scope/window/rows", "ii", (0,)))
+    arrangement.apply(delta_of("ii", [((n % 3, n), 1) for n in range(9_000)]))
+    few, all_keys = ([Column(np.arange(n))] for n in (1, 3))
+    assert len(arrangement.lookup(few)[1]) == 3_000
+    assert not [n for n in Full.wanted if n >= 300_000]
+    with pytest.raises(OutOfRoomError):
+        arrangement.lookup(all_keys)
+    assert 300_000 <= max(Full.wanted) < 600_000
+    assert sum(len(rows) for _, rows in arrangement.lookup_parts(all_keys, 400)) == 9_000
+    with pytest.raises(OutOfRoomError):
+        store.require_room(300_000)
+    store.close()
+
+
 def test_the_kernel_is_asked() -> None:
     resident = resident_reader()
     before = resident()
@@ -85,12 +154,16 @@ def test_a_pressed_cache_answers_the_same_from_fewer_bytes(tmp_path, rows: int) 
     """Until there is room again."""
     excess = [0]
 
-    def watch(cache: PageCache) -> None:
-        cache.press(excess[0])
+    class Pressing:
+        def look(self, cache: Yielding) -> None:
+            cache.press(excess[0])
+
+        def has_room(self, wanted_bytes: int, cache: Yielding) -> bool:
+            return True
 
     spec = ArrangementSpec("scope/join/left", "ii", (0,))
     tuning = Tuning(memory_rows=1000, file_rows=1 << 30)
-    store = RocksStore(tmp_path / "state", 4 * MEBIBYTE, tuning, watch=watch)
+    store = RocksStore(tmp_path / "state", 4 * MEBIBYTE, tuning, watch=Pressing())
     specified = MemoryStore().arrange(spec)
     arrangement = store.arrange(spec)
     delta = delta_of("ii", [((n, -n), 1) for n in range(rows)])

@@ -32,7 +32,9 @@ from dataflow.sql.plan import (
 from dataflow.types import BOOL, INT4, INT8, TEXT
 from service.engine import Engine, View, ViewDefinition
 from service.reads import widened
+from service.replay import Replay
 from storage.memory import MemoryStore
+from storage.store import OutOfRoomError
 
 T = Relation(
     RelationName("s", "public", "t"),
@@ -105,6 +107,32 @@ class Failing:
 
     def step(self, *inputs: Delta) -> Delta:
         raise ViewError("view.recursion_too_large", "too large")
+
+
+class Hungry:
+    """An operator for which there is not enough memory."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def step(self, *inputs: Delta) -> Delta:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [OutOfRoomError(7 << 20), MemoryError()])
+def test_a_step_without_room_fails_its_view_by_name(error: Exception) -> None:
+    store = MemoryStore()
+    engine = engine_of(store, one=counted(scan(1)), two=scan(2))
+    nodes_of(engine, "one")[-1].operator = Hungry(error)
+    assert answers(engine, inserts((1, 7, 5, b""))) == {"two": [((5,), 1)]}
+    [refused] = engine.refused()
+    assert (refused.code, refused.relation) == ("view.out_of_memory", name_of("one"))
+    assert "aggregate" in refused.what and refused.hint
+    # As one that is being built.
+    view = build(store, "three", counted(scan(1)))
+    view.dataflow._operators = dict.fromkeys(view.dataflow._operators, Hungry(error))
+    with pytest.raises(ViewError, match="out_of_memory"):
+        list(Replay(view, 10).take(inserts((1, 7, 5, b"")).changes))
 
 
 def nodes_of(engine: Engine, view: str) -> Sequence[LiveNode]:

@@ -105,9 +105,14 @@ def _found(parts: Iterable[tuple[np.ndarray, Delta]]) -> Counter[tuple[int, Row]
     return found
 
 
-def check_scan(arrangement: Any, kept: Counter[Row]) -> None:
-    """The scan gives each row kept, once."""
-    scanned = [entry for delta in arrangement.scan() for entry in delta.rows()]
+def check_scan(
+    arrangement: Any, kept: Counter[Row], between: Callable[[], object] = lambda: None
+) -> None:
+    """The scan gives each row kept, once. between: what happens to the store between two chunks."""
+    scanned = []
+    for delta in arrangement.scan():
+        between()
+        scanned += delta.rows()
     assert len(scanned) == len(kept)
     assert dict(scanned) == dict(kept)
 
