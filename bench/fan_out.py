@@ -74,7 +74,7 @@ def _ended(service: ServiceRun, cursor: Any, wait_s: float) -> str:
         await_position(cursor, position, wait_s)
     except RuntimeError:
         return "not done"
-    cursor.execute("SELECT coalesce(max(error->>'code'), '') FROM tidemark.views")
+    cursor.execute("SELECT coalesce(max(code), '') FROM tidemark.views")
     code = cursor.fetchone()[0]
     return f"refused {code}" if code else ""
 

@@ -68,8 +68,9 @@ class OuterJoinOperator:
                 pairs.count_into(counts)
                 if 1 - side in self._preserved:
                     yield self._pad(1 - side, row_turns(sides, pairs, most_rows))
-            # Before rows among them turn again.
-            yield self._unmatched(side, delta, counts)
+            if side in self._preserved:
+                # Before rows among them turn again.
+                yield self._unmatched(side, delta, counts)
 
     def _changes_by_key(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
         """Without one: a kept row turns with its key, whichever part it comes in."""

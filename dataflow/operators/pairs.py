@@ -18,7 +18,7 @@ from dataflow.expressions.evaluator import RowErrors
 from dataflow.expressions.ir import ColumnRef, Expression
 from dataflow.operators.base import Context, kinds_of, types_of
 from dataflow.operators.filter import is_true
-from dataflow.operators.groups import columns_at, touch
+from dataflow.operators.groups import Touched, columns_at, touch
 from dataflow.sql.plan import Join, SemiJoin
 from storage.store import Arrangement
 
@@ -121,18 +121,14 @@ class Sides:
         if not len(delta):
             return
         touched = touch(columns_at(delta, self.keys[side]), len(delta))
-        by_key = np.argsort(touched.group, kind="stable")
-        sizes = np.bincount(touched.group, minlength=touched.count)
-        starts = np.cumsum(sizes) - sizes
         for key_of, rows in self.kept[1 - side].lookup_parts(touched.keys, most_rows):
-            for start, stop in _cuts(sizes[key_of], most_rows):
-                of_key = key_of[start:stop]
-                count = sizes[of_key]
-                kept = np.repeat(np.arange(start, stop), count)
-                within = np.arange(len(kept)) - np.repeat(np.cumsum(count) - count, count)
-                index = by_key[np.repeat(starts[of_key], count) + within]
-                found = Pairs(side, index, delta.take(index), rows.take(kept))
-                if len(found := self._true(found, is_collecting=is_collecting)):
+            if touched.count == len(delta):
+                index = touched.representative[key_of]
+                some = [Pairs(side, index, delta.take(index), rows)]
+            else:
+                some = _pairs_by_kept(side, delta, touched, (key_of, rows), most_rows)
+            for pairs in some:
+                if len(found := self._true(pairs, is_collecting=is_collecting)):
                     yield found
 
     def _true(self, found: Pairs, *, is_collecting: bool = True) -> Pairs:
@@ -144,6 +140,27 @@ class Sides:
         if errors and is_collecting:
             self._context.collect(self._types, joined, errors)
         return found.filter(_kept(verdict_mask=is_true(verdict), errors=errors))
+
+
+def _pairs_by_kept(
+    side: int,
+    delta: Delta,
+    touched: Touched,
+    kept: tuple[np.ndarray, Delta],
+    most_rows: int,
+) -> Iterator[Pairs]:
+    """Each kept row beside all changed rows of its key. kept: the key of each row, and the rows."""
+    key_of, rows = kept
+    order = np.argsort(touched.group, kind="stable")
+    sizes = np.bincount(touched.group, minlength=touched.count)
+    starts = np.cumsum(sizes) - sizes
+    for start, stop in _cuts(sizes[key_of], most_rows):
+        of_key = key_of[start:stop]
+        count = sizes[of_key]
+        at = np.repeat(np.arange(start, stop), count)
+        within = np.arange(len(at)) - np.repeat(np.cumsum(count) - count, count)
+        index = order[np.repeat(starts[of_key], count) + within]
+        yield Pairs(side, index, delta.take(index), rows.take(at))
 
 
 def _cuts(sizes: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
