@@ -1,4 +1,8 @@
-"""Changes of one relation as a source reports them, before old rows are known."""
+"""Changes of one relation as a source reports them, before old rows are known.
+
+Invariant: changes of a relation stand in the order in which they were made; those of several
+relations in none.
+"""
 
 from __future__ import annotations
 

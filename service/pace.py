@@ -21,6 +21,8 @@ LEAST_ROWS = 8
 # Tables whose rows become no more than this many are stepped together.
 _TAME = 4.0
 _GROWTH = 4
+# What differs by no more is about as much.
+_ALIKE = 1.5
 
 
 class Pace:
@@ -31,6 +33,9 @@ class Pace:
         # For each table: rows made of one, and rows to take next.
         self._made_of_one: dict[RelationName, float] = {}
         self._next_rows: dict[RelationName, int] = {}
+        # For each table whose steps make too much: rows of the last one, what it made, whether
+        # one of another size would have made about as much.
+        self._last: dict[RelationName, tuple[int, int, bool]] = {}
 
     def slices(self, changes: Sequence[Changes]) -> Iterator[list[Changes]]:
         """The changes, those of each relation in order, as many at a time as the pace then says.
@@ -77,8 +82,22 @@ class Pace:
         """A step over so many rows of one relation has made `made` rows at its widest place."""
         each = max(made / taken, self._made_of_one.get(name, 0.0) / 2)
         rows = int(self._most_made / max(each, 1.0))
+        if rows < taken and self._is_alike(name, taken, made):
+            rows = min(2 * taken, self._most_made)
         self._made_of_one[name] = each
         self._next_rows[name] = max(LEAST_ROWS, min(rows, _GROWTH * max(taken, FIRST_ROWS)))
+
+    def _is_alike(self, name: RelationName, taken: int, made: int) -> bool:
+        """Whether more or fewer rows make about as much, as where all of them are in one partition
+        of a window: fewer at a time then only make it more often."""
+        taken_before, made_before, was_alike = self._last.get(name, (0, 0, False))
+        is_alike = was_alike and made <= _ALIKE * made_before
+        if 2 * taken <= taken_before:
+            is_alike = made_before <= _ALIKE * made
+        elif taken >= 2 * taken_before:
+            is_alike = made <= _ALIKE * made_before
+        self._last[name] = taken, made, is_alike
+        return is_alike
 
     def takes_whole(self, name: RelationName, rows: int) -> bool:
         """Whether so many rows of a relation are no more than one step should take."""

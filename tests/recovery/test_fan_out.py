@@ -20,7 +20,7 @@ from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 from tests.recovery.test_memory import WAIT_S, _peak_mb
 
-ROWS = int(os.environ.get("TIDEMARK_TEST_ROWS", "50000"))
+ROWS = int(os.environ.get("TIDEMARK_TEST_ROWS", "50000")) // 2
 CAP_MB = 384
 OUTER = "an outer join with a condition"
 
@@ -63,9 +63,13 @@ class Case:
 
 
 @pytest.fixture
-def service(database: Database, tmp_path: Path) -> Iterator[RunningService]:
+def service(
+    request: pytest.FixtureRequest, database: Database, tmp_path: Path
+) -> Iterator[RunningService]:
+    """With these failpoints."""
     database.execute(fan_out.hot_tables(ROWS))
-    with RunningService(database.dsn, tmp_path, memory=f"{CAP_MB}MB") as running:
+    settings = {"memory": f"{CAP_MB}MB", "failpoints": getattr(request, "param", "")}
+    with RunningService(database.dsn, tmp_path, **settings) as running:
         yield running
 
 
@@ -83,15 +87,12 @@ def test_what_one_change_meets_stays_under_the_cap(
                 case.check(kind)
 
 
+@pytest.mark.parametrize("service", ["build.stage.after=sleep:4"], indirect=True)
 def test_so_it_does_while_a_view_catches_up(service: RunningService, database: Database) -> None:
     """Its first rows are told, then an owner of all things changes, then they are truncated."""
-    service.stop()
-    service.set_variable("TIDEMARK_FAILPOINTS", "build.stage.after=sleep:4")
-    service.start()
     views = {"joined": fan_out.VIEWS["joined"], **fan_out.KINDS[OUTER].views}
     for name, query in views.items():
-        body = {"name": name, "query": query, "backfill": "local"}
-        assert service.call("POST", "/views", body).status_code == 202
+        service.create(name, query, wait_s=0, backfill="local")
 
     def are_read() -> bool:
         told = [service.call("GET", f"/views/{name}").json()["backfill"] for name in views]

@@ -258,3 +258,18 @@ def test_the_pace_follows_what_the_rows_of_each_table_become() -> None:
     assert len(found[0]) < 14 and found[-1] == [1000]
     assert _sizes(pace, both[1:], wide)[0] == 100, "what no row before has shown"
     assert _sizes(pace, [_rows(OWNERS, 20)], wide) == [20], "a few rows are never cut"
+
+
+def test_the_pace_is_not_slowed_by_what_a_step_makes_whatever_its_rows() -> None:
+    """All rows in one partition of 100,000: few steps. Each row a thousand: few rows a step."""
+    changes = [Changes(THINGS, np.full(20_000, Changes.INSERT, np.uint8), ())]
+    for made, least, most in (
+        (lambda rows: 100_000 + rows, 8, 40),
+        (lambda r: 1_000 * r, 900, 9e9),
+    ):
+        pace, taken = Pace(20_000), []
+        for found in pace.slices(changes):
+            taken.append(sum(map(len, found)))
+            pace.learn(found, made(taken[-1]))
+        assert sum(taken) == 20_000 and least <= len(taken) <= most
+        assert max(taken) <= 20_000
