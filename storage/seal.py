@@ -19,6 +19,7 @@ import xxhash
 from rocksdict import Rdict, WriteBatch
 
 from storage.faults import corrupt, named
+from storage.log_records import endless_at
 
 MARK = b"c"
 FILE = "seal"
@@ -63,7 +64,11 @@ class Seal:
     # --- when a state is opened ------------------------------------------------------------------
 
     def check_files(self) -> None:
-        """Before RocksDB changes anything. StorageError state.corrupt."""
+        """Before RocksDB reads, or changes, anything. StorageError state.corrupt."""
+        for path in (*self._folder.glob("*.log"), *self._folder.glob("MANIFEST-*")):
+            at = endless_at(path)
+            if at is not None:
+                raise corrupt(f'"{path}": no record of ours stands at byte {at}')
         number, size = self._manifest
         if not number:
             return

@@ -149,6 +149,21 @@ def test_a_manifest_whose_end_is_gone_is_noticed(killed: State) -> None:
     _refused(killed, copy, "manifest .* bytes, sealed are")
 
 
+@pytest.mark.parametrize("files", ["MANIFEST-*", "*.log"])
+def test_what_rocksdb_would_read_for_ever_is_noticed(killed: State, files: str) -> None:
+    """Records of logs that are used again, at the end and in place of others."""
+    for kind, is_appended in ((5, True), (8, True), (11, True), (6, False), (11, False)):
+        copy = killed.copy()
+        path = max(copy.rglob(files), key=lambda p: p.stat().st_size)
+        content = bytearray(path.read_bytes())
+        if is_appended:
+            content += b"\x11\x22\x33\x44\x08\x00" + bytes([kind]) + b"12345678"
+        else:
+            content[6] = kind
+        path.write_bytes(content)
+        _refused(killed, copy, "no record of ours")
+
+
 def test_a_page_under_the_key_of_another_is_noticed(killed: State) -> None:
     """Each is whole by itself."""
     copy = killed.copy()
