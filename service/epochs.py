@@ -8,7 +8,7 @@ sink muted.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -43,6 +43,11 @@ class Epochs:
     def start(self, writer: SinkWriter, mute: dict[str, Any]) -> None:
         """State and sink are at one position, or are brought there while the sink is muted."""
         self._writer, self.mute = writer, mute
+        is_begun_after = self._engine.positions.is_begun_after
+        for source in mute.keys() - {MAIN_SOURCE}:
+            told = mute[source].items()
+            kept = {n: p for n, p in told if not is_begun_after(source, n, writer.written)}
+            self.mute[source] = kept
         self._meet_sink()
         logs = self._core.change_logs
         writer.on_written, writer.on_refused = logs.advance, logs.refuse
@@ -134,6 +139,18 @@ class Epochs:
         failpoint("checkpoint.sync.after")
         self._core.feed.confirm(self._core.checkpoints.confirmable(self._engine.position))
         failpoint("checkpoint.confirm.after")
+
+    def unmute_begun(self, before: Mapping[str, Any]) -> None:
+        """Relations that are first read from another place than they stood at have nothing to be
+        told again. before: the positions by source."""
+        positions, written = self._engine.positions, self.writer.written
+        for source in positions.by_source.keys() - {MAIN_SOURCE}:
+            old, new = before.get(source, {}), positions.places(source)
+            begun = {name for name, place in new.items() if old.get(name) != place}
+            positions.note_begun(source, begun, written)
+            if source in self.mute:
+                target = self.mute[source].items()
+                self.mute[source] = {n: p for n, p in target if n not in begun}
 
     def forget_mutes(self) -> None:
         """What a source has told again, or nothing reads any more, mutes the sink no longer."""

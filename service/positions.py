@@ -16,6 +16,7 @@ from storage.store import Store
 
 PROGRESS = "progress"
 _NOTES = "note/"
+_BEGUN = "begun/"
 
 
 class Positions:
@@ -63,8 +64,20 @@ class Positions:
         for pin in position.values():
             self._keep(source, pin.notes)
 
+    def note_begun(self, source: str, relations: Collection[str], shown: int) -> None:
+        """These were first read when the sink had epoch `shown` already: they stand beyond it."""
+        for name in relations:
+            self._store.put(f"{_BEGUN}{source}/{name}", str(shown).encode())
+
+    def is_begun_after(self, source: str, relation: str, shown: int) -> bool:
+        """Whether a relation was first read when the sink had this epoch already."""
+        stored = self._store.get(f"{_BEGUN}{source}/{relation}")
+        return stored is not None and int(stored) >= shown
+
     def forget(self, source: str, relations: Collection[str]) -> None:
         """Read these relations of a source no more; with the last one its notes go too."""
+        for name in relations:
+            self._store.put(f"{_BEGUN}{source}/{name}", None)
         positions = self.by_source
         kept = {n: p for n, p in self.places(source).items() if n not in relations}
         positions[source] = kept
@@ -89,8 +102,9 @@ class Positions:
         """Start anew: no position, no epoch, no notes; when the last view is gone."""
         self.progress = None
         self._store.put(PROGRESS, None)
-        for key, _ in list(self._store.items(_NOTES)):
-            self._store.put(key, None)
+        for prefix in (_NOTES, _BEGUN):
+            for key, _ in list(self._store.items(prefix)):
+                self._store.put(key, None)
 
     def save(self) -> None:
         """Write them, as part of the commit."""

@@ -168,9 +168,11 @@ class ViewLife:
                 return
         self._held.pop(row.identity, None)
         definition = self._engine.in_free_scope(definition)
+        before = self._engine.positions.by_source
         feeds = core.side_work.begin(definition, is_resumed=is_left(self._folder, row.identity))
         if feeds is None:
             return
+        self._epochs.unmute_begun(before)
         core.store.drop(definition.scope + "/")
         reads_database = core.reads_database(definition)
         if reads_database and not core.feed.is_open and not self._engine.position:

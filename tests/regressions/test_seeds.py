@@ -24,6 +24,8 @@ SEEDS = {
     (76, "refusals"): "a refused view took the rows with it that its new version had staged",
     (5631, "feeds"): "a topic was read past what a build that was left over had of it",
     (318, "refusals", "subscribers"): "readers were told what the sink had refused",
+    (1, "errors", "feeds"): "a topic first read beyond the sink's place kept that muted for ever",
+    (10228, "errors", "feeds"): "the same, when the machine had crashed once more in between",
     (6, "feeds"): "a relation that the sink knew nothing of kept it muted for ever",
 }
 

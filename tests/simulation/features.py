@@ -12,15 +12,15 @@ from random import Random
 # The share of the seeds that have each part, if nobody says which.
 SHARES = {
     # Someone drops or alters the tables of views by hand: the sink refuses what is for them.
-    "refusals": 0.3,
+    "refusals": 0.15,
     # Views whose expressions fail for some rows: those stand among the errors.
-    "errors": 0.3,
+    "errors": 0.1,
     # Sources beside the database: topics in partitions, alone and joined with tables.
-    "feeds": 0.3,
+    "feeds": 0.15,
     # Readers of changes, through an API that may be killed as well.
-    "subscribers": 0.25,
+    "subscribers": 0.06,
     # RocksDB as the store, whose log a crash of the machine tears; slow.
-    "rocks": 0.06,
+    "rocks": 0.04,
 }
 # How likely each kind of fault of theirs is, at each occasion: one of these.
 ODDS = {
