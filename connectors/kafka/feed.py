@@ -17,6 +17,7 @@ from connectors.formats.debezium_order import LastSeen
 from connectors.kafka.client import Client
 from connectors.kafka.dead_topic import DeadTopic
 from connectors.kafka.held import Held, bad_of
+from connectors.kafka.known import Known, known_note, known_of, learn
 from connectors.kafka.options import FAIL, SKIP, KafkaOptions, TopicOptions
 from connectors.kafka.reader import Chunk, Reader, Span
 from connectors.kafka.records import Records
@@ -36,13 +37,14 @@ LAG_EVERY = 20
 @dataclass
 class _Followed:
     """A relation that is read. place: {"topic": id, "next": offset by partition}. starts: where
-    its snapshot began; seen: of envelopes, None until it is known."""
+    its snapshot began; seen: of envelopes, None until it is known; known: of the logs."""
 
     rows: RowReader
     topic_id: str
     nexts: dict[int, int]
     starts: dict[int, int]
     seen: LastSeen | None
+    known: Known
 
     @property
     def name(self) -> str:
@@ -55,7 +57,9 @@ class _Followed:
     def span(self, begins: dict[int, int], ends: dict[int, int] | None) -> Span:
         wants = (self.rows.wants_times, self.rows.wants_headers)
         relation = self.rows.relation.name
-        return Span(relation, self.topic.topic, self.topic_id, begins, ends, *wants)
+        return Span(
+            relation, self.topic.topic, self.topic_id, begins, ends, *wants, dict(self.known)
+        )
 
     def place(self) -> dict[str, Any]:
         return {
@@ -222,6 +226,9 @@ class KafkaFeed:
                         one.nexts.update(chunk.nexts)
             else:
                 one.nexts.update(whole.nexts())
+            if len(whole):
+                learn(one.known, whole)
+                notes |= known_note(one.known, one.name, one.topic_id)
             if one.seen is not None:
                 notes |= seen_note(one.seen, one.name, one.topic_id)
         if self._failure is not None and not count:
@@ -274,7 +281,9 @@ def _followed(rows: RowReader, state: FeedState) -> _Followed:
     name = rows.relation.name.name
     topic_id, nexts = place_of(state.places[name])
     starts = starts_of(state.notes, name, topic_id)
-    return _Followed(rows, topic_id, nexts, starts, seen_of(state.notes, name, topic_id))
+    seen = seen_of(state.notes, name, topic_id)
+    known = known_of(state.notes, name, topic_id)
+    return _Followed(rows, topic_id, nexts, starts, seen, known)
 
 
 class _Ahead:

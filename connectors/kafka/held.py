@@ -18,6 +18,7 @@ import orjson
 from connectors.formats.debezium_order import LastSeen
 from connectors.formats.record_format import BadRecord
 from connectors.kafka.client import Client
+from connectors.kafka.known import known_as_json, known_from_json, learn
 from connectors.kafka.options import FAIL
 from connectors.kafka.reader import Chunk, Reader, Span
 from connectors.kafka.records import Records
@@ -121,6 +122,7 @@ class Held:
         else:
             self._topic_id, self._nexts = place_of(state)
         cut = {name: one["cut"] for name, one in begun.items()}
+        self._known = known_from_json((state or {}).get("known", {}))
         self._transactions = Transactions(collections, bounds, state, cut)
         self._lanes: dict[Lane, _Lane] = {}
         self._relations: dict[str, Any] = {}
@@ -130,7 +132,8 @@ class Held:
 
     def span(self) -> Span:
         """What is to be read of the transaction topic."""
-        return Span(None, self._topic, self._topic_id, dict(self._nexts))
+        known = dict(self._known)
+        return Span(None, self._topic, self._topic_id, dict(self._nexts), known=known)
 
     @property
     def is_wanting(self) -> bool:
@@ -161,6 +164,7 @@ class Held:
                     marker = marker["payload"]
                 self._transactions.add_marker(records.numbers[at], records.offsets[at], marker)
             self._nexts.update(chunk.nexts)
+            learn(self._known, records)
             self._is_moved = True
 
     def add_events(self, chunk: Chunk, seen: LastSeen | None) -> None:
@@ -253,6 +257,7 @@ class Held:
         """For the batch that is told now."""
         self._is_moved, self._noted = False, time.monotonic()
         place = {"topic": self._topic_id, "next": {str(p): o for p, o in self._nexts.items()}}
+        place["known"] = known_as_json(self._known)
         text = json.dumps({**place, **self._transactions.state()}).encode()
         return {**self.fresh_notes, NOTE: text}
 

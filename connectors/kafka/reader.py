@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Partition
 
 from connectors.kafka.client import Client
+from connectors.kafka.known import Known
 from connectors.kafka.records import Records
 from connectors.kafka.topics import Topics, check_same, offsets_gone
 from dataflow.errors import TemporaryError, TidemarkError
@@ -25,7 +26,11 @@ from dataflow.schema import RelationName
 MOST_RECORDS = 10_000
 # An end that lies behind the log's own, and that nothing reaches for so long.
 STALLED_S = 30.0
-_OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
+_OUT_OF_RANGE = {
+    KafkaError._AUTO_OFFSET_RESET,
+    KafkaError._LOG_TRUNCATION,
+    KafkaError.OFFSET_OUT_OF_RANGE,
+}
 _DOWN = {KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._SSL}
 
 
@@ -35,6 +40,7 @@ class Span:
 
     ends: None to go on for ever, with new partitions from their beginning; else the offsets
     after the last, and only these partitions. relation: None where all of the source need it.
+    known: what is known of the log up to `begins`.
     """
 
     relation: RelationName | None
@@ -44,6 +50,7 @@ class Span:
     ends: dict[int, int] | None = None
     wants_times: bool = False
     wants_headers: bool = False
+    known: Known = field(default_factory=dict)
 
 
 @dataclass
@@ -68,6 +75,7 @@ class Reader:
         self._down: list[KafkaError] = []
         self._open: set[tuple[str, int]] = set()
         self._first: list[Chunk] = []
+        self._early: dict[tuple[str, int], int] = {}
         self._topics = Topics(client)
         self._checked = self._moved = time.monotonic()
         self._consumer = client.consumer(
@@ -140,11 +148,24 @@ class Reader:
             topic = check_same(span.topic, span.topic_id, found, span.relation)
             for number in range(topic.partitions) if span.ends is None else span.ends:
                 if (span.topic, number) not in self._open and self._is_wanted(span, number):
-                    fresh.append(Partition(span.topic, number, span.begins[number]))
+                    fresh.append(self._from(span, number))
         if fresh:
             self._consumer.incremental_assign(fresh)
             self._open.update((p.topic, p.partition) for p in fresh)
         self._checked = time.monotonic()
+
+    def _from(self, span: Span, number: int) -> Partition:
+        """Where the reading of a partition begins, so that the broker looks whether its log is the
+        one that is known: behind the last record before the place, if that is still kept."""
+        place = span.begins[number]
+        offset, term = span.known.get(number, (place, -1))
+        if offset < place and self._topics.begins(span.topic, [number])[number] > offset:
+            term = -1
+        if term < 0 or offset > place:
+            return Partition(span.topic, number, place)
+        if offset < place:
+            self._early[span.topic, number] = place
+        return Partition(span.topic, number, offset, leader_epoch=term)
 
     def _is_wanted(self, span: Span, number: int) -> bool:
         is_new = number not in span.begins
@@ -158,6 +179,8 @@ class Reader:
     def _sorted(self, found: Sequence[Any]) -> list[Chunk]:
         """The records by relation, without those beyond an end."""
         good = [record for record in found if record.error() is None]
+        if self._early:
+            self._refuse_earlier(good)
         by_topic: dict[str, list[Any]] = {}
         if len(self._spans) == 1 and good:
             by_topic[next(iter(self._spans))] = good
@@ -182,7 +205,7 @@ class Reader:
                 chunk.nexts[number] = max(offset, chunk.nexts.get(number, 0))
             if span.ends is not None:
                 self._cut(span, chunk)
-            chunk.nexts = {p: o for p, o in chunk.nexts.items() if o != span.begins.get(p)}
+            chunk.nexts = {p: o for p, o in chunk.nexts.items() if o > span.begins.get(p, -1)}
             span.begins.update(chunk.nexts)
             if chunk.nexts:
                 chunks.append(chunk)
@@ -200,6 +223,15 @@ class Reader:
         if done:
             self._consumer.incremental_unassign([Partition(*one) for one in done])
             self._open.difference_update(done)
+
+    def _refuse_earlier(self, good: Sequence[Any]) -> None:
+        """Between what is known and the place there was no record, so there is none now."""
+        for record in good:
+            place = self._early.pop((record.topic(), record.partition()), 0)
+            if record.offset() < place:
+                span = self._spans[record.topic()]
+                told = f"a record is at {record.offset()}, where none was"
+                raise offsets_gone(span.topic, f"{record.partition()}:{place}", told, span.relation)
 
     def _refused(self, error: KafkaError, record: Any) -> TidemarkError:
         """The error for one that came in place of a record."""
@@ -236,4 +268,5 @@ def _records(taken: Sequence[Any], span: Span) -> Records:
         if span.wants_times
         else [],
         [one.headers() for one in taken] if span.wants_headers else [],
+        [-1 if (term := one.leader_epoch()) is None else term for one in taken],
     )

@@ -28,7 +28,8 @@ class Records:
     """n records in the order in which they are taken; within a partition by offset.
 
     numbers: of the partitions. times: milliseconds since 1970, -1 for none; headers: pairs of
-    name and bytes, or None. Both are empty where nobody asked.
+    name and bytes, or None. Both are empty where nobody asked. terms: of the leaders that they
+    were written under, -1 where that is not known.
     """
 
     numbers: list[int] = field(default_factory=list)
@@ -37,6 +38,7 @@ class Records:
     values: list[bytes | None] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     headers: list[Any] = field(default_factory=list)
+    terms: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -88,7 +90,8 @@ class Records:
         return Column.of(KIND_BYTES, [_headers(self.headers[row]) for row in rows.tolist()])
 
     def _parts(self) -> tuple[list[Any], ...]:
-        return self.numbers, self.offsets, self.keys, self.values, self.times, self.headers
+        known = self.numbers, self.offsets, self.keys, self.values
+        return *known, self.times, self.headers, self.terms
 
 
 def _bytea(values: Sequence[bytes | None]) -> Column:

@@ -23,6 +23,7 @@ from connectors.kafka import discover as discovery
 from connectors.kafka.client import Client
 from connectors.kafka.feed import FeedEvents, FeedState, KafkaFeed
 from connectors.kafka.held import begun_note, newest_transactions
+from connectors.kafka.known import known_note
 from connectors.kafka.options import (
     APPEND,
     EARLIEST,
@@ -133,12 +134,15 @@ class KafkaSource:
         options = self._topic(relation)
         topic = self._described(topics, [relation])[options.topic]
         numbers = range(topic.partitions)
-        ends = topics.ends(topic.name, numbers)
+        tips = topics.tips(topic.name, numbers)
+        ends = {p: end for p, (end, _) in tips.items()}
         begins = topics.begins(topic.name, numbers)
         starts = self._starts(topics, topic, options.start, begins, ends)
         self._learn(topics)
         note = json.dumps(_place(topic.id, starts)).encode()
+        known = {p: tip for p, tip in tips.items() if tip[1] >= 0}
         notes = {f"{START_NOTE}{relation.name.name}": note}
+        notes |= known_note(known, relation.name.name, topic.id)
         if options.is_debezium:
             notes[f"{SEEN_NOTE}{relation.name.name}"] = UNSEEN
             if self._options.transactions is not None:

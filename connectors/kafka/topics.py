@@ -73,6 +73,12 @@ class Topics:
         """By partition the offset after the last record that is committed."""
         return self._offsets(topic, partitions, OffsetSpec.latest())
 
+    def tips(self, topic: str, partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
+        """By partition the offset after the last record that is committed, and the term of the
+        leader that says so (connectors/kafka/known.py), -1 where it does not."""
+        found = self._asked_offsets(topic, partitions, OffsetSpec.latest())
+        return {p: (one.offset, _term(one.leader_epoch)) for p, one in found.items()}
+
     def begins(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """By partition the first offset that is kept."""
         return self._offsets(topic, partitions, OffsetSpec.earliest())
@@ -98,6 +104,10 @@ class Topics:
         return False
 
     def _offsets(self, topic: str, partitions: Iterable[int], spec: Any) -> dict[int, int]:
+        found = self._asked_offsets(topic, partitions, spec)
+        return {number: one.offset for number, one in found.items()}
+
+    def _asked_offsets(self, topic: str, partitions: Iterable[int], spec: Any) -> dict[int, Any]:
         wanted = {Partition(topic, number): spec for number in partitions}
         if not wanted:
             return {}
@@ -108,7 +118,7 @@ class Topics:
                 lambda: self._admin.list_offsets(wanted, isolation_level=level, **_TIMEOUT)
             )
             try:
-                return {p.partition: future.result().offset for p, future in futures.items()}
+                return {p.partition: future.result() for p, future in futures.items()}
             except KafkaException as error:
                 if error_of(error).code() not in _ELECTING or time.monotonic() > deadline:
                     raise self._failed(error, f'asking for offsets of topic "{topic}"') from None
@@ -122,6 +132,10 @@ class Topics:
 
     def _failed(self, error: KafkaException, doing: str) -> TidemarkError:
         return self._client.refused(error, doing, self._admin)
+
+
+def _term(told: int | None) -> int:
+    return -1 if told is None else told
 
 
 _TIMEOUT = {"request_timeout": ASK_TIMEOUT_S}

@@ -145,6 +145,7 @@ class Following:
     def __init__(self, source: KafkaSource, held: Held, notes: Mapping[str, bytes]) -> None:
         self._ready = threading.Event()
         self.held = held
+        self.notes: dict[str, bytes] = {}
         self.feed: SourceFeed = source.open_feed(
             source.relations(), dict(held.places), notes, self._ready.set
         )
@@ -163,6 +164,7 @@ class Following:
             self._ready.wait(0.5)
         else:
             self.held.add_batch(batch)
+            self.notes.update(batch.notes)
         return batch
 
     def until(self, is_enough: Callable[[Held], bool], *, places: Places | None = None) -> Held:

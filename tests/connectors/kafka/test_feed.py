@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -228,6 +229,49 @@ def test_a_log_that_ends_before_our_place_is_refused(broker: EmbeddedKafka) -> N
     places["clicks"]["next"] = {"0": 500}
     with Following(source, Held(places=dict(places)), notes) as feed:
         assert feed.failure().code == "source.offsets_gone"
+
+
+def test_a_log_that_was_lost_and_grew_past_our_place_is_refused(own_broker: EmbeddedKafka) -> None:
+    """Under the same topic id; a mark of a transaction that a later leader has written, and
+    records that are gone below our place, are no such thing."""
+    topics = {name: new_topic(own_broker) for name in ("clicks", "orders")}
+    source = source_of(own_broker, {name: topic_options(t) for name, t in topics.items()})
+    send(own_broker, topics["orders"], numbered(10))
+    places, notes = pins(source)
+    with transactions(own_broker) as producer:
+        producer.begin_transaction()
+        for n in range(10):
+            producer.send(topics["clicks"], value(n))
+        producer.flush()
+        own_broker.kill()
+        own_broker.start()
+        producer.commit_transaction()
+    held = Held(places=places)
+    with Following(source, held, notes) as feed:
+        feed.until(lambda held: held.places["clicks"]["next"] == {"0": 11})
+        notes |= feed.notes
+    with Following(source, held, notes) as feed:
+        send(own_broker, topics["clicks"], numbered(10, first=10))
+        feed.until(lambda held: len(ids(held)) == 20)
+        notes |= feed.notes
+    with admin_of(own_broker) as admin:
+        admin.delete_records({TopicPartition(topics["clicks"], 0): 21})
+    with Following(source, held, notes) as feed:
+        send(own_broker, topics["clicks"], numbered(5, first=20))
+        feed.until(lambda held: len(ids(held)) == 25)
+        notes |= feed.notes
+    own_broker.kill()
+    for topic in topics.values():
+        shutil.rmtree(own_broker.directory / "records" / f"{topic}-0")
+    own_broker.start()
+    for topic in topics.values():
+        send(own_broker, topic, numbered(50, first=1000))
+    for name in ("clicks", "orders"):
+        alone = source_of(own_broker, {name: topic_options(topics[name])})
+        with Following(alone, Held(places={name: held.places[name]}), notes) as feed:
+            error = feed.failure()
+            assert (error.code, str(error.relation)) == ("source.offsets_gone", f"shop.{name}")
+            assert not feed.held.rows
 
 
 def test_upserts_and_tombstones(broker: EmbeddedKafka) -> None:

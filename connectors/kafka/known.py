@@ -1,0 +1,49 @@
+"""How far we know a partition's log, so that another one in its place is told from it.
+
+A log may lose its end, or all, and grow past our place again under the same topic id: a broker's
+disk that was lost or set back, an election among replicas that lagged. Each leader has a term of
+its own, a number that only rises (Kafka calls it the leader's epoch). Invariant: with a place go
+the offset after the last record that was told before it and the term of that record; a log in
+which that term ends earlier, or never was, is refused before anything of it is told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from connectors.kafka.records import Records
+
+KNOWN_NOTE = "known/"
+# By partition an offset, at the place or before it with no record between, and the term (or a
+# later one) in which the record before it was written.
+Known = dict[int, tuple[int, int]]
+
+
+def learn(known: Known, records: Records) -> None:
+    """Take in that these were told, the last of each partition being what counts."""
+    last = dict(zip(records.numbers, zip(records.offsets, records.terms, strict=True), strict=True))
+    known.update((p, (offset + 1, term)) for p, (offset, term) in last.items() if term >= 0)
+
+
+def known_as_json(known: Known) -> dict[str, list[int]]:
+    """As notes hold it."""
+    return {str(p): [offset, term] for p, (offset, term) in sorted(known.items())}
+
+
+def known_from_json(found: Mapping[str, list[int]]) -> Known:
+    """What `known_as_json` has written."""
+    return {int(p): (offset, term) for p, (offset, term) in found.items()}
+
+
+def known_note(known: Known, relation: str, topic_id: str) -> dict[str, bytes]:
+    """The note of a pin or a batch."""
+    facts = {"topic": topic_id, "known": known_as_json(known)}
+    return {f"{KNOWN_NOTE}{relation}": json.dumps(facts).encode()}
+
+
+def known_of(notes: Mapping[str, bytes], relation: str, topic_id: str) -> Known:
+    """As it was noted; nothing of another topic, or by a version that did not note it."""
+    noted = notes.get(f"{KNOWN_NOTE}{relation}")
+    facts = {} if noted is None else json.loads(noted)
+    return known_from_json(facts["known"]) if facts.get("topic") == topic_id else {}
