@@ -3,14 +3,16 @@
 They lie in a topic of one partition beside the rows, written in the rows' own transactions:
 OPEN when a writer begins, BEGIN and END for each epoch. END tells for each partition of the rows
 how many records the epoch has there and where they end. Invariant: the newest committed END or
-OPEN is the writer's progress.
+OPEN of a sink is its progress. The topics belong to the sink of the first mark that is kept: of
+two that begin at once the one that was first goes on, and what the other one left is passed over.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +31,14 @@ _POLL_S = 0.2
 @dataclass(frozen=True)
 class Standing:
     """What the newest mark says. epoch: None before the first one; sink, writer: who wrote it;
-    partitions: how many of the rows' topic are used."""
+    partitions: how many of the rows' topic are used; topic: that topic's id, empty where an
+    earlier version wrote the mark."""
 
     epoch: int | None
     sink: str
     writer: str
     partitions: int
+    topic: str = ""
 
 
 def open_mark(standing: Standing) -> bytes:
@@ -64,32 +68,50 @@ def end_mark(
     )
 
 
-def read_standing(client: Client, topic: str) -> Standing | None:
-    """The newest committed mark; None in a topic without any.
+def read_standing(client: Client, topic: str, sink: str) -> Standing | None:
+    """The newest committed mark of this sink, or else of whoever wrote there; None in a topic
+    without any.
 
     A topic whose marks have all expired stands at epoch 0: the reader knows what was there.
     """
-    consumer = client.consumer(enable_partition_eof=True)
-    try:
+    with _reading(client) as consumer:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), ANSWER_S)
-        start = high
+        start, other = high, None
         while start > low:
             stop, start = start, max(low, start - max(TAIL, high - start))
-            found = _newest(consumer, topic, start, stop)
-            if found is not None:
-                return found
-        return Standing(0, "", "", 0) if low > 0 else None
+            for found in reversed(list(_standings(consumer, topic, start, stop))):
+                # Another one that came too late has said no more than OPEN.
+                if found.sink == sink or found.epoch is not None:
+                    return found
+                other = other or found
+        return other or (Standing(0, "", "", 0) if low > 0 else None)
+
+
+def read_first(client: Client, topic: str) -> Standing:
+    """The first mark that is kept, of a topic that has one of ours: once that can be read, no
+    other one will come to stand before it. TemporaryError while what may is not decided."""
+    with _reading(client) as consumer:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), ANSWER_S)
+        for found in _standings(consumer, topic, low, high):
+            return found
+    raise TemporaryError("sink.unreachable", f'the marks in topic "{topic}" are not decided yet')
+
+
+@contextmanager
+def _reading(client: Client) -> Iterator[Consumer]:
+    consumer = client.consumer(enable_partition_eof=True)
+    try:
+        yield consumer
     except KafkaException as error:
         raise client.refused(error, "reading its marks", consumer) from None
     finally:
         consumer.close()
 
 
-def _newest(consumer: Consumer, topic: str, start: int, stop: int) -> Standing | None:
-    """The newest mark with an epoch, or an OPEN, in [start, stop)."""
+def _standings(consumer: Consumer, topic: str, start: int, stop: int) -> Iterator[Standing]:
+    """The marks with an epoch, and OPENs, in [start, stop)."""
     consumer.assign([TopicPartition(topic, 0, start)])
     deadline = time.monotonic() + ANSWER_S
-    found = None
     while time.monotonic() < deadline:
         record = consumer.poll(_POLL_S)
         if record is None:
@@ -97,13 +119,14 @@ def _newest(consumer: Consumer, topic: str, start: int, stop: int) -> Standing |
         error = record.error()
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF:
-                return found
+                return
             raise KafkaException(error)
         if (record.offset() or 0) >= stop:
-            return found
+            return
         mark = json.loads(record.value() or b"{}")
         if mark.get("mark") in ("OPEN", "END"):
-            found = Standing(mark["epoch"], mark["sink"], mark["writer"], mark["width"])
+            facts = (mark["epoch"], mark["sink"], mark["writer"], mark["width"])
+            yield Standing(*facts, mark.get("topic", ""))
     raise TemporaryError("sink.unreachable", f'topic "{topic}" cannot be read to its end')
 
 
@@ -112,6 +135,7 @@ def _owner(standing: Standing) -> dict[str, Any]:
         "sink": standing.sink,
         "writer": standing.writer,
         "width": standing.partitions,
+        "topic": standing.topic,
     }
 
 

@@ -54,16 +54,26 @@ class TopicSetup:
 
     def require_empty(self) -> None:
         """SinkError sink.topic_not_empty when there are rows in the topic."""
+        for number, count in self._offsets().items():
+            if count:
+                detail = f"{count} offsets in partition {number}"
+                raise topic_not_empty(self._options.topic, detail)
+
+    def is_empty(self) -> bool:
+        """Whether there are no rows in the topic."""
+        return not any(self._offsets().values())
+
+    def _offsets(self) -> dict[int, int]:
+        """By partition of the rows' topic how many offsets it keeps."""
         consumer = self._client.consumer()
         name = self._options.topic
         try:
             found = consumer.list_topics(name, ANSWER_S).topics[name]
-            for number in found.partitions if found.error is None else ():
-                place = TopicPartition(name, number)
-                low, high = consumer.get_watermark_offsets(place, ANSWER_S)
-                if low < high:
-                    detail = f"{high - low} offsets in partition {number}"
-                    raise topic_not_empty(name, detail)
+            bounds = {
+                number: consumer.get_watermark_offsets(TopicPartition(name, number), ANSWER_S)
+                for number in (found.partitions if found.error is None else ())
+            }
+            return {number: high - low for number, (low, high) in bounds.items()}
         except KafkaException as error:
             raise self._client.refused(error, "looking into its topic", consumer) from None
         finally:

@@ -3,14 +3,15 @@
 `open` shuts out every earlier producer of this sink (init_transactions, by its transactional id)
 before it reads how far the topic is, so an outcome that was unknown is known then. Invariant: a
 reader with read_committed sees each epoch once and whole, END marks tell where each one ends; of
-two writers the one that opened last goes on, the other ends with sink.fenced.
+two writers the one that opened last goes on, the other ends with sink.fenced; of two sinks that
+were given one topic the first to leave its mark has it. Topics are known by their ids: rows never
+go on in one that was made anew.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,8 +20,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from connectors.kafka.client import Client, error_of
-from connectors.kafka.marks import Standing, begin_mark, end_mark, open_mark, read_standing
+from connectors.kafka.marks import Standing, begin_mark, end_mark, open_mark
 from connectors.kafka.topic_options import TopicOptions
+from connectors.kafka.topic_owner import TopicOwner
 from connectors.kafka.topic_records import OPERATIONS, RecordBatch, TopicRecords
 from connectors.kafka.topic_setup import TopicSetup, topic_not_empty
 from connectors.view_sink import ViewEpoch
@@ -50,6 +52,13 @@ _FENCED = {
     KafkaError.PRODUCER_FENCED,
     KafkaError.UNKNOWN_PRODUCER_ID,
 }
+# The topic is not there, or not as it was: opened again, the sink tells.
+_GONE = {
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.UNKNOWN_TOPIC_ID,
+}
 
 
 class TopicSink:
@@ -65,11 +74,9 @@ class TopicSink:
     ) -> None:
         self._client = client
         self._options = options
-        self._identity = identity
+        self._owner = TopicOwner(client, options, identity)
         self._make_records = records
         self._setup = TopicSetup(client, options)
-        self._writer = uuid.uuid4().hex
-        self._has_claimed = False
         self._timeout_ms = options.transaction_timeout_ms
         self._interrupted = threading.Event()
         self._producer: Producer | None = None
@@ -85,40 +92,30 @@ class TopicSink:
         first. TemporaryError, SinkError sink.fenced and what topics and registry refuse."""
         self.close()
         rows, marks = self._setup.check()
-        standing = read_standing(self._client, self._options.marks) if marks else None
-        if self._has_claimed and (standing is None or standing.writer != self._writer):
-            raise SinkError(
-                "sink.fenced",
-                f'another service writes to topic "{self._options.topic}" for this sink',
-                hint="stop one of the two",
-            )
-        if standing is not None and standing.epoch is not None and not rows:
-            raise SinkError(
-                "sink.lost",
-                f'topic "{self._options.topic}" is gone',
-                detail=f"epoch {standing.epoch} was in it",
-                hint="delete the topic of its marks too, then add the sink again, with its rows",
-            )
+        standing = self._owner.standing() if marks else None
+        self._owner.check(standing, has_rows=bool(rows))
         partitions = self._setup.ensure()
+        self._owner.meet(standing)
         self._records = self._make_records()
         # The first rows of a view may be many, and are one transaction.
         is_first = standing is None or standing.epoch is None
         self._producer = self._fence(MOST_TIMEOUT_MS if is_first else self._timeout_ms)
-        standing = read_standing(self._client, self._options.marks)
+        standing = self._owner.standing()
         self._epoch = None if standing is None else standing.epoch
         if standing is None:
             # Later there may be what a transaction has left that was given up.
             self._setup.require_empty()
-        elif standing.sink not in ("", self._identity):
+        elif standing.sink not in ("", self._owner.identity):
             raise topic_not_empty(self._options.marks, "another sink has written to it")
         # Keys stay in their partitions, whatever partitions were added since.
         self._partitions = (standing and standing.partitions) or partitions
         self._claim()
+        self._owner.claimed(self._epoch)
         return self._epoch
 
     def _fence(self, timeout_ms: int) -> Producer:
         producer = self._client.producer(
-            transactional_id=f"tidemark-{self._identity}",
+            transactional_id=f"tidemark-{self._owner.identity}",
             transaction_timeout_ms=timeout_ms,
             queue_buffering_max_kbytes=QUEUE_KB,
             linger_ms=5,
@@ -143,10 +140,9 @@ class TopicSink:
             self._commit()
         except KafkaException as error:
             raise self._failure(error) from None
-        self._has_claimed = True
 
     def _standing(self, epoch: int | None) -> Standing:
-        return Standing(epoch, self._identity, self._writer, self._partitions)
+        return self._owner.mark(epoch, self._partitions)
 
     def interrupt(self) -> None:
         """From any thread: what goes on ends soon, and so does all later."""
@@ -166,7 +162,8 @@ class TopicSink:
         producer.purge()
 
     def remove(self) -> None:
-        """Delete the topics of rows and marks."""
+        """Delete the topics of rows and marks. SinkError sink.topic_not_ours."""
+        self._owner.require_ours(self._setup)
         self._setup.remove()
 
     # --- epochs ----------------------------------------------------------------------------
@@ -181,6 +178,9 @@ class TopicSink:
             self._begin()
             written = [(epoch, *self._write_rows(epoch)) for epoch in epochs]
             self._flush()
+            if not self._owner.has_same_topics():
+                # Opened again, the sink tells what became of them.
+                raise self._given_up("its topics are not there any more")
             failpoint("topic.rows.flushed")
             for epoch, counts, ends in written:
                 standing = self._standing(epoch.number)
@@ -300,14 +300,18 @@ class TopicSink:
                 hint="raise the topic's max.message.bytes, and client message.max.bytes, "
                 "then add the sink again",
             )
-        if told.code() in _FENCED or told.fatal() or told.txn_requires_abort():
-            return TemporaryError(
-                "sink.transaction_lost",
-                f'the transaction on topic "{self._options.topic}" was given up',
-                detail=f"{doing}: {told.str()}",
-                hint="nothing of it is shown; it is written again",
-            )
+        is_lost = told.code() in _FENCED | _GONE
+        if is_lost or told.fatal() or told.txn_requires_abort():
+            return self._given_up(f"{doing}: {told.str()}")
         return self._client.refused(error, doing, self._producer)
+
+    def _given_up(self, detail: str) -> TemporaryError:
+        return TemporaryError(
+            "sink.transaction_lost",
+            f'the transaction on topic "{self._options.topic}" was given up',
+            detail=detail,
+            hint="nothing of it is shown; it is written again",
+        )
 
 
 class Ends:

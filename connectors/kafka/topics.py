@@ -31,6 +31,8 @@ _ELECTING = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
 }
+# Of a topic that all of a source need: what it has told is forgotten with the last reader.
+_EVERY_VIEW = ": pause all views of the source, and resume them"
 _MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID}
 _REFUSED = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
 
@@ -157,7 +159,7 @@ def recreated(topic: str, relation: RelationName | None = None) -> SourceError:
         "source.topic_recreated",
         f'topic "{topic}" was deleted and made again',
         detail="its id has changed: what was read of the old one is not in it",
-        hint="rebuild the views that read it",
+        hint=f"rebuild the views that read it{_EVERY_VIEW if relation is None else ''}",
         relation=relation,
     )
 
@@ -170,7 +172,8 @@ def offsets_gone(
         "source.offsets_gone",
         f'topic "{topic}" has lost records that were not read',
         detail=f"at {place} (partition:offset): {detail}",
-        hint="keep records for longer (retention); rebuild the views that read the topic",
+        hint="keep records for longer (retention); rebuild the views that read the topic"
+        + (_EVERY_VIEW if relation is None else ""),
         relation=relation,
     )
 

@@ -7,6 +7,8 @@ state of either is that of one number alone. Tables and topics are held to it al
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 from collections import Counter
@@ -226,3 +228,11 @@ def look_on(checker: Checker, seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         checker.check()
+
+
+def halt(pid: int | None, checker: Checker, seconds: float) -> None:
+    """Stop a process in the middle of whatever it does, and let it go on."""
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    look_on(checker, seconds)
+    os.kill(pid, signal.SIGCONT)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from tests.recovery.produced import (
     click,
     clicked,
     declare,
+    halt,
     held,
     look_on,
     read_topic,
@@ -47,7 +47,7 @@ def test_a_broker_that_halts_dies_and_grows(
     own_broker: EmbeddedKafka, service: RunningService, database: Database
 ) -> None:
     """Halted while both sides are at work, for longer than a transaction may last too; killed while
-    a view is built; then the topic that is read gets a partition more."""
+    a view is built; then the topic that is read gets a partition more, amid its records."""
     pick, clicks, prices = random.Random(SEED), new_topic(own_broker), new_topic(own_broker)
     stream = Stream(own_broker, clicks, prices)
     stream.write(50)
@@ -61,19 +61,21 @@ def test_a_broker_that_halts_dies_and_grows(
     for pause_s in (pick.uniform(0, 0.5), 4.0, pick.uniform(0, 0.5)):
         reached = checker.check()
         service.await_so(lambda seen=reached: checker.check() > seen)
-        _halt(own_broker, checker, pause_s)
+        halt(own_broker.pid, checker, pause_s)
     service.create("late", OTHER["late"], wait_s=0, backfill="local")
     look_on(checker, pick.uniform(0, 0.3))
     own_broker.kill()
     look_on(checker, 1.0)
     own_broker.start()
     service.await_status("late")
+    with admin_of(own_broker) as admin:
+        admin.create_partitions({clicks: NewPartitions(2)})
+    reached = checker.check()
+    service.await_so(lambda: checker.check() > reached)
     sent = stream.stop()
     service.await_so(lambda: checker.check() == (sent, sent))
     checker.close()
     assert min(read_topic(own_broker, name, name, sent) for name in VIEWS) > 3
-    with admin_of(own_broker) as admin:
-        admin.create_partitions({clicks: NewPartitions(2)})
     send(own_broker, clicks, [(n % 2, *click(n)) for n in range(sent, sent + 100)])
     total = sent + 100
     sums = "SELECT n::int, newest::int, total::int FROM sums"
@@ -88,10 +90,3 @@ def test_a_broker_that_halts_dies_and_grows(
     reader.close()
     with admin_of(own_broker) as admin:
         assert admin.list_groups() == []
-
-
-def _halt(broker: EmbeddedKafka, checker: Checker, seconds: float) -> None:
-    """Stop the broker in the middle of whatever it does, and let it go on."""
-    os.kill(broker.pid, signal.SIGSTOP)
-    look_on(checker, seconds)
-    os.kill(broker.pid, signal.SIGCONT)

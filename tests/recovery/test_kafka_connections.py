@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,16 +24,20 @@ from tests.recovery.produced import (
     VIEWS,
     Checker,
     Stream,
+    halt,
     look_on,
     read_topic,
     shop_topics,
 )
 
 RUN = "pytest tests/recovery/test_kafka_connections.py"
-FAULTS = int(os.environ.get("TIDEMARK_TEST_BROKER", "5"))
+FAULTS = int(os.environ.get("TIDEMARK_TEST_BROKER", "7"))
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "5"))
 # By default librdkafka waits for an answer for a minute.
 CLIENT = {"socket.timeout.ms": 3000, "reconnect.backoff.max.ms": 500}
+
+TRANSACTION_S = 2
+Scene = tuple[RunningService, ProxiedKafka, Proxy]
 
 pytestmark = [
     pytest.mark.timeout(600 + FAULTS * 60),
@@ -48,24 +51,32 @@ def service(database: Database, tmp_path: Path) -> Iterator[RunningService]:
         yield running
 
 
-def _one_fault(
-    broker: ProxiedKafka, proxy: Proxy, checker: Checker, number: int, pick: random.Random
-) -> str:
-    """Something befalls the broker or the way to it; what it was."""
+def _one_fault(scene: Scene, checker: Checker, number: int, pick: random.Random) -> str:
+    """Something befalls the broker, the way to it, or the pipeline; what it was."""
+    service, broker, proxy = scene
     held_s = pick.choice((0.2, 1.0, 2.5))
-    if number % 5 == 0:
+    if number % 7 == 0:
         # The commit is sent, and its answer is lost: whether it was taken nobody tells.
         fault = Fault(HALF_OPEN, (DOWN,), pick.randint(0, 400))
-    elif number % 5 == 3:
+    elif number % 7 == 1:
+        # The machine dies: whatever was on its way between them, to tables and topics, is cut.
+        service.kill_child("pipeline")
+        broker.kill()
+        look_on(checker, held_s)
+        broker.start()
+        return "machine"
+    elif number % 7 == 3:
         broker.kill()
         look_on(checker, held_s)
         broker.start()
         return "killed"
-    elif number % 5 == 4:
-        os.kill(broker.pid, signal.SIGSTOP)
-        look_on(checker, 2 * held_s)
-        os.kill(broker.pid, signal.SIGCONT)
+    elif number % 7 == 4:
+        halt(broker.pid, checker, 2 * held_s)
         return "halted"
+    elif number % 7 == 6:
+        # Longer than a transaction may last: the broker gives up what was open.
+        halt(service.pid_of("pipeline"), checker, TRANSACTION_S + held_s)
+        return "asleep"
     else:
         fault = Fault.draw(pick)
     proxy.begin(fault)
@@ -88,7 +99,10 @@ def test_faults_between_us_and_the_broker(service: RunningService, database: Dat
         options["topics"] = shop_topics(clicks, prices)
         answer = service.call("POST", "/sources", {**body, "options": options})
         assert answer.status_code == 201, answer.text
-        chosen = {"bootstrap_servers": broker.proxied, "transaction_timeout_ms": 4000}
+        chosen = {
+            "bootstrap_servers": broker.proxied,
+            "transaction_timeout_ms": TRANSACTION_S * 1000,
+        }
         for name, query in VIEWS.items():
             service.create(name, query, backfill="local")
             add_sink(service, name, topic=name, client=CLIENT, **chosen)
@@ -96,7 +110,7 @@ def test_faults_between_us_and_the_broker(service: RunningService, database: Dat
         stream.start()
         longest_s, met = 0.0, []
         for number in range(FAULTS):
-            met.append(_one_fault(broker, proxy, checker, number, pick))
+            met.append(_one_fault((service, broker, proxy), checker, number, pick))
             reached, started = checker.check(), time.monotonic()
             service.await_so(lambda seen=reached: checker.check() > seen)
             longest_s = max(longest_s, time.monotonic() - started)

@@ -1,5 +1,6 @@
 """Oracle: the model of tests.recovery.prefix at every state of the sink, while a second service is
-started beside the first, on its state, its sink or its slot, or takes over from one that sleeps."""
+started beside the first, on its state, its sink or its slot, or takes over from one that sleeps;
+what an independent reader finds in a topic of both."""
 
 from __future__ import annotations
 
@@ -15,10 +16,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from connectors.kafka.embedded import EmbeddedKafka
 from connectors.loopback import free_port
+from tests.harness.broker import unique_name
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
+from tests.harness.sinks import add_sink
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
+from tests.recovery.test_topics import Prefixes
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -144,12 +149,17 @@ def test_two_on_one_slot(database: Database, tmp_path: Path) -> None:
         watched.finish(first)
 
 
-def test_one_that_was_thought_dead_is_fenced(database: Database, tmp_path: Path) -> None:
+def test_one_that_was_thought_dead_is_fenced(
+    database: Database, broker: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """From tables and topics alike."""
+    topic = unique_name("prefix")
     watched = Watched(database)
     first = RunningService(database.dsn, tmp_path / "first")
     second = RunningService(database.dsn, tmp_path / "second")
     with first:
         watched.begin(first)
+        add_sink(first, "prefix", topic=topic, bootstrap_servers=broker.bootstrap)
         watched.move_on()
         with _asleep(first):
             shutil.copytree(first.state, second.state)
@@ -169,4 +179,7 @@ def test_one_that_was_thought_dead_is_fenced(database: Database, tmp_path: Path)
         first.kill()
         watched.move_on()
         watched.finish(second)
+        epoch = database.rows("SELECT epoch FROM tidemark.progress")[0][0]
+        (last,) = database.rows("SELECT max(id) FROM marker")[0]
+        assert Prefixes(broker, topic, epoch).at(epoch) == last
         assert second.stop() == 0
