@@ -220,11 +220,12 @@ class SideFeeds:
     def _pause(self, side: _Side, error: TidemarkError) -> None:
         if error.is_temporary:
             side.pause_s = min(max(side.pause_s * 2, RETRY_S[0]), RETRY_S[1])
-            side.status.status = RETRYING
+            side.status.status, pause = RETRYING, side.pause_s
         else:
-            side.pause_s, side.status.status = STOPPED_S, STOPPED
+            # One that is away after it was put right is away for the first time.
+            side.pause_s, side.status.status, pause = 0.0, STOPPED, STOPPED_S
         # Many services that lost one broker are not to come back all at once.
-        pause = side.pause_s * self._host.draw(0.75, 1.25)
+        pause *= self._host.draw(0.75, 1.25)
         side.retry_at = self._host.monotonic() + pause
         if str(side.status.error) != str(error):
             log.warning("source.retry", source=side.source.name, code=error.code, pause_s=pause)

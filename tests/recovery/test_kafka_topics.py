@@ -238,13 +238,11 @@ class Scene:
         if DELETED in faults:
             new_topic(self.broker, 2, name=faults[DELETED].topic.name)
         for view in faults.values():
-            view.begin_anew()
-            answer = self.service.call("POST", f"/views/{view.topic.relation}/rebuild?wait_s=0")
-            assert answer.status_code in (200, 202), answer.text
-        for view in faults.values():
-            view.topic.is_open = True
-        for view in faults.values():
+            answer = self.service.call("POST", f"/views/{view.topic.relation}/rebuild?wait_s=60")
+            assert answer.status_code == 200, answer.text
             self.service.await_status(view.topic.relation)
+            view.begin_anew()
+            view.topic.is_open = True
 
 
 @contextmanager

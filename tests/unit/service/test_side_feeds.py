@@ -170,6 +170,22 @@ def test_a_bad_record_stops_its_source_and_fails_no_view(clock: Clock) -> None:
         world.poll()
 
 
+def test_one_that_is_away_after_a_refusal_is_away_for_the_first_time(clock: Clock) -> None:
+    world = World(clock)
+    source, relation = world.sources["a"], _relation("a", "t").name
+    source.waiting = [SourceError("source.topic_missing", "gone", relation=relation)]
+    with pytest.raises(SourceError, match="gone"):
+        world.poll()
+    # What read it has failed; the rest is read on.
+    world.feeds.open([(_relation("a", "u"), (0,)), world.reads[1]])
+    source.waiting = [TemporaryError("source.unreachable", "away")]
+    world.poll()
+    opened = len(source.opened)
+    clock.now += 1
+    world.poll()
+    assert len(source.opened) == opened + 1
+
+
 def test_a_feed_goes_on_unless_what_is_read_changes(clock: Clock) -> None:
     world = World(clock)
     world.poll()
