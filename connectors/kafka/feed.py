@@ -226,9 +226,8 @@ class KafkaFeed:
                         one.nexts.update(chunk.nexts)
             else:
                 one.nexts.update(whole.nexts())
-            if len(whole):
-                learn(one.known, whole)
-                notes |= known_note(one.known, one.name, one.topic_id)
+            learn(one.known, whole)
+            notes |= known_note(one.known, one.name, one.place())
             if one.seen is not None:
                 notes |= seen_note(one.seen, one.name, one.topic_id)
         if self._failure is not None and not count:
@@ -279,10 +278,11 @@ class KafkaFeed:
 
 def _followed(rows: RowReader, state: FeedState) -> _Followed:
     name = rows.relation.name.name
-    topic_id, nexts = place_of(state.places[name])
+    place = state.places[name]
+    topic_id, nexts = place_of(place)
     starts = starts_of(state.notes, name, topic_id)
     seen = seen_of(state.notes, name, topic_id)
-    known = known_of(state.notes, name, topic_id)
+    known = known_of(state.notes, name, place)
     return _Followed(rows, topic_id, nexts, starts, seen, known)
 
 

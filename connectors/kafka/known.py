@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from connectors.kafka.records import Records
 
@@ -36,14 +37,17 @@ def known_from_json(found: Mapping[str, list[int]]) -> Known:
     return {int(p): (offset, term) for p, (offset, term) in found.items()}
 
 
-def known_note(known: Known, relation: str, topic_id: str) -> dict[str, bytes]:
-    """The note of a pin or a batch."""
-    facts = {"topic": topic_id, "known": known_as_json(known)}
+def known_note(known: Known, relation: str, place: Mapping[str, Any]) -> dict[str, bytes]:
+    """The note of a pin or a batch that moves to a place, as JSON has it."""
+    facts = {**place, "known": known_as_json(known)}
     return {f"{KNOWN_NOTE}{relation}": json.dumps(facts).encode()}
 
 
-def known_of(notes: Mapping[str, bytes], relation: str, topic_id: str) -> Known:
-    """As it was noted; nothing of another topic, or by a version that did not note it."""
+def known_of(notes: Mapping[str, bytes], relation: str, place: Mapping[str, Any]) -> Known:
+    """As it was noted for this very place: of another one nothing is known."""
     noted = notes.get(f"{KNOWN_NOTE}{relation}")
     facts = {} if noted is None else json.loads(noted)
-    return known_from_json(facts["known"]) if facts.get("topic") == topic_id else {}
+    if facts.get("topic") != place["topic"]:
+        return {}
+    nexts = {int(p) for p, offset in place["next"].items() if facts["next"].get(p) == offset}
+    return {p: one for p, one in known_from_json(facts["known"]).items() if p in nexts}

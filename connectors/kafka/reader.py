@@ -108,9 +108,9 @@ class Reader:
         try:
             one = self._consumer.poll(timeout_s)
             found = [] if one is None else [one, *self._consumer.consume(MOST_RECORDS, 0)]
+            chunks = self._sorted(found)
         except KafkaException as error:
             raise self._client.refused(error, "reading") from None
-        chunks = self._sorted(found)
         now = time.monotonic()
         if chunks:
             self._moved = now
@@ -194,6 +194,11 @@ class Reader:
                 continue
             if error.code() != KafkaError._PARTITION_EOF:
                 raise self._refused(error, record)
+            place = self._early.pop((record.topic(), record.partition()), 0)
+            if record.offset() < place:
+                # Our log, but does it reach as far as our place?
+                self._consumer.seek(Partition(record.topic(), record.partition(), place))
+                continue
             nexts.setdefault(record.topic(), {})[record.partition()] = record.offset()
         chunks = []
         for topic in {**by_topic, **nexts}:

@@ -142,7 +142,7 @@ class KafkaSource:
         note = json.dumps(_place(topic.id, starts)).encode()
         known = {p: tip for p, tip in tips.items() if tip[1] >= 0}
         notes = {f"{START_NOTE}{relation.name.name}": note}
-        notes |= known_note(known, relation.name.name, topic.id)
+        notes |= known_note(known, relation.name.name, _place(topic.id, ends))
         if options.is_debezium:
             notes[f"{SEEN_NOTE}{relation.name.name}"] = UNSEEN
             if self._options.transactions is not None:
