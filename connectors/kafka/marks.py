@@ -26,6 +26,8 @@ TAIL = 64
 # How long the cluster may take for an answer: then it is away, and asked again.
 ANSWER_S = 5.0
 _POLL_S = 0.2
+_DECIDING_S = 0.02
+_NO_END = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,13 @@ def read_first(client: Client, topic: str) -> Standing:
     """The first mark that is kept, of a topic that has one of ours: once that can be read, no
     other one will come to stand before it. TemporaryError while what may is not decided."""
     with _reading(client) as consumer:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), ANSWER_S)
-        for found in _standings(consumer, topic, low, high):
-            return found
+        low, _ = consumer.get_watermark_offsets(TopicPartition(topic, 0), ANSWER_S)
+        deadline = time.monotonic() + ANSWER_S
+        while time.monotonic() < deadline:
+            for found in _standings(consumer, topic, low, _NO_END):
+                return found
+            # What was committed just now is shown a moment later.
+            time.sleep(_DECIDING_S)
     raise TemporaryError("sink.unreachable", f'the marks in topic "{topic}" are not decided yet')
 
 

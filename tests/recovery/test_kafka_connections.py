@@ -36,7 +36,7 @@ SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "5"))
 # By default librdkafka waits for an answer for a minute.
 CLIENT = {"socket.timeout.ms": 3000, "reconnect.backoff.max.ms": 500}
 
-TRANSACTION_S = 2
+TRANSACTION_S = 3
 Scene = tuple[RunningService, ProxiedKafka, Proxy]
 
 pytestmark = [
