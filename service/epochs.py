@@ -50,8 +50,14 @@ class Epochs:
             self.mute[source] = kept
         self._meet_sink()
         logs = self._core.change_logs
-        writer.on_written, writer.on_refused = logs.advance, logs.refuse
+        writer.on_written, writer.on_refused = self._tell_written, logs.refuse
         logs.start(lambda: writer.written, writer.ever_left_out)
+        self._core.followers.follow(lambda: writer.written)
+
+    def _tell_written(self) -> None:
+        """By the writer's thread: the views' tables have another epoch."""
+        self._core.change_logs.advance()
+        self._core.followers.advance()
 
     @property
     def writer(self) -> SinkWriter:
@@ -123,7 +129,6 @@ class Epochs:
         self._engine.commit(epoch, written=self.written(), sync=is_synced)
         failpoint("epoch.commit.after")
         self.writer.submit(epoch)
-        self._core.followers.advance()
         self._progressed_at = self._host.monotonic()
         self._core.metrics.position = self._engine.position
 

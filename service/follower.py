@@ -93,7 +93,7 @@ class Follower:
             self._thread.start()
 
     def advance(self, newest: int) -> None:
-        """Epochs up to this one are committed in the outbox."""
+        """Epochs up to this one are in the outbox, and in the view's table."""
         with self._moved:
             self._newest = newest
             self._moved.notify_all()

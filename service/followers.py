@@ -2,7 +2,9 @@
 
 Invariant: an epoch leaves the outbox only when every sink that is followed has it or need not
 have it, and the state says so in the same commit. While any sink is followed, each epoch's commit
-is on disk before the sinks see it: what a sink has seen the state never lacks.
+is on disk before the sinks see it: what a sink has seen the state never lacks. And the views'
+tables have it before: a service that was thought dead is shut out there, so that nothing of its
+own gets into a sink before the one that took over has opened it.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import functools
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from connectors.postgres import control_sinks
@@ -41,6 +43,7 @@ class Followers:
         self._parts = parts
         self._budget_bytes = parts.settings.sink_budget_mb << 20
         self._group = parts.settings.group
+        self._written: Callable[[], int] = lambda: 0
         self._rows: dict[str, SinkRow] = {}
         self._followers: dict[str, Follower] = {}
         self._removals: dict[str, Removal] = {}
@@ -72,10 +75,14 @@ class Followers:
             self._note(identity, follower.reached)
         return min([written, *(reached.epoch for reached in self._noted.values())])
 
+    def follow(self, written: Callable[[], int]) -> None:
+        """written: the newest epoch that the views' tables have; they are open from now on."""
+        self._written = written
+
     def advance(self) -> None:
-        """The engine's newest epoch is committed."""
-        for follower in self._followers.values():
-            follower.advance(self._engine.epoch)
+        """The views' tables have another epoch; from any thread."""
+        for follower in list(self._followers.values()):
+            follower.advance(self._written())
 
     def check(self) -> None:
         """SinkError sink.fenced when another service writes to one of the sinks."""
@@ -122,6 +129,7 @@ class Followers:
 
     def start(self) -> None:
         """Begin what was attached; the state has been synced."""
+        self.advance()
         for follower in self._followers.values():
             follower.start()
 
@@ -150,7 +158,7 @@ class Followers:
             shown_positions,
             has_rows=row.options.get("initial", "rows") == "rows",
         )
-        follower = Follower(row.title, road, reached, self._engine.epoch)
+        follower = Follower(row.title, road, reached, self._written())
         self._followers[row.identity] = follower
         self._note(row.identity, follower.reached)
         log.info("sink.attached", sink=row.title, epoch=follower.reached.epoch)

@@ -3,6 +3,8 @@ the same rows at the last epoch of the view's table."""
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,12 @@ def settled(service: RunningService, database: Database, view: str) -> int:
     return database.rows("SELECT epoch FROM tidemark.progress")[0][0]
 
 
+def epochs_waiting(service: RunningService) -> int:
+    """How many epochs the views' tables lack."""
+    figures = read_metrics(service.state) or {}
+    return figures.get("epochs_stepped_total", 0) - figures.get("epochs_written_total", 0)
+
+
 def read(reader: TopicReader, epoch: int) -> Counter[str]:
     """The view as the topic has it once it is at least at this epoch."""
     for _ in reader.epochs(until=lambda: reader.last_epoch >= epoch):
@@ -93,7 +101,15 @@ def test_two_sinks_added_and_removed_while_it_runs(
         drop_sink(service, "totals", "latest")
         assert service.call("GET", "/views/totals/sinks/latest").status_code == 404
         assert upserts in topic_names(broker)
-        change(shop, 20)
+        with contextlib.closing(shop.connect(autocommit=False)) as other:
+            other.cursor().execute("LOCK TABLE totals IN SHARE MODE")
+            change(shop, 20)
+            service.await_so(lambda: epochs_waiting(service))
+            # What the table has not got another service may still refuse it.
+            for _ in range(20):
+                shown = shop.rows("SELECT epoch FROM tidemark.progress")[0][0]
+                assert sink_of(service, "totals")["epoch"] <= shown
+                time.sleep(0.05)
         epoch = settled(service, shop, "totals")
         reader = TopicReader(broker, changes)
         assert read(reader, epoch) == answer(shop, KEYED)
