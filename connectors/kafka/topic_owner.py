@@ -7,14 +7,15 @@ name, and of two sinks that are given one topic just one writes rows.
 
 from __future__ import annotations
 
+import time
 import uuid
 
 from connectors.kafka.client import Client
-from connectors.kafka.marks import Standing, read_first, read_standing
+from connectors.kafka.marks import ANSWER_S, Standing, read_first, read_standing
 from connectors.kafka.topic_options import TopicOptions
 from connectors.kafka.topic_setup import TopicSetup, topic_not_empty
 from connectors.kafka.topics import Topics
-from dataflow.errors import SinkError
+from dataflow.errors import SinkError, TemporaryError
 
 
 class TopicOwner:
@@ -60,9 +61,16 @@ class TopicOwner:
 
     def meet(self, standing: Standing | None) -> None:
         """The topics that there are now are ours. SinkError sink.lost where the rows' is not the
-        one that the marks speak of."""
+        one that the marks speak of; TemporaryError where one that was made is not told of."""
         self._topics = Topics(self._client)
         self._ids = self._found(self._topics)
+        deadline = time.monotonic() + ANSWER_S
+        while not all(self._ids):
+            if time.monotonic() > deadline:
+                what = f'topic "{self._options.topic}" was made and is not told of yet'
+                raise TemporaryError("sink.unreachable", what)
+            time.sleep(0.02)
+            self._ids = self._found(self._topics)
         if standing is None or standing.epoch is None or standing.topic in ("", self._ids[0]):
             return
         why = f"it was made anew since epoch {standing.epoch} was written"
