@@ -58,10 +58,10 @@ def settled(service: RunningService, database: Database, view: str) -> int:
     return database.rows("SELECT epoch FROM tidemark.progress")[0][0]
 
 
-def epochs_waiting(service: RunningService) -> int:
-    """How many epochs the views' tables lack."""
-    figures = read_metrics(service.state) or {}
-    return figures.get("epochs_stepped_total", 0) - figures.get("epochs_written_total", 0)
+def is_waited_for(database: Database, table: str) -> bool:
+    """Whether somebody waits for a lock on a table."""
+    sql = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND relation = %s::regclass"
+    return database.rows(sql, (table,))[0][0]
 
 
 def read(reader: TopicReader, epoch: int) -> Counter[str]:
@@ -104,7 +104,7 @@ def test_two_sinks_added_and_removed_while_it_runs(
         with contextlib.closing(shop.connect(autocommit=False)) as other:
             other.cursor().execute("LOCK TABLE totals IN SHARE MODE")
             change(shop, 20)
-            service.await_so(lambda: epochs_waiting(service))
+            service.await_so(lambda: is_waited_for(shop, "totals"))
             # What the table has not got another service may still refuse it.
             for _ in range(20):
                 shown = shop.rows("SELECT epoch FROM tidemark.progress")[0][0]
