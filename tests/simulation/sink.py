@@ -51,7 +51,8 @@ class Table:
 @dataclass
 class Database:
     """All of it. durable: the positions that the state would have after a crash of the machine;
-    history: by identity, the rows of each epoch that changed anything."""
+    history: by identity, the rows of each epoch that changed anything; counts: how often epochs
+    were counted from 1 again."""
 
     log: list[Commit]
     oracle: Oracle
@@ -65,6 +66,7 @@ class Database:
     is_down: bool = False
     states: int = 0
     commits: int = 0
+    counts: int = 0
     errors: Rows = field(default_factory=Rows)
     history: dict[str, list[tuple[int, SinkTable, Rows]]] = field(default_factory=dict)
 
@@ -271,6 +273,7 @@ class Database:
     def forget_progress(self) -> None:
         """Epochs are counted from 1 again; tables that are there stay."""
         self.progress = None
+        self.counts += 1
         tables = self.tables.values()
         self.history = {t.identity: [(0, t.table, t.rows)] for t in tables}
 

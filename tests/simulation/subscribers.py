@@ -65,6 +65,7 @@ class Subscriber:
         self._random = random
         self._identity = self._token = ""
         self._epoch = -1
+        self._counts = 0
         self._marked: Rows = Rows()
         self._rows: Rows = Rows()
         self.marks = 0
@@ -103,6 +104,7 @@ class Subscriber:
 
     async def _follow(self, subscription: Subscription) -> None:
         self._rows = self._marked.copy()
+        self._counts = self._database.counts
         self._is_connected = True
         until = self._faults.now + self._random.uniform(0.2, 6.0)
         frames = subscription.frames("sse")
@@ -146,6 +148,9 @@ class Subscriber:
 
     def _mark(self, token: str, mark: dict[str, Any]) -> None:
         epoch = mark["epoch"]
+        if self._counts != self._database.counts:
+            # Of views that were dropped, from before epochs were counted anew.
+            return
         if epoch < self._epoch or token != mark["resume"]:
             raise Violation(f"subscriber {self._number} is told {mark} after epoch {self._epoch}")
         wanted = rows_at(self._database.history.get(self._identity, []), epoch)
