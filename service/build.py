@@ -170,7 +170,7 @@ class ViewBuild:
     def awaits_snapshot(self, position: int) -> bool:
         """Whether transactions on both sides of the snapshot may still come after `position`.
 
-        Until then they must come one in a batch: the spool leaves out whole batches.
+        They must not come in one batch: the spool leaves out whole batches.
         """
         if not self._parts.reads_database:
             return False

@@ -263,10 +263,11 @@ class Pipeline:
             self._feed.await_wake(timeout_s)
             return None
         try:
-            batch = self._feed.poll(self._epoch_rows(), timeout_s, mute.get(MAIN_SOURCE))
+            rows, until = self._bounds(mute.get(MAIN_SOURCE))
+            batch = self._feed.poll(rows, timeout_s, until)
             # What is not there has been read; a batch is read once it is stepped.
-            until = self._host.time() - self._feed.silent_s
-            self._metrics.read.moved(until if batch is None else None)
+            whole = self._host.time() - self._feed.silent_s
+            self._metrics.read.moved(whole if batch is None and until is None else None)
             return batch
         except TidemarkError as error:
             if error.is_temporary:
@@ -289,11 +290,16 @@ class Pipeline:
         self._have_sides_more = batch is not None
         return batch
 
-    def _epoch_rows(self) -> int:
-        """Most rows of an epoch; 1, a transaction alone, while a snapshot may lie ahead."""
-        builds = self._core.builds.values()
-        ahead = (b.awaits_snapshot(self._engine.position) for b in builds)
-        return 1 if any(ahead) else self._settings.epoch_rows
+    def _bounds(self, until: int | None) -> tuple[int, int | None]:
+        """Most rows of an epoch, and up to where it may go: what a snapshot has and what comes
+        after it never come together. While nobody knows where one will be, it is a transaction
+        alone."""
+        builds, position = self._core.builds.values(), self._engine.position
+        ahead = [b.position for b in builds if b.awaits_snapshot(position)]
+        if 0 in ahead:
+            return 1, until
+        ends = [*ahead, *([] if until is None else [until])]
+        return self._settings.epoch_rows, min(ends, default=None)
 
     def _reopen(self) -> None:
         """Open the stream again, or let the way back be looked for; never waits for it."""

@@ -82,9 +82,9 @@ class PostgresSnapshot:
             try:
                 for locked in self._locked.values():
                     _lock(self._coordinator, locked.relation.name)
-                self.snapshot_id = str(
-                    rows_of(self._coordinator, "SELECT pg_export_snapshot()")[0][0]
-                )
+                with translated("source", "cannot export a snapshot"):
+                    [(found,)] = rows_of(self._coordinator, "SELECT pg_export_snapshot()")
+                self.snapshot_id = str(found)
             except BaseException:
                 self.close()
                 raise
@@ -179,7 +179,8 @@ class _Locked:
 def _locked(connection: Connection, relation: Relation) -> _Locked:
     """Takes ACCESS SHARE on it and its partitions until the transaction ends, which must be an
     ordinary one, that sees what others commit. SourceError source.table_missing."""
-    with connection.cursor() as cursor:
+    doing = f'cannot read table "{relation.name}"'
+    with translated("source", doing), connection.cursor() as cursor:
         cursor.execute("SET LOCAL search_path = pg_temp")
         name = None
         while name != (name := _name_of(connection, relation)):
