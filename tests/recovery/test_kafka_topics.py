@@ -182,6 +182,7 @@ class Scene:
             service.create(one, f"{QUERY} FROM shop.{one}", backfill="local")
         self.whole, *self.views = [Shown(database, topic) for topic in topics]
         self.writer = Writer(broker, topics)
+        self.cut_at = 0
 
     def go_on(self) -> None:
         """The view over the whole topic moves on, and so do those that are not failed."""
@@ -200,7 +201,8 @@ class Scene:
         view.stop()
         if what == CUT:
             topic.first = topic.next - 5
-            self.delete_records(topic, ends_of(broker, topic.name, is_committed=True) - 5)
+            self.cut_at = ends_of(broker, topic.name, is_committed=True) - 5
+            self.delete_records(topic, self.cut_at)
         if what in (DELETED, AGAIN, NARROWED):
             drop_topic(broker, topic.name)
             topic.begin_anew()
@@ -237,6 +239,8 @@ class Scene:
         """The documented way out: make the topic, where it is gone, and rebuild the view."""
         if DELETED in faults:
             new_topic(self.broker, 2, name=faults[DELETED].topic.name)
+        if CUT in faults:  # a broker that was killed may have them again
+            self.delete_records(faults[CUT].topic, self.cut_at)
         for view in faults.values():
             answer = self.service.call("POST", f"/views/{view.topic.relation}/rebuild?wait_s=60")
             assert answer.status_code == 200, answer.text
