@@ -50,7 +50,6 @@ class Core:
             budget.epoch,
             clock=clock,
             evaluator_of=self._evaluator,
-            spare_bytes=settings.sink_keep_mb << 20,
         )
         self.sink: PostgresSink = parts.sink()
         self.staging: PostgresSink = parts.sink()

@@ -92,11 +92,10 @@ class Followers:
 
     # --- what is wanted ------------------------------------------------------------------------
 
-    def reconcile(self, *, is_muted: bool, is_behind: bool = False) -> bool:
+    def reconcile(self, *, is_muted: bool) -> bool:
         """Do what the catalog asks for; whether the state must be synced before it goes on.
 
-        is_muted: the views' tables are ahead of the state, so nothing can begin yet; is_behind:
-        they were set back, so what has begun goes on, and nothing else begins.
+        is_muted: the views' tables are ahead of the state, so nothing can begin yet.
         """
         try:
             rows = control_sinks.list_sinks(self._control)
@@ -110,9 +109,9 @@ class Followers:
             if row.desired != LIVE:
                 self._drop(row)
         self._settle_removals()
-        return not is_muted and self._attach_new(is_behind=is_behind)
+        return not is_muted and self._attach_new()
 
-    def _attach_new(self, *, is_behind: bool) -> bool:
+    def _attach_new(self) -> bool:
         waiting = [
             row
             for row in self._rows.values()
@@ -120,7 +119,6 @@ class Followers:
             and row.status != FAILED
             and row.identity not in self._followers
             and row.identity not in self._given_up
-            and (self._has_begun(row) or not is_behind)
         ]
         for row in waiting:
             try:
@@ -128,9 +126,6 @@ class Followers:
             except TidemarkError as error:
                 self._give_up(row.identity, error)
         return bool(waiting)
-
-    def _has_begun(self, row: SinkRow) -> bool:
-        return self._noted.get(row.identity, Reached(0)).has_begun
 
     def start(self) -> None:
         """Begin what was attached; the state has been synced."""
