@@ -26,13 +26,12 @@ from tests.harness.topic_reader import TopicReader
 from tests.recovery.prefix import VIEWS
 from tests.recovery.scene import BUSY, Scene
 
-Points = tuple[str, ...]
-Run = Callable[[pytest.FixtureRequest, Database, Path, Points], None]
+Run = Callable[[pytest.FixtureRequest, Database, Path], None]
 
 
 @dataclass(frozen=True)
 class Special:
-    """points: those that it reaches; run with all of them, or with one if each takes long."""
+    """points: those that it reaches. is_slow: it starts Spark after each kill."""
 
     points: tuple[str, ...]
     run: Run
@@ -54,7 +53,7 @@ TOPICS = (
 INIT = ("init.heal.after", "init.schema.before")
 
 
-def first_and_last_view(_: Any, database: Database, folder: Path, _points: Points) -> None:
+def first_and_last_view(_: Any, database: Database, folder: Path) -> None:
     """Killed at each step from nothing to the first view, and from the last one to nothing."""
     scene = Scene(database, folder, 3)
     try:
@@ -80,7 +79,7 @@ def first_and_last_view(_: Any, database: Database, folder: Path, _points: Point
         scene.close()
 
 
-def state_behind_the_sink(_: Any, database: Database, folder: Path, _points: Points) -> None:
+def state_behind_the_sink(_: Any, database: Database, folder: Path) -> None:
     """Killed while what the state has lost is stepped again, muted."""
     scene = Scene(database, folder, 4, sync_interval_s=3600)
     service, older = scene.service, folder / "older"
@@ -103,7 +102,7 @@ def state_behind_the_sink(_: Any, database: Database, folder: Path, _points: Poi
         scene.close()
 
 
-def large_epoch(_: Any, database: Database, folder: Path, _points: Points) -> None:
+def large_epoch(_: Any, database: Database, folder: Path) -> None:
     """Killed while the parts of an epoch that is too large for memory are stored."""
     scene = Scene(database, folder, 5, memory=384)
     try:
@@ -122,7 +121,7 @@ def large_epoch(_: Any, database: Database, folder: Path, _points: Points) -> No
         scene.close()
 
 
-def older_state(_: Any, database: Database, folder: Path, _points: Points) -> None:
+def older_state(_: Any, database: Database, folder: Path) -> None:
     """Killed while a state of before versions were written down is brought up."""
     scene = Scene(database, folder, 6)
     try:
@@ -139,16 +138,16 @@ def older_state(_: Any, database: Database, folder: Path, _points: Points) -> No
         scene.close()
 
 
-def spark_job(_: Any, database: Database, folder: Path, points: Points) -> None:
+def spark_job(_: Any, database: Database, folder: Path) -> None:
     """Driver and tasks are killed, one after the other."""
     if shutil.which("java") is None:
         pytest.skip("no Java on this machine, Spark needs it")
     scene = Scene(database, folder, 8)
     try:
         scene.begin()
-        scene.arm(points)
+        scene.arm(SPARK)
         scene.create("busy", BUSY, backfill="spark")
-        scene.await_reached(points, 400)
+        scene.await_reached(SPARK, 400)
         scene.settled("busy", timeout_s=300)
         scene.move_on()
         # Its JVM stays warm for the next one.
@@ -157,9 +156,7 @@ def spark_job(_: Any, database: Database, folder: Path, points: Points) -> None:
         scene.close()
 
 
-def topics(
-    request: pytest.FixtureRequest, database: Database, folder: Path, _points: Points
-) -> None:
+def topics(request: pytest.FixtureRequest, database: Database, folder: Path) -> None:
     """Killed around the commits of Kafka's transactions; the topic is read independently."""
     if missing() is not None:
         pytest.skip(str(missing()))
@@ -187,7 +184,7 @@ def topics(
         scene.close()
 
 
-def init_again(_: Any, database: Database, folder: Path, _points: Points) -> None:
+def init_again(_: Any, database: Database, folder: Path) -> None:
     """`tidemark init` is killed; running it again does the rest."""
     role = f"init_{database.name}"
     database.execute(f"CREATE ROLE {role} LOGIN")

@@ -143,7 +143,6 @@ def test_a_topic_and_killed_parts_of_spark(
     take_read(admin, service, topic, 1)
     kill_worker(java_of(service))
     take_read(admin, service, topic, 3)
-    assert service.kill_child("pipeline")
     check(service, database, PARTITIONS * RECORDS)
 
 
