@@ -66,9 +66,10 @@ class PostgresSnapshot:
         self._slot: tuple[WalConnection, str] | None = None
         guard = open_session(dsn, None)
         try:
-            # So that each look at the catalog sees what was committed before the lock was had.
-            guard.set_isolation_level(ISOLATION_LEVEL_READ_COMMITTED)
-            self._locked = {r.oid: _locked(guard, r) for r in relations}
+            with translated("source", "cannot lock the tables that are to be read"):
+                # So that each look at the catalog sees what was committed before the lock was had.
+                guard.set_isolation_level(ISOLATION_LEVEL_READ_COMMITTED)
+                self._locked = {r.oid: _locked(guard, r) for r in relations}
             wal = WalConnection(dsn)
             try:
                 # Every reader of this moment: unique in the cluster, at most 63 letters.
@@ -179,8 +180,7 @@ class _Locked:
 def _locked(connection: Connection, relation: Relation) -> _Locked:
     """Takes ACCESS SHARE on it and its partitions until the transaction ends, which must be an
     ordinary one, that sees what others commit. SourceError source.table_missing."""
-    doing = f'cannot read table "{relation.name}"'
-    with translated("source", doing), connection.cursor() as cursor:
+    with connection.cursor() as cursor:
         cursor.execute("SET LOCAL search_path = pg_temp")
         name = None
         while name != (name := _name_of(connection, relation)):
