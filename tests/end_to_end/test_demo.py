@@ -33,8 +33,7 @@ def test_demo_compares_equal(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_demo_leaves_nothing(how: signal.Signals) -> None:
+def test_interrupted_demo_leaves_nothing() -> None:
     demo = subprocess.Popen(DEMO, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert demo.stdout is not None
     for line in demo.stdout:
@@ -43,7 +42,7 @@ def test_interrupted_demo_leaves_nothing(how: signal.Signals) -> None:
     time.sleep(2)
     family = psutil.Process(demo.pid).children(recursive=True)
     assert family
-    demo.send_signal(how)
+    demo.send_signal(signal.SIGINT)
     demo.communicate(timeout=120)
     _, alive = psutil.wait_procs(family, timeout=20)
     assert not alive, f"left behind: {alive}"

@@ -18,7 +18,7 @@ from tests.harness.service import RunningService
 
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "11"))
 # Each kills twice.
-ROUNDS = max(8, int(os.environ.get("TIDEMARK_TEST_KILLS", "0")) // 25)
+ROUNDS = max(5, int(os.environ.get("TIDEMARK_TEST_KILLS", "0")) // 25)
 TABLES = """
 CREATE TABLE t (id int PRIMARY KEY, grp int NOT NULL, v int NOT NULL);
 INSERT INTO t SELECT i, i % 50, i FROM generate_series(1, 5000) i;

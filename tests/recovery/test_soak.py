@@ -21,7 +21,7 @@ from tests.harness.service import RunningService
 from tests.recovery.soak import Soak, temporary_folder
 from tests.recovery.soak_load import TABLES, Load
 
-SECONDS = float(os.environ.get("TIDEMARK_TEST_SOAK_S", "45"))
+SECONDS = float(os.environ.get("TIDEMARK_TEST_SOAK_S", "25"))
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "13"))
 REPEAT = f"TIDEMARK_TEST_SEED={SEED} TIDEMARK_TEST_SOAK_S={SECONDS:g} pytest {__file__}"
 MEMORY_MB = 384
