@@ -46,6 +46,7 @@ class Desk:
         self._parts = parts
         self._joined: dict[str, tuple[int, int]] = {}
         self._untold: dict[str, dict[str, Any]] = {}
+        self._on_way: dict[str, int] = {}
         self._late: dict[str, tuple[int, dict[str, Any]]] = {}
         self._given_up: dict[str, tuple[str, dict[str, Any]]] = {}
         self._refused: set[tuple[str, int]] = set()
@@ -95,7 +96,9 @@ class Desk:
     def wanted(self, builds: Mapping[str, ViewBuild]) -> list[ViewRow]:
         """Views to build: neither in the building nor live, nor failed; or another version."""
         live = {d.identity for d in self._engine.views.values()}
-        rows = (r for r in self._rows if r.desired == changes.LIVE and r.identity not in builds)
+        # Until the sink has what was built last, its staged rows and the row here are of before.
+        busy = {*builds, *self._on_way}
+        rows = (r for r in self._rows if r.desired == changes.LIVE and r.identity not in busy)
         return [r for r in rows if self.renewal(r) is not None or self._is_to_build(r, live)]
 
     def _is_to_build(self, row: ViewRow, live: set[str]) -> bool:
@@ -276,6 +279,7 @@ class Desk:
         self._late.pop(identity, None)
         for column in ("replacing", *_STANDING):
             self._untold.get(identity, {}).pop(column, None)
+        self._on_way[identity] = epoch
         self._joined[identity] = (epoch, build.first.count)
         row = self.row(identity)
         if pinned and row is not None and row.version == build.definition.version:
@@ -284,6 +288,7 @@ class Desk:
 
     def settle(self, written: int) -> None:
         """Call live what joined up to epoch `written`."""
+        self._on_way = {i: epoch for i, epoch in self._on_way.items() if epoch > written}
         for identity, (epoch, rows) in list(self._joined.items()):
             if epoch <= written:
                 del self._joined[identity]
@@ -335,10 +340,8 @@ class Desk:
         key = (0,) if row.kind == "keyed" else ()
         sink.drop([SinkTable(row.schema, row.name, (), key)])
         failpoint("view.drop.table")
-        self._untold.pop(row.identity, None)
-        self._joined.pop(row.identity, None)
-        self._late.pop(row.identity, None)
-        self._given_up.pop(row.identity, None)
+        for kept in (self._untold, self._joined, self._late, self._given_up):
+            kept.pop(row.identity, None)
         self._failed.discard(row.identity)
         self._control.delete_view(row.identity)
         self._rows = [r for r in self._rows if r.identity != row.identity]

@@ -26,6 +26,7 @@ SEEDS = {
     (318, "refusals", "subscribers"): "readers were told what the sink had refused",
     (1, "errors", "feeds"): "a topic first read beyond the sink's place kept that muted for ever",
     (10228, "errors", "feeds"): "the same, when the machine had crashed once more in between",
+    (21651,): "a version was staged over the rows of the one before, which were on their way",
     (6, "feeds"): "a relation that the sink knew nothing of kept it muted for ever",
 }
 
