@@ -167,6 +167,9 @@ class Epochs:
             if source == MAIN_SOURCE:
                 is_unread = self._core.sides.is_any and not self._engine.position
                 is_reached = is_unread or self._engine.position >= target
+            elif self._core.is_build_left:
+                # What is to be built on reads it too, and that is not known yet.
+                is_reached = False
             else:
                 names = [name.name for name in read.get(source, ())]
                 places = reached.get(source, {})

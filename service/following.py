@@ -84,6 +84,20 @@ class Following:
         except TemporaryError as error:
             log.warning("source.unwatch_failed", code=error.code)
 
+    def forget_unread(self) -> None:
+        """Relations that were read by what is gone by now, and where they were: a place that nobody
+        moves any more would be told to the sink for ever, after a crash one from before its own.
+
+        What an earlier process was building must have begun again: it reads on from such places.
+        """
+        core = self._core
+        read = side_relations(relation for relation, _ in core.failures.reads())
+        for source in core.engine.positions.by_source.keys() - {MAIN_SOURCE}:
+            used = {name.name for name in read.get(source, ())}
+            unread = core.engine.positions.places(source).keys() - used
+            if unread:
+                core.engine.positions.forget(source, unread)
+
     def forget(self) -> None:
         """Nothing depends on the source's position any more: leave no slot, no progress."""
         core = self._core

@@ -75,10 +75,11 @@ class Kept:
         return True
 
     def forget(self, why: str) -> None:
-        """Nothing of what was read holds any more."""
+        """Nothing of what was read holds any more, nor for another try that begins with this."""
         self._relations.clear()
         self._starts.clear()
         self._note(why)
+        self.save()
 
     def columns(
         self, relations: Iterable[Relation], wanted: Mapping[RelationName, tuple[int, ...]]

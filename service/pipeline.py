@@ -307,6 +307,7 @@ class Pipeline:
             if self._core.is_build_left:
                 self._views.resume_builds()
                 self._core.is_build_left = False
+                self._following.forget_unread()
             if self._engine.views or self._engine.position:
                 self._following.open()
             else:

@@ -243,6 +243,22 @@ def test_what_nobody_goes_on_with_is_removed(tmp_path: Path) -> None:
     assert not Kept(tmp_path / "va", FolderExchange(tmp_path / "va"), "c").recall()
 
 
+def test_what_holds_no_more_holds_for_no_later_try_either(tmp_path: Path) -> None:
+    """One that found its changes lost and then failed, before it had read anything."""
+    columns = tuple(range(len(LOG.fields)))
+    before = Kept(tmp_path, FolderExchange(tmp_path), "v1")
+    before.begin(0)
+    before.cut(lambda *_: [DrawnPart(LOG, columns, range(9))], LOG, columns, 1)
+    before.save()
+    interrupted = Kept(tmp_path, FolderExchange(tmp_path), "v1")
+    assert interrupted.recall()
+    interrupted.forget("what changed since then is lost or damaged")
+    later = Kept(tmp_path, FolderExchange(tmp_path), "v1")
+    assert later.recall()
+    later.forget_relation(LOG.name, "it is not to be there")
+    assert later.notes == []
+
+
 def test_a_source_with_places_is_read_on_where_the_build_began(tmp_path: Path) -> None:
     """Its parts are the same at the same place, and the spool has what came after it."""
     columns = tuple(range(len(LOG.fields)))

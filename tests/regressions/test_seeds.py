@@ -28,6 +28,8 @@ SEEDS = {
     (10228, "errors", "feeds"): "the same, when the machine had crashed once more in between",
     (21651,): "a version was staged over the rows of the one before, which were on their way",
     (6, "feeds"): "a relation that the sink knew nothing of kept it muted for ever",
+    (22372, "refusals", "feeds"): "a topic that nothing read any more was told from an older place",
+    (22442, "feeds"): "parts without their changes were taken for whole by a build's second try",
 }
 
 

@@ -1,0 +1,70 @@
+"""Oracle: by hand, how far the sink stays muted and which places are left, for reads of a kind."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from connectors.feed_source import Pin
+from connectors.source import MAIN_SOURCE
+from dataflow.schema import Field, Relation, RelationName
+from dataflow.types import TEXT
+from service.epochs import Epochs
+from service.following import Following
+from service.positions import Positions
+from storage.memory import MemoryStore
+
+KNOWN = {"stock": {"next": 1}, "visits": {"next": 2}}
+
+
+def core_of(*names: str) -> Any:
+    """A state that stands at KNOWN, of which these topics are read."""
+    positions = Positions(MemoryStore(), MAIN_SOURCE)
+    positions.begin(MAIN_SOURCE, 10)
+    positions.begin("events", {name: Pin(place) for name, place in KNOWN.items()})
+    titled = [RelationName("events", "events", name) for name in names]
+    reads = [(Relation(name, 1, (Field("a", TEXT),)), (0,)) for name in titled]
+    return SimpleNamespace(
+        engine=SimpleNamespace(positions=positions, position=10, epoch=3),
+        failures=SimpleNamespace(reads=lambda: reads),
+        sides=SimpleNamespace(is_any=bool(names)),
+        host=None,
+        is_build_left=False,
+    )
+
+
+def muted(core: Any) -> Epochs:
+    """The sink is ahead by one record of visits."""
+    epochs = Epochs(core)
+    epochs._writer = SimpleNamespace(written=3)  # type: ignore[assignment]
+    epochs.mute = {"events": {**KNOWN, "visits": {"next": 3}}}
+    return epochs
+
+
+def test_a_topic_mutes_while_an_interrupted_build_may_read_it() -> None:
+    core = core_of()
+    core.is_build_left = True
+    epochs = muted(core)
+    epochs.forget_mutes()
+    assert epochs.mute
+    core.is_build_left = False
+    epochs.forget_mutes()
+    assert not epochs.mute
+
+
+def test_a_topic_that_is_read_mutes_until_it_is_there() -> None:
+    core = core_of("visits")
+    epochs = muted(core)
+    epochs.forget_mutes()
+    assert epochs.mute
+    core.engine.positions.begin("events", {"visits": Pin({"next": 3})})
+    epochs.forget_mutes()
+    assert not epochs.mute
+
+
+def test_what_nothing_reads_has_no_place() -> None:
+    for names in (("stock",), ("stock", "visits"), ()):
+        core = core_of(*names)
+        Following(core, Epochs(core)).forget_unread()
+        left = {"events": {name: KNOWN[name] for name in names}} if names else {}
+        assert core.engine.positions.by_source == {MAIN_SOURCE: 10, **left}
