@@ -109,6 +109,10 @@ class ChangeFeeds:
         self._begin()
         feed = self._feeds.get(folder)
         if feed is None or feed.reader.head != head:
+            if feed is not None:
+                # The log was begun anew since the last look, and nothing looks at this one again:
+                # those who wait for it learn here that it is over.
+                feed.look()
             feed = ChangeFeed(folder, head)
             self._feeds[folder] = feed
             assert self._watch is not None

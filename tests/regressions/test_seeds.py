@@ -30,6 +30,7 @@ SEEDS = {
     (6, "feeds"): "a relation that the sink knew nothing of kept it muted for ever",
     (22372, "refusals", "feeds"): "a topic that nothing read any more was told from an older place",
     (22442, "feeds"): "parts without their changes were taken for whole by a build's second try",
+    (22005, "subscribers"): "a log was begun anew: a reader of the old one was told nothing more",
 }
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -19,6 +21,9 @@ from storage.rocks import RocksStore
 from storage.store import BulkFile
 from tests.simulation.disk import Disk, Image
 from tests.simulation.sink import Violation
+
+# Within so long RocksDB's own threads come to rest once nobody writes.
+REST_S = 60.0
 
 
 class RocksDisk(Disk):
@@ -66,14 +71,15 @@ class RocksDisk(Disk):
 
     def note_logs(self) -> None:
         """What the logs have now is forced."""
-        self._forced_logs = {p.name: p.stat().st_size for p in self._path.glob("*.log")}
+        files = _files(self._path)
+        self._forced_logs = {name: files[name] for name in files if name.endswith(".log")}
 
     def crash_process(self) -> None:
         """The files stay as they are; the store is closed only once they are aside."""
         if self._store is None:
             return
         aside = self._path.with_name("aside")
-        shutil.copytree(self._path, aside, copy_function=_link_or_copy)
+        _copy_as_it_stands(self._path, aside)
         self._store.give_up()
         self._store = None
         shutil.rmtree(self._path)
@@ -156,9 +162,38 @@ class SimRocksStore(RocksStore):
             super().close()
 
 
-def _link_or_copy(source: str, target: str) -> None:
+def _copy_as_it_stands(store: Path, aside: Path) -> None:
+    """A copy of all files as they were at one moment, though RocksDB's own threads go on. Nobody
+    writes to the store any more, so they come to rest."""
+    until = time.monotonic() + REST_S
+    while True:
+        before = _files(store)
+        with suppress(FileNotFoundError):
+            for name in before:
+                (aside / name).parent.mkdir(parents=True, exist_ok=True)
+                _link_or_copy(store / name, aside / name)
+            if _files(store) == before:
+                return
+        if time.monotonic() > until:
+            raise TimeoutError(f"RocksDB still changes its files after {REST_S:.0f} s")
+        shutil.rmtree(aside)
+
+
+def _files(store: Path) -> dict[str, int]:
+    """The files by name. Of those that say what belongs to the store the size; a table, or the
+    log for people, may grow while others are copied."""
+    found = {}
+    for folder, _, names in os.walk(store):
+        for path in (Path(folder) / name for name in names):
+            with suppress(FileNotFoundError):
+                has_size = path.name.startswith("MANIFEST") or path.suffix == ".log"
+                found[str(path.relative_to(store))] = path.stat().st_size if has_size else 0
+    return found
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
     """Tables never change."""
-    if source.endswith(".sst"):
+    if source.suffix == ".sst":
         os.link(source, target)
     else:
         shutil.copyfile(source, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from service import change_log
+from service.change_feed import ChangeFeeds
 from service.change_log import ENDED, ChangeLog, index_path, rows_path, segment_floors
 from service.change_pages import mark_line
 from service.change_reader import ChangeReader, Place
@@ -118,3 +120,16 @@ def test_a_line_longer_than_a_read_is_whole(tmp_path: Path) -> None:
     assert place is not None
     told = reader.lines(place)
     assert told is not None and told[0][0] == line
+
+
+def test_who_waits_for_a_log_is_told_when_another_reader_meets_the_next_one(tmp_path: Path) -> None:
+    async def read() -> None:
+        feeds = ChangeFeeds(lambda: False)
+        old = feeds.enter(tmp_path, ChangeLog.begin(tmp_path, 1, 600, MOST).head)
+        waiting = asyncio.create_task(old.wait(30))
+        await asyncio.sleep(0)
+        new = feeds.enter(tmp_path, ChangeLog.begin(tmp_path, 2, 600, MOST).head)
+        await asyncio.wait_for(waiting, 5)
+        assert old.reader.is_over and not new.reader.is_over
+
+    asyncio.run(read())
