@@ -138,13 +138,16 @@ class ChangeReader:
         while self._segments:
             self._segments.pop().close()
 
-    def _read(self, segment: _Segment, offset: int) -> tuple[list[bytes], Place]:
-        size = READ_BYTES
+    def _read(self, segment: _Segment, offset: int) -> tuple[list[bytes], Place] | None:
+        size, left = READ_BYTES, segment.size - offset
         while True:
-            text = os.pread(segment.rows, min(size, segment.size - offset), offset)
+            text = os.pread(segment.rows, min(size, left), offset)
             end = text.rfind(b"\n")
             if end >= 0:
                 return text[:end].split(b"\n"), Place(segment.floor, offset + end + 1)
+            if size >= left:
+                # A crash of the machine took the rows, and left their index: the log ends before.
+                return None
             size *= 2
 
     def _open(self, floor: int) -> bool:

@@ -75,6 +75,23 @@ def test_what_a_crash_has_left_is_cut_off(tmp_path: Path, torn: str) -> None:
     assert marks(reader, reader.place_after(0)) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("rest", [b"", b'{"epoch":2,"rows"', bytes(500_000)])
+def test_rows_that_a_crash_of_the_machine_took_are_no_place(tmp_path: Path, rest: bytes) -> None:
+    """Their index is there, and nobody has looked at the log since."""
+    log = ChangeLog.begin(tmp_path, 0, 600, MOST)
+    append(log, 1)
+    end = rows_path(tmp_path, 0).stat().st_size
+    log.append(2, [b"x" * 400_000], mark_line(log.head.name, 2, {}))
+    reader = opened(tmp_path, log)
+    log.close()
+    with rows_path(tmp_path, 0).open("r+b") as file:
+        file.truncate(end)
+        file.seek(end)
+        file.write(rest)
+    place = reader.place_after(1)
+    assert place is not None and reader.lines(place) is None
+
+
 def test_segments_are_rolled_and_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_log, "SEGMENT_BYTES", 300)
     log = ChangeLog.begin(tmp_path, 0, 600, MOST)
