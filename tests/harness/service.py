@@ -150,7 +150,7 @@ class RunningService:
 
     def call(self, method: str, path: str, body: Any = None) -> httpx.Response:
         """One request; tried again while the API process is being restarted."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while True:
             try:
                 return self._client.request(method, path, json=body)
