@@ -154,11 +154,17 @@ def _closure(name: str, sources: dict[str, bytes]) -> set[str]:
     """A module of kernels with those whose kernels it may hold inlined."""
     found, waiting = {name}, [name]
     while waiting:
-        for node in ast.walk(ast.parse(sources[waiting.pop()])):
-            if isinstance(node, ast.ImportFrom) and node.module in sources.keys() - found:
-                found.add(node.module)
-                waiting.append(node.module)
+        new = _imported(sources[waiting.pop()]) & sources.keys() - found
+        found |= new
+        waiting += new
     return found
+
+
+@cache
+def _imported(source: bytes) -> frozenset[str]:
+    """The modules from which a module imports names."""
+    nodes = ast.walk(ast.parse(source))
+    return frozenset(n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module)
 
 
 def record() -> list[str]:

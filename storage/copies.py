@@ -6,6 +6,8 @@ to some one, and nothing of a later one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rocksdict import AccessType, Checkpoint, Options, Rdict
@@ -27,13 +29,23 @@ def copy_database(db: Rdict, folder: Path) -> None:
         raise named(error, f'cannot copy the state to "{folder}"') from error
 
 
-def value_in_copy(folder: Path, key: bytes) -> bytes | None:
-    """A value of a copy, which stays as it is. StorageError state.corrupt, state.io."""
+@contextmanager
+def opened_to_read(folder: Path) -> Iterator[Rdict]:
+    """A database that stays as it is, a copy or one that is written meanwhile.
+
+    StorageError state.corrupt, state.io.
+    """
     try:
         db = Rdict(str(folder), Options(raw_mode=True), access_type=AccessType.read_only())
     except Exception as error:
-        raise named(error, f'cannot open the copy "{folder}"') from error
+        raise named(error, f'cannot open "{folder}"') from error
     try:
-        return stored(db, key)
+        yield db
     finally:
         db.close()
+
+
+def value_in_copy(folder: Path, key: bytes) -> bytes | None:
+    """A value of a copy, which stays as it is. StorageError state.corrupt, state.io."""
+    with opened_to_read(folder) as db:
+        return stored(db, key)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rocksdict import AccessType, Options, Rdict, ReadOptions
+from rocksdict import ReadOptions
 
+from storage.copies import opened_to_read
 from storage.faults import named
 from storage.seal import Seal
 from storage.store import StorageError
@@ -45,11 +46,7 @@ def scrub(folder: Path) -> Scrubbed:
 def _read(folder: Path) -> Scrubbed:
     seal = Seal(folder)
     seal.check_files()
-    try:
-        db = Rdict(str(folder), Options(raw_mode=True), access_type=AccessType.read_only())
-    except Exception as error:
-        raise named(error, f'cannot open "{folder}"') from error
-    try:
+    with opened_to_read(folder) as db:
         seal.check_commits(db)
         options = ReadOptions()
         options.fill_cache(False)  # pyright: ignore[reportCallIssue]
@@ -65,6 +62,4 @@ def _read(folder: Path) -> Scrubbed:
         except Exception as error:
             raise named(error, f'cannot read "{folder}"') from error
         del cursor
-    finally:
-        db.close()
     return Scrubbed(values, size_bytes)

@@ -7,7 +7,6 @@ note of how many records lie before them, which it must find beside the places w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -21,7 +20,8 @@ from dataflow.errors import TemporaryError
 from dataflow.schema import Relation
 from tests.simulation.faults import Faults
 from tests.simulation.sink import Violation
-from tests.simulation.topics import FORGETFUL, Broker, Record, Row, Topic
+from tests.simulation.source import SimPart
+from tests.simulation.topics import FORGETFUL, Broker, Record, Topic
 
 
 class SimFeedSource:
@@ -201,23 +201,13 @@ class SimFeedSnapshot:
         """Nothing is held."""
 
 
-@dataclass
-class SimFeedPart:
+class SimFeedPart(SimPart):
     """A partition up to a place."""
 
-    name: str
-    relation: Relation
-    columns: tuple[int, ...]
-    rows: list[Row]
-    faults: Faults
-
-    def read(self) -> Iterator[Delta]:
+    def _meet_faults(self) -> None:
         self.faults.step("feed.read")
         if self.faults.happens("feed.away"):
             raise TemporaryError("source.unreachable", "the simulated topics are away")
-        kinds = "".join(self.relation.fields[c].type.physical for c in self.columns)
-        if self.rows:
-            yield Delta.of(kinds, [tuple(row[c] for c in self.columns) for row in self.rows])
 
     def rejected(self) -> Delta:
         return Delta.empty(REJECTED_KINDS)

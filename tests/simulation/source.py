@@ -185,10 +185,13 @@ class SimPart:
     rows: list[Row]
     faults: Faults
 
-    def read(self) -> Iterator[Delta]:
+    def _meet_faults(self) -> None:
         self.faults.step("snapshot.read")
         if self.faults.happens("source.lost"):
             raise away()
+
+    def read(self) -> Iterator[Delta]:
+        self._meet_faults()
         kinds = "".join(self.relation.fields[c].type.physical for c in self.columns)
         if self.rows:
             yield Delta.of(kinds, [tuple(row[c] for c in self.columns) for row in self.rows])

@@ -59,6 +59,12 @@ if {is_changed}:
 """
 
 
+def _apart(folder: Path) -> dict[str, str]:
+    """The environment of a process with a cache of its own."""
+    cache = {"NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    return {**os.environ, **cache}
+
+
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_compiled_once_and_again_when_sources_change(tmp_path: Path, is_changed: bool) -> None:
     kernel, types = next(
@@ -68,15 +74,10 @@ def test_compiled_once_and_again_when_sources_change(tmp_path: Path, is_changed:
     )
     line = f"storage.page_kernels.{kernel}({types})"
     script = SCRIPT.format(line=line, kernel=kernel, is_changed=is_changed)
-    environment = {
-        **os.environ,
-        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
     compiled = [
         subprocess.run(
             [sys.executable, "-c", script],
-            env=environment,
+            env=_apart(tmp_path),
             cwd=tmp_path,
             check=True,
             capture_output=True,
@@ -91,15 +92,10 @@ def test_two_at_once_compile_once(tmp_path: Path) -> None:
     """A service that starts while another one does takes nothing away from it."""
     lines = [line for line in kernels.listed() if line[0] == "storage.page_kernels"][:2]
     (tmp_path / "list.txt").write_text("".join(f"{m}.{k}({t})\n" for m, k, t in lines))
-    environment = {
-        **os.environ,
-        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
     both = [
         subprocess.Popen(
             [sys.executable, "-c", AT_ONCE],
-            env=environment,
+            env=_apart(tmp_path),
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             text=True,
