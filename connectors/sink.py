@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 from dataflow.delta import Delta
-from dataflow.errors import TidemarkError
+from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.frozen import keeps_hash
 from dataflow.schema import VIEW_SOURCE, Field, RelationName
 
@@ -122,7 +122,10 @@ class SinkEpoch:
     told in its catalog in the same transaction. rejected: records of sources that are not rows
     (connectors/feed_source.py), new ones and, at weight -1, settled ones. later: more deltas and
     errors, on disk, without those of the views `left_out`; rows and keys in them are not among the
-    others. changes: of views as a whole, made before all else.
+    others. changes: of views as a whole, made before all else. follows: the epoch that the sink is
+    at, where that is not the one before: a sink that was set back is brought to this one at once
+    (service/set_back.py), and it is for the views' tables alone. tokens: as given to `stage`, of
+    the views in swaps: a sink that was set back may have other first rows.
     """
 
     progress: Progress
@@ -135,6 +138,13 @@ class SinkEpoch:
     left_out: frozenset[RelationName] = frozenset()
     rejected: Delta | None = None
     changes: tuple[ViewChange, ...] = ()
+    follows: int | None = None
+    tokens: Mapping[RelationName, str] = field(default_factory=dict)
+
+    @property
+    def is_turn(self) -> bool:
+        """Whether it changes more than rows, which may not be done a second time."""
+        return bool(self.swaps or self.changes or self.refusals) or self.follows is not None
 
     def parts(self) -> Iterator[SinkPart]:
         """All deltas and error rows, a bounded part at a time."""
@@ -174,6 +184,22 @@ class SinkEpoch:
         return replace(self.without({table.relation}), refusals=refusals)
 
 
+# The code of a view that only lacks its first rows: it is built anew by itself.
+NOT_STAGED = "sink.not_staged"
+
+
+class SinkBehind(TemporaryError):
+    """The sink shows less than it had acknowledged: only another start brings it back."""
+
+    def __init__(self, found: int, acknowledged: int) -> None:
+        super().__init__(
+            "sink.behind",
+            "the sink shows less than it had acknowledged",
+            detail=f"it is at epoch {found}, and had been at {acknowledged}",
+            hint="nothing: its tables are brought back to where they were, in one transaction",
+        )
+
+
 class Sink(Protocol):
     """A place that views are kept in."""
 
@@ -189,7 +215,7 @@ class Sink(Protocol):
         """Apply in one transaction, durable on return in the order of calls.
 
         A SinkError with a relation is about that view alone: nothing of the epoch is written, and
-        without that view it can be.
+        without that view it can be. SinkBehind: the sink lacks epochs before this one.
         """
         ...
 
@@ -197,12 +223,17 @@ class Sink(Protocol):
         """End a `write` that waits, from another thread: it fails, and nothing of it is written."""
         ...
 
-    def stage(self, table: SinkTable, rows: Iterable[Delta]) -> int:
+    def stage(self, table: SinkTable, rows: Iterable[Delta], token: str = "") -> int:
         """Fill a hidden staging table with a view's first rows; committed, replaced if there.
 
-        It becomes the view when an epoch names it in `swaps`. Returns the rows written. May be
-        called from another thread than `write`, on a connection of its own.
+        token: tells them from others that were staged for the view. It becomes the view when an
+        epoch names it in `swaps`. Returns the rows written. May be called from another thread than
+        `write`, on a connection of its own.
         """
+        ...
+
+    def is_staged(self, table: SinkTable, token: str) -> bool:
+        """Whether just these first rows of a view wait to become visible."""
         ...
 
     def drop(self, tables: Sequence[SinkTable]) -> None:

@@ -155,6 +155,11 @@ class ViewBuild:
         return self._parts.beside
 
     @property
+    def is_comparison(self) -> bool:
+        """Its rows are for the table of a view that is live; it is never live itself."""
+        return self.beside is not None and self.beside.still_at is not None
+
+    @property
     def first(self) -> FirstRows:
         """Its first rows, staged or compared with those that it shows, and what came since."""
         return self._first

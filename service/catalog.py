@@ -342,7 +342,7 @@ class Catalog:
             fields=_field_models(row.fields or []),
             options=dict(row.options),
             group=group,
-            warnings=[*row.warnings, *_lost_sources(row, figures)],
+            warnings=[*row.warnings, *_away(row, figures)],
             rows=self._sink.row_count(table_of(row)) if row.status in ("live", PAUSED) else None,
             positions={s: _shown(p) for s, p in positions.items()},
             lag_bytes=lag,
@@ -358,12 +358,13 @@ class Catalog:
         )
 
 
-def _lost_sources(row: ViewRow, figures: dict[str, Any]) -> list[str]:
-    """Which of the sources that a view reads cannot be read just now."""
+def _away(row: ViewRow, figures: dict[str, Any]) -> list[str]:
+    """Which of the sources that a view reads cannot be read just now, and what the sink lacks."""
     told = {name: facts.get("error", "") for name, facts in figures.get("sources", {}).items()}
     told[SOURCE] = figures.get("source_error", "")
     read = dict.fromkeys(source for source, _ in (row.plan or {}).get("reads", []))
-    return [f'source "{name}" is away: {told[name]}' for name in read if told.get(name)]
+    found = [f'source "{name}" is away: {told[name]}' for name in read if told.get(name)]
+    return found + [figures["sink_error"]] * bool(figures.get("sink_error"))
 
 
 def _is_stale(figures: dict[str, Any] | None) -> bool:

@@ -86,14 +86,20 @@ class ChangeLogs:
 
     # --- for the pipeline's loop ---------------------------------------------------------------
 
-    def start(self, written: Callable[[], int], refused: Collection[RelationName] = ()) -> None:
+    def start(
+        self,
+        written: Callable[[], int],
+        refused: Collection[RelationName] = (),
+        *,
+        is_gap: bool = False,
+    ) -> None:
         """written: the newest epoch that the sink holds, at any time; refused: views that it does
-        not show as the outbox has them."""
+        not show as the outbox has them; is_gap: it lacks epochs that are not kept."""
         self._written = written
         for followed in self._logs.values():
             if followed.table.relation in refused:
                 followed.ending = REFUSED
-            if followed.log.reached > written():
+            if is_gap or followed.log.reached > written():
                 followed.ending = "the sink was restored to an older state"
         self._run_thread()
 
@@ -248,7 +254,9 @@ class ChangeLogs:
         for followed in lacking:
             if epoch is None:
                 followed.ending = "an epoch is not kept any more"
-            elif any(t.relation == followed.table.relation for t in epoch.swaps):
+            elif epoch.follows is not None or any(
+                t.relation == followed.table.relation for t in epoch.swaps
+            ):
                 followed.ending = "the view was filled anew"
             elif any(t.relation == followed.table.relation for t in epoch.row_counts()):
                 lines = _lines(epoch, followed.table)

@@ -60,9 +60,13 @@ def _told(identifier: str, kind: str) -> dict[str, Any]:
 
 def given_up(replacing: Mapping[str, Any] | None, error: TidemarkError) -> dict[str, Any]:
     """What is told of a change that came to nothing."""
-    facts = {"code": error.code, "detail": error.described, "hint": error.hint}
     kept = {k: v for k, v in (replacing or {}).items() if k != "progress"}
-    return {**kept, "status": FAILED, **facts}
+    return {**kept, "status": FAILED, **problem_facts(error)}
+
+
+def problem_facts(error: TidemarkError) -> dict[str, str]:
+    """An error as the catalog keeps it."""
+    return {"code": error.code, "detail": error.described, "hint": error.hint}
 
 
 def table_of(row: ViewRow) -> SinkTable:

@@ -50,6 +50,7 @@ class Core:
             budget.epoch,
             clock=clock,
             evaluator_of=self._evaluator,
+            spare_bytes=settings.sink_keep_mb << 20,
         )
         self.sink: PostgresSink = parts.sink()
         self.staging: PostgresSink = parts.sink()

@@ -31,14 +31,13 @@ from storage.failpoints import failpoint
 if TYPE_CHECKING:
     from service.parts import Parts
 
-DROPPED = changes.DROPPED
 # How a view stands: told as a whole.
 _STANDING = ("status", "progress", "code", "detail", "hint")
 _RENAMED = "renamed at the source: "
 
 
 class Desk:
-    """One for a pipeline, used by its thread alone."""
+    """One for a pipeline, used by its thread alone. sink_epoch: of the sink at the last look."""
 
     def __init__(self, control: Control, engine: Engine, parts: Parts) -> None:
         self._control = control
@@ -55,6 +54,7 @@ class Desk:
         self._all_rows: list[ViewRow] = []
         self._failed: set[str] = set()
         self._is_called = True
+        self.sink_epoch = 0
 
     def claim(self) -> None:
         """Make sure that the control tables are there."""
@@ -75,6 +75,9 @@ class Desk:
             self._all_rows = self._control.list_views()
             self._rows = self._own(self._all_rows)
             self.sources.refresh()
+            # After the rows: what a sink that is set back says of views is not acted upon.
+            progress = self._control.read_progress(self._parts.settings.sink_key)
+            self.sink_epoch = 0 if progress is None else progress.epoch
             return True
         except TemporaryError as error:
             log.warning("catalog.retry", code=error.code)
@@ -89,7 +92,7 @@ class Desk:
 
     def unwanted(self) -> list[ViewRow]:
         """Views to drop, children first."""
-        found = [r for r in self._rows if r.desired == DROPPED]
+        found = [r for r in self._rows if r.desired == changes.DROPPED]
         # A parent may be younger than its child, which has had another query since.
         return sorted(found, key=lambda row: len(readers_of(row, self._rows)))
 
@@ -123,7 +126,7 @@ class Desk:
         """Whether the version that is being built is still asked for."""
         row, version = self.row(build.definition.identity), build.definition.version
         if row is None or version == row.version:
-            return True
+            return row is not None
         change = self.renewal(row)
         return change is not None and change["version"] == version
 
@@ -207,7 +210,7 @@ class Desk:
     def fail_view(self, identity: str, error: TidemarkError) -> None:
         """A view cannot be built or kept; it stays failed until it is dropped."""
         self._failed.add(identity)
-        told = {"status": "failed", "progress": None, **_facts(error)}
+        told = {"status": "failed", "progress": None, **changes.problem_facts(error)}
         joined = self._joined.pop(identity, None)
         if joined is not None:
             # The epoch in which it joined, on its way to the sink, calls it live.
@@ -249,7 +252,7 @@ class Desk:
     def degrade_view(self, identity: str, error: TidemarkError) -> None:
         """A view is to be built anew, and shows its last rows until then."""
         self._joined.pop(identity, None)
-        self._tell(identity, status="degraded", progress=None, **_facts(error))
+        self._tell(identity, status="degraded", progress=None, **changes.problem_facts(error))
 
     def note_names(self, renamed: Mapping[str, tuple[str, ...]]) -> None:
         """Warn of what views know by an earlier name; what is no longer so is taken back."""
@@ -262,12 +265,12 @@ class Desk:
 
     def fail_build(self, build: ViewBuild, error: TidemarkError) -> None:
         """A build ended in an error; a temporary one is tried again."""
-        row = self.row(build.definition.identity)
+        row, told = self.row(build.definition.identity), changes.problem_facts(error)
         is_renewal = row is not None and row.version != build.definition.version
         if error.is_temporary and not is_renewal:
-            self._tell(build.definition.identity, **_facts(error))
+            self._tell(build.definition.identity, **told)
         elif error.is_temporary and row is not None:
-            self._tell(row.identity, replacing={**(row.replacing or {}), **_facts(error)})
+            self._tell(row.identity, replacing={**(row.replacing or {}), **told})
         elif row is not None:
             self.refuse(row, error)
 
@@ -309,7 +312,7 @@ class Desk:
         """Views called live whose state is gone are built again: before anything new is shown."""
         kept = {d.identity for d in self._engine.views.values()}
         for row in self._rows:
-            is_wanted = row.status == "live" and row.desired == changes.LIVE
+            is_wanted = row.status == "live" and row.desired != changes.DROPPED
             if is_wanted and row.identity not in kept:
                 log.warning("view.state_lost", view=row.title)
                 self._control.update_view(row.identity, status="backfilling")
@@ -318,7 +321,7 @@ class Desk:
     def report(self, builds: Mapping[str, ViewBuild]) -> None:
         """Tell how the builds stand, and what could not be told before."""
         for build in builds.values():
-            if build.failure is None and not build.is_cancelled:
+            if build.failure is None and not (build.is_cancelled or build.is_comparison):
                 self._tell_progress(build)
         for identity in list(self._untold):
             self._tell(identity)
@@ -393,7 +396,3 @@ class Desk:
         except TemporaryError as error:
             self._untold[identity] = merged
             log.warning("catalog.retry", code=error.code)
-
-
-def _facts(error: TidemarkError) -> dict[str, str]:
-    return {"code": error.code, "detail": error.described, "hint": error.hint}

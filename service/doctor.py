@@ -25,7 +25,8 @@ from connectors.postgres.readiness import Check
 from dataflow.errors import TidemarkError
 from service import state_version, wal_budget
 from service.declared import feed_source
-from service.groups import follows_database
+from service.groups import follows_database, groups_on_disk
+from service.metrics import is_fresh, read_metrics
 from service.parts import Parts
 from service.prepare import Wanted, checks_of
 from service.settings import DEFAULT_GROUP, GROUPS, Settings
@@ -37,6 +38,7 @@ from storage.store import StorageError
 MIN_FREE_BYTES = 1 << 30
 MIN_FILES = 4096
 MOST_SKEW_S = 1.0
+RECENT_S = 30.0
 # Beside the pipeline: the API process, and what the kernel counts for files.
 BESIDE_MB = 300
 OK, NOTE, PROBLEM = "ok", "note", "problem"
@@ -107,6 +109,7 @@ def check_all(settings: Settings, *, is_deep: bool = False) -> list[Finding]:
         *found,
         _look("state: directory, version, room", lambda: _state(settings)),
         *(_contents(settings) if is_deep else ()),
+        *_running(settings),
         _look("memory: room for --memory", lambda: _memory(settings)),
         replace(files, is_note=True),
         _look("port: free, or answered by Tidemark", lambda: _port(settings)),
@@ -138,6 +141,20 @@ def _versions() -> Finding:
     return Finding(
         "versions", f"tidemark {tidemark.__version__}, Python {platform.python_version()}"
     )
+
+
+def _running(settings: Settings) -> Iterator[Finding]:
+    """What a service that runs on this state says of itself, group by group."""
+    for group in (DEFAULT_GROUP, *sorted(groups_on_disk(settings.state))):
+        figures = read_metrics(settings.for_group(group).state)
+        if figures is None or not is_fresh(figures, RECENT_S):
+            continue
+        name, told = f"service: group {group}", figures.get("refused")
+        problem = None
+        if told:
+            about = {"detail": told["detail"], "hint": told["hint"]}
+            problem = TidemarkError(told["code"], told["title"], **about)
+        yield Finding(name, "" if told else "runs", problem, note=figures.get("sink_error", ""))
 
 
 # --- source and sink ----------------------------------------------------------------------------

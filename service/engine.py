@@ -67,7 +67,7 @@ class Engine:
     source: the name under which the database's position is kept. evaluator_of: an evaluator with
     the rights of a role, where views have them.
     epoch_bytes: what an epoch's output may take in memory, and about what one slice's deltas may.
-    clock: seconds, for figures alone.
+    clock: seconds, for figures alone. spare_bytes: what the outbox keeps of what sinks have.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Engine:
         *,
         clock: Clock = stopped,
         evaluator_of: Callable[[str], Evaluator] | None = None,
+        spare_bytes: int = 0,
     ) -> None:
         self.store = store
         self._evaluator_of = cache(evaluator_of) if evaluator_of else None
@@ -92,7 +93,9 @@ class Engine:
         self._figures = DataflowFigures(self.dataflow, store)
         self._refused: list[ViewError] = []
         self.positions = Positions(store, source)
-        self._outbox = Outbox(store)
+        self._outbox = Outbox(store, spare_bytes)
+        # A committed epoch that is kept, or None, from any thread; keep none any more.
+        self.find_epoch, self.clear_outbox = self._outbox.find, self._outbox.clear
         self._open_views()
 
     def _new_dataflow(self) -> SharedDataflow:
@@ -369,12 +372,13 @@ class Engine:
         epoch.rejected = rejected
         return epoch
 
-    def tell(self, changes: Iterable[ViewChange], errors: Delta | None = None) -> SinkEpoch:
-        """An epoch that changes views as a whole, at the position that stands now. errors: what
-        changes in the error rows."""
+    def tell(self, changes: Iterable[ViewChange], gathered: Gathered | None = None) -> SinkEpoch:
+        """An epoch that changes views as a whole, at the position that stands now. gathered: what
+        changes in their rows and error rows."""
         self.positions.stand(self.epoch + 1)
-        assert self.positions.progress is not None
-        return SinkEpoch(self.positions.progress, [], errors, changes=tuple(changes))
+        epoch = self._gathered_epoch(self.gather() if gathered is None else gathered)
+        epoch.changes = tuple(changes)
+        return epoch
 
     def commit(self, epoch: SinkEpoch | None, *, written: int, sync: bool = False) -> None:
         """One atomic write: state, progress and outbox; forget the outbox up to epoch `written`."""
@@ -390,10 +394,6 @@ class Engine:
     def outbox(self, after: int) -> list[SinkEpoch]:
         """The epochs after number `after` that the sink may not have, in order, none missing."""
         return self._outbox.read(after, self.epoch)
-
-    def find_epoch(self, number: int) -> SinkEpoch | None:
-        """A committed epoch that the outbox keeps, or None; from any thread."""
-        return self._outbox.find(number)
 
     def outbox_bytes(self, after: int) -> int:
         """What the epochs after number `after` take on disk."""

@@ -2,7 +2,7 @@
 
 Invariants: an epoch is committed to the state before the sink sees it, and synced first where its
 source could not tell it again; what the state lacks against the sink is stepped again with the
-sink muted.
+sink muted. A sink that was set back is given nothing before the one epoch that brings it back.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from connectors.sink import SinkEpoch
+from connectors.sink import SinkBehind, SinkEpoch
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.changes import Changes
 from service.core import Core
@@ -27,8 +27,9 @@ IDLE_PROGRESS_S = 5.0
 class Epochs:
     """Used by the pipeline's thread.
 
-    mute: for each source the position up to which the sink has all already. awaits_sink: nothing
-    is read until the sink has every epoch.
+    mute: for each source the position up to which the sink has all already. behind: the epoch of a
+    sink that lacks more than the outbox has. awaits_sink: nothing is read until the sink has every
+    epoch.
     """
 
     def __init__(self, core: Core) -> None:
@@ -38,6 +39,8 @@ class Epochs:
         self._writer: SinkWriter | None = None
         self._progressed_at = 0.0
         self.mute: dict[str, Any] = {}
+        self.behind: int | None = None
+        self._returned = 0
         self.awaits_sink = False
 
     def start(self, writer: SinkWriter, mute: dict[str, Any]) -> None:
@@ -48,11 +51,16 @@ class Epochs:
             told = mute[source].items()
             kept = {n: p for n, p in told if not is_begun_after(source, n, writer.written)}
             self.mute[source] = kept
+        self.behind = writer.written if writer.written < self._engine.epoch else None
+        self._engine.positions.awaited = writer.written if mute else 0
         self._meet_sink()
         logs = self._core.change_logs
         writer.on_written, writer.on_refused = self._tell_written, logs.refuse
-        logs.start(lambda: writer.written, writer.ever_left_out)
-        self._core.followers.follow(lambda: writer.written)
+        logs.start(lambda: writer.written, writer.ever_left_out, is_gap=self.is_behind)
+        # Tables that were set back hold up no topic that had what they lack.
+        engine = self._engine
+        newest = lambda: engine.epoch if self.is_returning else writer.written  # noqa: E731
+        self._core.followers.follow(newest)
 
     def _tell_written(self) -> None:
         """By the writer's thread: the views' tables have another epoch."""
@@ -65,6 +73,25 @@ class Epochs:
         assert self._writer is not None
         return self._writer
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the sink was set back, and is not where it was yet."""
+        return self.behind is not None
+
+    @property
+    def is_returning(self) -> bool:
+        """Whether that is so, or what brings it back is on its way."""
+        return self.is_behind or self.writer.written < self._returned
+
+    def require_sink(self, acknowledged: int, found: int) -> None:
+        """SinkBehind when the sink, at epoch `found` by now, had acknowledged more."""
+        if found < acknowledged or (self.is_behind and found != acknowledged):
+            raise SinkBehind(found, acknowledged)
+
+    def _note_acknowledged(self) -> None:
+        if self._writer is not None and not self.is_behind:
+            self._engine.positions.acknowledged = self._writer.written
+
     def close(self) -> None:
         """Stop writing; what waits stays in the outbox."""
         if self._writer is not None:
@@ -74,13 +101,16 @@ class Epochs:
         """Up to which epoch the outbox may forget."""
         if self._writer is None:
             return 0
-        kept = self._core.change_logs.hold(self._core.followers.hold(self._writer.written))
+        # What brings back a sink that was set back is made of other things.
+        in_sink = self._engine.epoch if self.is_behind else self._writer.written
+        kept = self._core.change_logs.hold(self._core.followers.hold(in_sink))
         builds = (build.first.holds_after for build in self._core.builds.values())
         held = [number for number in builds if number is not None]
         return min([kept, *held])
 
     def commit(self, *, sync: bool = False) -> None:
         """Write what belongs to no epoch of the sink."""
+        self._note_acknowledged()
         self._engine.commit(None, written=self.written(), sync=sync)
 
     def is_sink_drained(self) -> bool:
@@ -126,11 +156,25 @@ class Epochs:
     def finish(self, epoch: SinkEpoch, *, sync: bool = False) -> None:
         """Commit what was stepped, and let the sinks have it."""
         is_synced = sync or self._core.followers.is_any
+        self._note_acknowledged()
         self._engine.commit(epoch, written=self.written(), sync=is_synced)
         failpoint("epoch.commit.after")
-        self.writer.submit(epoch)
+        if self.is_behind:
+            self._core.followers.advance()
+        else:
+            self.writer.submit(epoch)
         self._progressed_at = self._host.monotonic()
         self._core.metrics.position = self._engine.position
+
+    def bring_back(self, epoch: SinkEpoch) -> None:
+        """Commit what brings a sink that was set back to where the state is, and let it have it."""
+        epoch.follows, self.behind = self.behind, None
+        self._returned = epoch.progress.epoch
+        self.finish(epoch, sync=True)
+
+    def forget_sink(self) -> None:
+        """No epoch of before counts any more: the sink is neither ahead of the state nor behind."""
+        self.mute, self.behind, self._returned = {}, None, 0
 
     def _is_progress_due(self) -> bool:
         return self._host.monotonic() - self._progressed_at > IDLE_PROGRESS_S
@@ -183,3 +227,4 @@ class Epochs:
         """Once the state is where the sink is, it has the sink's epoch; not before."""
         if not self.mute and self._engine.epoch < self.writer.written:
             self._engine.positions.stand(self.writer.written)
+            self._engine.positions.awaited = 0

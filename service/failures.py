@@ -100,7 +100,7 @@ class Failures:
         taken = self._with_children(definitions)
         for definition in taken:
             build = self._builds.get(definition.identity)
-            if build is not None:
+            if build is not None and build.definition is definition:
                 build.cancel()
                 continue
             log.warning("view.degraded", view=definition.table.title, code=error.code)
@@ -109,7 +109,9 @@ class Failures:
         return taken
 
     def remove_failed(self) -> None:
-        """Take out of the engine what the catalog calls failed: it was told, then we stopped."""
+        """Take out of the engine what the catalog calls failed, or to be built anew: it was told,
+        then we stopped."""
+        self._remove([d for d in self._engine.views.values() if self._is_degraded(d)])
         told = self._desk.failed()
         failed = [d for d in self._engine.views.values() if d.identity in told]
         for definition in self._with_children(failed):
@@ -117,6 +119,10 @@ class Failures:
                 self._engine.remove(definition.name)
             else:
                 self.fail([definition], self._desk.error_of(failed[0].identity))
+
+    def _is_degraded(self, definition: ViewDefinition) -> bool:
+        row = self._desk.row(definition.identity)
+        return row is not None and row.status == "degraded"
 
     def _with_children(self, definitions: Iterable[ViewDefinition]) -> list[ViewDefinition]:
         """The views and all that read them, readers first."""
@@ -137,9 +143,31 @@ class Failures:
             return True
         return definition.version == row.version and row.status == PAUSED
 
-    def remove_strangers(self) -> None:
-        """Take out of the engine what the catalog knows otherwise: the state is older than it."""
+    def remove_strangers(self) -> bool:
+        """Take out of the engine what the catalog knows otherwise: the state is older than it.
+        Whether it does not know some of them at all."""
+        is_any_unknown = any(self._desk.row(i) is None for i in self._identities())
         self._remove([d for d in self._engine.views.values() if self._is_strange(d)])
+        return is_any_unknown
+
+    def _identities(self) -> list[str]:
+        return [d.identity for d in self._engine.views.values()]
+
+    def remove_unknown(self) -> list[ViewDefinition]:
+        """Take out what the catalog knows no more, without anybody having asked for it: it was in
+        what a sink lost that was set back. The tables stay as they are."""
+        unknown = [d for d in self._engine.views.values() if self._desk.row(d.identity) is None]
+        return self._remove(unknown)
+
+    def remove_unmatched(self) -> None:
+        """The sink was set back: take out what its catalog does not know as it is now."""
+        self._remove([d for d in self._engine.views.values() if not self._is_known(d)])
+
+    def _is_known(self, definition: ViewDefinition) -> bool:
+        row, table = self._desk.row(definition.identity), definition.table
+        if row is None or (row.version, row.status) != (definition.version, "live"):
+            return False
+        return (row.schema, row.name) == (table.schema, table.name)
 
     def remove_outdated(self, sources: Collection[str]) -> None:
         """The state is older than its sink: take out what that leaves wrong for good.
@@ -158,10 +186,12 @@ class Failures:
         for source in sources:
             self._engine.positions.forget(source, list(self._engine.positions.places(source)))
 
-    def _remove(self, definitions: Sequence[ViewDefinition]) -> None:
-        for definition in self._with_children(definitions):
+    def _remove(self, definitions: Sequence[ViewDefinition]) -> list[ViewDefinition]:
+        removed = self._with_children(definitions)
+        for definition in removed:
             log.warning("view.state_outdated", view=definition.table.title)
             self._engine.remove(definition.name)
+        return removed
 
 
 def _names_read(definition: ViewDefinition) -> set[RelationName]:

@@ -7,12 +7,13 @@ build's own thread, the pipeline's takes epochs for a short while at a time.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from connectors.sink import Progress, SinkEpoch, SinkTable
+from connectors.sink import Progress, SinkBehind, SinkEpoch, SinkTable
 from dataflow.delta import Delta
 from dataflow.errors import InvariantError, SinkError, TidemarkError
 from service.build_status import BuildStatus
@@ -25,7 +26,7 @@ from storage.failpoints import failpoint
 class RowSink(Protocol):
     """What is asked of the sink, on sessions of one's own."""
 
-    def stage(self, table: SinkTable, rows: Iterable[Delta]) -> int:
+    def stage(self, table: SinkTable, rows: Iterable[Delta], token: str = "") -> int:
         """Fill a hidden table with a view's first rows; how many they are."""
         ...
 
@@ -48,12 +49,14 @@ class RowSink(Protocol):
 class Beside:
     """What a version is built beside. before: the view's table as it is.
 
-    has_readers: whether live views read it. find_epoch: a committed epoch of the outbox.
+    has_readers: whether live views read it. find_epoch: a committed epoch of the outbox. still_at:
+    the epoch that the sink was set back to, if it was: the table stands still.
     """
 
     before: SinkTable
     has_readers: bool
     find_epoch: Callable[[int], SinkEpoch | None]
+    still_at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,8 @@ class FirstRows:
 
     gathered: what changes in the view's table, beside staged rows. is_in_place: those are changes
     of the table that is there. difference: the same for what reads the view. holds_after: the
-    outbox must keep the epochs after this one. count: the rows of the new version.
+    outbox must keep the epochs after this one. count: the rows of the new version; token: of these
+    rows, where they are staged.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class FirstRows:
         self.is_in_place = False
         self.holds_after: int | None = None
         self.count = 0
+        self.token = uuid.uuid4().hex
         self._table = table
         self._sink = sink
         self._beside = beside
@@ -102,10 +107,10 @@ class FirstRows:
                 self.count += int(delta.weights.sum())
         else:
             status.phase = "staging"
-            self.count = self._sink.stage(self._table, self._taken(rows))
+            self.count = self._sink.stage(self._table, self._taken(rows), self.token)
         if beside is not None and self.difference is not None:
             status.phase = "comparing"
-            self._compare(beside.before, self.difference)
+            self._compare(beside, self.difference)
 
     def _begin(self, beside: Beside) -> None:
         self.is_in_place = is_one_shape(beside.before, self._table)
@@ -122,17 +127,19 @@ class FirstRows:
                 self.difference.add_new(delta)
             yield delta
 
-    def _compare(self, before: SinkTable, difference: Difference) -> None:
+    def _compare(self, beside: Beside, difference: Difference) -> None:
         """Take away the rows that the view shows, as of an epoch from which on all are kept."""
         failpoint("build.compare.before")
-        passed = self._bounds.passed
-        with passed:
-            self._wants_epochs = True
-            passed.wait_for(lambda: self._bounds.is_cancelled() or self.holds_after is not None)
+        before, still_at = beside.before, beside.still_at
+        if still_at is None:
+            self._await_epochs()
         self._require_wanted()
         try:
             with self._sink.rows_at(before, is_checked=self.is_in_place) as (progress, rows):
-                self._old_epoch = progress.epoch
+                if still_at is None and progress.epoch >= (self.holds_after or 0):
+                    self._old_epoch = progress.epoch
+                elif progress.epoch != still_at:
+                    raise SinkBehind(progress.epoch, still_at or self.holds_after or 0)
                 self._take(rows, difference)
         except SinkError as error:
             if error.code != "sink.no_progress":
@@ -140,6 +147,12 @@ class FirstRows:
             # Nothing is live then, and nothing changes in the sink.
             rows = self._sink.read_rows(before, is_checked=self.is_in_place)
             self._take(rows, difference)
+
+    def _await_epochs(self) -> None:
+        passed = self._bounds.passed
+        with passed:
+            self._wants_epochs = True
+            passed.wait_for(lambda: self._bounds.is_cancelled() or self.holds_after is not None)
 
     def _take(self, rows: Iterable[Delta], difference: Difference) -> None:
         for delta in rows:

@@ -232,6 +232,9 @@ class Follower:
         if found is None:
             raise _lost(f"epoch {number} is not kept any more")
         table = self._road.table
+        if found.follows is not None:
+            # It mends the view's table, which is another sink.
+            found = replace(found, deltas=[], later=None)
         own = [(t, delta) for t, delta in found.deltas if t.relation == table.relation]
         found = replace(found, deltas=own, errors=None, rejected=None)
         positions = self._road.shown(found.progress.positions)

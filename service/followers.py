@@ -92,10 +92,11 @@ class Followers:
 
     # --- what is wanted ------------------------------------------------------------------------
 
-    def reconcile(self, *, is_muted: bool) -> bool:
+    def reconcile(self, *, is_muted: bool, is_behind: bool = False) -> bool:
         """Do what the catalog asks for; whether the state must be synced before it goes on.
 
-        is_muted: the views' tables are ahead of the state, so nothing can begin yet.
+        is_muted: the views' tables are ahead of the state, so nothing can begin yet; is_behind:
+        they were set back, so what has begun goes on, and nothing else begins.
         """
         try:
             rows = control_sinks.list_sinks(self._control)
@@ -109,9 +110,9 @@ class Followers:
             if row.desired != LIVE:
                 self._drop(row)
         self._settle_removals()
-        return not is_muted and self._attach_new()
+        return not is_muted and self._attach_new(is_behind=is_behind)
 
-    def _attach_new(self) -> bool:
+    def _attach_new(self, *, is_behind: bool) -> bool:
         waiting = [
             row
             for row in self._rows.values()
@@ -119,6 +120,7 @@ class Followers:
             and row.status != FAILED
             and row.identity not in self._followers
             and row.identity not in self._given_up
+            and (self._has_begun(row) or not is_behind)
         ]
         for row in waiting:
             try:
@@ -126,6 +128,9 @@ class Followers:
             except TidemarkError as error:
                 self._give_up(row.identity, error)
         return bool(waiting)
+
+    def _has_begun(self, row: SinkRow) -> bool:
+        return self._noted.get(row.identity, Reached(0)).has_begun
 
     def start(self) -> None:
         """Begin what was attached; the state has been synced."""

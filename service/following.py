@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from connectors.sink import NOT_STAGED
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.schema import Relation
@@ -108,7 +109,9 @@ class Following:
         failpoint("source.forget.slot")
         # Epochs are counted from 1 again: none of before may be left in the outbox.
         self._epochs.writer.drain()
-        core.engine.commit(None, written=self._epochs.writer.written)
+        core.engine.clear_outbox()
+        self._epochs.forget_sink()
+        core.engine.commit(None, written=0)
         self._epochs.writer.restart()
         core.engine.positions.clear()
         core.watch.forget()
@@ -144,7 +147,11 @@ class Following:
         writer = self._epochs.writer
         errors = writer.refusals()
         for error in errors:
-            failed = self._core.failures.fail_readers(error)
+            failures = self._core.failures
+            if error.code == NOT_STAGED:
+                failed = failures.degrade(failures.readers_of(error.relation), error)
+            else:
+                failed = failures.fail_readers(error)
             self.settle_failed(failed)
             for definition in failed:
                 # The rows that another version of it has staged are not those that were refused.

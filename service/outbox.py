@@ -3,7 +3,8 @@
 An epoch's small deltas stand in its own entry; parts that were too much for memory stand beside
 it and are written ahead of the commit. Invariant: parts count only with the entry of their epoch,
 which the epoch's commit writes; parts without one are left-overs of a crash and are removed.
-Epochs that some sink lacks may be many: what is kept in memory of each is its size.
+Epochs that some sink lacks may be many: what is kept in memory of each is its size. The newest
+that all have stay for a while: a standby that takes over for the sink may lack them.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from connectors.sink import LaterParts, SinkEpoch, SinkPart, SinkTable
+from connectors.sink import SinkEpoch, SinkPart, SinkTable
 from dataflow.errors import InvariantError
 from storage.failpoints import failpoint
 from storage.store import Store
 
 _EPOCH = "outbox/"
 _PART = "outbox-part/"
+# Spared epochs are read when the state is opened.
+_MOST_SPARED = 4_000
 
 
 @dataclass(frozen=True)
@@ -47,21 +50,27 @@ class StoredParts:
 
 @dataclass(frozen=True)
 class _Kept:
-    """An epoch in the store: its number, its parts, and all that it takes in bytes."""
+    """An epoch in the store: its number, its parts, and all that it takes in bytes. until: what
+    this one and all before it took; follows: as of the epoch."""
 
     number: int
     parts: int
     nbytes: int
+    until: int
+    follows: int | None
 
 
 class Outbox:
-    """Epochs by number, in one store."""
+    """Epochs by number, in one store. spare_bytes: what epochs that every sink has may take."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, spare_bytes: int = 0) -> None:
         self._store = store
+        self._spare_bytes = spare_bytes
         self._kept: deque[_Kept] = deque()
-        for key, stored in store.items(_EPOCH):
-            self._keep(int(key[len(_EPOCH) :]), pickle.loads(stored).later, len(stored))
+        self._turns: deque[int] = deque()
+        self._turn = 0
+        for _, stored in store.items(_EPOCH):
+            self._keep(pickle.loads(stored), len(stored))
         known = {kept.number for kept in self._kept}
         for key, _ in store.items(_PART):
             if int(key[len(_PART) :].split("/")[0]) not in known:
@@ -86,27 +95,57 @@ class Outbox:
         entry = replace(epoch, later=parts)
         stored = pickle.dumps(entry, protocol=pickle.HIGHEST_PROTOCOL)
         self._store.put(_epoch_key(number), stored)
-        self._keep(number, parts, len(stored))
+        self._keep(entry, len(stored))
         self._attach(entry)
         epoch.later = entry.later
 
     def forget(self, written: int) -> None:
-        """Remove all up to epoch `written`; part of the open epoch."""
-        while self._kept and self._kept[0].number <= written:
-            failpoint("outbox.trim.before")
-            kept = self._kept.popleft()
-            self._store.put(_epoch_key(kept.number), None)
-            for part in range(kept.parts):
-                self._store.put(_part_key(kept.number, part), None)
+        """Remove what all sinks have, up to epoch `written`, but for the newest of it; part of the
+        open epoch."""
+        while self._turns and self._turns[0] <= written:
+            self._turn = self._turns.popleft()
+        while self._kept and self._kept[0].number <= written and not self._is_spared(written):
+            self._forget_first()
+
+    def clear(self) -> None:
+        """Remove all; part of the open epoch."""
+        while self._kept:
+            self._forget_first()
+        self._turns.clear()
+        self._turn = 0
+
+    def _is_spared(self, written: int) -> bool:
+        """Whether the first epoch may be sent once more, or stands where the sink may be then."""
+        first = self._kept[0]
+        if first.number < self._turn or written - first.number >= _MOST_SPARED:
+            return False
+        newest = self._kept[min(written - first.number, len(self._kept) - 1)]
+        return newest.until - first.until + first.nbytes <= self._spare_bytes
+
+    def _forget_first(self) -> None:
+        failpoint("outbox.trim.before")
+        kept = self._kept.popleft()
+        self._store.put(_epoch_key(kept.number), None)
+        for part in range(kept.parts):
+            self._store.put(_part_key(kept.number, part), None)
 
     def read(self, after: int, newest: int) -> list[SinkEpoch]:
-        """The epochs after number `after` up to `newest`, in order, none missing."""
-        numbers = [kept.number for kept in self._kept if kept.number > after]
-        if numbers != list(range(after + 1, newest + 1)):
+        """What leads a sink from epoch `after` to `newest`, in order, none missing.
+
+        InvariantError state.outbox_gap.
+        """
+        first, found = after + 1, [kept for kept in self._kept if kept.number > after]
+        for place, kept in enumerate(found):
+            if kept.follows == after:
+                first, found = kept.number, found[place:]
+                break
+        numbers = [kept.number for kept in found]
+        is_led_astray = any(kept.follows not in (None, after) for kept in found)
+        if is_led_astray or numbers != list(range(first, newest + 1)):
             raise InvariantError(
                 "state.outbox_gap",
                 f"the sink is at epoch {after} and the outbox holds {numbers}",
-                hint="the sink was restored to an older state: drop and create its views again",
+                hint="the sink was set back: its tables are compared with what they should show",
             )
         return [self._attach(pickle.loads(self._stored(number))) for number in numbers]
 
@@ -122,10 +161,14 @@ class Outbox:
     def _stored(self, number: int) -> bytes:
         return self._store.get(_epoch_key(number)) or b""
 
-    def _keep(self, number: int, parts: LaterParts | None, size: int) -> None:
-        stored = parts if isinstance(parts, StoredParts) else None
-        count, later = (stored.count, stored.nbytes) if stored else (0, 0)
-        self._kept.append(_Kept(number, count, size + later))
+    def _keep(self, entry: SinkEpoch, size: int) -> None:
+        number, later = entry.progress.epoch, entry.later
+        stored = later if isinstance(later, StoredParts) else None
+        count, size = (stored.count, size + stored.nbytes) if stored else (0, size)
+        until = size + (self._kept[-1].until if self._kept else 0)
+        self._kept.append(_Kept(number, count, size, until, entry.follows))
+        if entry.is_turn:
+            self._turns.append(number)
 
     def _attach(self, epoch: SinkEpoch) -> SinkEpoch:
         if isinstance(epoch.later, StoredParts):

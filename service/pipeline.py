@@ -2,24 +2,25 @@
 
 One thread owns the store and everything of an epoch up to its commit; the sink writer, the
 stream's reader and each build have threads of their own. Here is the loop, from recovery to the
-end; the epochs' way is in `epochs`, what is followed of the sources in `following`, how views come
-and go in `view_life`. Invariants: the source may forget only what synced state covers; while the
-sink is too far behind nothing is read, and all else goes on.
+end; how it begins is in `start`, the epochs' way in `epochs`, what is followed of the sources in
+`following`, how views come and go in `view_life`. Invariants: the source may forget only what
+synced state covers; while the sink is too far behind nothing is read, and all else goes on.
 """
 
 from __future__ import annotations
 
+from connectors.sink import SinkBehind
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
-from service import headway, kernels, state_owner
+from service import headway, kernels
 from service.core import Core
 from service.epochs import Epochs
 from service.following import Following
 from service.log import log
 from service.metrics import PipelineMetrics
 from service.parts import Parts
-from service.recovery import recover
 from service.settings import Settings
+from service.start import Start
 from service.view_life import ViewLife
 from storage.store import StorageError
 
@@ -68,9 +69,10 @@ class Pipeline:
 
     def run(self) -> None:
         """Recover, then stream until stopped."""
+        start = Start(self._core, self._epochs, self._views, self._reopen)
         try:
             try:
-                self._recover()
+                start.run(lambda: self._is_stopping)
             except SourceError as error:
                 self._refuse(error)
             self._metrics.position = self._engine.position
@@ -81,47 +83,14 @@ class Pipeline:
                     self._tick()
                 except SourceError as error:
                     self._refuse(error)
+        except SinkBehind:
+            # The next start is to know what it had.
+            self._epochs.commit(sync=True)
+            raise
         finally:
             self._close()
 
     # --- start and end -------------------------------------------------------------------
-
-    def _recover(self) -> None:
-        """Bring sink and state to one position (DESIGN 4)."""
-        self._desk.claim()
-        self._core.sink.claim()
-        if not self._desk.refresh():
-            raise TemporaryError("sink.unreachable", "the catalog cannot be read")
-        self._check_owner()
-        self._core.failures.remove_strangers()
-        self._desk.recall_lost()
-        failed, waiting = self._desk.failed_names(), self._settings.budget.waiting
-        before = self._engine.epoch
-        found = recover(
-            self._engine, self._core.sink, self._metrics, failed, waiting, host=self._host
-        )
-        self._epochs.start(*found)
-        # What was on its way to the sink may have changed the catalog.
-        if not self._desk.refresh():
-            raise TemporaryError("sink.unreachable", "the catalog cannot be read")
-        self._core.failures.remove_failed()
-        if self._epochs.writer.written > before:
-            self._remove_outdated()
-        self._epochs.commit()
-        self._reopen()
-        self._desk.settle_recovered()
-
-    def _check_owner(self) -> None:
-        """The state is of the database that the catalog follows. StorageError state.foreign."""
-        identity = self._desk.source_identity()
-        if self._engine.views:
-            state_owner.check(self._core.store, identity, str(self._settings.state))
-        state_owner.note(self._core.store, identity)
-
-    def _remove_outdated(self) -> None:
-        """The state is older than the sink: what cannot be told again is built anew."""
-        self._core.failures.remove_outdated(self._sides.not_replayable(self._epochs.mute))
-        self._desk.recall_lost()
 
     def _refuse(self, error: SourceError) -> None:
         """The source cannot be followed from where the state stands: only drops are served.
@@ -199,7 +168,9 @@ class Pipeline:
         is_due |= self._core.side_work.pins.is_any_found or self._views.is_due
         if self._desk.is_called() or is_due:
             self._reconciled_at = now
+            acknowledged = writer.written
             if self._desk.refresh():
+                epochs.require_sink(acknowledged, self._desk.sink_epoch)
                 self._reconcile()
         epochs.forget_mutes()
         batch = self._poll()
@@ -368,7 +339,7 @@ class Pipeline:
             "outbox_bytes": engine.outbox_bytes(0),
             **self._core.checkpoints.figures(),
         }
-        if writer.is_idle:
+        if writer.is_idle and not self._epochs.is_behind:
             reached = [status.reached() for status in self._sides.statuses().values()]
             if engine.position:
                 reached.append(metrics.read())

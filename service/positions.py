@@ -20,16 +20,23 @@ _BEGUN = "begun/"
 
 
 class Positions:
-    """Of one store; changes belong to the open epoch. source: the name of the database's."""
+    """Of one store; changes belong to the open epoch. source: the name of the database's.
+
+    awaited: the sink's epoch that the state is being stepped up to, and may be anywhere before; 0
+    where it is not. acknowledged: an epoch that the sink has had, the newest or one before it.
+    """
 
     def __init__(self, store: Store, source: str) -> None:
         self._store = store
         self._source = source
         self.progress: Progress | None = None
+        self.awaited = self.acknowledged = 0
         stored = store.get(PROGRESS)
         if stored is not None:
             facts = json.loads(stored)
             self.progress = Progress(facts["epoch"], facts["positions"])
+            self.awaited = facts.get("awaited", 0)
+            self.acknowledged = facts.get("acknowledged", 0)
 
     @property
     def epoch(self) -> int:
@@ -101,6 +108,7 @@ class Positions:
     def clear(self) -> None:
         """Start anew: no position, no epoch, no notes; when the last view is gone."""
         self.progress = None
+        self.awaited = self.acknowledged = 0
         self._store.put(PROGRESS, None)
         for prefix in (_NOTES, _BEGUN):
             for key, _ in list(self._store.items(prefix)):
@@ -109,7 +117,13 @@ class Positions:
     def save(self) -> None:
         """Write them, as part of the commit."""
         if self.progress is not None:
-            facts = {"epoch": self.progress.epoch, "positions": dict(self.progress.positions)}
+            progress = self.progress
+            facts = {
+                "epoch": progress.epoch,
+                "positions": dict(progress.positions),
+                "awaited": self.awaited,
+                "acknowledged": self.acknowledged,
+            }
             self._store.put(PROGRESS, json.dumps(facts).encode())
 
     def _move(self, epoch: int, source: str, position: int | Mapping[str, Place]) -> None:

@@ -19,7 +19,7 @@ from connectors.postgres.ownership import check_owner
 from connectors.postgres.requests import Outcome, Request
 from dataflow.errors import TidemarkError
 from service.catalog import Catalog
-from service.desk import DROPPED
+from service.changes import DROPPED
 from service.models import CreateView
 from service.names import parse_name, path_name
 from service.psql_text import failure_of

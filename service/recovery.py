@@ -3,14 +3,17 @@
 Where the sink is behind, the outbox is replayed; where the state is (a crash of the machine lost
 its newest writes), the sources are stepped up to the sink's positions with the sink muted. Until
 then the state keeps the number of its own epoch: by that the next start knows that it is behind.
+A sink that lacks more than the outbox has was set back, and is left where it is (`set_back`).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from typing import Any
 
-from connectors.sink import Sink
+from connectors.sink import Progress, Sink, SinkEpoch
+from dataflow.errors import InvariantError, SinkError
 from dataflow.schema import RelationName
 from service.engine import Engine
 from service.host import HOST, Host
@@ -26,18 +29,30 @@ def recover(
     left_out: Collection[RelationName],
     waiting_bytes: int,
     *,
+    is_older: bool = False,
     host: Host = HOST,
 ) -> tuple[SinkWriter, dict[str, Any]]:
     """The sink's writer, and for each source the position up to which the sink has all already.
 
     left_out: views that have failed, of which nothing more is written. waiting_bytes: what epochs
-    on their way to the sink may take.
+    on their way to the sink may take. is_older: the sink's catalog does not know views of the
+    state: a sink that is behind was set back, even if the outbox has epochs of these numbers. The
+    writer knows then how far it is: less far than the engine.
     """
     found = sink.read_progress()
     in_sink = 0 if found is None else found.epoch
     writer = SinkWriter(sink, in_sink, metrics, waiting_bytes, host=host)
-    if in_sink < engine.epoch:
-        epochs = engine.outbox(in_sink)
+    epochs: list[SinkEpoch] | None = []
+    if is_elsewhere(engine, found) or (is_older and in_sink < engine.epoch):
+        epochs = None
+    elif in_sink < engine.epoch:
+        epochs = lacking(engine, sink, in_sink)
+    if epochs is None:
+        # Further than the sink is, whatever the number of its epoch.
+        engine.positions.stand(max(engine.epoch, engine.positions.awaited, in_sink + 1))
+        log.error("sink.set_back", state_epoch=engine.epoch, sink_epoch=in_sink)
+        return writer, {}
+    if epochs:
         log.info("recover.outbox", epochs=len(epochs), sink_epoch=in_sink)
         writer.leave_out(left_out)
         for epoch in epochs:
@@ -48,3 +63,50 @@ def recover(
         own = engine.positions.by_source
         return writer, {s: p for s, p in found.positions.items() if p != own.get(s)}
     return writer, {}
+
+
+def is_elsewhere(engine: Engine, found: Progress | None) -> bool:
+    """Whether the sink is where the state has not come by, or has been: numbers of epochs alone do
+    not say it, since they begin anew with the first view after the last."""
+    in_sink, positions = (0, {}) if found is None else (found.epoch, found.positions)
+    if engine.position > positions.get(engine.source, engine.position):
+        return in_sink > engine.epoch or in_sink < engine.positions.awaited
+    if in_sink > engine.epoch:
+        # Places of other sources are not put in order here.
+        is_bare = engine.positions.by_source.keys() <= {engine.source}
+        return in_sink < engine.positions.awaited and not is_bare
+    entry = engine.find_epoch(in_sink)
+    if entry is None:
+        return False
+    return json.loads(json.dumps(dict(entry.progress.positions))) != positions
+
+
+def lacking(engine: Engine, sink: Sink, in_sink: int) -> list[SinkEpoch] | None:
+    """What a sink at this epoch lacks; None where the outbox has not all of it, or it is more than
+    rows that the sink has had, or first rows that it has not any more."""
+    try:
+        epochs = engine.outbox(in_sink)
+    except InvariantError as error:
+        if error.code != "state.outbox_gap":
+            raise
+        return None
+    acknowledged = engine.positions.acknowledged
+    for epoch in epochs:
+        if epoch.is_turn and epoch.follows is None and in_sink < acknowledged:
+            return None
+        if not all(sink.is_staged(t, epoch.tokens.get(t.relation, "")) for t in epoch.swaps):
+            return None
+    return epochs
+
+
+def require_known(engine: Engine, sink: Sink) -> None:
+    """A sink without any progress is not the one that the state has written to. SinkError
+    sink.empty."""
+    if engine.epoch and sink.read_progress() is None and lacking(engine, sink, 0) is None:
+        raise SinkError(
+            "sink.empty",
+            "the sink knows nothing of what the state has written to it",
+            detail=f"the state is at epoch {engine.epoch}",
+            hint="the sink is another database, or a copy from before the first view: give the"
+            " service the one that it had; if that is lost, start with an empty --state",
+        )

@@ -67,6 +67,7 @@ class Renewals:
         epoch = engine.announce(
             view, gathered, result.errors, result.rejected, is_staged=not build.first.is_in_place
         )
+        epoch.tokens = {table.relation: build.first.token for table in epoch.swaps}
         if build.beside is not None:
             epoch.changes = (self._change(build),)
         return epoch, () if old is None else old.relations()
@@ -149,10 +150,13 @@ class Renewals:
             return
         table = replace(live.table, schema=table.schema, name=table.name)
         changes[0] = replace(change, before=live.table, table=table)
+        gathered = self._engine.gather()
         errors = _retitled(self._core.tables.read_errors(live.table), table)
+        if errors is not None:
+            gathered.add(table, errors, is_errors=True)
         self._engine.rename(live.name, table)
         failpoint("view.rename.before")
-        self._epochs.finish(self._engine.tell(changes, errors), sync=True)
+        self._epochs.finish(self._engine.tell(changes, gathered), sync=True)
         failpoint("view.rename.after")
         log.info("view.renamed", view=live.table.title, name=table.title)
 

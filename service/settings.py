@@ -49,6 +49,7 @@ class Settings(BaseModel):
     for our slot, 0: any; from wal_alarm_percent of it on that is an alarm, and at the budget the
     slot stays ("warn") or is dropped ("release"), with which the views have to be created again.
     sink_budget_mb: how much of the state may wait for a sink beside the views' tables.
+    sink_keep_mb: how much of what the sink has acknowledged is kept, should it be set back.
     changes_retention_s: how long subscribers may be away, changes_budget_mb: and at most how much
     of a view's changes is kept for them; changes_readers: how many there may be;
     changes_patience_s: how long one may take nothing of what there is for it.
@@ -86,6 +87,7 @@ class Settings(BaseModel):
     wal_alarm_percent: int = Field(50, ge=1, le=100)
     wal_limit: Literal["warn", "release"] = "warn"
     sink_budget_mb: int = Field(4_096, ge=1)
+    sink_keep_mb: int = Field(16, ge=1)
     changes_retention_s: int = Field(600, ge=1)
     changes_budget_mb: int = Field(1_024, ge=1)
     changes_readers: int = Field(1_000, ge=1)

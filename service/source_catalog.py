@@ -15,8 +15,8 @@ from connectors.source import MAIN_SOURCE
 from dataflow.errors import SourceError
 from dataflow.schema import VIEW_SOURCE
 from service import fields
+from service.changes import DROPPED
 from service.declared import connector, feed_source, keep_oids, relation_facts
-from service.desk import DROPPED
 from service.groups import groups_on_disk
 from service.metrics import read_metrics
 from service.models import FieldModel

@@ -25,6 +25,7 @@ from service.following import Following
 from service.kept import forget_others, is_left
 from service.log import log
 from service.renewals import Renewals
+from service.set_back import SetBack
 from service.settings import DEFAULT_GROUP
 from service.side_feeds import is_main
 from storage.failpoints import failpoint
@@ -46,6 +47,7 @@ class ViewLife:
         self._epochs = epochs
         self._following = following
         self._renewals = Renewals(core, epochs)
+        self._set_back = SetBack(core, epochs, following)
         self._folder = core.settings.state / "builds"
         self._held: dict[str, tuple[ViewDefinition, int]] = {}
         self._tried = ""
@@ -57,15 +59,29 @@ class ViewLife:
         """Whether more builds may begin than began at the last look."""
         return self._has_more or (self._awaits_room and self._has_room())
 
+    def bring_back(self) -> None:
+        """At the start: where the sink was set back, begin to bring its tables to the state; where
+        the last view had gone but not all that is forgotten with it, go on with that."""
+        if self._epochs.is_behind:
+            self._set_back.begin()
+        elif self._epochs.mute and not (self._engine.views or self._desk.has_views()):
+            self._following.forget()
+
     def reconcile(self) -> None:
         """Do what the catalog asks for: drop, then build what is neither live nor being built."""
+        self._following.settle_failed(self._core.failures.remove_unknown())
         for row in self._desk.unwanted():
             self._drop(row)
         self._change()
         self._begin_builds()
         self._attach_followers()
-        self._core.change_logs.reconcile(self._desk.rows, is_muted=bool(self._epochs.mute))
+        self._core.change_logs.reconcile(self._desk.rows, is_muted=self._is_sink_elsewhere)
         self._end_unused()
+
+    @property
+    def _is_sink_elsewhere(self) -> bool:
+        """The sink is ahead of the state, or was set back."""
+        return bool(self._epochs.mute) or self._epochs.is_behind
 
     def _begin_builds(self) -> None:
         """Begin with what is to be built, in turn and a few at a time: live views do not wait."""
@@ -74,7 +90,8 @@ class ViewLife:
         if self._core.way_back.error is not None:
             return
         until, begun = self._core.host.monotonic() + BEGIN_S, len(self._builds)
-        rows = self._desk.wanted(self._builds)
+        is_behind = self._epochs.is_behind
+        rows = self._set_back.wanted() if is_behind else self._desk.wanted(self._builds)
         # What could not begin must not stand before the others for ever.
         tried = next((i for i, row in enumerate(rows) if row.identity == self._tried), -1) + 1
         for row in [*rows[tried:], *rows[:tried]]:
@@ -100,14 +117,20 @@ class ViewLife:
         for build in self._builds.values():
             if not self._desk.is_wanted(build):
                 build.cancel()
-        paused, renamed = self._desk.to_pause(), self._desk.to_rename()
-        if self._epochs.mute or not (paused or renamed) or not self._epochs.is_sink_drained():
+        paused = self._desk.to_pause()
+        renamed = [r for r in self._desk.to_rename() if r.identity not in self._builds]
+        if self._is_sink_elsewhere or not (paused or renamed):
+            return
+        if not self._epochs.is_sink_drained():
             return
         if paused:
             self._following.release(self._renewals.pause(paused))
         for row in renamed:
+            self._held.pop(row.identity, None)
             try:
                 self._renewals.rename(row)
+                # What is built from now on is built under its new name.
+                self._desk.refresh()
             except TidemarkError as error:
                 if error.is_temporary:
                     log.warning("rename.retry", view=row.title, code=error.code)
@@ -116,8 +139,8 @@ class ViewLife:
 
     def _attach_followers(self) -> None:
         """Begin what the catalog asks for beside the views' tables, once the state is on disk."""
-        followers = self._core.followers
-        if followers.reconcile(is_muted=bool(self._epochs.mute)):
+        followers, epochs = self._core.followers, self._epochs
+        if followers.reconcile(is_muted=bool(epochs.mute), is_behind=epochs.is_behind):
             self._epochs.commit(sync=True)
             followers.start()
 
@@ -135,7 +158,8 @@ class ViewLife:
 
     def resume_builds(self) -> None:
         """Go on with what was being built, before the stream is read: no change may be missed."""
-        for row in self._desk.wanted(self._builds):
+        # A sink that was set back comes first; what was being built begins again after it.
+        for row in () if self._epochs.is_behind else self._desk.wanted(self._builds):
             if is_left(self._folder, row.identity):
                 self._try_build(row)
         in_use = {build.definition.scope for build in self._builds.values()}
@@ -153,7 +177,8 @@ class ViewLife:
     def _start_build(self, row: ViewRow) -> None:
         core = self._core
         held = self._held.get(row.identity)
-        definition = held[0] if held else self._desk.define(row)
+        live = self._desk.live(row.identity) if self._epochs.is_behind else None
+        definition = held[0] if held else live or self._desk.define(row)
         if not self._desk.are_parents_live(definition):
             return
         self._following.look()
@@ -209,27 +234,35 @@ class ViewLife:
             return None
         before = table_of(row)
         has_readers = bool(self._engine.readers_of(before.relation))
-        return Beside(before, has_readers, self._engine.find_epoch)
+        return Beside(before, has_readers, self._engine.find_epoch, self._epochs.behind)
 
     def advance_builds(self) -> None:
         """Let what is being built catch up, and join once nothing is left."""
+        caught_up = set()
         for identity, build in list(self._builds.items()):
             build.passed(self._engine.position)
-            build.hold(self._epochs.writer.written)
+            if not self._epochs.is_returning:
+                build.hold(self._epochs.writer.written)
             if build.is_working:
                 continue
             error = build.failure
             if error is not None and error.is_temporary and not build.is_cancelled:
-                self._desk.fail_build(build, error)
+                if not build.is_comparison:
+                    self._desk.fail_build(build, error)
                 build.start_again()
             elif build.is_cancelled or error is not None:
                 self._end_build(identity)
             elif build.catch_up(self._engine.epoch):
                 if not self._epochs.mute and self._engine.position >= build.position:
-                    self._join(identity)
+                    caught_up.add(identity)
+                    if not self._epochs.is_behind:
+                        self._join(identity)
                 elif not build.is_nudged:
                     # The snapshot is ahead of the stream, which has nothing to move it.
                     self._nudge(build)
+
+        if self._epochs.is_behind:
+            self._set_back.settle(caught_up)
 
     def _nudge(self, build: ViewBuild) -> None:
         if self._core.way_back.error is None:
@@ -246,7 +279,9 @@ class ViewLife:
         self._epochs.commit()
         self._staging.drop_staged(build.definition.table)
         error = build.refusal or (None if build.is_cancelled else build.failure)
-        if error is not None:
+        if build.is_comparison:
+            self._set_back.failed(build)
+        elif error is not None:
             log.warning("build.failed", view=build.definition.table.title, why=str(error))
             self._desk.fail_build(build, error)
         self._following.release(build.definition.relations())

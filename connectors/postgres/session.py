@@ -46,6 +46,8 @@ LIMITS = Limits()
 
 # SQLSTATEs and classes that another try may heal (PostgreSQL, appendix A).
 _TEMPORARY_STATES = {"57P01", "57P02", "57P03", "57P05", "53300", "40001", "40P01", "55P03"}
+# The server's disk or memory is full, or its disk fails: no statement is to blame.
+_TEMPORARY_STATES |= {"53100", "53200", "58030"}
 _TEMPORARY_CLASSES = {"08"}
 
 # libpq gives no SQLSTATE for a refused start-up, so its words must do.
@@ -141,6 +143,9 @@ def to_error(
         lost = state is None or state[:2] in ("08", "57")
         name = "unreachable" if lost else "busy"
         return TemporaryError(f"{side}.{name}", doing, detail=text, hint=hint)
+    if state == "25006" and side == "sink":
+        hint = hint or "point the DSN at the primary; look for default_transaction_read_only"
+        return SinkError("sink.read_only", doing, detail=text, hint=hint)
     if state == "42501":
         hint = hint or "grant the right named in the detail to the role of the DSN"
         return _ERRORS[side](f"{side}.privilege", doing, detail=text, hint=hint)

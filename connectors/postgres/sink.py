@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import psycopg2
@@ -20,7 +21,6 @@ from psycopg2.extensions import connection as Connection
 from connectors.postgres import control_schema, dead_letters, sink_changes, sink_tables
 from connectors.postgres.asking import end_left
 from connectors.postgres.claim import Claim, applications_of
-from connectors.postgres.quoting import quote_text
 from connectors.postgres.session import connect, is_temporary, to_error, translated
 from connectors.postgres.silence import Watched
 from connectors.postgres.sink_apply import (
@@ -31,7 +31,7 @@ from connectors.postgres.sink_apply import (
     split_delta,
     take_copied,
 )
-from connectors.postgres.sink_epoch import Place, deltas_of, flush
+from connectors.postgres.sink_epoch import Place, begin, deltas_of, flush
 from connectors.postgres.sink_faults import about, reading, refusal_of
 from connectors.postgres.sink_keys import WideKeys, too_wide
 from connectors.postgres.sink_patience import patiently
@@ -137,10 +137,11 @@ class PostgresSink:
     def write(self, epoch: SinkEpoch) -> None:
         """Apply in one transaction, durable on return in the order of calls.
 
-        TemporaryError: not applied, or the outcome of the commit is unknown. SinkError
-        sink.fenced: another writer has this epoch; with a relation: a view cannot take its name
-        (sink.name_taken, sink.not_staged, sink.dependents), or its table is not as it was left
-        (sink.table_missing, sink.table_changed, sink.row_missing ...): nothing is written.
+        TemporaryError: not applied, or the outcome of the commit is unknown. SinkBehind: it lacks
+        epochs before this one. SinkError sink.fenced: another writer has this epoch; with a
+        relation: a view cannot take its name (sink.name_taken, sink.not_staged, sink.dependents),
+        or its table is not as it was left (sink.table_missing, sink.table_changed,
+        sink.row_missing ...): nothing is written.
         """
         self._ensure()
         session = self._writing_session()
@@ -184,11 +185,7 @@ class PostgresSink:
 
     def _write(self, cursor: Any, epoch: SinkEpoch, place: Place) -> None:
         """Statements gather and go to the server together; what needs an answer flushes them."""
-        positions = quote_text(json.dumps(dict(epoch.progress.positions)))
-        number = epoch.progress.epoch
-        owner = f", {quote_text(self._claim.token)}" if self._claim else ""
-        advance = f"SELECT tidemark.advance({quote_text(self._key)}, {number}, {positions}{owner})"
-        waiting = [b"BEGIN", advance.encode()]
+        waiting = begin(self._key, self._claim.token if self._claim else "", epoch)
         if epoch.swaps or epoch.refusals or epoch.changes:
             flush(cursor, waiting)
             for change in epoch.changes:
@@ -196,7 +193,8 @@ class PostgresSink:
                     patiently(cursor, sink_changes.apply, change)
             for table in epoch.swaps:
                 with about(table):
-                    patiently(cursor, sink_tables.swap, table)
+                    token = epoch.tokens.get(table.relation, "")
+                    patiently(cursor, partial(sink_tables.swap, token=token), table)
             failpoint("sink.change.after", psycopg2.OperationalError)
             for table, error in epoch.refusals:
                 sink_tables.tell_refusal(cursor, table, error)
@@ -235,16 +233,16 @@ class PostgresSink:
             return to_error(error, "sink", f"cannot write epoch {epoch.progress.epoch}")
         self._roll_back(session)
         with session.cursor() as cursor:
-            return refusal_of(cursor, epoch, error)
+            return refusal_of(cursor, self._key, epoch, error)
 
     # --- tables ----------------------------------------------------------------------------
 
-    def stage(self, table: SinkTable, rows: Iterable[Delta]) -> int:
+    def stage(self, table: SinkTable, rows: Iterable[Delta], token: str = "") -> int:
         """Fill a hidden staging table with a view's first rows; committed, replaced if there."""
         self._ensure()
         doing = f'cannot stage the rows of view "{table.title}"'
         with self._own_session(doing, _COPY_SETTINGS) as session:
-            count = sink_tables.stage(session.cursor(), table, rows)
+            count = sink_tables.stage(session.cursor(), table, rows, token)
             self._require(session)
             failpoint("sink.stage.filled", psycopg2.OperationalError)
             session.commit()
@@ -266,6 +264,12 @@ class PostgresSink:
                 )
             session.commit()
         return count
+
+    def is_staged(self, table: SinkTable, token: str) -> bool:
+        """Whether just these first rows of a view wait to become visible."""
+        self._ensure()
+        with self._own_session(f'cannot look at view "{table.title}"') as session:
+            return sink_tables.is_staged(session.cursor(), table, token)
 
     def drop_staged(self, table: SinkTable) -> None:
         """Remove a staging table that will not become a view."""

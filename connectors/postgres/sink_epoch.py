@@ -5,10 +5,12 @@ A refusal is about one view wherever that can be known, so that the others go on
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from connectors.postgres.quoting import quote_text
 from connectors.sink import SinkEpoch, SinkTable
 from dataflow.delta import Delta
 from dataflow.schema import RelationName
@@ -34,6 +36,21 @@ def deltas_of(epoch: SinkEpoch, place: Place) -> Iterator[tuple[SinkTable | None
         place.relation = None
         if part.errors is not None and len(part.errors):
             yield None, part.errors
+
+
+def begin(key: str, token: str, epoch: SinkEpoch) -> list[bytes]:
+    """The statements that an epoch begins with: the fence, and the progress that it leads to.
+
+    token: of who has claimed the key, "" where nobody has.
+    """
+    positions = quote_text(json.dumps(dict(epoch.progress.positions)))
+    number, name = epoch.progress.epoch, quote_text(key)
+    owner = f", {quote_text(token)}" if token else ""
+    statements = [f"SELECT tidemark.advance({name}, {number}, {positions}{owner})"]
+    if epoch.follows is not None:
+        before = f"UPDATE tidemark.progress SET epoch = {number - 1} WHERE sink_key = {name}"
+        statements.insert(0, f"{before} AND epoch = {epoch.follows}")
+    return [b"BEGIN", *(s.encode() for s in statements)]
 
 
 def flush(cursor: Any, waiting: list[bytes]) -> None:

@@ -17,8 +17,9 @@ from connectors.postgres.control_schema import MISSING_STATE
 from connectors.postgres.quoting import quote_name
 from connectors.postgres.session import to_error
 from connectors.postgres.sink_apply import key_violation, rows_missing
+from connectors.postgres.sink_read import progress_of
 from connectors.postgres.sink_target import Target, target_of
-from connectors.sink import SinkEpoch, SinkTable
+from connectors.sink import SinkBehind, SinkEpoch, SinkTable
 from dataflow.errors import SinkError, TidemarkError
 
 _REBUILD = "rebuild the view, or drop it"
@@ -29,11 +30,16 @@ _CHANGED = ("42", "55", "0A")
 _VALUES = ("22", "23", "44", "P0")
 
 
-def refusal_of(cursor: Any, epoch: SinkEpoch, error: psycopg2.Error) -> TidemarkError:
-    """What stands behind a statement of an epoch that was refused for good; rolled back."""
+def refusal_of(cursor: Any, key: str, epoch: SinkEpoch, error: psycopg2.Error) -> TidemarkError:
+    """What stands behind a statement of an epoch that was refused for good; rolled back. key: of
+    the sink's progress."""
     number = epoch.progress.epoch
     state, diagnostics = error.pgcode, error.diag
     if state == FENCED_STATE or diagnostics.table_name == "progress":
+        found = progress_of(cursor, key)
+        at = 0 if found is None else found.epoch
+        if at < number - 1 and epoch.follows is None:
+            return SinkBehind(at, number - 1)
         return SinkError(
             "sink.fenced",
             f"epoch {number} does not follow what the sink holds",

@@ -19,7 +19,7 @@ from connectors.postgres.ownership import give_to_creator
 from connectors.postgres.quoting import quote_name, quote_text
 from connectors.postgres.sink_apply import lines_of, rows_missing, split_delta
 from connectors.postgres.sink_target import Target, staged_target_of, target_of
-from connectors.sink import SinkTable
+from connectors.sink import NOT_STAGED, SinkTable
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TidemarkError
 
@@ -92,7 +92,7 @@ def _check_free(cursor: Any, table: SinkTable, name: str) -> None:
         )
 
 
-def stage(cursor: Any, table: SinkTable, rows: Iterable[Delta]) -> int:
+def stage(cursor: Any, table: SinkTable, rows: Iterable[Delta], token: str = "") -> int:
     """Create and fill the hidden table, with its key; returns the rows (of a bag: each counted)."""
     check_name(cursor, table)
     drop(cursor, table, is_staged=True)
@@ -104,6 +104,7 @@ def stage(cursor: Any, table: SinkTable, rows: Iterable[Delta]) -> int:
     collations = frozenset(c for (c,) in cursor.fetchall())
     with NamesOf(table):
         cursor.execute(sink_target.create_table(target, collations))
+        cursor.execute(f"COMMENT ON TABLE {target.sql} IS {quote_text(_waiting(token))}")
     counter = _Counter(target)
     chunks = (lines for delta in rows for lines in counter.lines(delta))
     reader = copy_text.ChunkReader(chunks)
@@ -142,19 +143,32 @@ class _Counter:
         self.rows += int(delta.weights.sum())
 
 
-def swap(cursor: Any, table: SinkTable) -> None:
+def is_staged(cursor: Any, table: SinkTable, token: str = "") -> bool:
+    """Whether a view's first rows wait in their hidden table; those of the token, if given."""
+    cursor.execute(
+        "SELECT obj_description(oid, 'pg_class') FROM pg_class WHERE oid = to_regclass(%s)",
+        (staged_target_of(table).sql,),
+    )
+    found = cursor.fetchone()
+    return found is not None and (not token or found[0] == _waiting(token))
+
+
+def _waiting(token: str) -> str:
+    return f"{sink_kept.OURS}: first rows {token}, not visible yet"
+
+
+def swap(cursor: Any, table: SinkTable, token: str = "") -> None:
     """Make the staged table the view, in place of an older one of ours.
 
     SinkError sink.not_staged, sink.name_taken, sink.dependents, sink.owner.
     """
     staged, target = staged_target_of(table), target_of(table)
-    cursor.execute("SELECT to_regclass(%s)", (staged.sql,))
-    if cursor.fetchone()[0] is None:
+    if not is_staged(cursor, table, token):
         raise SinkError(
             "sink.not_staged",
             f'the first rows of view "{table.title}" are gone from the sink',
-            detail=f"table {staged.sql} does not exist",
-            hint="drop the view and create it again",
+            detail=f"table {staged.sql} does not exist, or is another one",
+            hint="nothing: the view is built anew",
         )
     check_name(cursor, table)
     kept = sink_kept.find(cursor, table)
@@ -317,11 +331,18 @@ class NamesOf:
 
 
 def tell_refusal(cursor: Any, table: SinkTable, error: TidemarkError) -> None:
-    """The catalog says from now on that this view has failed, and why."""
+    """The catalog says from now on that this view has failed, or is built anew, and why."""
     cursor.execute(
-        "UPDATE tidemark.views SET status = 'failed', progress = NULL, code = %s, detail = %s, "
+        "UPDATE tidemark.views SET status = %s, progress = NULL, code = %s, detail = %s, "
         "hint = %s, updated_at = now() WHERE schema = %s AND name = %s",
-        (error.code, error.described, error.hint, table.schema, table.name),
+        (
+            "degraded" if error.code == NOT_STAGED else "failed",
+            error.code,
+            error.described,
+            error.hint,
+            table.schema,
+            table.name,
+        ),
     )
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from connectors.postgres.embedded import _WATCH, EmbeddedPostgres, _temp_root, _unprivileged_user
@@ -13,6 +14,29 @@ from tests.harness.broker import wait_until
 from tests.harness.postgres import SERVER_SETTINGS, Database
 
 SLOT = "standby"
+
+
+@dataclass(frozen=True)
+class Either(Database):
+    """The database on whichever of the two servers can be written."""
+
+    standby: EmbeddedPostgres
+
+    @property
+    def dsn(self) -> str:
+        """libpq's connection string of both."""
+        ports = f"{self.server.port},{self.standby.port}"
+        return (
+            f"host=127.0.0.1,127.0.0.1 port={ports} user=postgres dbname={self.name}"
+            " target_session_attrs=read-write"
+        )
+
+
+def alter_system(server: EmbeddedPostgres, settings: Mapping[str, str]) -> None:
+    """Settings of a running server, which its standby does not inherit."""
+    for name, value in settings.items():
+        Database(server, "postgres").execute(f"ALTER SYSTEM SET {name} = '{value}'")
+    Database(server, "postgres").execute("SELECT pg_reload_conf()")
 
 
 class Standby(EmbeddedPostgres):
@@ -31,6 +55,12 @@ class Standby(EmbeddedPostgres):
         """Make it a primary."""
         Database(self, "postgres").execute("SELECT pg_promote()")
         wait_until(lambda: not self._is_in_recovery())
+
+    def leave_behind(self) -> None:
+        """It gets nothing more of what the primary does."""
+        alter_system(self, {"primary_conninfo": ""})
+        mine = Database(self, "postgres")
+        wait_until(lambda: not mine.rows("SELECT FROM pg_stat_wal_receiver"))
 
     def await_copy(self, slot: str) -> None:
         """Wait until it has a copy of a slot that will outlive a promotion."""

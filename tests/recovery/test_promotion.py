@@ -17,7 +17,7 @@ from connectors.postgres.embedded import EmbeddedPostgres, available_versions
 from tests.harness import figures
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database
 from tests.harness.service import RunningService
-from tests.harness.standby import SLOT, Standby
+from tests.harness.standby import SLOT, Either, Standby, alter_system
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 
 RUN = "pytest tests/recovery/test_promotion.py"
@@ -30,22 +30,6 @@ pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.skipif(NEW not in available_versions(), reason="no PostgreSQL 18 here"),
 ]
-
-
-@dataclass(frozen=True)
-class Either(Database):
-    """The database on whichever of the two servers can be written."""
-
-    standby: EmbeddedPostgres
-
-    @property
-    def dsn(self) -> str:
-        """libpq's connection string of both."""
-        ports = f"{self.server.port},{self.standby.port}"
-        return (
-            f"host=127.0.0.1,127.0.0.1 port={ports} user=postgres dbname={self.name}"
-            " target_session_attrs=read-write"
-        )
 
 
 @dataclass
@@ -79,17 +63,10 @@ def _pair(
         Database(first, "postgres").execute("CREATE DATABASE shop")
         Database(first, "shop").execute(SCHEMA)
         with Standby(first) as second:
-            _set(first, settings or {})
+            alter_system(first, settings or {})
             source = Either(first, "shop", second)
             with RunningService(source.dsn, folder, sink=sink.dsn) as service:
                 yield Pair(first, second, source, sink, service)
-
-
-def _set(server: EmbeddedPostgres, settings: dict[str, str]) -> None:
-    """Settings of a running server, which its standby does not inherit."""
-    for name, value in settings.items():
-        Database(server, "postgres").execute(f"ALTER SYSTEM SET {name} = '{value}'")
-    Database(server, "postgres").execute("SELECT pg_reload_conf()")
 
 
 @pytest.fixture
@@ -142,11 +119,7 @@ def test_a_standby_that_lacks_what_was_shown_is_refused(sink: Database, tmp_path
     with _pair(sink, tmp_path, NEW) as pair:
         writer, checker = _start(pair)
         pair.standby.await_copy(OURS)
-        standby = Database(pair.standby, "postgres")
-        _set(pair.standby, {"primary_conninfo": ""})
-        pair.service.await_so(
-            lambda: not standby.rows("SELECT FROM pg_stat_wal_receiver"), WITHIN_S
-        )
+        pair.standby.leave_behind()
         writer.start()
         checker.await_further(5, WITHIN_S, pair.service.log_tail)
         last = writer.stop()

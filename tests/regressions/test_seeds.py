@@ -18,7 +18,7 @@ SEEDS = {
     (79,): "a spool that a crash had filled with zeros was taken for batches",
     (94,): "the sink's progress was forgotten before the state that needs none was on disk",
     (109,): "a view was paused while one that reads it was being built",
-    (114,): "a view that was being dropped was called live again",
+    (114,): "what was being dropped was called live again; a rename waited for nothing",
     (303,): "that a view is live was told late, after its pause",
     (33, "refusals"): "a view was to join over one whose table was altered: the pipeline ended",
     (76, "refusals"): "a refused view took the rows with it that its new version had staged",
@@ -30,6 +30,7 @@ SEEDS = {
     (6, "feeds"): "a relation that the sink knew nothing of kept it muted for ever",
     (22372, "refusals", "feeds"): "a topic that nothing read any more was told from an older place",
     (22442, "feeds"): "parts without their changes were taken for whole by a build's second try",
+    (301040, "failovers"): "a sink that had been set back kept builds waiting once all were paused",
     (22005, "subscribers"): "a log was begun anew: a reader of the old one was told nothing more",
 }
 

@@ -84,7 +84,7 @@ class Faults:
         process = getattr(fiber, "process", None)
         draw = self.random.random()
         may_die = process is not None and not process.is_steady
-        if process is not None and may_die and draw < self.plan.crash and self._is_allowed("crash"):
+        if process is not None and may_die and draw < self.plan.crash and self.is_allowed("crash"):
             is_machine = self.random.random() < self.plan.machine
             self.kill(process, is_machine=is_machine, where=name)
             raise Killed
@@ -103,9 +103,10 @@ class Faults:
     def happens(self, kind: str) -> bool:
         """Whether a fault of this kind comes now."""
         random = self.streams.get(kind, self.random)
-        return random.random() < self.plan.odds.get(kind, 0) and self._is_allowed(kind)
+        return random.random() < self.plan.odds.get(kind, 0) and self.is_allowed(kind)
 
-    def _is_allowed(self, kind: str) -> bool:
+    def is_allowed(self, kind: str) -> bool:
+        """Whether there may be one more fault, of this kind; it is counted."""
         if self.is_calm or (self._most is not None and self.count >= self._most):
             return False
         self.count += 1

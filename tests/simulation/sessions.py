@@ -90,7 +90,7 @@ class SimSink(Session):
     def interrupt(self) -> None:
         self._is_interrupted = True
 
-    def stage(self, table: SinkTable, rows: Iterable[Delta]) -> int:
+    def stage(self, table: SinkTable, rows: Iterable[Delta], token: str = "") -> int:
         found: Rows = Rows()
         for delta in rows:
             self.faults.step("sink.stage")
@@ -100,10 +100,14 @@ class SimSink(Session):
             raise SinkError("sink.row_missing", "first rows with negative weights")
 
         def staged() -> int:
-            self.database.staged[table.schema, table.name] = Table(table, +found, "")
+            self.database.staged[table.schema, table.name] = Table(table, +found, token)
             return sum(found.values())
 
         return self.call("sink.staged", staged)
+
+    def is_staged(self, table: SinkTable, token: str) -> bool:
+        found = self.database.staged.get((table.schema, table.name))
+        return found is not None and found.identity == token
 
     def drop_staged(self, table: SinkTable) -> None:
         self.call(
@@ -142,7 +146,8 @@ class SimSink(Session):
 
     def _found(self, table: SinkTable) -> Table:
         found = self.database.tables.get((table.schema, table.name))
-        if found is None or found.spoilt:
+        # As ours reads by names of columns: those of another version are not there.
+        if found is None or found.spoilt or found.table.fields != table.fields:
             code = "sink.table_missing" if found is None else "sink.table_changed"
             raise SinkError(code, table.title, relation=table.relation)
         return found
@@ -244,6 +249,12 @@ class SimControl(Session):
             return len(self.database.views) < before
 
         return self.call("catalog.delete", delete)
+
+    def read_progress(self, key: str = "tidemark") -> Progress | None:
+        """With the look at the views that it follows."""
+        if self.database.is_down:
+            raise unreachable()
+        return self.database.progress
 
     def list_sources(self) -> list[SourceRow]:
         return self.call("catalog.sources", lambda: list(self.database.sources))

@@ -11,11 +11,12 @@ import json
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from connectors.postgres.control import SourceRow, ViewRow
-from connectors.sink import Progress, SinkEpoch, SinkTable, ViewChange
+from connectors.sink import NOT_STAGED, Progress, SinkBehind, SinkEpoch, SinkTable, ViewChange
 from dataflow.delta import Delta
 from dataflow.errors import SinkError
 from tests.simulation.shop import Commit, Oracle, expanded
@@ -38,8 +39,9 @@ class Violation(AssertionError):
 
 @dataclass
 class Table:
-    """A view's table. moves: it is to show what the progress says; identity: of its view; spoilt:
-    someone has altered it, so that nothing can be written to it any more."""
+    """A view's table. moves: it is to show what the progress says; identity: of its view, or of
+    first rows that are staged; spoilt: someone has altered it, so that nothing can be written to it
+    any more."""
 
     table: SinkTable
     rows: Rows
@@ -69,6 +71,8 @@ class Database:
     counts: int = 0
     errors: Rows = field(default_factory=Rows)
     history: dict[str, list[tuple[int, SinkTable, Rows]]] = field(default_factory=dict)
+    past: list[Database] = field(default_factory=list)
+    is_set_back: bool = False
 
     @property
     def prefix(self) -> int:
@@ -81,12 +85,37 @@ class Database:
         """How many commits end at a position or before."""
         return bisect_right(self.log, position, key=lambda commit: commit.end)
 
+    # --- the past --------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Keep what is here now: a standby may have no more when it takes over."""
+        self.past.append(self._copied())
+
+    def _copied(self) -> Database:
+        """The same, for itself; what changes in place is copied, all else is never changed."""
+        copied = {"tables", "staged", "views", "sources", "errors"}
+        own = {name: copy(getattr(self, name)) for name in copied}
+        history = {identity: list(rows) for identity, rows in self.history.items()}
+        return replace(self, **own, history=history, past=[])
+
+    def set_back(self, place: int) -> None:
+        """A standby takes over that has not more than this."""
+        found = self.past[place]._copied()
+        del self.past[place + 1 :]
+        for name in ("tables", "staged", "views", "sources", "errors", "history", "progress"):
+            setattr(self, name, getattr(found, name))
+        self.version += 1
+        self.is_set_back = True
+
     # --- epochs ----------------------------------------------------------------------------------
 
     def apply(self, epoch: SinkEpoch) -> None:
         """One transaction. SinkError as PostgresSink.write; Violation."""
         before, number = self.progress, epoch.progress.epoch
-        if before is not None and before.epoch != number - 1:
+        at = 0 if before is None else before.epoch
+        if at != (number - 1 if epoch.follows is None else epoch.follows):
+            if at < number - 1 and epoch.follows is None:
+                raise SinkBehind(at, number - 1)
             raise SinkError("sink.fenced", f"the sink is not at epoch {number - 1}")
         kept = dict(self.tables), dict(self.staged), list(self.views), self.version
         errors = self.errors.copy()
@@ -102,12 +131,13 @@ class Database:
         self._check_kept(positions)
         self._check_progress(before)
         self.check()
+        self.save()
 
     def _apply(self, epoch: SinkEpoch) -> None:
         for change in epoch.changes:
             self.change(change)
         for table in epoch.swaps:
-            self._swap(epoch.progress.epoch, table)
+            self._swap(epoch.progress.epoch, table, epoch.tokens[table.relation])
         for table, error in epoch.refusals:
             self._tell_refusal(table, error.code)
         for part in epoch.parts():
@@ -145,12 +175,16 @@ class Database:
     def _remember(self, epoch: int, identity: str, table: SinkTable, rows: Rows) -> None:
         self.history.setdefault(identity, []).append((epoch, table, rows))
 
-    def _swap(self, epoch: int, table: SinkTable) -> None:
+    def _swap(self, epoch: int, table: SinkTable, token: str) -> None:
         name = table.schema, table.name
         staged = self.staged.pop(name, None)
-        if staged is None:
-            raise SinkError("sink.not_staged", table.title, relation=table.relation)
+        if staged is None or staged.identity != token:
+            raise SinkError(NOT_STAGED, table.title, relation=table.relation)
         row = self.view_named(*name)
+        if row is None and self.is_set_back:
+            # It was asked for at the server that is gone; nobody is told of it here.
+            self.tables.pop(name, None)
+            return
         if row is None:
             raise Violation(f"{table.title} becomes visible, and the catalog does not know it")
         self.tables[name] = Table(table, staged.rows, row.identity)
@@ -170,7 +204,10 @@ class Database:
                 del self.tables[before]
                 self.tables[after] = replace(found, table=change.table)
         elif found is not None:
-            moves = (found.moves or change.is_renewed) and change.status != "paused"
+            row = self.view(change.identity)
+            is_told_live = change.status == "live" or (row is not None and row.status == "live")
+            moves = found.moves or (change.is_renewed and is_told_live)
+            moves &= change.status != "paused"
             self.tables[after] = replace(found, table=change.table, moves=moves)
         if change.is_renewed:
             self.forget_errors(change.table)
@@ -189,7 +226,8 @@ class Database:
     def _tell_refusal(self, table: SinkTable, code: str) -> None:
         row = self.view_named(table.schema, table.name)
         if row is not None:
-            self.update(row.identity, {"status": "failed", "code": code})
+            status = "degraded" if code == NOT_STAGED else "failed"
+            self.update(row.identity, {"status": status, "code": code})
 
     # --- checks ----------------------------------------------------------------------------------
 

@@ -172,7 +172,7 @@ BROKEN: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
     "progress apart": ("service.engine.Engine.commit", progress_apart, ()),
     "outbox with a gap": ("service.outbox.Outbox.read", outbox_with_a_gap, ()),
     "outbox twice": ("service.outbox.Outbox.read", outbox_twice, ()),
-    "never muted": ("service.pipeline.recover", never_muted, ()),
+    "never muted": ("service.start.recover", never_muted, ()),
     "mute forgotten": ("service.epochs.Epochs.start", meets_sink_at_once, ()),
     "snapshot not passed over": ("service.build.ViewBuild.catch_up", unaware_of_snapshot, ()),
     "joined too early": ("service.build.ViewBuild.catch_up", impatient, ()),

@@ -18,6 +18,7 @@ from typing import Any
 from greenlet import getcurrent
 
 from connectors.postgres.control import SourceRow
+from connectors.sink import SinkBehind
 from dataflow.errors import SinkError, TidemarkError
 from service.pipeline import Pipeline
 from service.restarts import Restarts, exit_code
@@ -26,6 +27,7 @@ from tests.simulation import features, topics
 from tests.simulation.by_hand import Hand, Mender
 from tests.simulation.change_files import check_logs, want_logs
 from tests.simulation.disk import Disk
+from tests.simulation.failover import Standby
 from tests.simulation.faults import Faults, Plan
 from tests.simulation.fibers import Fiber, FiberHost, Hang, Killed, Loop, Process
 from tests.simulation.parts import SimParts, SimSettings
@@ -130,6 +132,11 @@ class World:
                 random, parts = features.stream(self.seed, "subscribers"), self._api_parts()
                 self._api = Api(self.loop, self.database, self.faults, random, parts)
                 self.loop.start(self._guarded(self._api.supervise), "api")
+            if "failovers" in self.parts:
+                standby = Standby(
+                    self.loop, self.database, self.faults, features.stream(self.seed, "failovers")
+                )
+                self.loop.start(self._guarded(standby.take_over), "failovers")
             if "refusals" in self.parts:
                 hand = Hand(self.database, self.faults, self._stream("sink.by_hand"))
                 self.loop.start(self._guarded(hand.act_for_a_while), "hand")
@@ -236,7 +243,7 @@ class World:
             process.code = 0
         except (TidemarkError, StorageError) as error:
             if not getattr(error, "is_temporary", False):
-                self.loop.fail(error)
+                self.refused(error)
             self.faults.trace("error", error.code)
             process.code = exit_code(error)
         except Killed:
@@ -249,7 +256,9 @@ class World:
 
     def refused(self, error: TidemarkError | StorageError) -> None:
         """The pipeline leaves word that it cannot go on."""
-        self.loop.fail(error)
+        # Where the sink is another one all of a sudden, who wrote to it may begin anew.
+        if not (error.code == "sink.fenced" and "failovers" in self.parts):
+            self.loop.fail(error)
 
     def _crashed(self, process: Process, is_machine: bool) -> None:
         self._is_machine_down = self._is_machine_down or is_machine
@@ -311,7 +320,7 @@ class World:
                 try:
                     self.database.apply(epoch)
                     self.faults.trace("shown late", f"epoch {epoch.progress.epoch}")
-                except SinkError as error:
+                except (SinkError, SinkBehind) as error:
                     self.faults.trace("not late", f"epoch {epoch.progress.epoch}: {error.code}")
             soonest = min((late.at for late in self.faults.late), default=float("inf"))
             known = len(self.faults.late)

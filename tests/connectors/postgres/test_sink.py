@@ -16,7 +16,7 @@ from connectors.postgres.sink import PostgresSink
 from connectors.sink import Progress, SinkEpoch, SinkTable
 from dataflow import types
 from dataflow.delta import Delta
-from dataflow.errors import InvariantError, SinkError, TemporaryError
+from dataflow.errors import InvariantError, SinkError, TemporaryError, TidemarkError
 from dataflow.schema import Field
 from dataflow.types import SESSION_SETTINGS, TypeKind
 from service.metrics import PipelineMetrics
@@ -144,10 +144,12 @@ def test_the_fence_lets_one_writer_on(every_database: Database, sink: PostgresSi
     rival = PostgresSink(every_database.dsn)
     sink.write(_epoch(1, _small([(1, "a")], [1])))
     sink.write(_epoch(2, _small([(2, "b")], [1])))
-    for number in (1, 2, 4):
-        with pytest.raises(SinkError) as raised:
+    for number, code in ((1, "sink.fenced"), (2, "sink.fenced"), (4, "sink.behind")):
+        with pytest.raises(TidemarkError) as raised:
             rival.write(_epoch(number, _small([(9, "zombie")], [1])))
-        assert raised.value.code == "sink.fenced"
+        assert raised.value.code == code
+    with pytest.raises(SinkError, match="fenced"):
+        rival.write(_epoch(9, _small([(9, "zombie")], [1]), follows=1))
     assert rival.read_progress() == Progress(2, {"source": 20})
     sink.write(_epoch(3, _small([(1, "a"), (1, "c")], [-1, 1])))
     assert every_database.rows("SELECT * FROM small ORDER BY id") == [(1, "c"), (2, "b")]
@@ -157,6 +159,8 @@ def test_the_fence_lets_one_writer_on(every_database: Database, sink: PostgresSi
     other.forget_progress()
     assert other.read_progress() is None
     assert sink.read_progress() == Progress(3, {"source": 30})
+    sink.write(_epoch(9, _small([(2, "b")], [-1]), follows=3))
+    assert sink.read_progress() == Progress(9, {"source": 90})
     rival.close()
     other.close()
 
