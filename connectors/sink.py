@@ -85,6 +85,21 @@ class ViewChange:
     ends: str = ""
 
 
+@dataclass(frozen=True)
+class Return:
+    """How a sink that was set back is brought to an epoch at once (service/set_back.py).
+
+    follows: the epoch that it is at. live: identities of the group's views that are live from then
+    on, whatever it says of others: what it was told since may be lost too. is_default: the group is
+    that of views without any.
+    """
+
+    follows: int
+    live: frozenset[str]
+    group: str
+    is_default: bool
+
+
 @dataclass
 class SinkPart:
     """Deltas by view and error rows, each consolidated: a share of an epoch."""
@@ -122,9 +137,8 @@ class SinkEpoch:
     told in its catalog in the same transaction. rejected: records of sources that are not rows
     (connectors/feed_source.py), new ones and, at weight -1, settled ones. later: more deltas and
     errors, on disk, without those of the views `left_out`; rows and keys in them are not among the
-    others. changes: of views as a whole, made before all else. follows: the epoch that the sink is
-    at, where that is not the one before: a sink that was set back is brought to this one at once
-    (service/set_back.py), and it is for the views' tables alone. tokens: as given to `stage`, of
+    others. changes: of views as a whole, made before all else. returns: where this one brings a
+    sink that was set back; then it is for the views' tables alone. tokens: as given to `stage`, of
     the views in swaps: a sink that was set back may have other first rows.
     """
 
@@ -138,13 +152,13 @@ class SinkEpoch:
     left_out: frozenset[RelationName] = frozenset()
     rejected: Delta | None = None
     changes: tuple[ViewChange, ...] = ()
-    follows: int | None = None
+    returns: Return | None = None
     tokens: Mapping[RelationName, str] = field(default_factory=dict)
 
     @property
     def is_turn(self) -> bool:
         """Whether it changes more than rows, which may not be done a second time."""
-        return bool(self.swaps or self.changes or self.refusals) or self.follows is not None
+        return bool(self.swaps or self.changes or self.refusals) or self.returns is not None
 
     def parts(self) -> Iterator[SinkPart]:
         """All deltas and error rows, a bounded part at a time."""

@@ -254,7 +254,7 @@ class ChangeLogs:
         for followed in lacking:
             if epoch is None:
                 followed.ending = "an epoch is not kept any more"
-            elif epoch.follows is not None or any(
+            elif epoch.returns is not None or any(
                 t.relation == followed.table.relation for t in epoch.swaps
             ):
                 followed.ending = "the view was filled anew"

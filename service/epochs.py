@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from connectors.sink import SinkBehind, SinkEpoch
+from connectors.sink import Return, SinkBehind, SinkEpoch
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.changes import Changes
 from service.core import Core
 from service.engine import ViewDefinition
+from service.settings import DEFAULT_GROUP
 from service.side_feeds import side_relations
 from service.writer import SinkWriter
 from storage.failpoints import failpoint
@@ -168,7 +169,11 @@ class Epochs:
 
     def bring_back(self, epoch: SinkEpoch) -> None:
         """Commit what brings a sink that was set back to where the state is, and let it have it."""
-        epoch.follows, self.behind = self.behind, None
+        assert self.behind is not None
+        live = frozenset(d.identity for d in self._engine.views.values())
+        group = self._core.settings.group
+        epoch.returns = Return(self.behind, live, group, group == DEFAULT_GROUP)
+        self.behind = None
         self._returned = epoch.progress.epoch
         self.finish(epoch, sync=True)
 

@@ -232,7 +232,7 @@ class Follower:
         if found is None:
             raise _lost(f"epoch {number} is not kept any more")
         table = self._road.table
-        if found.follows is not None:
+        if found.returns is not None:
             # It mends the view's table, which is another sink.
             found = replace(found, deltas=[], later=None)
         own = [(t, delta) for t, delta in found.deltas if t.relation == table.relation]

@@ -51,7 +51,7 @@ class StoredParts:
 @dataclass(frozen=True)
 class _Kept:
     """An epoch in the store: its number, its parts, and all that it takes in bytes. until: what
-    this one and all before it took; follows: as of the epoch."""
+    this one and all before it took; follows: where it brings a sink that was set back."""
 
     number: int
     parts: int
@@ -166,7 +166,8 @@ class Outbox:
         stored = later if isinstance(later, StoredParts) else None
         count, size = (stored.count, size + stored.nbytes) if stored else (0, size)
         until = size + (self._kept[-1].until if self._kept else 0)
-        self._kept.append(_Kept(number, count, size, until, entry.follows))
+        follows = None if entry.returns is None else entry.returns.follows
+        self._kept.append(_Kept(number, count, size, until, follows))
         if entry.is_turn:
             self._turns.append(number)
 

@@ -55,6 +55,9 @@ _WRITE_SETTINGS = {
 _COPY_SETTINGS = {"standard_conforming_strings": "on", "jit": "off"}
 # Counting is for people, who must not wait for whoever has locked a view.
 _COUNT_SETTINGS = {"lock_timeout": "200ms", "statement_timeout": "2s"}
+_SET_PROGRESS = """INSERT INTO tidemark.progress (sink_key, epoch, positions) VALUES (%s, %s, %s)
+ON CONFLICT (sink_key) DO UPDATE
+SET epoch = excluded.epoch, positions = excluded.positions, updated_at = now()"""
 # Statements that go to the server together: libpq holds them as often as four times.
 _GATHERED_BYTES = 2 << 20
 
@@ -125,14 +128,17 @@ class PostgresSink:
     # --- epochs ----------------------------------------------------------------------------
 
     def read_progress(self) -> Progress | None:
-        """What the last committed epoch said; None before the first."""
+        """What the last committed epoch said; None before the first. SinkError sink.fenced once
+        another service has taken over: its epochs may have the numbers of ours."""
         self._ensure()
         # What it was about to commit is settled once it has ended.
         with translated("sink", "cannot end a lost session"):
             end_left(self._lost)
         self._lost = None
         with self._own_session("cannot read the sink's progress", is_long=False) as session:
-            return progress_of(session.cursor(), self._key)
+            found = progress_of(session.cursor(), self._key)
+            self._require(session)
+            return found
 
     def write(self, epoch: SinkEpoch) -> None:
         """Apply in one transaction, durable on return in the order of calls.
@@ -232,8 +238,7 @@ class PostgresSink:
             self.close()
             return to_error(error, "sink", f"cannot write epoch {epoch.progress.epoch}")
         self._roll_back(session)
-        with session.cursor() as cursor:
-            return refusal_of(cursor, self._key, epoch, error)
+        return refusal_of(session.cursor(), self._key, epoch, error)
 
     # --- tables ----------------------------------------------------------------------------
 
@@ -256,12 +261,8 @@ class PostgresSink:
             self._keys.forget()
             sink_tables.swap(cursor, table)
             if progress is not None:
-                cursor.execute(
-                    "INSERT INTO tidemark.progress (sink_key, epoch, positions) "
-                    "VALUES (%s, %s, %s) ON CONFLICT (sink_key) DO UPDATE SET "
-                    "epoch = excluded.epoch, positions = excluded.positions, updated_at = now()",
-                    (self._key, progress.epoch, json.dumps(dict(progress.positions))),
-                )
+                positions = json.dumps(dict(progress.positions))
+                cursor.execute(_SET_PROGRESS, (self._key, progress.epoch, positions))
             session.commit()
         return count
 
@@ -303,9 +304,8 @@ class PostgresSink:
         self._ensure()
         with self._own_session("cannot remove the sink's progress") as session:
             self._require(session)
-            session.cursor().execute(
-                "DELETE FROM tidemark.progress WHERE sink_key = %s", (self._key,)
-            )
+            forget = "DELETE FROM tidemark.progress WHERE sink_key = %s"
+            session.cursor().execute(forget, (self._key,))
             session.commit()
 
     def read_rows(self, table: SinkTable, *, is_checked: bool = False) -> Iterator[Delta]:

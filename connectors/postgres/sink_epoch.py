@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from connectors.postgres.quoting import quote_text
-from connectors.sink import SinkEpoch, SinkTable
+from connectors.sink import Return, SinkEpoch, SinkTable
 from dataflow.delta import Delta
 from dataflow.schema import RelationName
 
@@ -47,10 +47,25 @@ def begin(key: str, token: str, epoch: SinkEpoch) -> list[bytes]:
     number, name = epoch.progress.epoch, quote_text(key)
     owner = f", {quote_text(token)}" if token else ""
     statements = [f"SELECT tidemark.advance({name}, {number}, {positions}{owner})"]
-    if epoch.follows is not None:
+    if epoch.returns is not None:
         before = f"UPDATE tidemark.progress SET epoch = {number - 1} WHERE sink_key = {name}"
-        statements.insert(0, f"{before} AND epoch = {epoch.follows}")
+        statements.insert(0, f"{before} AND epoch = {epoch.returns.follows}")
+        statements.append(_recall_others(epoch.returns))
     return [b"BEGIN", *(s.encode() for s in statements)]
+
+
+def _recall_others(returns: Return) -> str:
+    """Views of the group that are called live, and are not, are to be built anew."""
+    live = ", ".join(quote_text(identity) for identity in sorted(returns.live))
+    group = quote_text(returns.group)
+    is_of_group = f"options->>'group' = {group}"
+    if returns.is_default:
+        is_of_group = f"coalesce(options->>'group', {group}) = {group}"
+    return (
+        "UPDATE tidemark.views SET status = 'backfilling', updated_at = now() WHERE status = 'live'"
+        f" AND desired <> 'dropped' AND identity <> ALL (ARRAY[{live}]::text[])"
+        f" AND {is_of_group}"
+    )
 
 
 def flush(cursor: Any, waiting: list[bytes]) -> None:

@@ -44,7 +44,10 @@ def count_rows(cursor: Any, table: SinkTable) -> int:
         return about
     try:
         cursor.execute(f"SELECT coalesce({rows}, 0)::bigint FROM {target.sql}")
-    except (states.LockNotAvailable, states.QueryCanceled):
+    except states.UndefinedTable:
+        # Dropped, or named otherwise, since we saw it.
+        return 0
+    except (states.LockNotAvailable, states.QueryCanceled, states.UndefinedColumn):
         return about
     return cursor.fetchone()[0]
 

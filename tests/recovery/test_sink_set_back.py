@@ -1,6 +1,7 @@
 """Oracle: a plain-Python model of the writer's transactions; every state that the sink ever shows
 must be the model's at the prefix which it names itself, also while and after it is a server that
-lacks what the sink had acknowledged."""
+lacks what the sink had acknowledged. An independent reader of a view's topic, which was set back by
+nobody, finds each epoch once."""
 
 from __future__ import annotations
 
@@ -16,12 +17,16 @@ from typing import Any
 
 import pytest
 
+from connectors.kafka.embedded import EmbeddedKafka, missing
 from connectors.postgres.embedded import EmbeddedPostgres
 from tests.harness import figures
+from tests.harness.broker import unique_name
 from tests.harness.postgres import SERVER_SETTINGS, Database
 from tests.harness.service import RunningService
+from tests.harness.sinks import add_sink
 from tests.harness.standby import Either, Standby
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
+from tests.recovery.test_topics import Prefixes
 
 RUN = "pytest tests/recovery/test_sink_set_back.py"
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "5"))
@@ -55,10 +60,11 @@ class Scene:
         self.checker.close()
         self.checker = Checker(self.sink, self.writer)
 
-    def finish(self) -> None:
+    def finish(self) -> int:
         last = self.writer.stop()
         self.service.await_so(lambda: self.checker.check() == last, WITHIN_S)
         self.checker.close()
+        return last
 
     def told(self, *names: str) -> list[dict[str, Any]]:
         return [e for e in self.service.events() if e["event"] in names]
@@ -109,12 +115,19 @@ def _set_back(server: EmbeddedPostgres, copy: Path) -> None:
     subprocess.run(["cp", "-a", copy, server.directory / "data"], check=True)
 
 
+@pytest.fixture
+def any_broker(request: pytest.FixtureRequest) -> EmbeddedKafka | None:
+    """The shared broker; None where its jars are not there: what is without topics goes on."""
+    return None if missing() else request.getfixturevalue("broker")
+
+
 def test_an_older_sink_is_brought_back_in_one_transaction(
-    database: Database, tmp_path: Path
+    database: Database, tmp_path: Path, any_broker: EmbeddedKafka | None
 ) -> None:
     """The folder of the sink is set back to a copy, under the running service and while it does not
     run. Views that the copy knows as they are come back all at once; one that it does not know is
-    gone, one that it knows otherwise is built anew."""
+    gone, one that it knows otherwise is built anew. A topic goes on all the while."""
+    topic = unique_name("prefix")
     with EmbeddedPostgres(settings={**SERVER_SETTINGS, "synchronous_commit": "on"}) as server:
         Database(server, "postgres").execute("CREATE DATABASE sink")
         sink = Database(server, "sink")
@@ -122,6 +135,8 @@ def test_an_older_sink_is_brought_back_in_one_transaction(
             service = scene.service
             scene.begin()
             service.create("other", "SELECT min(id) AS id FROM marker", backfill="local")
+            if any_broker is not None:
+                add_sink(service, "prefix", topic=topic, bootstrap_servers=any_broker.bootstrap)
             copy = _copy(server, "older")
             scene.look_anew()
             scene.go_on()
@@ -148,7 +163,10 @@ def test_an_older_sink_is_brought_back_in_one_transaction(
             service.start()
             scene.go_on()
             assert len(scene.told("sink.returns")) == 2
-            scene.finish()
+            last = scene.finish()
+            if any_broker is not None:
+                epoch = sink.rows("SELECT epoch FROM tidemark.progress")[0][0]
+                assert Prefixes(any_broker, topic, epoch).at(epoch) == last
     _add_figures(scene)
 
 

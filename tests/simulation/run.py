@@ -7,6 +7,7 @@ command that repeats it is printed, and the last lines of its trace.
 from __future__ import annotations
 
 import argparse
+import functools
 import multiprocessing
 import os
 import sys
@@ -63,10 +64,10 @@ def run(
         return World(seed, steps=steps, faults=faults, parts=parts).run()
 
 
-def small(seed: int) -> tuple[Outcome, str]:
+def small(seed: int, parts: Sequence[str] | None = None) -> tuple[Outcome, str]:
     """A failure of a seed with as few parts, steps and faults as may be, and what repeats it."""
     steps = faults = None
-    found = run(seed)
+    found = run(seed, parts=parts)
     parts = found.parts
     for part in parts:
         fewer_parts = tuple(name for name in parts if name != part)
@@ -96,26 +97,28 @@ def told(outcome: Outcome, command: str) -> str:
     return "\n".join([*lines, f"seed {outcome.seed} fails; repeat: {command}"])
 
 
-def run_all(seeds: Sequence[int]) -> tuple[Counter[str], list[str]]:
-    """Figures of some seeds, and what failed."""
+def run_all(
+    seeds: Sequence[int], parts: Sequence[str] | None = None
+) -> tuple[Counter[str], list[str]]:
+    """Figures of some seeds, and what failed. parts: of each; what it has drawn if None."""
     figures: Counter[str] = Counter()
     failed: list[str] = []
     for seed in seeds:
-        found = run(seed)
+        found = run(seed, parts=parts)
         figures += Counter(count=1, epochs=found.states, steps=found.steps)
         figures += Counter(restarts=found.restarts, faults=sum(found.faults.values()))
         if found.failure is not None:
-            failed.append(told(*small(seed)))
+            failed.append(told(*small(seed, parts)))
     return figures, failed
 
 
-def _many(first: int, count: int) -> int:
+def _many(first: int, count: int, parts: Sequence[str] | None) -> int:
     """On all cores; how many failed."""
     shares = [range(n, min(n + SHARE, first + count)) for n in range(first, first + count, SHARE)]
     started, total, failed = time.monotonic(), Counter[str](), 0
     context = multiprocessing.get_context("spawn")
     with context.Pool(os.cpu_count(), maxtasksperchild=20) as pool:
-        for found, faults in pool.imap_unordered(run_all, shares):
+        for found, faults in pool.imap_unordered(functools.partial(run_all, parts=parts), shares):
             total += found
             failed += len(faults)
             for fault in faults:
@@ -124,11 +127,15 @@ def _many(first: int, count: int) -> int:
     seconds = time.monotonic() - started
     print(f"{count} seeds from {first} on in {seconds:.0f} s, {failed} failed")
     total.pop("count")
+    command = f"make simulate SEED={first} SEEDS={count}"
+    if parts is not None:
+        words = f"{first} --seeds {count} --parts {','.join(parts) or '-'}"
+        command = f"python -m tests.simulation.run {words}"
     figures.add(
         "seeds",
         count=count,
         wrong=failed,
-        command=f"make simulate SEEDS={count}",
+        command=command,
         **total,  # type: ignore[arg-type]
     )
     return failed
@@ -145,7 +152,7 @@ def main() -> int:
     given = parser.parse_args()
     parts = None if given.parts is None else [p for p in given.parts.split(",") if p not in "-"]
     if given.seeds:
-        return int(_many(given.seed, given.seeds) > 0)
+        return int(_many(given.seed, given.seeds, parts) > 0)
     outcome = run(given.seed, steps=given.steps, faults=given.faults, parts=parts)
     print("\n".join(outcome.trace))
     if outcome.failure is not None:

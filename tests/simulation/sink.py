@@ -113,8 +113,8 @@ class Database:
         """One transaction. SinkError as PostgresSink.write; Violation."""
         before, number = self.progress, epoch.progress.epoch
         at = 0 if before is None else before.epoch
-        if at != (number - 1 if epoch.follows is None else epoch.follows):
-            if at < number - 1 and epoch.follows is None:
+        if at != (number - 1 if epoch.returns is None else epoch.returns.follows):
+            if at < number - 1 and epoch.returns is None:
                 raise SinkBehind(at, number - 1)
             raise SinkError("sink.fenced", f"the sink is not at epoch {number - 1}")
         kept = dict(self.tables), dict(self.staged), list(self.views), self.version
@@ -134,6 +134,8 @@ class Database:
         self.save()
 
     def _apply(self, epoch: SinkEpoch) -> None:
+        if epoch.returns is not None:
+            self._recall_others(epoch.returns.live)
         for change in epoch.changes:
             self.change(change)
         for table in epoch.swaps:
@@ -145,6 +147,15 @@ class Database:
                 self._add(epoch.progress.epoch, table, delta)
             if part.errors is not None:
                 self._add_errors(epoch.progress.epoch, part.errors)
+
+    def _recall_others(self, live: frozenset[str]) -> None:
+        """Views that are called live, and are not, stand still."""
+        for row in list(self.views):
+            if row.status == "live" and row.desired != "dropped" and row.identity not in live:
+                self.update(row.identity, {"status": "backfilling"})
+        for name, table in self.tables.items():
+            if table.identity not in live:
+                self.tables[name] = replace(table, moves=False)
 
     def _add_errors(self, epoch: int, errors: Delta) -> None:
         for row, weight in errors.rows():

@@ -73,14 +73,19 @@ def test_who_was_thought_dead_writes_nothing_any_more(database: Database) -> Non
     for doing in (lambda: first.stage(TABLE, []), lambda: first.drop([TABLE])):
         with pytest.raises(SinkError, match=r"sink\.fenced"):
             doing()
+    # Whether an epoch that was on its way is there cannot be told by its number.
+    second.write(_epoch(2))
+    with pytest.raises(SinkError, match=r"sink\.fenced"):
+        first.read_progress()
     second.close()
     # Nobody has it now, and still it is not the first one's any more.
     with pytest.raises(SinkError, match=r"sink\.fenced") as raised:
         first.write(_epoch(2))
     assert "the second place" in raised.value.detail
     third = _claimed(database, "the third place")
-    third.write(_epoch(2))
-    assert database.rows("SELECT id FROM small ORDER BY id") == [(1,), (2,)]
+    assert (third.read_progress() or Progress(0, {})).epoch == 2
+    third.write(_epoch(3))
+    assert database.rows("SELECT id FROM small ORDER BY id") == [(1,), (2,), (3,)]
     third.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from connectors.postgres import control_schema
 from connectors.postgres.control import Control, SourceRow, ViewRow
 from connectors.postgres.error_rows import read_left_out
 from connectors.postgres.sink import PostgresSink
-from connectors.sink import Progress, SinkEpoch
+from connectors.sink import Progress, Return, SinkEpoch
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError
 from tests.harness.postgres import Database
@@ -115,6 +116,28 @@ def test_errors_of_a_view(every_database: Database, control: Control) -> None:
     assert {e.message for e in left_out} == {f"no {i}" for i in range(5)}
     assert len(read_left_out(control, "public.v", 2, None)) == 2
     assert control.count_errors() == {"public.v": 6, "public.w": 1}
+    sink.close()
+
+
+def test_a_sink_that_comes_back_calls_no_view_live_that_is_not(
+    every_database: Database, control: Control
+) -> None:
+    groups = {"kept": {}, "lost": {}, "ours": {"group": "default"}, "theirs": {"group": "other"}}
+    for name, options in groups.items():
+        control.insert_view(replace(_VIEW, name=name, identity=name, options=options))
+        control.update_view(name, status="live")
+    control.update_view("ours", desired="dropped")
+    sink = PostgresSink(every_database.dsn)
+    sink.write(SinkEpoch(Progress(1, {}), []))
+    statuses = lambda: {r.name: r.status for r in control.list_views()}  # noqa: E731
+    live = frozenset({"kept"})
+    returns = Return(1, live, "default", is_default=True)
+    sink.write(SinkEpoch(Progress(9, {}), [], returns=returns))
+    backfilling = {"lost": "backfilling"}
+    assert statuses() == dict.fromkeys(groups, "live") | backfilling
+    returns = Return(9, live, "other", is_default=False)
+    sink.write(SinkEpoch(Progress(12, {}), [], returns=returns))
+    assert statuses() == dict.fromkeys(groups, "live") | backfilling | {"theirs": "backfilling"}
     sink.close()
 
 

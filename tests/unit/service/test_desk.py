@@ -14,7 +14,10 @@ ASKED = {"id": "b", "kind": "version", "version": 2, "query": "SELECT 2", "optio
 def desk_of(row: ViewRow, live: Any) -> Desk:
     """A desk whose catalog has one view, of which the engine has a version."""
     control: Any = SimpleNamespace(
-        list_views=lambda: [row], list_sources=list, update_view=lambda *given, **told: True
+        list_views=lambda: [row],
+        list_sources=list,
+        update_view=lambda *given, **told: True,
+        read_progress=lambda key: None,
     )
     settings = SimpleNamespace(group="default", sink_key=b"")
     parts: Any = SimpleNamespace(settings=settings, feed_source=None)
