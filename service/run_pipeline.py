@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import sys
 
+from connectors.spark import leftovers
 from dataflow.errors import TidemarkError
 from service import signals
 from service.budget import calm_collector
@@ -37,6 +38,7 @@ def main() -> int:
     protect(settings)
     parts = Parts(settings)
     calm_collector()
+    leftovers.sweep()
     try:
         settings.state.mkdir(parents=True, exist_ok=True)
         pipeline = Pipeline(settings, parts)

@@ -15,7 +15,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +29,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from connectors import secrets
+from connectors.spark.leftovers import new_directory, sweep, temporary_files_in
 from dataflow.errors import TidemarkError
 
 JAVA_VERSION = 17
@@ -37,7 +37,6 @@ STOP_TIMEOUT_S = 20.0
 _WAIT_S = 0.1
 _LOOPBACK = "127.0.0.1"
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
-_DIRECTORY = "tidemark-spark-"
 _PACKAGES = ("connectors", "dataflow", "storage")
 CONNECT = "sc://"
 # What calls on a session raise that is no more, beside the error of the job that ran on it.
@@ -177,9 +176,8 @@ class LazySession:
         return "".join(path.read_text(errors="replace") for path in paths)
 
     def _start(self) -> SparkSession:
-        _sweep()
-        prefix = f"{_DIRECTORY}{os.getpid()}-"
-        directory = self._directory = Path(tempfile.mkdtemp(prefix=prefix))
+        sweep()
+        directory = self._directory = new_directory()
         (directory / "log4j2.properties").write_text(_LOG4J.format(path=directory / "spark.log"))
         try:
             if self.is_connect:
@@ -201,7 +199,9 @@ class LazySession:
             conf.set(name, value)
         with _surroundings(self.is_local), (directory / "jvm.log").open("ab") as log:
             streams: dict[str, Any] = {"stdout": log, "stderr": log}
-            SparkContext._ensure_initialized(gateway=launch_gateway(conf, streams))
+            with temporary_files_in(directory):
+                gateway = launch_gateway(conf, streams)
+            SparkContext._ensure_initialized(gateway=gateway)
             # Not before: what the launch is given stands in the JVM's command line.
             for name, value in self._settings.items():
                 conf.set(name, secrets.resolve_setting(value))
@@ -288,15 +288,6 @@ def _surroundings(is_local: bool) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _sweep() -> None:
-    """Remove the directories of sessions whose owner was killed."""
-    for left in Path(tempfile.gettempdir()).glob(f"{_DIRECTORY}*-*"):
-        owner = left.name.removeprefix(_DIRECTORY).split("-")[0]
-        is_ours = left.stat().st_uid == os.getuid()
-        if owner.isdigit() and is_ours and not Path(f"/proc/{owner}").exists():
-            shutil.rmtree(left, ignore_errors=True)
 
 
 def check_java() -> None:

@@ -1,4 +1,5 @@
-"""Oracle: the process table and the sockets of every process that Spark started."""
+"""Oracle: the process table, the sockets of every process that Spark started, and the files that
+are there once it was killed and another one has begun."""
 
 from __future__ import annotations
 
@@ -77,6 +78,32 @@ def test_a_session_stays_on_loopback_and_leaves_nothing() -> None:
     while any(map(is_running, pids)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(map(is_running, pids))
+
+
+def test_a_start_that_was_killed_leaves_what_the_next_one_finds(tmp_path: Path) -> None:
+    """Whatever PySpark makes on the way: nothing of it lies outside of the session's directory."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    child = subprocess.Popen([sys.executable, "-c", SCRIPT], env=environment, stdin=subprocess.PIPE)
+    # PySpark's own directory is there before the JVM answers.
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("*/tmp*")):
+        assert child.poll() is None and time.monotonic() < deadline, list(tmp_path.rglob("*"))
+        time.sleep(0.01)
+    started = psutil.Process(child.pid).children(recursive=True)
+    child.kill()
+    child.wait()
+    psutil.wait_procs(started, timeout=30)
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(f"tidemark-spark-{child.pid}-")
+    (tmp_path / f"tidemark-spark-{os.getpid()}-mine").mkdir()
+    (tmp_path / "tidemark-spark-of-another").mkdir()
+    subprocess.run(
+        [sys.executable, "-c", "from connectors.spark import leftovers; leftovers.sweep()"],
+        env=environment,
+        check=True,
+    )
+    kept = {"tidemark-spark-of-another", f"tidemark-spark-{os.getpid()}-mine"}
+    assert {p.name for p in tmp_path.iterdir()} == kept
 
 
 def test_without_java_the_error_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
