@@ -302,11 +302,13 @@ class Desk:
                 self._tell(identity, **told)
 
     def settle_recovered(self) -> None:
-        """After recovery every view in the engine is in the sink too."""
+        """What the engine has the sink has by now; a pause that nobody asked it for is none."""
         live = {d.identity for d in self._engine.views.values()}
         for row in self._rows:
             if row.identity in live and row.status not in ("live", "failed", changes.PAUSED):
                 self._tell_live(row.identity, self._engine.epoch, row.row_estimate)
+            elif (row.status, row.desired, row.change) == (changes.PAUSED, changes.LIVE, None):
+                self._tell(row.identity, status="backfilling")
 
     def recall_lost(self) -> None:
         """Views called live whose state is gone are built again: before anything new is shown."""

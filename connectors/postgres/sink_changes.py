@@ -39,9 +39,10 @@ def _tell(cursor: Any, change: ViewChange) -> None:
         (*facts.values(), change.identity),
     )
     if change.ends:
+        # It may have been cancelled while it was on its way here: it is not, since it is shown.
         cursor.execute(
-            "UPDATE tidemark.views SET change = NULL, replacing = NULL "
-            "WHERE identity = %s AND change->>'id' = %s",
+            "UPDATE tidemark.views SET change = NULL, replacing = NULL WHERE identity = %s "
+            "AND coalesce(change, replacing)->>'id' = %s",
             (change.identity, change.ends),
         )
     if change.status:

@@ -73,6 +73,9 @@ class Database:
     history: dict[str, list[tuple[int, SinkTable, Rows]]] = field(default_factory=dict)
     past: list[Database] = field(default_factory=list)
     is_set_back: bool = False
+    lost: list[tuple[int, dict[str, list[tuple[int, SinkTable, Rows]]]]] = field(
+        default_factory=list
+    )
 
     @property
     def prefix(self) -> int:
@@ -101,6 +104,8 @@ class Database:
     def set_back(self, place: int) -> None:
         """A standby takes over that has not more than this."""
         found = self.past[place]._copied()
+        if self.progress is not None:
+            self.lost.append((self.progress.epoch, self.history))
         del self.past[place + 1 :]
         for name in ("tables", "staged", "views", "sources", "errors", "history", "progress"):
             setattr(self, name, getattr(found, name))
@@ -228,7 +233,7 @@ class Database:
         row = self.view(change.identity)
         if row is None:
             return
-        if change.ends and (row.change or {}).get("id") == change.ends:
+        if change.ends and (row.change or row.replacing or {}).get("id") == change.ends:
             told |= {"change": None, "replacing": None}
         if change.status and row.desired != "dropped":
             told["status"] = change.status

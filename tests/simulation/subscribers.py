@@ -153,9 +153,9 @@ class Subscriber:
             return
         if epoch < self._epoch or token != mark["resume"]:
             raise Violation(f"subscriber {self._number} is told {mark} after epoch {self._epoch}")
-        wanted = rows_at(self._database.history.get(self._identity, []), epoch)
         found = Counter({row: n for row, n in self._rows.items() if n})
-        if found != wanted:
+        wanted = rows_at(self._database.history.get(self._identity, []), epoch)
+        if found not in (wanted, *self._shown_before(epoch)):
             raise Violation(
                 f"subscriber {self._number} has at epoch {epoch} of {self._identity[-3:]} "
                 f"{dict(found - wanted)} too much and lacks {dict(wanted - found)}"
@@ -163,6 +163,13 @@ class Subscriber:
         self._token, self._epoch, self._marked = token, epoch, self._rows.copy()
         self.marks += 1
         self._faults.trace("marked", f"{self._number}: epoch {epoch}")
+
+    def _shown_before(self, epoch: int) -> list[Rows]:
+        """What its view showed at an epoch on servers that are lost."""
+        lost = [history for newest, history in self._database.lost if newest >= epoch]
+        return [
+            rows_at(history[self._identity], epoch) for history in lost if self._identity in history
+        ]
 
     def _refused(self, code: str) -> None:
         self._faults.trace("hung up on", f"{self._number}: {code}")

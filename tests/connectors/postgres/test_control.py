@@ -13,9 +13,11 @@ from connectors.postgres import control_schema
 from connectors.postgres.control import Control, SourceRow, ViewRow
 from connectors.postgres.error_rows import read_left_out
 from connectors.postgres.sink import PostgresSink
-from connectors.sink import Progress, Return, SinkEpoch
+from connectors.sink import Progress, Return, SinkEpoch, SinkTable, ViewChange
+from dataflow import types
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError
+from dataflow.schema import Field
 from tests.harness.postgres import Database
 
 _VIEW = ViewRow(
@@ -138,6 +140,31 @@ def test_a_sink_that_comes_back_calls_no_view_live_that_is_not(
     returns = Return(9, live, "other", is_default=False)
     sink.write(SinkEpoch(Progress(12, {}), [], returns=returns))
     assert statuses() == dict.fromkeys(groups, "live") | backfilling | {"theirs": "backfilling"}
+    sink.close()
+
+
+def test_a_change_that_is_shown_was_not_cancelled(
+    every_database: Database, control: Control
+) -> None:
+    """One was cancelled while its epoch was on its way; after another one was asked for since."""
+    table = SinkTable(_VIEW.schema, _VIEW.name, (Field("x", types.TEXT),), ())
+    control.insert_view(_VIEW)
+    sink = PostgresSink(every_database.dsn)
+    sink.load(table, [], None)
+    asked, cancelled = {"id": "a", "kind": "version"}, {"id": "a", "status": "cancelled"}
+    later = {"id": "b", "kind": "version"}
+    cases = [
+        ((asked, asked), (None, None)),
+        ((None, cancelled), (None, None)),
+        ((later, {"id": "b"}), (later, {"id": "b"})),
+        ((None, {"id": "b", "status": "failed"}), (None, {"id": "b", "status": "failed"})),
+    ]
+    for epoch, ((change, replacing), wanted) in enumerate(cases, 1):
+        control.update_view("id-1", change=change, replacing=replacing)
+        ending = ViewChange("id-1", table, table, {}, ends="a")
+        sink.write(SinkEpoch(Progress(epoch, {}), [], changes=(ending,)))
+        row = control.list_views()[0]
+        assert (row.change, row.replacing) == wanted
     sink.close()
 
 
