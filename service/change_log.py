@@ -5,7 +5,8 @@ has the lines of each epoch, its mark last (service/change_pages.py), `.index` a
 number, where its lines end, when it was written, a checksum of all that. Invariant: an epoch counts
 once its record is in the index, after its lines; what stands behind the last record is what a
 crash has left, and goes. The files are not forced to disk: a log in which a crash of the machine,
-or the disk, has changed anything is begun anew.
+or the disk, has changed anything is begun anew; nobody reads one that its writer has not looked
+through since the machine started.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from storage.failpoints import failpoint
 # Epoch, where its lines end, when it was written, the checksum of its lines and of these.
 RECORD = struct.Struct("<QQQQ")
 _FACTS = struct.Struct("<QQQ")
-HEAD, ENDED, WANTED = "log.json", "ended", "wanted"
+HEAD, ENDED, WANTED, CHECKED = "log.json", "ended", "wanted", "checked"
 ROWS, INDEX = ".rows", ".index"
 FOLDER = "changes"
 # A segment is what is given back at a time.
@@ -66,6 +67,14 @@ def read_head(folder: Path) -> LogHead | None:
     except (OSError, ValueError, TypeError):
         return None
     return head if head.version == _VERSION else None
+
+
+def is_checked(folder: Path, host: Host) -> bool:
+    """Whether the writer of a log has begun it, or looked it through, since the machine started."""
+    try:
+        return (folder / CHECKED).read_text() == host.boot()
+    except FileNotFoundError:
+        return False
 
 
 def segment_floors(folder: Path) -> list[int]:
@@ -115,6 +124,7 @@ class ChangeLog:
         head = LogHead(secrets.token_hex(8), floor, retention_s)
         log = ChangeLog(folder, head, most_bytes, host)
         log._roll()
+        log._replace(CHECKED, host.boot())
         failpoint("changes.begin.headless")
         log._replace(HEAD, json.dumps(asdict(log.head)))
         return log
@@ -132,6 +142,7 @@ class ChangeLog:
         log = ChangeLog(folder, head, most_bytes, host)
         for floor in floors:
             log._recall(floor)
+        log._replace(CHECKED, host.boot())
         last = floors[-1]
         log._rows = os.open(rows_path(folder, last), os.O_WRONLY | os.O_CREAT, 0o600)
         log._index = os.open(index_path(folder, last), os.O_WRONLY | os.O_APPEND)

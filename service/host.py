@@ -12,9 +12,13 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from storage import clock
+
+# Linux's own, new at each start (random(4)).
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Thread(Protocol):
@@ -99,6 +103,10 @@ class Host:
     def condition(self) -> Condition:
         """A new one, with a lock of its own that its holder may take again."""
         return threading.Condition()
+
+    def boot(self) -> str:
+        """Another word each time that the machine starts."""
+        return _BOOT.read_text().strip()
 
     def force(self, file: int) -> None:
         """Wait until what was written to an open file is on disk."""

@@ -25,7 +25,7 @@ from connectors.sink import Progress, SinkTable
 from dataflow.delta import Delta
 from dataflow.errors import TemporaryError, TidemarkError
 from service.change_feed import ChangeFeed, ChangeFeeds, Framing, framed, touch
-from service.change_log import ENDED, FOLDER, LogHead, read_head
+from service.change_log import ENDED, FOLDER, LogHead, is_checked, read_head
 from service.change_pages import begin_line, mark_line, no_rows, row_lines
 from service.changes import table_of
 from service.followers import shown_positions
@@ -167,7 +167,7 @@ class Subscriptions:
         await run_in_threadpool(touch, [folder])
         is_told = False
         while True:
-            head = read_head(folder)
+            head = read_head(folder) if is_checked(folder, self._parts.host) else None
             if head is not None and not (folder / ENDED).exists():
                 return head
             if not is_told:

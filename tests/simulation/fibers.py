@@ -61,7 +61,7 @@ class Loop:
 
     def __init__(self, random: Random) -> None:
         self.now = 1_000_000.0
-        self.switches = 0
+        self.switches = self.boots = 0
         self.fibers: list[Fiber] = []
         self.hub = getcurrent()
         self._random = random
@@ -252,6 +252,9 @@ class FiberHost(Host):
 
     def condition(self) -> FiberCondition:
         return FiberCondition(self._loop)
+
+    def boot(self) -> str:
+        return f"boot {self._loop.boots}"
 
     def force(self, file: int) -> None:
         self._loop.require_alive()

@@ -262,6 +262,7 @@ class World:
 
     def _crashed(self, process: Process, is_machine: bool) -> None:
         self._is_machine_down = self._is_machine_down or is_machine
+        self.loop.boots += is_machine
         if is_machine and self._api is not None and self._api.process is not None:
             self._api.process.is_dead = True
 

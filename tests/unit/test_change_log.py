@@ -11,11 +11,29 @@ import pytest
 
 from service import change_log
 from service.change_feed import ChangeFeeds
-from service.change_log import ENDED, ChangeLog, index_path, rows_path, segment_floors
+from service.change_log import (
+    ENDED,
+    ChangeLog,
+    index_path,
+    is_checked,
+    rows_path,
+    segment_floors,
+)
 from service.change_pages import mark_line
 from service.change_reader import ChangeReader, Place
+from service.host import Host
 
 MOST = 1 << 30
+
+
+class Started(Host):
+    """A machine that was started once more."""
+
+    def __init__(self, boot: str) -> None:
+        self._boot = boot
+
+    def boot(self) -> str:
+        return self._boot
 
 
 def append(log: ChangeLog, *epochs: int) -> None:
@@ -52,6 +70,27 @@ def test_places_are_found_by_epoch(tmp_path: Path) -> None:
     for epoch, rest in [(10, [11, 12, 15]), (11, [12, 15]), (13, [15]), (15, []), (99, [])]:
         assert marks(reader, reader.place_after(epoch)) == rest
     assert reader.place_after(9) is None
+
+
+def test_after_a_crash_of_the_machine_a_log_is_looked_through_before_it_is_read(
+    tmp_path: Path,
+) -> None:
+    started, again = Started("one"), Started("two")
+    log = ChangeLog.begin(tmp_path, 0, 600, MOST, host=started)
+    append(log, 1, 2)
+    log.close()
+    assert is_checked(tmp_path, started)
+    assert not is_checked(tmp_path, again)
+    found = ChangeLog.reopen(tmp_path, MOST, again)
+    assert found is not None and found.reached == 2
+    assert is_checked(tmp_path, again)
+    found.close()
+    # As a crash may leave it: nobody reads it, not even once its writer has looked.
+    rows_path(tmp_path, 0).write_bytes(bytes(rows_path(tmp_path, 0).stat().st_size))
+    third = Started("three")
+    with pytest.raises(ValueError, match="damaged"):
+        ChangeLog.reopen(tmp_path, MOST, third)
+    assert not is_checked(tmp_path, third)
 
 
 @pytest.mark.parametrize("torn", ["rows", "index", "both"])
