@@ -27,10 +27,10 @@ FAN_OUT = 1_000
 HOT_ROWS = 6 * ROWS
 UPDATED = max(ROWS // FAN_OUT // 2, 1)
 CAP_MB = 384 if ROWS <= 100_000 else 512
-WAIT_S = 60 + ROWS / 1_000
-STALL_S = 6.0
+STALL_S = float(os.environ.get("TIDEMARK_TEST_STALL_S", "6"))
+WAIT_S = 60 + ROWS / 1_000 + STALL_S
 
-pytestmark = pytest.mark.timeout(600 + ROWS / 500)
+pytestmark = pytest.mark.timeout(600 + ROWS / 500 + 3 * STALL_S)
 
 
 @pytest.fixture
