@@ -15,9 +15,9 @@ from connectors.postgres.rights import require_view
 from connectors.postgres.shadows import name_of
 from connectors.postgres.sink_target import target_of
 from connectors.postgres.view_rows import read_page
-from dataflow.errors import SqlError, TidemarkError
+from dataflow.errors import SinkError, SqlError, TidemarkError
 from dataflow.sql.text import tokens
-from service.changes import table_of
+from service.changes import DROPPED, table_of
 from service.declared import relations_of
 from service.followers import shown_positions
 from service.groups import group_of
@@ -26,10 +26,11 @@ from service.names import path_name
 from service.parts import Parts
 from service.row_pages import RowWish, page_json, page_request
 from service.settings import DEFAULT_GROUP
-from service.sink_catalog import find_view
+from service.sink_catalog import find_view, view_not_found
 
 READ_TIMEOUT_S = 30.0
 _READABLE = ("live", "paused")
+_GONE = ("sink.table_missing", "sink.table_changed")
 
 
 class Reading:
@@ -51,10 +52,23 @@ class Reading:
     def page(self, view: str, wish: RowWish) -> tuple[bytes, str]:
         """A page of a view's rows as JSON, and its entity tag.
 
-        TidemarkError view.not_found, view.not_live and the rows.* of `page_request`, `read_page`.
+        TidemarkError view.not_found, view.not_live and the rows.* of `page_request`, `read_page`;
+        SinkError sink.table_missing, sink.table_changed where someone did that by hand.
         """
         self._control.ensure()
         row = find_view(self._control, view)
+        while True:
+            try:
+                return self._page(row, wish)
+            except SinkError as error:
+                # It may have been dropped, renamed or replaced since it was looked up.
+                before, row = row, find_view(self._control, view)
+                if error.code in _GONE and row.desired == DROPPED:
+                    raise view_not_found(row.schema, row.name) from None
+                if error.code not in _GONE or table_of(row) == table_of(before):
+                    raise
+
+    def _page(self, row: ViewRow, wish: RowWish) -> tuple[bytes, str]:
         if row.status not in _READABLE:
             raise TidemarkError(
                 "view.not_live",

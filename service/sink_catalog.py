@@ -109,10 +109,14 @@ def find_view(control: Control, name: str) -> ViewRow:
     schema, plain = parse_name(name)
     row = control.get_view(schema, plain)
     if row is None:
-        raise TidemarkError(
-            "view.not_found", f'view "{schema}.{plain}" does not exist', hint="see GET /views"
-        )
+        raise view_not_found(schema, plain)
     return row
+
+
+def view_not_found(schema: str, name: str) -> TidemarkError:
+    """There is no such view, or not for long any more."""
+    what = f'view "{schema}.{name}" does not exist'
+    return TidemarkError("view.not_found", what, hint="see GET /views")
 
 
 def _model(row: SinkRow) -> SinkModel:

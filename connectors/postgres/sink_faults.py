@@ -56,7 +56,7 @@ def refusal_of(cursor: Any, key: str, epoch: SinkEpoch, error: psycopg2.Error) -
         unwritable = _find_unwritable(cursor, epoch.row_counts().keys() - set(epoch.swaps))
         if unwritable is not None:
             return unwritable
-    return _table_fault(error, f"cannot write epoch {number}")
+    return table_fault(error, f"cannot write epoch {number}")
 
 
 def _is_key(cursor: Any, diagnostics: Any) -> bool:
@@ -91,7 +91,7 @@ def _find_unwritable(cursor: Any, tables: Iterable[SinkTable]) -> SinkError | No
     return None
 
 
-def _table_fault(error: psycopg2.Error, doing: str) -> TidemarkError:
+def table_fault(error: psycopg2.Error, doing: str) -> TidemarkError:
     """The error of a statement that a table refused, for good or for now."""
     state = error.pgcode or ""
     code, hint = "sink.failed", ""
@@ -122,7 +122,7 @@ def reading(table: SinkTable) -> Iterator[None]:
     try:
         yield
     except psycopg2.Error as error:
-        failure = _table_fault(error, f'cannot read view "{table.title}"')
+        failure = table_fault(error, f'cannot read view "{table.title}"')
         if not failure.is_temporary:
             failure.relation = table.relation
         raise failure from error

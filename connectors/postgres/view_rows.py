@@ -18,6 +18,7 @@ from connectors.postgres import copy_text
 from connectors.postgres.hashing import RECORD_HASH
 from connectors.postgres.quoting import quote_name, quote_text
 from connectors.postgres.session import connect, is_temporary, to_error
+from connectors.postgres.sink_faults import table_fault
 from connectors.postgres.sink_target import target_of
 from connectors.sink import Progress, SinkTable
 from dataflow.delta import Delta
@@ -244,7 +245,7 @@ def _refusal(error: psycopg2.Error, request: PageRequest) -> TidemarkError:
             detail=words,
             hint="see the types in `fields` of the view",
         )
-    return to_error(error, "sink", f'cannot read view "{title}"')
+    return table_fault(error, f'cannot read view "{title}"')
 
 
 def _text(value: Any) -> str | None:

@@ -5,11 +5,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
 
+from connectors.postgres.control import Control, ViewRow
+from dataflow.errors import TidemarkError
+from service import reading
+from service.parts import Parts
+from service.reading import Reading
+from service.row_pages import RowWish
+from service.settings import Settings
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 
@@ -150,6 +158,36 @@ def test_refused(
 ) -> None:
     answer = service.call("GET", f"/views/{view}/rows?{urlencode(parameters)}")
     assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
+
+
+def test_a_view_that_changes_while_it_is_read(
+    service: RunningService, place: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was looked up first has another name by now, is replaced, or is gone; and where someone
+    has dropped its table by hand, that is said."""
+    service.create("moved", "SELECT id, price FROM goods WHERE id < 3", backfill="local")
+    for name, value in service.environment.items():
+        monkeypatch.setenv(name, value)
+    read = Reading(Parts(Settings.load()))
+    stale = Control(place.dsn).get_view("public", "moved")
+    assert stale is not None and stale.fields is not None
+    looked: list[ViewRow] = []
+    find = reading.find_view
+    monkeypatch.setattr(
+        reading, "find_view", lambda *given: looked.pop() if looked else find(*given)
+    )
+    first, second = stale.fields
+    other_columns = [first, {**second, "name": "gone"}]
+    for before in (stale, replace(stale, fields=other_columns), replace(stale, name="before")):
+        looked.append(before)
+        assert len(json.loads(read.page("moved", RowWish())[0])["rows"]) == 2
+    place.execute("DROP TABLE moved")
+    assert service.call("GET", "/views/moved/rows").json()["code"] == "sink.table_missing"
+    looked.append(stale)
+    place.execute("UPDATE tidemark.views SET desired = 'dropped' WHERE name = 'moved'")
+    with pytest.raises(TidemarkError, match=r"view\.not_found"):
+        read.page("moved", RowWish())
+    service.await_so(lambda: service.call("GET", "/views/moved").status_code == 404)
 
 
 def test_own_writes_are_read_and_unchanged_rows_are_not_sent(
