@@ -37,7 +37,7 @@ _RENAMED = "renamed at the source: "
 
 
 class Desk:
-    """One for a pipeline, used by its thread alone. sink_epoch: of the sink at the last look."""
+    """One for a pipeline, used by its thread alone. sink_epoch: at the last look, if any."""
 
     def __init__(self, control: Control, engine: Engine, parts: Parts) -> None:
         self._control = control
@@ -54,7 +54,7 @@ class Desk:
         self._all_rows: list[ViewRow] = []
         self._failed: set[str] = set()
         self._is_called = True
-        self.sink_epoch = 0
+        self.sink_epoch: int | None = None
 
     def claim(self) -> None:
         """Make sure that the control tables are there."""
@@ -77,7 +77,7 @@ class Desk:
             self.sources.refresh()
             # After the rows: what a sink that is set back says of views is not acted upon.
             progress = self._control.read_progress(self._parts.settings.sink_key)
-            self.sink_epoch = 0 if progress is None else progress.epoch
+            self.sink_epoch = None if progress is None else progress.epoch
             return True
         except TemporaryError as error:
             log.warning("catalog.retry", code=error.code)

@@ -84,10 +84,12 @@ class Epochs:
         """Whether that is so, or what brings it back is on its way."""
         return self.is_behind or self.writer.written < self._returned
 
-    def require_sink(self, acknowledged: int, found: int) -> None:
-        """SinkBehind when the sink, at epoch `found` by now, had acknowledged more."""
-        if found < acknowledged or (self.is_behind and found != acknowledged):
-            raise SinkBehind(found, acknowledged)
+    def require_sink(self, acknowledged: int, found: int | None) -> None:
+        """SinkBehind when the sink, at epoch `found` by now, had acknowledged more. None: it has no
+        progress, as with the last view."""
+        at = self._engine.positions.floor if found is None else found
+        if at < acknowledged or (self.is_behind and at != acknowledged):
+            raise SinkBehind(at, acknowledged)
 
     def _note_acknowledged(self) -> None:
         if self._writer is not None and not self.is_behind:
@@ -178,8 +180,12 @@ class Epochs:
         self.finish(epoch, sync=True)
 
     def forget_sink(self) -> None:
-        """No epoch of before counts any more: the sink is neither ahead of the state nor behind."""
+        """No epoch of before counts any more, of either: what comes has a higher number."""
         self.mute, self.behind, self._returned = {}, None, 0
+        positions = self._engine.positions
+        positions.stand(max(positions.epoch, self.writer.written))
+        positions.clear()
+        self.writer.restart(positions.floor)
 
     def _is_progress_due(self) -> bool:
         return self._host.monotonic() - self._progressed_at > IDLE_PROGRESS_S

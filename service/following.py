@@ -107,13 +107,10 @@ class Following:
         failpoint("source.forget.before")
         core.parts.source.drop_slot()
         failpoint("source.forget.slot")
-        # Epochs are counted from 1 again: none of before may be left in the outbox.
+        # What the sink had of this is not told to it again, whatever it is asked for next.
         self._epochs.writer.drain()
         core.engine.clear_outbox()
         self._epochs.forget_sink()
-        core.engine.commit(None, written=0)
-        self._epochs.writer.restart()
-        core.engine.positions.clear()
         core.watch.forget()
         # On disk first: an older state would miss what the sink no longer says that it has.
         core.engine.commit(None, written=0, sync=True)

@@ -24,19 +24,22 @@ class Positions:
 
     awaited: the sink's epoch that the state is being stepped up to, and may be anywhere before; 0
     where it is not. acknowledged: an epoch that the sink has had, the newest or one before it.
+    floor: the epoch with which the last view went: of it and those before nothing is left, and the
+    sink has no progress then. Numbers go on, so that a sink that was set back over it is told.
     """
 
     def __init__(self, store: Store, source: str) -> None:
         self._store = store
         self._source = source
         self.progress: Progress | None = None
-        self.awaited = self.acknowledged = 0
+        self.awaited = self.acknowledged = self.floor = 0
         stored = store.get(PROGRESS)
         if stored is not None:
             facts = json.loads(stored)
             self.progress = Progress(facts["epoch"], facts["positions"])
             self.awaited = facts.get("awaited", 0)
             self.acknowledged = facts.get("acknowledged", 0)
+            self.floor = facts.get("floor", 0)
 
     @property
     def epoch(self) -> int:
@@ -106,10 +109,10 @@ class Positions:
         self.progress = Progress(epoch, self.by_source)
 
     def clear(self) -> None:
-        """Start anew: no position, no epoch, no notes; when the last view is gone."""
-        self.progress = None
+        """Start anew: no positions, no notes; when the last view is gone."""
+        self.floor = self.epoch
+        self.progress = Progress(self.floor, {})
         self.awaited = self.acknowledged = 0
-        self._store.put(PROGRESS, None)
         for prefix in (_NOTES, _BEGUN):
             for key, _ in list(self._store.items(prefix)):
                 self._store.put(key, None)
@@ -123,6 +126,7 @@ class Positions:
                 "positions": dict(progress.positions),
                 "awaited": self.awaited,
                 "acknowledged": self.acknowledged,
+                "floor": self.floor,
             }
             self._store.put(PROGRESS, json.dumps(facts).encode())
 

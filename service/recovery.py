@@ -40,7 +40,7 @@ def recover(
     writer knows then how far it is: less far than the engine.
     """
     found = sink.read_progress()
-    in_sink = 0 if found is None else found.epoch
+    in_sink = engine.positions.floor if found is None else found.epoch
     writer = SinkWriter(sink, in_sink, metrics, waiting_bytes, host=host)
     epochs: list[SinkEpoch] | None = []
     if is_elsewhere(engine, found) or (is_older and in_sink < engine.epoch):
@@ -67,8 +67,9 @@ def recover(
 
 def is_elsewhere(engine: Engine, found: Progress | None) -> bool:
     """Whether the sink is where the state has not come by, or has been: numbers of epochs alone do
-    not say it, since they begin anew with the first view after the last."""
-    in_sink, positions = (0, {}) if found is None else (found.epoch, found.positions)
+    not say it, since a state may be lost and begin anew."""
+    floor = engine.positions.floor
+    in_sink, positions = (floor, {}) if found is None else (found.epoch, found.positions)
     if engine.position > positions.get(engine.source, engine.position):
         return in_sink > engine.epoch or in_sink < engine.positions.awaited
     if in_sink > engine.epoch:
@@ -102,7 +103,9 @@ def lacking(engine: Engine, sink: Sink, in_sink: int) -> list[SinkEpoch] | None:
 def require_known(engine: Engine, sink: Sink) -> None:
     """A sink without any progress is not the one that the state has written to. SinkError
     sink.empty."""
-    if engine.epoch and sink.read_progress() is None and lacking(engine, sink, 0) is None:
+    floor = engine.positions.floor
+    is_lost = engine.epoch > floor and sink.read_progress() is None
+    if is_lost and lacking(engine, sink, floor) is None:
         raise SinkError(
             "sink.empty",
             "the sink knows nothing of what the state has written to it",

@@ -64,7 +64,9 @@ class ViewLife:
         the last view had gone but not all that is forgotten with it, go on with that."""
         if self._epochs.is_behind:
             self._set_back.begin()
-        elif self._epochs.mute and not (self._engine.views or self._desk.has_views()):
+        elif self._desk.sink_epoch is not None and not (
+            self._engine.views or self._desk.has_views()
+        ):
             self._following.forget()
 
     def reconcile(self) -> None:

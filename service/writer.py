@@ -132,10 +132,10 @@ class SinkWriter:
         self.drain()
         self._left_out = set()
 
-    def restart(self) -> None:
-        """Count epochs from 0 again; the sink's progress is to be forgotten."""
+    def restart(self, number: int) -> None:
+        """Go on from epoch `number`; the sink's progress is to be forgotten."""
         self.drain()
-        self._written = self._submitted = 0
+        self._written = self._submitted = number
 
     def check(self) -> None:
         """Raise what stopped the thread, if anything did."""

@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections import Counter
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +50,13 @@ MOMENTS = (404, 409, 429, 503, 504)
 
 
 class Soak:
-    """faults: what was not as promised. done: actions by name. compared: views, each time."""
+    """faults: what was not as promised. done: actions by name. compared: views, each time. asked:
+    what was, with its answer, and when."""
 
     def __init__(self, service: RunningService, database: Database, load: Load, seed: int) -> None:
         self.faults: list[str] = []
         self.done: Counter[str] = Counter()
+        self.asked: list[str] = []
         self.compared = 0
         self._service = service
         self._database = database
@@ -71,6 +73,8 @@ class Soak:
     def act(self) -> None:
         """One random action."""
         name = self._pick.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        if name not in ("read", "subscribe", "verify"):
+            self._note(name)
         with contextlib.suppress(Error):
             getattr(self, f"_{name}")()
         self.done[name] += 1
@@ -85,6 +89,7 @@ class Soak:
                     self._answer("DELETE", f"/views/{name}?wait_s=0", None)
                 elif status == "failed":
                     self.faults.append(f"{name} failed: {view['error']}")
+                    self._compare(name, view["query"])
                 elif status == "live":
                     self._service.wait(name, position, timeout_s=SETTLED_S)
                     self._compare(name, view["query"])
@@ -199,12 +204,17 @@ class Soak:
 
     def _call(self, method: str, path: str, body: Any = None) -> httpx.Response:
         answer = self._answer(method, path, body)
+        if method != "GET":
+            self._note(f"{method} {path} {body}: {answer.status_code}")
         if not answer.is_success and answer.status_code not in MOMENTS:
             # A table may be renamed between the choice of a query and its analysis.
             code = answer.json().get("code", "")
             if not (answer.status_code == 400 and code.startswith("sql.undefined")):
                 self.faults.append(f"{method} {path} {body}: {answer.status_code} {answer.text}")
         return answer
+
+    def _note(self, what: str) -> None:
+        self.asked.append(f"{datetime.now(UTC):%H:%M:%S.%f} {what}")
 
     def _answer(self, method: str, path: str, body: Any) -> httpx.Response:
         """As long as an API process may take to come back on a busy machine."""

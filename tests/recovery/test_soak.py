@@ -62,7 +62,7 @@ def test_random_operations_under_load(
     told = {name: str(growth) for name, growth in trends.items()}
     print(f"{sum(soak.done.values())} actions {dict(soak.done)}, {load.commits} commits")
     print(f"{soak.compared} comparisons; from first to last: {told}")
-    assert not soak.faults, "\n".join(soak.faults)
+    assert not soak.faults, "\n".join([*soak.faults, *soak.asked[-100:]])
     assert soak.compared >= 3
     assert all(growth.is_flat for growth in trends.values()), told
     figures.add(

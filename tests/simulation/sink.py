@@ -53,8 +53,8 @@ class Table:
 @dataclass
 class Database:
     """All of it. durable: the positions that the state would have after a crash of the machine;
-    history: by identity, the rows of each epoch that changed anything; counts: how often epochs
-    were counted from 1 again."""
+    history: by identity, the rows of each epoch that changed anything; counts: how often the last
+    view went."""
 
     log: list[Commit]
     oracle: Oracle
@@ -117,7 +117,8 @@ class Database:
     def apply(self, epoch: SinkEpoch) -> None:
         """One transaction. SinkError as PostgresSink.write; Violation."""
         before, number = self.progress, epoch.progress.epoch
-        at = 0 if before is None else before.epoch
+        # The first epoch may have any number.
+        at = number - 1 if before is None else before.epoch
         if at != (number - 1 if epoch.returns is None else epoch.returns.follows):
             if at < number - 1 and epoch.returns is None:
                 raise SinkBehind(at, number - 1)
@@ -325,7 +326,7 @@ class Database:
         self.errors = self.errors - self.errors_of(table)
 
     def forget_progress(self) -> None:
-        """Epochs are counted from 1 again; tables that are there stay."""
+        """The last view is gone; tables that are there stay."""
         self.progress = None
         self.counts += 1
         tables = self.tables.values()

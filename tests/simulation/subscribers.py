@@ -149,7 +149,7 @@ class Subscriber:
     def _mark(self, token: str, mark: dict[str, Any]) -> None:
         epoch = mark["epoch"]
         if self._counts != self._database.counts:
-            # Of views that were dropped, from before epochs were counted anew.
+            # Of views that were dropped, from before the last one went.
             return
         if epoch < self._epoch or token != mark["resume"]:
             raise Violation(f"subscriber {self._number} is told {mark} after epoch {self._epoch}")
