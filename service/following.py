@@ -79,7 +79,8 @@ class Following:
         for name, gone in side_relations(unused).items():
             core.engine.positions.forget(name, [n.name for n in gone])
         core.sides.open(reads)
-        self._epochs.commit()
+        # On disk first: an older state would miss what is not told any more.
+        self._epochs.commit(sync=True)
         try:
             core.parts.source.unwatch([r for r in unused if is_main(r)])
         except TemporaryError as error:

@@ -100,7 +100,7 @@ class Subscriptions:
         if token[1] > feed.reader.newest:
             progress = await run_in_threadpool(rows.progress)
             if token[1] > progress.epoch:
-                raise _bad_token(wish.resume)
+                raise _expired("its epoch is not shown, or not any more: the sink was set back")
         return subscription
 
     def _sink(self, group: str) -> PostgresSink:

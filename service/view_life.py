@@ -180,7 +180,8 @@ class ViewLife:
         core = self._core
         held = self._held.get(row.identity)
         live = self._desk.live(row.identity) if self._epochs.is_behind else None
-        definition = held[0] if held else live or self._desk.define(row)
+        # Who builds a view is told from the live one by the definition that it has.
+        definition = held[0] if held else replace(live) if live else self._desk.define(row)
         if not self._desk.are_parents_live(definition):
             return
         self._following.look()

@@ -181,7 +181,9 @@ class OrderedChange:
         first = np.searchsorted(piece, np.arange(len(source)))
         rows = kernels.sum_by_group(piece, store.sizes(level, items), len(source))
         filled = np.bincount(piece, minlength=len(source))
-        made = _Pieces(heads[source], id, np.where(keeps, -1, first), filled, rows)
+        # Each by its own first row: the first node of its parent may have rows from before the one
+        # that it is known by, and the next piece would come to stand before it.
+        made = _Pieces(heads[source], id, first, filled, rows)
         parent = self._parents(level, heads)[source]
         return self._entries(level, made, items, parent)
 

@@ -215,7 +215,9 @@ class Scene:
             folder = state / name
             left += [str(p) for p in folder.iterdir()] if folder.is_dir() else []
         left += [str(p) for p in state.rglob("*") if p.name.endswith(TEMPORARY)]
-        return left
+        # A merge goes on with the rows that come, and may stand still for as long as none do.
+        in_hand = set().union(*map(_open_files, self.processes()))
+        return [path for path in left if path not in in_hand]
 
     def assert_processes(self) -> None:
         """Nobody works on this state but the three."""
@@ -275,3 +277,9 @@ def repeat_command(file: str, **variables: object) -> str:
     """What repeats a run."""
     place = os.path.relpath(file)
     return " ".join([*(f"{k}={v}" for k, v in variables.items()), "pytest", place])
+
+
+def _open_files(process: psutil.Process) -> set[str]:
+    with contextlib.suppress(psutil.Error, OSError):
+        return {file.path for file in process.open_files()}
+    return set()

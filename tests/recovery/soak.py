@@ -235,7 +235,8 @@ class Soak:
             going = [v for v in views or () if _is_under_way(v)]
             if views is not None and not going:
                 return views
-            assert time.monotonic() < deadline, f"{going}\n{self._service.log_tail(20_000)}"
+            told = [f"{going}", *self.asked[-100:], self._service.log_tail(20_000)]
+            assert time.monotonic() < deadline, "\n".join(told)
             time.sleep(0.1)
 
     def _was_too_late(self, view: dict[str, Any]) -> bool:

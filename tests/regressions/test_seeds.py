@@ -30,12 +30,12 @@ SEEDS = {
     (6, "feeds"): "a relation that the sink knew nothing of kept it muted for ever",
     (22372, "refusals", "feeds"): "a topic that nothing read any more was told from an older place",
     (22442, "feeds"): "parts without their changes were taken for whole by a build's second try",
-    (500209, "feeds", "failovers"): "a sink set back twice called a view live that nobody followed",
-    (
-        500156,
-        "feeds",
-        "failovers",
-    ): "a sink that was set back was given a pause it had not been asked",
+    (500209, "feeds", "failovers"): "of a sink set back twice a view was live that nobody followed",
+    (500156, "feeds", "failovers"): "a sink set back was given a pause that it was not asked for",
+    (500136, "failovers"): "a sink set back over the last view's end had an epoch of that number",
+    (500121, "subscribers", "failovers"): "what a reader had last was no token after a failover",
+    (500053, "refusals", "errors", "failovers"): "what nobody read was unpublished, not forgotten",
+    (500174, "refusals", "errors", "failovers"): "a view without a table was compared for ever",
     (301040, "failovers"): "a sink that had been set back kept builds waiting once all were paused",
     (22005, "subscribers"): "a log was begun anew: a reader of the old one was told nothing more",
 }

@@ -68,6 +68,31 @@ def _key(row: Row) -> tuple:
     return (row[0], _peer_key(row), ties)
 
 
+@pytest.mark.parametrize("is_descending", [True, False])
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + 6))
+def test_rows_that_come_before_all_others(seed: int, is_descending: bool) -> None:
+    """As the newest orders do: nodes at the front are cut, whose rows are all from before the one
+    that they are known by; and rows of any age go."""
+    random = Random(seed)
+    order = Order(1, INT8, is_descending=is_descending)
+    rows = _open(MemoryStore(), "ii", order)
+    kept: set[int] = set()
+    newest = 0
+    keys, from_0 = [Column.of("i", [1])], np.zeros(1, np.int64)
+    for _ in range(60):
+        count = random.choice((1, 20, FILL, MOST, 3 * MOST))
+        come = range(newest + 1, newest + count + 1)
+        newest += count
+        gone = random.sample(sorted(kept), random.randrange(len(kept) // 2 + 1))
+        sign = 1 if is_descending else -1
+        told = [(1, sign * v) for v in (*come, *gone)]
+        weights = [*[1] * count, *[-1] * len(gone)]
+        rows.apply(Delta.of("ii", told, weights))
+        kept = kept.union(come).difference(gone)
+        found = rows.ranges(keys, from_0, np.full(1, ENDLESS)).rows.rows()
+        assert [row for row, _ in found] == [(1, sign * v) for v in sorted(kept, reverse=True)]
+
+
 def _change(random: Random, model: Counter, span: int) -> Counter:
     """Some rows come, some leave; now and then whole stretches, or nearly all."""
     change: Counter = Counter()
