@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import Evaluator
-from dataflow.operators.base import ErrorCollector, Operator, kinds_of, out_of_room
+from dataflow.operators.base import GIVEN_UP, ErrorCollector, Operator, given_up, kinds_of
 from dataflow.schema import VIEW_SOURCE, RelationName
 from dataflow.sql.lower import Node, make_operator
 from dataflow.sql.plan import Scan
-from storage.store import OutOfRoomError, Store
+from storage.store import Store
 
 
 def needed_columns(nodes: Sequence[Node]) -> dict[RelationName, tuple[int, ...]]:
@@ -107,8 +107,8 @@ class ViewDataflow:
                 yield operator.step(*inputs)
             else:
                 yield from in_parts(*inputs, most_rows=most_rows)
-        except (OutOfRoomError, MemoryError) as error:
-            raise out_of_room(self.nodes[position].name, error) from error
+        except GIVEN_UP as error:
+            raise given_up(self.nodes[position].name, error) from error
 
     def _run(self, tables: Mapping[RelationName, Delta], *, is_first: bool) -> Delta:
         deltas: list[Delta] = []

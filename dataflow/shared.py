@@ -21,7 +21,7 @@ from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator, RowErrors
 from dataflow.live_tables import Clock, LiveTable, LiveTables, TableScan, stopped
 from dataflow.loose import is_loose
-from dataflow.operators.base import Operator, kinds_of, out_of_room
+from dataflow.operators.base import GIVEN_UP, Operator, given_up, kinds_of
 from dataflow.operators.project import ProjectOperator
 from dataflow.operators.shares import EVERY_ROW
 from dataflow.schema import VIEW_SOURCE, RelationName
@@ -30,7 +30,7 @@ from dataflow.sql.likeness import likenesses, repeatable
 from dataflow.sql.lower import Node, make_operator
 from dataflow.sql.plan import Loop, Plan, Scan, TableFunction
 from dataflow.types import SqlType
-from storage.store import OutOfRoomError, Store
+from storage.store import Store
 
 
 @dataclass(frozen=True)
@@ -329,9 +329,9 @@ class SharedDataflow:
                 yield from self._parts_of(node, node.in_parts(*inputs, most_rows=self.part_rows))
         except ViewError as error:
             self._failures[node.number] = error
-        except (OutOfRoomError, MemoryError) as error:
+        except GIVEN_UP as error:
             name = node.home.name if node.home else ""
-            self._failures[node.number] = out_of_room(name, error)
+            self._failures[node.number] = given_up(name, error)
 
     def _read(self, node: LiveNode, scan: TableScan, delta: Delta) -> Delta:
         node.rows_in += len(delta)

@@ -17,7 +17,18 @@ from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator, RowErrors
 from dataflow.schema import Field
 from dataflow.types import SqlType
-from storage.store import Arrangement, ArrangementSpec, OutOfRoomError, Store, Sums, SumsSpec
+from storage.store import (
+    Arrangement,
+    ArrangementSpec,
+    NegativeWeightError,
+    OutOfRoomError,
+    Store,
+    Sums,
+    SumsSpec,
+)
+
+# What ends a view and no others.
+GIVEN_UP = (OutOfRoomError, MemoryError, NegativeWeightError)
 
 
 class Operator(Protocol):
@@ -81,8 +92,16 @@ class Context:
             self.errors.collect(self.name, types, rows, errors)
 
 
-def out_of_room(name: str, error: OutOfRoomError | MemoryError) -> ViewError:
-    """The end of a view one of whose operators needs more memory at once than there is."""
+def given_up(name: str, error: OutOfRoomError | MemoryError | NegativeWeightError) -> ViewError:
+    """The end of a view one of whose operators needs more memory at once than there is, or is told
+    what its state does not have: that is taken out, and built anew where someone asks for it."""
+    if isinstance(error, NegativeWeightError):
+        return ViewError(
+            error.code,
+            f'operator "{name}" was told to take away what it does not have',
+            detail=error.detail,
+            hint=f"{error.hint}, and please report it",
+        )
     detail = error.detail if isinstance(error, OutOfRoomError) else "malloc has no more"
     return ViewError(
         "view.out_of_memory",

@@ -34,7 +34,7 @@ from service.engine import Engine, View, ViewDefinition
 from service.reads import widened
 from service.replay import Replay
 from storage.memory import MemoryStore
-from storage.store import OutOfRoomError
+from storage.store import NegativeWeightError, OutOfRoomError
 
 T = Relation(
     RelationName("s", "public", "t"),
@@ -119,19 +119,27 @@ class Hungry:
         raise self.error
 
 
-@pytest.mark.parametrize("error", [OutOfRoomError(7 << 20), MemoryError()])
-def test_a_step_without_room_fails_its_view_by_name(error: Exception) -> None:
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OutOfRoomError(7 << 20), "view.out_of_memory"),
+        (MemoryError(), "view.out_of_memory"),
+        (NegativeWeightError("01.top_k/kept", "(7, 5)", -1), "state.negative_weight"),
+    ],
+)
+def test_what_an_operator_cannot_do_fails_its_view_by_name(error: Exception, code: str) -> None:
+    """No room for it, or state that does not fit what it is told: the others go on."""
     store = MemoryStore()
     engine = engine_of(store, one=counted(scan(1)), two=scan(2))
     nodes_of(engine, "one")[-1].operator = Hungry(error)
     assert answers(engine, inserts((1, 7, 5, b""))) == {"two": [((5,), 1)]}
     [refused] = engine.refused()
-    assert (refused.code, refused.relation) == ("view.out_of_memory", name_of("one"))
+    assert (refused.code, refused.relation) == (code, name_of("one"))
     assert "aggregate" in refused.what and refused.hint
     # As one that is being built.
     view = build(store, "three", counted(scan(1)))
     view.dataflow._operators = dict.fromkeys(view.dataflow._operators, Hungry(error))
-    with pytest.raises(ViewError, match="out_of_memory"):
+    with pytest.raises(ViewError, match=code):
         list(Replay(view, 10).take(inserts((1, 7, 5, b"")).changes))
 
 
