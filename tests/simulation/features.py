@@ -24,7 +24,6 @@ SHARES = {
     # A standby of the sink takes over that lacks some of what the sink had acknowledged.
     "failovers": 0.1,
 }
-ALONE = frozenset({"feeds", "subscribers", "rocks"})
 # How likely each kind of fault of theirs is, at each occasion: one of these.
 ODDS = {
     "sink.by_hand": (0.1, 0.4, 0.8),
@@ -41,10 +40,7 @@ def stream(seed: int, name: str) -> Random:
 
 def drawn(seed: int) -> tuple[str, ...]:
     """The parts that a seed has."""
-    found = [n for n, share in SHARES.items() if stream(seed, f"has {n}").random() < share]
-    # Places of topics, and readers of changes, are not held to anything there yet.
-    is_alone = ALONE.isdisjoint(found)
-    return tuple(n for n in found if n != "failovers" or is_alone)
+    return tuple(n for n, share in SHARES.items() if stream(seed, f"has {n}").random() < share)
 
 
 def named(names: Iterable[str]) -> tuple[str, ...]:
