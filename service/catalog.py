@@ -364,7 +364,8 @@ def _away(row: ViewRow, figures: dict[str, Any]) -> list[str]:
     told[SOURCE] = figures.get("source_error", "")
     read = dict.fromkeys(source for source, _ in (row.plan or {}).get("reads", []))
     found = [f'source "{name}" is away: {told[name]}' for name in read if told.get(name)]
-    return found + [figures["sink_error"]] * bool(figures.get("sink_error"))
+    sink_error = figures.get("sink_error")
+    return [*found, sink_error] if sink_error else found
 
 
 def _is_stale(figures: dict[str, Any] | None) -> bool:

@@ -15,6 +15,7 @@ import psutil
 
 from storage.failpoints import CLOCK, REACHED
 from tests.harness.change_stream import Fold, events, until
+from tests.harness.failpoints import arm
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
@@ -64,10 +65,7 @@ class Scene:
     def arm(self, points: Iterable[str], action: str = "kill") -> None:
         """Set failpoints, once each; a point may have its own @N."""
         for point in points:
-            name, _, at = point.partition("@")
-            draft = self.points / "draft"
-            draft.write_text(f"{action}@{at}" if at else action)
-            draft.rename(self.points / name)
+            arm(self.points, point, action)
 
     def await_reached(self, points: Iterable[str], timeout_s: float = 90) -> None:
         """Until each was reached; the states of the sink are compared meanwhile."""

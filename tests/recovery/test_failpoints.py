@@ -14,7 +14,7 @@ from tests.harness.failpoints import names_in_source
 from tests.harness.postgres import Database
 from tests.recovery.scenarios import LIVE
 from tests.recovery.scene import Scene, repeat_command
-from tests.recovery.special import CHECKPOINTS, SPECIAL, STORAGE, Special
+from tests.recovery.special import CHECKPOINTS, SET_BACK, SPECIAL, STORAGE, Special
 
 # Another seed reaches other places; all of them with TIDEMARK_TEST_FAILPOINTS=all.
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "7"))
@@ -39,7 +39,7 @@ def _later(point: str, pick: random.Random) -> str:
 
 def test_every_place_has_a_scenario() -> None:
     reached = [p for s in LIVE for p in s.points] + [p for s in SPECIAL for p in s.points]
-    reached += [*STORAGE, *CHECKPOINTS]
+    reached += [*STORAGE, *CHECKPOINTS, *SET_BACK]
     assert sorted(reached) == sorted(set(names_in_source()))
 
 
