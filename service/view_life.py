@@ -51,6 +51,7 @@ class ViewLife:
         self._folder = core.settings.state / "builds"
         self._held: dict[str, tuple[ViewDefinition, int]] = {}
         self._tried = ""
+        self._unsure: set[str] = set()
         self._has_more = self._awaits_room = False
         self.is_unused = False
 
@@ -97,6 +98,8 @@ class ViewLife:
         # What could not begin must not stand before the others for ever.
         tried = next((i for i, row in enumerate(rows) if row.identity == self._tried), -1) + 1
         for row in [*rows[tried:], *rows[:tried]]:
+            if row.identity in self._unsure:
+                continue
             self._awaits_room = not self._has_room()
             is_late = self._core.host.monotonic() > until
             if self._awaits_room or is_late:
@@ -116,6 +119,7 @@ class ViewLife:
 
     def _change(self) -> None:
         """Give up what is not asked for any more; pause, and give other names."""
+        self._unsure.clear()
         for build in self._builds.values():
             if not self._desk.is_wanted(build):
                 build.cancel()
@@ -129,14 +133,17 @@ class ViewLife:
             self._following.release(self._renewals.pause(paused))
         for row in renamed:
             self._held.pop(row.identity, None)
+            # What is built from now on is built under its new name, once that is known.
+            self._unsure.add(row.identity)
             try:
                 self._renewals.rename(row)
-                # What is built from now on is built under its new name.
-                self._desk.refresh()
+                if self._desk.refresh():
+                    self._unsure.discard(row.identity)
             except TidemarkError as error:
                 if error.is_temporary:
                     log.warning("rename.retry", view=row.title, code=error.code)
                 else:
+                    self._unsure.discard(row.identity)
                     self._desk.give_up(row, error)
 
     def _attach_followers(self) -> None:

@@ -36,6 +36,7 @@ SEEDS = {
     (500121, "subscribers", "failovers"): "what a reader had last was no token after a failover",
     (500053, "refusals", "errors", "failovers"): "what nobody read was unpublished, not forgotten",
     (500174, "refusals", "errors", "failovers"): "a view without a table was compared for ever",
+    (800154, "refusals", "errors", "failovers"): "built under its old name while it had a new one",
     (301040, "failovers"): "a sink that had been set back kept builds waiting once all were paused",
     (22005, "subscribers"): "a log was begun anew: a reader of the old one was told nothing more",
 }
