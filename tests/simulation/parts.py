@@ -57,6 +57,7 @@ class SimParts:
         self.host = host
         self.source = SimSource(world.server, world.faults)
         self._world = world
+        self._owner = f"process {world.pids}"
 
     def new_source(self) -> SimSource:
         return SimSource(self._world.server, self._world.faults)
@@ -65,7 +66,7 @@ class SimParts:
         return self._world.disk.open_store(self._world.faults.step)
 
     def sink(self) -> SimSink:
-        return SimSink(self._world.database, self._world.faults)
+        return SimSink(self._world.database, self._world.faults, self._owner)
 
     def sink_of(self, group: str) -> SimSink:
         return self.sink()

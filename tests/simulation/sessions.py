@@ -49,19 +49,27 @@ class Session:
 class SimSink(Session):
     """As PostgresSink."""
 
-    def __init__(self, database: Database, faults: Faults) -> None:
+    def __init__(self, database: Database, faults: Faults, owner: str = "") -> None:
         super().__init__(database, faults)
-        self._is_interrupted = False
+        self._owner = owner
+        self._is_interrupted = self._is_claimed = False
 
     def claim(self) -> None:
         """As connectors/postgres/claim.py: the sessions of owners before this one are ended."""
         self.faults.end_lost(lambda session: session is not self)
+        self.database.owner, self._is_claimed = self._owner, True
+
+    def _require(self) -> None:
+        """A server that does not know of our claim is another one."""
+        if self._is_claimed and self.database.owner != self._owner:
+            raise SinkError("sink.fenced", "the sink has another owner")
 
     def read_progress(self) -> Progress | None:
         """What is left of its own lost session is ended first."""
 
         def read() -> Progress | None:
             self.faults.end_lost(lambda session: session is self)
+            self._require()
             return self.database.progress
 
         return self.call("sink.read_progress", read)
@@ -75,6 +83,7 @@ class SimSink(Session):
             faults.pause(faults.random.uniform(0.5, 8.0), lambda: self._is_interrupted)
         if self._is_interrupted or database.is_down or faults.happens("sink.error"):
             raise unreachable()
+        self._require()
         faults.own_commit(epoch, self)
         faults.step("sink.sent")
         faults.own_commit(None, self)
@@ -100,6 +109,7 @@ class SimSink(Session):
             raise SinkError("sink.row_missing", "first rows with negative weights")
 
         def staged() -> int:
+            self._require()
             self.database.staged[table.schema, table.name] = Table(table, +found, token)
             return sum(found.values())
 
@@ -110,13 +120,18 @@ class SimSink(Session):
         return found is not None and found.identity == token
 
     def drop_staged(self, table: SinkTable) -> None:
-        self.call(
-            "sink.drop_staged",
-            lambda: self.database.staged.pop((table.schema, table.name), None),
-        )
+        def dropped() -> None:
+            self._require()
+            self.database.staged.pop((table.schema, table.name), None)
+
+        self.call("sink.drop_staged", dropped)
 
     def drop(self, tables: Sequence[SinkTable]) -> None:
-        self.call("sink.drop", lambda: self.database.drop(tables))
+        def dropped() -> None:
+            self._require()
+            self.database.drop(tables)
+
+        self.call("sink.drop", dropped)
 
     def holds(self, table: SinkTable) -> bool:
         def is_there() -> bool:
@@ -126,7 +141,11 @@ class SimSink(Session):
         return self.call("sink.holds", is_there)
 
     def forget_progress(self) -> None:
-        self.call("sink.forget_progress", self.database.forget_progress)
+        def forgotten() -> None:
+            self._require()
+            self.database.forget_progress()
+
+        self.call("sink.forget_progress", forgotten)
 
     def read_rows(self, table: SinkTable, *, is_checked: bool = False) -> Iterator[Delta]:
         found = self.call("sink.read_rows", lambda: self._found(table))

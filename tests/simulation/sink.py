@@ -73,6 +73,7 @@ class Database:
     history: dict[str, list[tuple[int, SinkTable, Rows]]] = field(default_factory=dict)
     past: list[Database] = field(default_factory=list)
     is_set_back: bool = False
+    owner: str = ""
     lost: list[tuple[int, dict[str, list[tuple[int, SinkTable, Rows]]]]] = field(
         default_factory=list
     )
@@ -107,8 +108,9 @@ class Database:
         if self.progress is not None:
             self.lost.append((self.progress.epoch, self.history))
         del self.past[place + 1 :]
-        for name in ("tables", "staged", "views", "sources", "errors", "history", "progress"):
+        for name in ("tables", "staged", "views", "sources", "errors", "history"):
             setattr(self, name, getattr(found, name))
+        self.progress, self.owner = found.progress, found.owner
         self.version += 1
         self.is_set_back = True
 

@@ -109,7 +109,7 @@ class World:
         self._is_over = False
         self._is_told = "feeds" not in self.parts
         self._api: Api | None = None
-        self._pids = 0
+        self.pids = 0
         self._is_machine_down = False
 
     # --- the run ---------------------------------------------------------------------------------
@@ -226,8 +226,8 @@ class World:
             self.restarts.ended(process.code or 0, self.loop.now)
 
     def _begin(self) -> Process:
-        self._pids += 1
-        process = self.process = SimProcess(self._pids, self.faults)
+        self.pids += 1
+        process = self.process = SimProcess(self.pids, self.faults)
         image = self.disk.start()
         self.database.restarted(image.views())
         self.faults.trace("started", f"{process.pid}, state at {image.epoch}")
