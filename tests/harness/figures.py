@@ -1,7 +1,8 @@
 """What a run under fire has counted, told as one JSON line, for the page of results.
 
-Each fault test calls `add` once, at its end, when it has found nothing wrong. The line is always
-printed; it is appended to the file that TIDEMARK_TEST_FIGURES names, where it names one.
+Each fault test calls `add` once, at its end; one that goes on after something was wrong says how
+much that was. The line is always printed; it is appended to the file that TIDEMARK_TEST_FIGURES
+names, where it names one.
 `python -m bench.fire FILE` takes the lines of such a file into bench/fire.jsonl and the page.
 """
 
