@@ -59,6 +59,15 @@ class SimSink(Session):
         self.faults.end_lost(lambda session: session is not self)
         self.database.owner, self._is_claimed = self._owner, True
 
+    def _own_call(self, name: str, run: Callable[[], T]) -> T:
+        """A call that only the owner may make."""
+
+        def required() -> T:
+            self._require()
+            return run()
+
+        return self.call(name, required)
+
     def _require(self) -> None:
         """A server that does not know of our claim is another one."""
         if self._is_claimed and self.database.owner != self._owner:
@@ -109,29 +118,23 @@ class SimSink(Session):
             raise SinkError("sink.row_missing", "first rows with negative weights")
 
         def staged() -> int:
-            self._require()
             self.database.staged[table.schema, table.name] = Table(table, +found, token)
             return sum(found.values())
 
-        return self.call("sink.staged", staged)
+        return self._own_call("sink.staged", staged)
 
     def is_staged(self, table: SinkTable, token: str) -> bool:
         found = self.database.staged.get((table.schema, table.name))
         return found is not None and found.identity == token
 
     def drop_staged(self, table: SinkTable) -> None:
-        def dropped() -> None:
-            self._require()
-            self.database.staged.pop((table.schema, table.name), None)
-
-        self.call("sink.drop_staged", dropped)
+        self._own_call(
+            "sink.drop_staged",
+            lambda: self.database.staged.pop((table.schema, table.name), None),
+        )
 
     def drop(self, tables: Sequence[SinkTable]) -> None:
-        def dropped() -> None:
-            self._require()
-            self.database.drop(tables)
-
-        self.call("sink.drop", dropped)
+        self._own_call("sink.drop", lambda: self.database.drop(tables))
 
     def holds(self, table: SinkTable) -> bool:
         def is_there() -> bool:
@@ -141,11 +144,7 @@ class SimSink(Session):
         return self.call("sink.holds", is_there)
 
     def forget_progress(self) -> None:
-        def forgotten() -> None:
-            self._require()
-            self.database.forget_progress()
-
-        self.call("sink.forget_progress", forgotten)
+        self._own_call("sink.forget_progress", self.database.forget_progress)
 
     def read_rows(self, table: SinkTable, *, is_checked: bool = False) -> Iterator[Delta]:
         found = self.call("sink.read_rows", lambda: self._found(table))
