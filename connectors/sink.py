@@ -202,7 +202,22 @@ class SinkEpoch:
 NOT_STAGED = "sink.not_staged"
 
 
-class SinkBehind(TemporaryError):
+class SinkChanged(TemporaryError):
+    """The sink is not the one that the process has known: only another start sees what it has."""
+
+
+class SinkPromoted(SinkChanged):
+    """A standby of the sink took over: it may lack the newest of what had been acknowledged."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "sink.promoted",
+            "a standby of the sink took over",
+            hint="nothing: it is looked at anew, and brought back to where the sink was",
+        )
+
+
+class SinkBehind(SinkChanged):
     """The sink shows less than it had acknowledged: only another start brings it back."""
 
     def __init__(self, found: int, acknowledged: int) -> None:
@@ -230,6 +245,7 @@ class Sink(Protocol):
 
         A SinkError with a relation is about that view alone: nothing of the epoch is written, and
         without that view it can be. SinkBehind: the sink lacks epochs before this one.
+        SinkPromoted: it is another server since it was claimed.
         """
         ...
 

@@ -73,9 +73,10 @@ class ViewBuild:
         self._host = parts.host
         self._folder = folder / definition.scope
         self._exchange = parts.exchange or FolderExchange(self._folder)
-        self._kept = Kept(self._folder, self._exchange, definition.building)
+        self._kept = self._new_kept()
         self._count_key = f"{_SPOOLED}{definition.scope}"
         self._spool = self._recall()
+        self._note_starts()
         self.columns = self._kept.columns(definition.relations(), columns)
         self._result: BackfillResult | None = None
         self._view: View | None = None
@@ -88,19 +89,35 @@ class ViewBuild:
 
     def _recall(self) -> Spool:
         """The spool, with what an earlier process left of the build if it still fits together."""
-        stored = self._store.get(self._count_key)
-        is_there = stored is not None and self._kept.recall()
+        count, _, token = (self._store.get(self._count_key) or b"").decode().partition(" ")
+        is_there = bool(token) and self._kept.recall() and self._kept.token == token
         if not is_there:
+            self._kept = self._new_kept()
             shutil.rmtree(self._folder, ignore_errors=True)
             if self._parts.exchange is not None:
                 self._parts.exchange.remove()
         self._folder.mkdir(parents=True, exist_ok=True)
         names = [r.name for r in self.definition.relations()]
         spool = Spool(self._folder / SPOOL, names, self._host)
-        if stored is not None and is_there and not spool.restore(int(stored)):
+        if is_there and not spool.restore(int(count)):
             self._kept.forget("what changed since then is lost or damaged")
-        self._store.put(self._count_key, str(spool.count).encode())
+        self._count(spool)
         return spool
+
+    def _new_kept(self) -> Kept:
+        return Kept(self._folder, self._exchange, self.definition.building)
+
+    def _count(self, spool: Spool) -> None:
+        """How much of the spool goes with the open epoch."""
+        self._store.put(self._count_key, f"{spool.count} {self._kept.token}".encode())
+
+    def _note_starts(self) -> None:
+        """From where on the spool has what sources with places tell: known before it has anything,
+        or a later process would read beyond it what it replays."""
+        for source, read in self._parts.feeds.items():
+            self._kept.start_of(source, read.places, read.notes)
+        if self._parts.feeds:
+            self._kept.save()
 
     def _new_first_rows(self) -> FirstRows:
         parts, table = self._parts, self.definition.table
@@ -185,7 +202,7 @@ class ViewBuild:
         """Keep a batch that the live views have just stepped over."""
         self._spool.append(batch)
         # With the epoch, so that after a kill it is known how much of the spool is part of it.
-        self._store.put(self._count_key, str(self._spool.count).encode())
+        self._count(self._spool)
 
     def sync(self) -> None:
         """Force to disk what was fed, before the source may forget it."""

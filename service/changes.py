@@ -39,6 +39,15 @@ def new_version(
     return change, replacing | ({"query": query} if query != row.query else {})
 
 
+def numbered(row: ViewRow) -> Mapping[str, Any] | None:
+    """The change that is asked for; another version with a number that the view has not had. A sink
+    that was set back may have been asked for it before it was told of one with this number."""
+    change = row.change
+    if change is None or change["kind"] != VERSION or change["version"] > row.version:
+        return change
+    return {**change, "version": row.version + 1}
+
+
 def new_name(
     row: ViewRow, schema: str, name: str, readers: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:

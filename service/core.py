@@ -57,7 +57,7 @@ class Core:
         self.tables = parts.view_tables()
         self.builds: dict[str, ViewBuild] = {}
         self.desk = Desk(parts.control(), self.engine, parts)
-        self.followers = Followers(parts.control(), self.engine, parts)
+        self.followers = Followers(parts.control(), self.engine, parts, self.host)
         self.change_logs = ChangeLogs(settings, self.engine, self.host)
         self.wal_budget = WalBudget(settings, parts.new_source(), self.host)
         self.checkpoints = Checkpoints(

@@ -6,6 +6,7 @@ whole, at an epoch boundary.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -51,7 +52,11 @@ class ViewDefinition:
     @property
     def building(self) -> str:
         """Tells the building of one version from that of another."""
-        return self.identity + (f".{self.version}" if self.version else "")
+        if not self.version:
+            return self.identity
+        # A version that came to nothing may have had the same number.
+        query = hashlib.sha256(self.query.encode()).hexdigest()
+        return f"{self.identity}.{self.version}.{query[:16]}"
 
     @property
     def name(self) -> RelationName:

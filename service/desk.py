@@ -48,13 +48,13 @@ class Desk:
         self._on_way: dict[str, int] = {}
         self._late: dict[str, tuple[int, dict[str, Any]]] = {}
         self._given_up: dict[str, tuple[str, dict[str, Any]]] = {}
-        self._refused: set[tuple[str, int]] = set()
+        self._refused: set[str] = set()
         self.sources = SourceDesk(control, parts.settings.sink_key, parts.feed_source)
-        self._rows: list[ViewRow] = []
-        self._all_rows: list[ViewRow] = []
+        self._rows = self._all_rows = list[ViewRow]()
         self._failed: set[str] = set()
         self._is_called = True
         self.sink_epoch: int | None = None
+        self.require_server = control.require_server
 
     def claim(self) -> None:
         """Make sure that the control tables are there."""
@@ -72,11 +72,11 @@ class Desk:
     def refresh(self) -> bool:
         """Read the catalog; False when the sink cannot be reached just now."""
         try:
-            self._all_rows = self._control.list_views()
-            self._rows = self._own(self._all_rows)
+            rows = self._control.list_views()
             self.sources.refresh()
-            # After the rows: what a sink that is set back says of views is not acted upon.
+            # After the rows: what a sink that is set back says is not acted upon; nor half a look.
             progress = self._control.read_progress(self._parts.settings.sink_key)
+            self._all_rows, self._rows = rows, self._own(rows)
             self.sink_epoch = None if progress is None else progress.epoch
             return True
         except TemporaryError as error:
@@ -114,13 +114,12 @@ class Desk:
 
     def renewal(self, row: ViewRow) -> Mapping[str, Any] | None:
         """The version that is to be built of a view, unless it has been, or was given up."""
-        change, live = row.change, self.live(row.identity)
+        change, live = changes.numbered(row), self.live(row.identity)
         if change is None or change["kind"] != changes.VERSION:
             return None
         if live is not None and live.version >= change["version"]:
             return None
-        is_refused = (row.identity, change["version"]) in self._refused
-        return None if is_refused else change
+        return None if change["id"] in self._refused else change
 
     def is_wanted(self, build: ViewBuild) -> bool:
         """Whether the version that is being built is still asked for."""
@@ -134,8 +133,8 @@ class Desk:
         """Views that are to stand still and do not yet."""
         paused = changes.PAUSED
         # What is still to be told of a view would be told after the pause, and call it live.
-        rows = (r for r in self._rows if r.identity not in self._untold)
-        return [r for r in rows if r.desired == paused and r.status != paused]
+        told = (r for r in self._rows if r.identity not in {*self._untold, *self._joined})
+        return [r for r in told if r.desired == paused and r.status != paused]
 
     def to_rename(self) -> list[ViewRow]:
         """Views that are to have another name."""
@@ -229,7 +228,7 @@ class Desk:
         """The change that was asked for comes to nothing."""
         assert row.change is not None
         if row.change["kind"] == changes.VERSION:
-            self._refused.add((row.identity, row.change["version"]))
+            self._refused.add(row.change["id"])
         told: dict[str, Any] = {"replacing": changes.given_up(row.replacing, error)}
         if row.status == changes.PAUSED:
             told["desired"] = changes.PAUSED

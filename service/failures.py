@@ -156,8 +156,8 @@ class Failures:
     def remove_unknown(self) -> list[ViewDefinition]:
         """Take out what the catalog knows no more, without anybody having asked for it: it was in
         what a sink lost that was set back. The tables stay as they are."""
-        unknown = [d for d in self._engine.views.values() if self._desk.row(d.identity) is None]
-        return self._remove(unknown)
+        known = {row.identity for row in self._desk.rows}
+        return self._remove([d for d in self._engine.views.values() if d.identity not in known])
 
     def remove_unmatched(self) -> None:
         """The sink was set back: take out what its catalog does not know as it is now."""

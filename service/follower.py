@@ -7,9 +7,6 @@ a sink that is away or slow holds up nothing but its own epochs, which wait in t
 
 from __future__ import annotations
 
-import random
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -20,11 +17,13 @@ from connectors.sink import Progress, SinkEpoch, SinkTable
 from connectors.view_sink import ViewEpoch, ViewSink
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
+from service.host import HOST, Host, Thread
 from service.log import log
 from storage import clock
 from storage.failpoints import failpoint
 
 RETRY_S = (0.1, 30.0)
+ADD_ANEW = "drop the sink and add it again, with its rows"
 # Epochs that do not change the view are told to the sink's readers at most this often.
 IDLE_PROGRESS_S = 5.0
 # A transaction takes the epochs that wait, up to so many rows.
@@ -42,7 +41,8 @@ class Road:
     """What a follower brings where.
 
     find: a committed epoch of the outbox. shown: positions as people write them. has_rows:
-    whether the sink begins with the view's rows; without, it begins at their epoch.
+    whether the sink begins with the view's rows; without, it begins at their epoch. begins: from
+    which epoch on the view's table is surely the one that is known here.
     """
 
     table: SinkTable
@@ -51,6 +51,7 @@ class Road:
     rows_at: RowsAt
     shown: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     has_rows: bool = True
+    begins: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,9 @@ class Follower:
     are kept for it.
     """
 
-    def __init__(self, title: str, road: Road, reached: Reached | None, newest: int) -> None:
+    def __init__(
+        self, title: str, road: Road, reached: Reached | None, newest: int, host: Host = HOST
+    ) -> None:
         self.title = title
         self.status = STARTING
         self.error: TidemarkError | None = None
@@ -81,16 +84,17 @@ class Follower:
         self.transactions_total = 0
         self._road = road
         self._newest = newest
-        self._told_at = time.monotonic()
+        self._host = host
+        self._told_at = host.monotonic()
         self._untold: ViewEpoch | None = None
-        self._stopping = threading.Event()
-        self._moved = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name=f"follower {title}", daemon=True)
+        self._stopping = host.event()
+        self._moved = host.condition()
+        self._thread: Thread | None = None
 
     def start(self) -> None:
         """Begin, if it has not begun; the epochs after `reached` must be kept from now on."""
-        if self._thread.ident is None:
-            self._thread.start()
+        if self._thread is None:
+            self._thread = self._host.begin(self._run, f"follower {self.title}")
 
     def advance(self, newest: int) -> None:
         """Epochs up to this one are in the outbox, and in the view's table."""
@@ -115,7 +119,7 @@ class Follower:
     def close(self) -> None:
         """Stop, and wait for the end."""
         self.stop()
-        if self._thread.ident is not None:
+        if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:
@@ -133,7 +137,7 @@ class Follower:
                 pause = (
                     RETRY_S[0] if self.transactions_total > written else min(pause * 2, RETRY_S[1])
                 )
-                self._retry(error, pause * random.uniform(0.5, 1.0))
+                self._retry(error, pause * self._host.draw(0.5, 1.0))
             except Exception as error:
                 log.exception("sink.failed", sink=self.title)
                 self.fail(
@@ -158,9 +162,11 @@ class Follower:
                     "sink.lost",
                     "what the sink had written is gone",
                     detail=f"epoch {self.reached.epoch} was there",
-                    hint="drop the sink and add it again, with its rows",
+                    hint=ADD_ANEW,
                 )
             self._is_untouched = False
+            if not self._await_table():
+                return
             found = self._begin()
         elif self._is_untouched or found > self._newest:
             raise _lost(f"the sink is at epoch {found}, the state at {self._newest}")
@@ -173,6 +179,14 @@ class Follower:
             with self._moved:
                 if self.reached.epoch >= self._newest and not self._stopping.is_set():
                     self._moved.wait(self._patience())
+
+    def _await_table(self) -> bool:
+        """Whether the view's table is the one that is known here; False once it is to stop."""
+        with self._moved:
+            self._moved.wait_for(
+                lambda: self._newest >= self._road.begins or self._stopping.is_set()
+            )
+        return not self._stopping.is_set()
 
     def _begin(self) -> int:
         """The view's rows, or none, as of an epoch from which on the outbox has everything."""
@@ -218,13 +232,13 @@ class Follower:
             self._untold = None
         self.positions = epoch.positions
         self.transactions_total += 1
-        self._told_at = time.monotonic()
+        self._told_at = self._host.monotonic()
 
     def _patience(self) -> float:
         """Seconds until what was passed over is to be told."""
         if self._untold is None:
             return IDLE_PROGRESS_S
-        return max(0.0, self._told_at + IDLE_PROGRESS_S - time.monotonic())
+        return max(0.0, self._told_at + IDLE_PROGRESS_S - self._host.monotonic())
 
     def _read(self, number: int) -> tuple[ViewEpoch, int]:
         """An epoch of the outbox, and what it takes in memory."""
@@ -263,5 +277,5 @@ def _lost(detail: str) -> SinkError:
         "sink.state_lost",
         "what the sink lacks is not in the state",
         detail=detail,
-        hint="the state was rebuilt or restored: drop the sink and add it again, with its rows",
+        hint=f"the state was rebuilt or restored: {ADD_ANEW}",
     )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import json
-import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,8 @@ from connectors.sink import SinkTable
 from connectors.view_sink import ViewSink
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from service.engine import Engine
-from service.follower import FAILED, RETRY_S, Follower, Reached, Road
+from service.follower import ADD_ANEW, FAILED, RETRY_S, Follower, Reached, Road
+from service.host import HOST, Host
 from service.log import log
 
 if TYPE_CHECKING:
@@ -37,10 +37,11 @@ _KEY = "follower/"
 class Followers:
     """One for a pipeline, used by its thread alone."""
 
-    def __init__(self, control: Control, engine: Engine, parts: Parts) -> None:
+    def __init__(self, control: Control, engine: Engine, parts: Parts, host: Host = HOST) -> None:
         self._control = control
         self._engine = engine
         self._parts = parts
+        self._host = host
         self._budget_bytes = parts.settings.sink_budget_mb << 20
         self._group = parts.settings.group
         self._written: Callable[[], int] = lambda: 0
@@ -53,6 +54,7 @@ class Followers:
         }
         self._told: dict[str, dict[str, Any]] = {}
         self._given_up: dict[str, TidemarkError] = {}
+        self._unerased: set[str] = set()
 
     @property
     def is_any(self) -> bool:
@@ -67,6 +69,19 @@ class Followers:
     def has_sinks_of(self, view_identity: str) -> bool:
         """Whether a view has sinks beside its table."""
         return any(row.view_identity == view_identity for row in self._rows.values())
+
+    def followed(self, view_identity: str) -> list[str]:
+        """The names of a view's sinks that are to get all that changes it."""
+        rows = self._rows.values()
+        return [
+            r.name for r in rows if r.view_identity == view_identity and r.identity in self._noted
+        ]
+
+    def fail_view(self, view_identity: str, why: str) -> None:
+        """The sinks of a view cannot be told what becomes of it."""
+        for identity, row in self._rows.items():
+            if row.view_identity == view_identity and identity in self._followers:
+                self._followers[identity].fail(SinkError("sink.view_failed", why, hint=ADD_ANEW))
 
     def hold(self, written: int) -> int:
         """Up to which epoch the outbox may forget, with `written` of them in the views' tables;
@@ -152,7 +167,7 @@ class Followers:
                 "sink.state_lost",
                 "what the sink lacks is not in the state",
                 detail="the state does not know the sink",
-                hint="drop the sink and add it again, with its rows",
+                hint=ADD_ANEW,
             )
         table = found[0].table
         road = Road(
@@ -162,8 +177,9 @@ class Followers:
             functools.partial(self._parts.sink().rows_at, table),
             shown_positions,
             has_rows=row.options.get("initial", "rows") == "rows",
+            begins=self._engine.epoch,
         )
-        follower = Follower(row.title, road, reached, self._written())
+        follower = Follower(row.title, road, reached, self._written(), self._host)
         self._followers[row.identity] = follower
         self._note(row.identity, follower.reached)
         log.info("sink.attached", sink=row.title, epoch=follower.reached.epoch)
@@ -174,12 +190,13 @@ class Followers:
         self._end(row.identity)
         if row.desired != ERASED:
             self._forget(row)
-        elif row.status != FAILED:
+        elif row.status != FAILED or row.identity not in self._unerased:
             # Its columns are not known any more, nor asked for.
             table = SinkTable(row.schema, row.view, (), (0,))
             self._told.pop(row.identity, None)
             self._given_up.pop(row.identity, None)
-            self._removals[row.identity] = Removal(row.title, self._parts.view_sink(row, table))
+            sink = self._parts.view_sink(row, table)
+            self._removals[row.identity] = Removal(row.title, sink, self._host)
 
     def _settle_removals(self) -> None:
         for identity, removal in list(self._removals.items()):
@@ -188,6 +205,8 @@ class Followers:
                 if removal.failure is None:
                     self._forget(self._rows[identity])
                 else:
+                    # Not again, unless it is asked for again.
+                    self._unerased.add(identity)
                     self._give_up(identity, removal.failure)
 
     def _forget(self, row: SinkRow) -> None:
@@ -290,14 +309,13 @@ class Followers:
 class Removal:
     """A thread that deletes what a sink has written, again and again until that is done."""
 
-    def __init__(self, title: str, sink: ViewSink) -> None:
+    def __init__(self, title: str, sink: ViewSink, host: Host) -> None:
         self.failure: TidemarkError | None = None
         self.is_done = False
         self._title = title
         self._sink = sink
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"removal {title}", daemon=True)
-        self._thread.start()
+        self._stopping = host.event()
+        self._thread = host.begin(self._run, f"removal {title}")
 
     def stop(self) -> None:
         """Ask it to end; the next service goes on with it."""
@@ -340,5 +358,5 @@ def _too_far_behind(backlog_bytes: int, budget_bytes: int) -> SinkError:
         "sink.too_far_behind",
         "the sink is too far behind: what it lacks is not kept any longer",
         detail=f"{backlog_bytes >> 20} MB waited for it, {budget_bytes >> 20} MB may",
-        hint="drop the sink and add it again, with its rows",
+        hint=ADD_ANEW,
     )

@@ -103,6 +103,8 @@ class Following:
     def forget(self) -> None:
         """Nothing depends on the source's position any more: leave no slot, no progress."""
         core = self._core
+        # On disk first: an older state would still have views, and no slot to go on from.
+        self._epochs.commit(sync=True)
         core.feed.close()
         core.sides.open([])
         failpoint("source.forget.before")

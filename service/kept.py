@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +33,7 @@ from service.spool import Spool
 from storage.failpoints import failpoint
 
 MANIFEST = "manifest.json"
-FORMAT = 2
+FORMAT = 3
 # More changed keys than this are not looked up one by one.
 MOST_KEYS = 200_000
 
@@ -52,10 +53,15 @@ class KeptRelation:
 
 
 class Kept:
-    """The parts of one build. notes: why something that was read is read again, for people."""
+    """The parts of one build. notes: why something that was read is read again, for people.
+
+    token: stands in the state beside the count of the spool's batches. A state from before the
+    build began, or began anew, has another one: what is kept does not fit that.
+    """
 
     def __init__(self, folder: Path, exchange: Exchange, identity: str) -> None:
         self.notes: list[str] = []
+        self.token = uuid.uuid4().hex
         self._positions: list[int] = []
         self._path = folder / MANIFEST
         self._exchange = exchange
@@ -68,6 +74,7 @@ class Kept:
         found = _read(self._path)
         if (found.get("format"), found.get("identity")) != (FORMAT, self._identity):
             return False
+        self.token = found["token"]
         self._positions, self._starts = found["positions"], found["starts"]
         for name, facts in found["relations"].items():
             facts["columns"] = tuple(facts["columns"])
@@ -76,6 +83,7 @@ class Kept:
 
     def forget(self, why: str) -> None:
         """Nothing of what was read holds any more, nor for another try that begins with this."""
+        self.token = uuid.uuid4().hex
         self._relations.clear()
         self._starts.clear()
         self._note(why)
@@ -206,6 +214,7 @@ class Kept:
         facts = {
             "format": FORMAT,
             "identity": self._identity,
+            "token": self.token,
             "positions": self._positions,
             "starts": self._starts,
             "exchange": self._exchange.url if isinstance(self._exchange, ObjectExchange) else "",

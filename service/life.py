@@ -33,7 +33,14 @@ from service.groups import group_of
 from service.names import parse_name, path_name
 from service.parts import Parts
 from service.planning import plan_definition
-from service.renewals import has_dependents, readers_lost, readers_refuse
+from service.renewals import (
+    TOLD_BY_NAME,
+    has_dependents,
+    readers_lost,
+    readers_refuse,
+    sinks_refuse,
+    why_untold,
+)
 from service.sink_catalog import find_view
 from service.view_facts import busy, is_pausing, require_parents
 from storage.failpoints import failpoint
@@ -129,12 +136,11 @@ class Life:
         require_parents(definition, rows, group_of(row))
         before, table = table_of(row), definition.table
         self._require_readers(row, definition, rows)
+        why = why_untold(before, table)
+        if why:
+            self._require_no_sinks(row, why)
         if is_one_shape(before, table):
-            pairs = zip(before.fields, table.fields, strict=True)
-            if any(new.is_nullable and not old.is_nullable for old, new in pairs):
-                self._require_no_sinks(row, "a column of their records may be NULL now")
             return []
-        self._require_no_sinks(row, "its records would have other columns")
         found = self._tables.dependents(before)
         if found:
             raise has_dependents(row.title, found)
@@ -180,7 +186,8 @@ class Life:
         read it too. TidemarkError view.not_live, view.busy, view.has_sinks, view.has_children."""
         row = self._row(name)
         rows = self._control.list_views()
-        readers = [r for r in _staying(row, rows) if PAUSED not in (r.status, r.desired)]
+        # One that is being resumed waits for this one.
+        readers = [r for r in _staying(row, rows) if r.desired != PAUSED]
         if readers and not cascade:
             raise TidemarkError(
                 "view.has_children",
@@ -189,8 +196,8 @@ class Life:
                 hint="pause those first, or all of them with cascade",
             )
         for found in (row, *readers):
-            _require_status(found, "live")
             _require_free(found)
+            _require_status(found, "live")
             self._require_no_sinks(found, "they would stand still and look up to date")
         for found in (*reversed(readers), row):
             if not control_life.ask_pause(self._control, found.identity):
@@ -252,7 +259,7 @@ class Life:
         _require_status(row, "live", PAUSED, FAILED)
         _require_free(row)
         _require_not_pausing(row)
-        self._require_no_sinks(row, "what they have written is told by the view's name")
+        self._require_no_sinks(row, TOLD_BY_NAME)
         rows = self._control.list_views()
         if any((r.schema, r.name) == (table.schema, table.name) for r in rows):
             raise TidemarkError(
@@ -297,12 +304,7 @@ class Life:
         found = control_sinks.list_sinks(self._control)
         names = [s.name for s in found if s.view_identity == row.identity]
         if names:
-            raise TidemarkError(
-                "view.has_sinks",
-                f'view "{row.title}" has further sinks',
-                detail=f"{', '.join(names)}: {why}",
-                hint="drop them first, and add them again afterwards",
-            )
+            raise sinks_refuse(row.title, names, why)
 
 
 def _renamed_queries(row: ViewRow, table: SinkTable, children: Iterable[ViewRow]) -> dict[str, str]:

@@ -9,7 +9,7 @@ synced state covers; while the sink is too far behind nothing is read, and all e
 
 from __future__ import annotations
 
-from connectors.sink import SinkBehind
+from connectors.sink import SinkChanged
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from service import headway, kernels
@@ -83,7 +83,7 @@ class Pipeline:
                     self._tick()
                 except SourceError as error:
                     self._refuse(error)
-        except SinkBehind:
+        except SinkChanged:
             # The next start is to know what it had.
             self._epochs.commit(sync=True)
             raise
@@ -170,6 +170,7 @@ class Pipeline:
             self._reconciled_at = now
             acknowledged = writer.written
             if self._desk.refresh():
+                self._desk.require_server()
                 epochs.require_sink(acknowledged, self._desk.sink_epoch)
                 self._reconcile()
         epochs.forget_mutes()

@@ -17,9 +17,10 @@ from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
 from dataflow.schema import Relation
 from service.build import ViewBuild
-from service.changes import PAUSED, table_of
+from service.changes import PAUSED, numbered, table_of
 from service.core import Core
 from service.definition import View, ViewDefinition
+from service.difference import is_one_shape
 from service.engine import named
 from service.epochs import Epochs
 from service.followers import shown_positions
@@ -27,6 +28,9 @@ from service.gathered import Gathered
 from service.log import log
 from service.view_facts import facts_of
 from storage.failpoints import failpoint
+
+# Why a view that has further sinks keeps its name.
+TOLD_BY_NAME = "what they have written is told by the view's name"
 
 
 class Renewals:
@@ -46,7 +50,16 @@ class Renewals:
         missing = readers_lost(definition, self._engine.views.values())
         if missing:
             return readers_refuse(definition.table.title, missing)
-        if beside is None or build.first.is_in_place:
+        if beside is None:
+            return None
+        why = why_untold(beside.before, definition.table, is_staged=not build.first.is_in_place)
+        if why and (sinks := self._core.followers.followed(definition.identity)):
+            row = self._desk.row(definition.identity)
+            if row is not None and self._desk.renewal(row) is not None:
+                return sinks_refuse(definition.table.title, sinks, why)
+            # Nobody has asked for it: the view had to be built anew.
+            self._core.followers.fail_view(definition.identity, "the view was built anew")
+        if build.first.is_in_place:
             return None
         found = self._core.tables.dependents(beside.before)
         return has_dependents(definition.table.title, found) if found else None
@@ -96,7 +109,7 @@ class Renewals:
         definition, beside = build.definition, build.beside
         assert beside is not None
         row = self._desk.row(definition.identity)
-        change = None if row is None else row.change
+        change = None if row is None else numbered(row)
         facts: dict[str, Any] = dict.fromkeys(("code", "detail", "hint"))
         ends = ""
         if change is not None and change.get("version") == definition.version:
@@ -141,6 +154,9 @@ class Renewals:
         assert row.change is not None
         before = table_of(row)
         table = replace(before, schema=row.change["schema"], name=row.change["name"])
+        sinks = self._core.followers.followed(row.identity)
+        if sinks:
+            raise sinks_refuse(row.title, sinks, TOLD_BY_NAME)
         self._core.tables.check(table)
         live = self._desk.live(row.identity)
         change = ViewChange(row.identity, before, table, {}, ends=row.change["id"])
@@ -192,6 +208,26 @@ def readers_refuse(title: str, missing: dict[str, list[str]]) -> TidemarkError:
         f'views that read "{title}" could not read it any more',
         detail="; ".join(f"{view}: {', '.join(why)}" for view, why in missing.items()),
         hint="keep the columns that they use, or drop or replace them first",
+    )
+
+
+def why_untold(before: SinkTable, table: SinkTable, *, is_staged: bool = False) -> str:
+    """Why further sinks of a view cannot be told of a version of it; "" where they can. is_staged:
+    its rows are not known as changes of those of before."""
+    if is_staged or not is_one_shape(before, table):
+        return "its records would have other columns"
+    pairs = zip(before.fields, table.fields, strict=True)
+    is_wider = any(new.is_nullable and not old.is_nullable for old, new in pairs)
+    return "a column of their records may be NULL now" if is_wider else ""
+
+
+def sinks_refuse(title: str, names: Sequence[str], why: str) -> TidemarkError:
+    """The refusal of a change that further sinks of a view could not be told of."""
+    return TidemarkError(
+        "view.has_sinks",
+        f'view "{title}" has further sinks',
+        detail=f"{', '.join(names)}: {why}",
+        hint="drop them first, and add them again afterwards",
     )
 
 

@@ -20,6 +20,7 @@ from service.models import CreateSink, SinkModel
 from service.names import parse_name
 from service.parts import Parts
 from service.problems import problem_told
+from service.view_facts import busy
 
 DROPPED = "dropped"
 
@@ -32,8 +33,8 @@ class SinkCatalog:
         self._control = parts.control()
 
     def add(self, view: str, body: CreateSink) -> SinkModel:
-        """Ask for a sink of a live view. TidemarkError view.not_live, sink.exists, and what its
-        options and its cluster refuse."""
+        """Ask for a sink of a live view. TidemarkError view.not_live, view.busy, sink.exists, and
+        what its options and its cluster refuse."""
         row = self._view(view)
         if row.status != "live" or row.desired != LIVE:
             raise TidemarkError(
@@ -42,6 +43,9 @@ class SinkCatalog:
                 detail=f"it is {row.status}",
                 hint="add sinks once the view is live",
             )
+        if row.change is not None:
+            # Another version may have other columns, and another name is not the sink's.
+            raise busy(row)
         taken = control_sinks.find_sink(self._control, row.identity, body.name)
         if taken is not None:
             raise control_sinks.name_taken(taken)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -43,6 +43,7 @@ EQUAL, DIFFERENT, OPEN, FAILED = "equal", "different", "open", "failed"
 LIVE = ("live", "degraded")
 MOST_EXAMPLES = 1_000
 _ATTEMPTS = 5
+_AGAIN = ("verify.too_much", "verify.changed")
 _REACH_S = 30.0
 _POLL_S = 0.005
 
@@ -104,16 +105,18 @@ class Verify:
 
     def _verified(self, row: ViewRow, limit: int, limits: Limits) -> VerificationModel:
         started = time.monotonic()
-        rows, sources = self._control.list_views(), self._control.list_sources()
-        promise = promise_of(row, self._parts, rows, sources)
         for attempt in range(1, _ATTEMPTS + 1):
+            rows, sources = self._control.list_views(), self._control.list_sources()
+            row = next((r for r in rows if r.identity == row.identity), row)
+            promise = promise_of(row, self._parts, rows, sources)
+            names = promise.maintained()
+            known = [row, *(r for r in rows if r.title in names and r is not row)]
             try:
-                found, positions = self._compared(row, promise, limit, limits)
+                found, positions = self._compared(known, promise, limit, limits)
                 break
             except TemporaryError as error:
-                if error.code != "verify.too_much" or attempt == _ATTEMPTS:
+                if error.code not in _AGAIN or attempt == _ATTEMPTS:
                     raise
-        names = promise.maintained()
         reasons = open_reasons([r for r in rows if r.title in names])
         result = EQUAL if found.is_equal else (OPEN if reasons else DIFFERENT)
         if result == DIFFERENT:
@@ -130,8 +133,10 @@ class Verify:
         )
 
     def _compared(
-        self, row: ViewRow, promise: Promise, limit: int, limits: Limits
+        self, known: Sequence[ViewRow], promise: Promise, limit: int, limits: Limits
     ) -> tuple[Comparison, dict[str, str]]:
+        """known: the maintained views in the promise as planned, the view itself first."""
+        row = known[0]
         settings = self._settings.for_group(group_of(row))
         relations = promise.relations()
         with ExitStack() as held:
@@ -143,7 +148,7 @@ class Verify:
                 moment = Moment(settings.source, relations, publication)
                 held.callback(moment.close)
             positions = self._reach(sink, moment)
-            self._require_same(row, sink)
+            self._require_same(row, known, sink)
             query = self._query(row, promise, sink, moment, positions)
             facts = fields.from_json(row.fields or [])
             key = [[f.name for f in facts].index(k) for k in row.key or []]
@@ -213,10 +218,18 @@ class Verify:
                 self._parts.source.heartbeat()
             time.sleep(_POLL_S)
 
-    def _require_same(self, row: ViewRow, sink: SinkMoment) -> None:
-        """The view has not been replaced, dropped or stopped since it was planned."""
-        if sink.status(row.identity) not in LIVE:
+    def _require_same(self, row: ViewRow, known: Sequence[ViewRow], sink: SinkMoment) -> None:
+        """The view, and those below it, were not dropped, stopped, replaced or renamed since they
+        were planned; the sink's tables are as of its snapshot."""
+        found = sink.views([r.identity for r in known])
+        if row.identity not in found or found[row.identity][0] not in LIVE:
             raise _not_live(row.title)
+        if any(found.get(r.identity, ("",))[1:] != (r.schema, r.name, r.query) for r in known):
+            raise TemporaryError(
+                "verify.changed",
+                f'view "{row.title}", or one that it reads, was changed meanwhile',
+                hint="verify it again",
+            )
 
     def _check_cost(self, row: ViewRow, cost: float, limits: Limits) -> None:
         if limits.most_cost and cost > limits.most_cost:

@@ -98,7 +98,7 @@ class ViewLife:
         # What could not begin must not stand before the others for ever.
         tried = next((i for i, row in enumerate(rows) if row.identity == self._tried), -1) + 1
         for row in [*rows[tried:], *rows[:tried]]:
-            if row.identity in self._unsure:
+            if row.identity in self._unsure or self._is_renamed(row):
                 continue
             self._awaits_room = not self._has_room()
             is_late = self._core.host.monotonic() > until
@@ -111,6 +111,11 @@ class ViewLife:
                 self._try_build(row)
             except TemporaryError as error:
                 log.warning("build.retry", view=row.title, code=error.code)
+
+    def _is_renamed(self, row: ViewRow) -> bool:
+        """Whether the view has another name than the catalog had when it was looked at."""
+        live = self._desk.live(row.identity)
+        return live is not None and (live.table.schema, live.table.name) != (row.schema, row.name)
 
     def _has_room(self) -> bool:
         """Whether another child may run: each has a process, and its view's rows in memory."""
@@ -204,7 +209,8 @@ class ViewLife:
         self._held.pop(row.identity, None)
         definition = self._engine.in_free_scope(definition)
         before = self._engine.positions.by_source
-        feeds = core.side_work.begin(definition, is_resumed=is_left(self._folder, row.identity))
+        is_resumed = is_left(self._folder, row.identity)
+        feeds = core.side_work.begin(definition, is_resumed=is_resumed)
         if feeds is None:
             return
         self._epochs.unmute_begun(before)
@@ -232,7 +238,8 @@ class ViewLife:
                 core.sides.open(core.failures.reads())
         except TidemarkError as error:
             del self._builds[definition.identity]
-            build.close(is_kept=error.is_temporary)
+            # Nothing is told to it until the next try: what it alone has noted would not hold then.
+            build.close(is_kept=error.is_temporary and is_resumed)
             raise
         if not build.is_cancelled:
             build.start()
@@ -299,6 +306,10 @@ class ViewLife:
     def _join(self, identity: str) -> None:
         """Make a caught-up view live: its staged rows and what came since, in one epoch."""
         build = self._builds[identity]
+        if not self._desk.is_wanted(build):
+            # It was given up, and is known to be since the last time that all were looked at.
+            build.cancel()
+            return
         parents = build.definition.parents()
         is_ready = self._epochs.writer.has_room
         if not is_ready or (parents and not self._epochs.is_sink_drained()):
@@ -352,7 +363,7 @@ class ViewLife:
         if build is not None:
             build.cancel()
             return
-        if not self._epochs.is_sink_drained():
+        if not self._epochs.is_sink_drained() or self._is_renamed(row):
             return
         # Last the catalog: whoever waits for the drop finds nothing left of it at the source.
         self._following.release(self._take_out(row))

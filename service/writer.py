@@ -13,7 +13,7 @@ import queue
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from connectors.sink import Sink, SinkBehind, SinkEpoch
+from connectors.sink import Sink, SinkChanged, SinkEpoch
 from dataflow.errors import TidemarkError
 from dataflow.schema import RelationName
 from service.host import HOST, Host
@@ -190,7 +190,7 @@ class SinkWriter:
                         self.on_refused(error.relation)
                     self._refusals.put(error)
                     continue
-                if not error.is_temporary or isinstance(error, SinkBehind):
+                if not error.is_temporary or isinstance(error, SinkChanged):
                     raise
                 is_unknown = True
                 self._metrics.sink_error = str(error)

@@ -298,16 +298,29 @@ class PostgresAnalyzer:
         in, after _CREATE."""
         try:
             self._cursor().execute("SAVEPOINT step")
+        except psycopg2.Error as error:
+            raise _to_error(error, doing, "", ()) from error
+        try:
             yield
         except psycopg2.Error as error:
             found = _to_error(error, doing, query, moved)
             if not is_temporary(error):
-                self._cursor().execute("ROLLBACK TO SAVEPOINT step")
+                self._roll_back(doing)
             raise found from error
         except TidemarkError:
-            self._cursor().execute("ROLLBACK TO SAVEPOINT step")
+            self._roll_back(doing)
             raise
-        self._cursor().execute("ROLLBACK TO SAVEPOINT step")
+        self._roll_back(doing)
+
+    def _roll_back(self, doing: str) -> None:
+        """To where the step began. TemporaryError when the session was lost, and all with it."""
+        if self._connection is None:
+            return
+        try:
+            self._cursor().execute("ROLLBACK TO SAVEPOINT step")
+        except psycopg2.Error as error:
+            self.close()
+            raise _to_error(error, doing, "", ()) from error
 
     @contextmanager
     def _kept_step(self, doing: str) -> Iterator[None]:

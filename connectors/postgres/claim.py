@@ -17,6 +17,8 @@ from psycopg2.extensions import connection as Connection
 
 from connectors.postgres.claim_schema import FENCED_STATE
 from connectors.postgres.session import APPLICATION_NAME, translated
+from connectors.postgres.timeline import has_changed, timeline_of
+from connectors.sink import SinkPromoted
 from dataflow.errors import SinkError
 
 # A session that was cut off needs a moment to end.
@@ -34,6 +36,7 @@ class Claim:
         self._token = secrets.token_hex(8)
         self._displaced: set[str] = set()
         self._is_taken = False
+        self._timeline: str | None = None
 
     @property
     def is_taken(self) -> bool:
@@ -68,7 +71,7 @@ class Claim:
         """Take the sink for this writing session, which is in no transaction; or take it again.
 
         SinkError sink.in_use while another service has it, sink.fenced when another one has had
-        it since; TemporaryError.
+        it since; SinkPromoted when a standby has taken over since; TemporaryError.
         """
         with translated("sink", "cannot claim the sink"), session.cursor() as cursor:
             self._await_lock(cursor)
@@ -79,6 +82,9 @@ class Claim:
             if self._is_taken:
                 if found is None or found[0] != self._token:
                     raise fenced(found[1] if found else "its record is gone")
+                # It may lack what people, and we, have said of views since the newest epoch.
+                if has_changed(self._timeline, cursor):
+                    raise SinkPromoted()
                 return
             if found is not None:
                 self._displaced.add(found[0])
@@ -89,6 +95,7 @@ class Claim:
                 (self._key, self._token, self._place),
             )
             self._is_taken = True
+            self._timeline = timeline_of(cursor)
             # What they have begun to write by now is not committed after this.
             self._end(cursor, [f"tidemark % {token}" for token in self._displaced])
 

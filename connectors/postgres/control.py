@@ -23,7 +23,8 @@ from connectors.postgres import control_schema
 from connectors.postgres.listener import Listener
 from connectors.postgres.quoting import quote_name
 from connectors.postgres.session import connect, is_temporary, to_error
-from connectors.sink import Progress
+from connectors.postgres.timeline import has_changed, timeline_of
+from connectors.sink import Progress, SinkPromoted
 from dataflow.errors import SinkError, TemporaryError
 
 T = TypeVar("T")
@@ -112,6 +113,7 @@ class Control:
         self._lock = threading.Lock()
         self._session: Connection | None = None
         self._listener: Listener | None = None
+        self._timeline: str | None = None
 
     def ensure(self) -> None:
         """Create the control tables if they are missing. SinkError sink.privilege."""
@@ -235,6 +237,23 @@ class Control:
         sql = "SELECT epoch, positions FROM tidemark.progress WHERE sink_key = %s"
         found = self._query(sql, key)
         return Progress(*found[0]) if found else None
+
+    def require_server(self) -> None:
+        """SinkPromoted when a standby has taken over since this was asked first; nothing is said
+        where the sink cannot be asked just now."""
+
+        def look(session: Connection) -> bool:
+            with session, session.cursor() as cursor:
+                if self._timeline is None:
+                    self._timeline = timeline_of(cursor)
+                return has_changed(self._timeline, cursor)
+
+        try:
+            is_another = self._in_session(look)
+        except TemporaryError:
+            return
+        if is_another:
+            raise SinkPromoted()
 
     def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """What one statement answers; it has committed. For tables with a module of their own."""

@@ -144,10 +144,10 @@ class PostgresSink:
         """Apply in one transaction, durable on return in the order of calls.
 
         TemporaryError: not applied, or the outcome of the commit is unknown. SinkBehind: it lacks
-        epochs before this one. SinkError sink.fenced: another writer has this epoch; with a
-        relation: a view cannot take its name (sink.name_taken, sink.not_staged, sink.dependents),
-        or its table is not as it was left (sink.table_missing, sink.table_changed,
-        sink.row_missing ...): nothing is written.
+        epochs before this one. SinkPromoted: a standby took over. SinkError sink.fenced: another
+        writer has this epoch; with a relation: a view cannot take its name (sink.name_taken,
+        sink.not_staged, sink.dependents), or its table is not as it was left (sink.table_missing,
+        sink.table_changed, sink.row_missing ...): nothing is written.
         """
         self._ensure()
         session = self._writing_session()

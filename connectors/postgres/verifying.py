@@ -37,10 +37,13 @@ class SinkMoment:
         found = self._rows("SELECT positions FROM tidemark.progress WHERE sink_key = %s", self._key)
         return dict(found[0][0]) if found else {}
 
-    def status(self, identity: str) -> str:
-        """How the view stands; "" when it is gone."""
-        found = self._rows("SELECT status FROM tidemark.views WHERE identity = %s", identity)
-        return found[0][0] if found else ""
+    def views(self, identities: Sequence[str]) -> dict[str, tuple[str, str, str, str]]:
+        """(status, schema, name, query) of these views, as far as they are there."""
+        sql = (
+            "SELECT identity, status, schema, name, query FROM tidemark.views"
+            " WHERE identity = ANY (%s)"
+        )
+        return {identity: tuple(told) for identity, *told in self._rows(sql, list(identities))}
 
     def errors(self, titles: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
         """(operator, row) of each error row of these views, by view."""

@@ -4,6 +4,7 @@ OpenAPI description and holds every answer against it."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.harness import figures
 from tests.harness.postgres import Database
 from tests.harness.psql import eventually
 from tests.harness.service import RunningService
@@ -21,8 +23,14 @@ from tests.harness.service import RunningService
 TABLES = "CREATE TABLE t (id int PRIMARY KEY, a int); INSERT INTO t VALUES (1, 2)"
 PROBLEM = "application/problem+json"
 # A few seconds an operation; the whole takes less than a minute.
+EXAMPLES = int(os.environ.get("TIDEMARK_TEST_EXAMPLES", "6"))
 FUZZING = (
-    *("--max-examples=6", "--phases=examples,coverage,fuzzing", "--seed=11", "--no-color"),
+    *(
+        f"--max-examples={EXAMPLES}",
+        "--phases=examples,coverage,fuzzing",
+        "--seed=11",
+        "--no-color",
+    ),
     # A text that is no query, or a view that is not there, is refused whatever its form.
     *("--exclude-checks=positive_data_acceptance", "--request-timeout=20"),
     # A stream of changes has no end (tests/api/test_changes.py reads them).
@@ -177,7 +185,7 @@ def test_the_description_is_whole(service: RunningService) -> None:
     assert "HTTPValidationError" not in json.dumps(described)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300 + 10 * EXAMPLES)
 def test_requests_made_of_the_description(service: RunningService, tmp_path: Path) -> None:
     """With a token, since it makes tokens, after which everything needs one."""
     made = ask(service, "POST", "/tokens", json={"name": "fuzzing", "role": "admin"}).json()
@@ -185,12 +193,15 @@ def test_requests_made_of_the_description(service: RunningService, tmp_path: Pat
     config.write_text(CONFIG)
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(config)]
     command += ["run", f"{service.url}/openapi.json"]
-    done = subprocess.run(
-        [*command, *FUZZING, "-H", f"Authorization: Bearer {made['token']}"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=250,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:] + service.log_tail()
+    repeat = f"TIDEMARK_TEST_EXAMPLES={EXAMPLES} pytest tests/api/test_rest.py -k description"
+    with figures.counted("requests", repeat) as run:
+        done = subprocess.run(
+            [*command, *FUZZING, "-H", f"Authorization: Bearer {made['token']}"],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            timeout=250 + 10 * EXAMPLES,
+            check=False,
+        )
+        run.count = EXAMPLES
+        assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:] + service.log_tail()

@@ -86,7 +86,8 @@ def test_a_promoted_standby_with_the_slot_goes_on(sink: Database, tmp_path: Path
     """PostgreSQL 17 and later: the slot is copied, nothing is sent before the standby has it, and
     no commit is acknowledged before. Twice nothing is built anew, under load."""
     primary = {"synchronized_standby_slots": SLOT, "synchronous_standby_names": "*"}
-    with _pair(sink, tmp_path, NEW, primary) as pair:
+    command = f"TIDEMARK_TEST_SEED={SEED} {RUN}"
+    with figures.counted("promotions", command) as run, _pair(sink, tmp_path, NEW, primary) as pair:
         writer, checker = _start(pair)
         pair.standby.await_copy(OURS)
         writer.start()
@@ -105,18 +106,13 @@ def test_a_promoted_standby_with_the_slot_goes_on(sink: Database, tmp_path: Path
         assert told.count("build.started") == len(VIEWS)
         timelines = pair.sink.rows("SELECT timeline FROM tidemark.sources")
         assert timelines == [(2,)]
-    figures.add(
-        "promotions",
-        count=1,
-        epochs=checker.states,
-        command=f"TIDEMARK_TEST_SEED={SEED} {RUN}",
-    )
+        run.count, run.epochs = 1, checker.states
 
 
 def test_a_standby_that_lacks_what_was_shown_is_refused(sink: Database, tmp_path: Path) -> None:
     """Nothing keeps the stream from running ahead of this standby. Its changes would stand at
     positions that were shown already: by name, not one row goes back, and the old server does."""
-    with _pair(sink, tmp_path, NEW) as pair:
+    with figures.counted("promotions", RUN) as run, _pair(sink, tmp_path, NEW) as pair:
         writer, checker = _start(pair)
         pair.standby.await_copy(OURS)
         pair.standby.leave_behind()
@@ -140,12 +136,54 @@ def test_a_standby_that_lacks_what_was_shown_is_refused(sink: Database, tmp_path
         shown = [(last + 1,)]
         pair.service.await_so(lambda: sink.rows("SELECT id FROM prefix") == shown, WITHIN_S)
         checker.close()
-    figures.add(
-        "promotions",
-        count=1,
-        epochs=checker.states,
-        command=RUN,
+        run.count, run.epochs = 1, checker.states
+
+
+def test_a_standby_of_the_sink_that_lacks_a_drop(database: Database, tmp_path: Path) -> None:
+    """It has every epoch, and a view that was dropped since: nobody may take that for kept."""
+    database.execute(SCHEMA)
+    settings = {**SERVER_SETTINGS, "synchronous_commit": "on"}
+    with figures.counted("promotions", RUN) as run, EmbeddedPostgres(NEW, settings) as first:
+        Database(first, "postgres").execute("CREATE DATABASE shop")
+        with Standby(first) as second:
+            sink = Either(first, "shop", second)
+            with RunningService(database.dsn, tmp_path, sink=sink.dsn) as service:
+                service.create("prefix", VIEWS["prefix"], backfill="local")
+                service.create("kept", "SELECT count(*) - 1 AS n FROM marker", backfill="local")
+                _write_marker(database, service, sink, 1)
+                copied = "SELECT status FROM tidemark.views WHERE name = 'kept'"
+                service.await_so(lambda: Database(second, "shop").rows(copied) == [("live",)])
+                service.await_so(lambda: Database(second, "shop").rows("TABLE kept") == [(1,)])
+                second.leave_behind()
+                service.drop("kept")
+                first.kill()
+                second.promote()
+                assert sink.rows("TABLE kept") == [(1,)]
+                database.execute("INSERT INTO marker VALUES (2)")
+                service.await_so(lambda: _looks(sink, run) == 2, WITHIN_S)
+                _write_marker(database, service, sink, 3)
+                service.await_so(lambda: sink.rows(copied) == [("live",)], WITHIN_S)
+                assert _looks(sink, run) == 3
+                assert any(e.get("code") == "sink.promoted" for e in service.events())
+                run.count = 1
+
+
+def _write_marker(database: Database, service: RunningService, sink: Database, number: int) -> None:
+    database.execute("INSERT INTO marker VALUES (%s)", (number,))
+    service.await_so(lambda: sink.rows("SELECT id FROM prefix") == [(number,)], WITHIN_S)
+
+
+def _looks(sink: Database, run: figures.Run) -> int:
+    """The prefix that is shown now; a view that is called live shows just that."""
+    look = (
+        "SELECT p.id, (SELECT max(n) FROM kept), v.status FROM prefix AS p"
+        " LEFT JOIN tidemark.views AS v ON v.name = 'kept'"
     )
+    prefix, n, status = sink.rows(look)[0]
+    run.epochs += 1
+    if status == "live" and n != prefix:
+        raise figures.WrongStateError(f"kept has {n} at prefix {prefix}")
+    return prefix
 
 
 @pytest.mark.skipif(OLD not in available_versions(), reason="no PostgreSQL 15 here")
@@ -153,7 +191,7 @@ def test_a_standby_without_the_slot_is_refused(sink: Database, tmp_path: Path) -
     """Before PostgreSQL 17 no slot is copied. What the views showed stays readable; dropped and
     created again they are right."""
     primary = {"synchronous_standby_names": "*"}
-    with _pair(sink, tmp_path, OLD, primary) as pair:
+    with figures.counted("promotions", RUN) as run, _pair(sink, tmp_path, OLD, primary) as pair:
         pair.service.create("prefix", VIEWS["prefix"], backfill="local")
         pair.source.execute("INSERT INTO marker VALUES (1)")
         pair.service.await_so(lambda: sink.rows("SELECT id FROM prefix") == [(1,)], WITHIN_S)
@@ -165,4 +203,4 @@ def test_a_standby_without_the_slot_is_refused(sink: Database, tmp_path: Path) -
         pair.service.drop("prefix")
         pair.service.create("prefix", VIEWS["prefix"], backfill="local")
         assert sink.rows("SELECT id FROM prefix") == [(2,)]
-    figures.add("promotions", count=1, epochs=2, command=RUN)
+        run.count, run.epochs = 1, 2

@@ -6,6 +6,7 @@ import pytest
 
 from connectors.postgres.analyzer import PostgresAnalyzer
 from dataflow.errors import Position, SqlError, TemporaryError
+from dataflow.sql.analysis import Analysis
 from tests.harness.postgres import Database
 from tests.sql.planning import refusal
 
@@ -88,3 +89,26 @@ def test_a_database_out_of_reach_is_worth_another_try() -> None:
     analyzer = PostgresAnalyzer("host=127.0.0.1 port=1 dbname=x", "shop")
     with pytest.raises(TemporaryError):
         analyzer.analyze("SELECT 1")
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_session_lost_at_the_end_of_a_question_is_worth_another_try(
+    shop: Database, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    with PostgresAnalyzer(shop.dsn, "shop") as analyzer:
+        described = analyzer._described
+
+        def lost(view: str | int) -> Analysis:
+            found = described(view)
+            assert analyzer._connection is not None
+            pid = analyzer._connection.info.backend_pid
+            shop.execute("SELECT pg_terminate_backend(%s)", (pid,))
+            if is_refused:
+                raise SqlError("sql.any", "refused")
+            return found
+
+        monkeypatch.setattr(analyzer, "_described", lost)
+        with pytest.raises(TemporaryError):
+            analyzer.analyze("SELECT id FROM customers")
+        monkeypatch.undo()
+        assert analyzer.analyze("SELECT id FROM customers").fields[0].name == "id"

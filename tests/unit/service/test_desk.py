@@ -18,6 +18,7 @@ def desk_of(row: ViewRow, live: Any) -> Desk:
         list_sources=list,
         update_view=lambda *given, **told: True,
         read_progress=lambda key: None,
+        require_server=lambda: None,
     )
     settings = SimpleNamespace(group="default", sink_key=b"")
     parts: Any = SimpleNamespace(settings=settings, feed_source=None)
