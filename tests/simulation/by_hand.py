@@ -12,6 +12,7 @@ from typing import Any
 from connectors.postgres.control import ViewRow
 from dataflow.errors import TidemarkError
 from service.life import Life
+from service.sink_catalog import SinkCatalog
 from tests.simulation.faults import Faults
 from tests.simulation.shop import QUERIES
 from tests.simulation.sink import SPOILT, Database
@@ -50,6 +51,7 @@ class Mender:
 
     def __init__(self, parts: Any, database: Database, faults: Faults, random: Random) -> None:
         self._life = Life(parts)
+        self._sinks = SinkCatalog(parts)
         self._database = database
         self._faults = faults
         self._random = random
@@ -62,12 +64,19 @@ class Mender:
             is_replaced = self._random.random() < 0.2
             self._faults.trace("mended", f"{row.title}: {row.code}")
             try:
+                if "view.has_sinks" in str(row.replacing):
+                    # They could not be told what another table has otherwise.
+                    self._drop_sinks(row)
                 if is_replaced and not row.query.strip().startswith(QUERIES[0].strip()):
                     self._life.replace(row.title, self._random.choice(QUERIES))
                 else:
                     self._life.rebuild(row.title)
             except TidemarkError as error:
                 self._faults.trace("refused", error.code)
+
+    def _drop_sinks(self, row: ViewRow) -> None:
+        for sink in self._sinks.list(row.title):
+            self._sinks.drop(row.title, sink.name, is_erased=False)
 
     def _is_broken(self, row: ViewRow) -> bool:
         if row.status == "failed":

@@ -13,7 +13,8 @@ from random import Random
 from typing import Any
 
 from service.change_log import ENDED, FOLDER, INDEX, RECORD, ROWS, WANTED, read_head, segment_floors
-from tests.simulation.sink import Database, Rows, Violation
+from tests.simulation.rows import Rows
+from tests.simulation.sink import Database, Violation
 
 
 def want_logs(state: Path, database: Database, random: Random, now: float) -> None:
@@ -38,6 +39,9 @@ def check_logs(state: Path, database: Database) -> None:
         for epoch, lines in _epochs(folder):
             if epoch <= head.floor:
                 raise Violation(f"the log of {row.title} began at {head.floor} and tells {epoch}")
+            if history and epoch <= history[0][0]:
+                # From before the last view went, or all were paused.
+                continue
             before, after = rows_at(history, epoch - 1), rows_at(history, epoch)
             told = _told(lines)
             wanted = Counter(after)
@@ -80,6 +84,12 @@ def rows_at(history: list[tuple[int, Any, Rows]], epoch: int) -> Rows:
         if number <= epoch:
             found = rows
     return found
+
+
+def shown_before(database: Database, identity: str, epoch: int) -> list[Rows]:
+    """What a view showed at an epoch on servers that are lost."""
+    lost = [history for newest, history in database.lost if newest >= epoch]
+    return [rows_at(history[identity], epoch) for history in lost if identity in history]
 
 
 def _told(lines: list[dict[str, Any]]) -> Rows:

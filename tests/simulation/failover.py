@@ -19,6 +19,7 @@ class Standby:
     def __init__(self, loop: Loop, database: Database, faults: Faults, random: Random) -> None:
         self._loop = loop
         self._database = database
+        database.has_standby = True
         self._faults = faults
         self._random = random
 

@@ -23,6 +23,8 @@ SHARES = {
     "rocks": 0.04,
     # A standby of the sink takes over that lacks some of what the sink had acknowledged.
     "failovers": 0.1,
+    # Views go to topics too, which are added and dropped while all goes on.
+    "sinks": 0.15,
 }
 # How likely each kind of fault of theirs is, at each occasion: one of these.
 ODDS = {
@@ -30,6 +32,9 @@ ODDS = {
     "source.evaluation": (0, 0.03, 0.15),
     "feed.away": (0, 0.01, 0.05),
     "feed.stall": (0, 0.01, 0.05),
+    "topic.away": (0, 0.01, 0.08),
+    "topic.unknown": (0, 0.03, 0.15),
+    "topic.answer_lost": (0, 0.02, 0.1),
 }
 
 

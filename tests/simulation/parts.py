@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from connectors.kept_parts import OnProgress
 from connectors.postgres.control import SourceRow
+from connectors.postgres.control_sinks import SinkRow
 from connectors.sink import SinkTable
 from connectors.spark.result import BackfillResult
-from dataflow.errors import SinkError, TidemarkError
+from dataflow.errors import TidemarkError
 from dataflow.schema import Relation
 from service.backfill import BackfillJob, backfill
 from service.budget import MemoryBudget
@@ -26,6 +27,7 @@ from tests.simulation.evaluation import SimEvaluator
 from tests.simulation.feed import SimFeedSource
 from tests.simulation.sessions import SimControl, SimSink, SimTables
 from tests.simulation.source import SimSource
+from tests.simulation.view_sinks import SimViewSink, view_sink
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -88,8 +90,8 @@ class SimParts:
     ) -> SimAnalyzer:
         return SimAnalyzer(views, feeds)
 
-    def view_sink(self, row: Any, table: SinkTable) -> Any:
-        raise SinkError("sink.unknown_type", "there are no further sinks here")
+    def view_sink(self, row: SinkRow, table: SinkTable) -> SimViewSink:
+        return view_sink(self._world, row, table)
 
     def report_failure(self, error: TidemarkError | StorageError) -> None:
         self._world.refused(error)

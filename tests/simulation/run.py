@@ -14,22 +14,31 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
 import structlog
+from greenlet import getcurrent
 
 from service import change_feed, planning, subscriptions
 from storage import failpoints
 from tests.harness import figures
 from tests.simulation import event_loop
 from tests.simulation.analysis import plan_once
-from tests.simulation.world import Outcome, World, at_failpoint
+from tests.simulation.fibers import Fiber
+from tests.simulation.world import Outcome, SimProcess, World
 
 SHARE = 50
 TRACE_LINES = 60
 SMALLER_STEPS = (1, 2, 3, 4, 6, 8, 12, 16)
+
+
+def _at_failpoint(name: str, error: Callable[[str], Exception]) -> None:
+    """A named place in the product: a step of the run whose fiber passes it."""
+    fiber = getcurrent()
+    if isinstance(fiber, Fiber) and isinstance(fiber.process, SimProcess):
+        fiber.process.faults.step(name)
 
 
 @contextmanager
@@ -41,7 +50,7 @@ def simulated() -> Iterator[None]:
         with (
             patch.object(planning, "plan_view", plan_once),
             patch.object(failpoints, "_SET", {"simulation": None}),
-            patch.object(failpoints, "_pass", at_failpoint),
+            patch.object(failpoints, "_pass", _at_failpoint),
             patch.object(subscriptions, "run_in_threadpool", event_loop.in_fiber),
             patch.object(subscriptions, "touch", event_loop.touch),
             patch.object(change_feed, "touch", event_loop.touch),
@@ -117,16 +126,25 @@ def _many(first: int, count: int, parts: Sequence[str] | None) -> int:
     shares = [range(n, min(n + SHARE, first + count)) for n in range(first, first + count, SHARE)]
     started, total, failed = time.monotonic(), Counter[str](), 0
     context = multiprocessing.get_context("spawn")
-    with context.Pool(os.cpu_count(), maxtasksperchild=20) as pool:
-        for found, faults in pool.imap_unordered(functools.partial(run_all, parts=parts), shares):
-            total += found
-            failed += len(faults)
-            for fault in faults:
-                print(fault, flush=True)
-            print(f"{total['count']} of {count} seeds, {failed} failed", file=sys.stderr)
-    seconds = time.monotonic() - started
-    print(f"{count} seeds from {first} on in {seconds:.0f} s, {failed} failed")
-    total.pop("count")
+    try:
+        with context.Pool(os.cpu_count(), maxtasksperchild=20) as pool:
+            work = functools.partial(run_all, parts=parts)
+            for found, faults in pool.imap_unordered(work, shares):
+                total += found
+                failed += len(faults)
+                for fault in faults:
+                    print(fault, flush=True)
+                print(f"{total['count']} of {count} seeds, {failed} failed", file=sys.stderr)
+    finally:
+        # Of a run that is interrupted as well.
+        _add_figures(first, total, failed, parts)
+    print(f"{count} seeds from {first} on in {time.monotonic() - started:.0f} s, {failed} failed")
+    return failed
+
+
+def _add_figures(first: int, total: Counter[str], failed: int, parts: Sequence[str] | None) -> None:
+    more = dict(total)
+    count = more.pop("count", 0)
     command = f"make simulate SEED={first} SEEDS={count}"
     if parts is not None:
         words = f"{first} --seeds {count} --parts {','.join(parts) or '-'}"
@@ -136,9 +154,8 @@ def _many(first: int, count: int, parts: Sequence[str] | None) -> int:
         count=count,
         wrong=failed,
         command=command,
-        **total,  # type: ignore[arg-type]
+        **more,  # type: ignore[arg-type]
     )
-    return failed
 
 
 def main() -> int:

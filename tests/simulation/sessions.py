@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from connectors.postgres.control import SourceRow, ViewRow
-from connectors.sink import Progress, SinkEpoch, SinkTable, ViewChange
+from connectors.sink import Progress, SinkEpoch, SinkPromoted, SinkTable, ViewChange
 from dataflow import collect
 from dataflow.delta import KIND_BYTES, Delta
 from dataflow.errors import SinkError, TemporaryError
+from tests.simulation import sink_rows
 from tests.simulation.faults import Faults
-from tests.simulation.sink import Database, Rows, Table, counted, delta_of
+from tests.simulation.rows import Rows, counted, delta_of
+from tests.simulation.sink import Database, Table
 
 T = TypeVar("T")
 _CHUNK = 3
@@ -53,11 +55,13 @@ class SimSink(Session):
         super().__init__(database, faults)
         self._owner = owner
         self._is_interrupted = self._is_claimed = False
+        self._timeline = 0
 
     def claim(self) -> None:
         """As connectors/postgres/claim.py: the sessions of owners before this one are ended."""
         self.faults.end_lost(lambda session: session is not self)
         self.database.owner, self._is_claimed = self._owner, True
+        self._timeline = self.database.timeline
 
     def _own_call(self, name: str, run: Callable[[], T]) -> T:
         """A call that only the owner may make."""
@@ -93,9 +97,14 @@ class SimSink(Session):
         if self._is_interrupted or database.is_down or faults.happens("sink.error"):
             raise unreachable()
         self._require()
+        if self._timeline != database.timeline:
+            raise SinkPromoted()
         faults.own_commit(epoch, self)
         faults.step("sink.sent")
         faults.own_commit(None, self)
+        if self._timeline != database.timeline:
+            # It was sent to a server that is no more.
+            raise unreachable()
         if faults.happens("sink.unknown"):
             faults.send_late(epoch, self)
             raise unreachable()
@@ -217,6 +226,7 @@ class SimControl(Session):
     def __init__(self, database: Database, faults: Faults) -> None:
         super().__init__(database, faults)
         self._seen = -1
+        self._timeline = 0
 
     def ensure(self) -> None:
         self.call("catalog.ensure", lambda: None)
@@ -274,6 +284,12 @@ class SimControl(Session):
             raise unreachable()
         return self.database.progress
 
+    def require_server(self) -> None:
+        if not self.database.is_down:
+            self._timeline = self._timeline or self.database.timeline
+            if self._timeline != self.database.timeline:
+                raise SinkPromoted()
+
     def list_sources(self) -> list[SourceRow]:
         return self.call("catalog.sources", lambda: list(self.database.sources))
 
@@ -303,10 +319,12 @@ class SimControl(Session):
 
     def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """The few statements that are not methods: changes of views; else there is nothing."""
+        values = [getattr(p, "adapted", p) for p in parameters]
+        if " tidemark.sinks " in f"{sql} ":
+            return self.call("catalog.rows", lambda: sink_rows.answer(self.database, sql, values))
         if not sql.startswith("UPDATE tidemark.views"):
             return self.call("catalog.rows", list)
         columns = re.findall(r'"(\w+)" = %s', sql)
-        values = [getattr(p, "adapted", p) for p in parameters]
 
         def ask_change() -> list[tuple[Any, ...]]:
             change, *rest, identity, desired = values

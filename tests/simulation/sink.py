@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from connectors.postgres.control import SourceRow, ViewRow
+from connectors.postgres.control_sinks import SinkRow
 from connectors.sink import NOT_STAGED, Progress, SinkBehind, SinkEpoch, SinkTable, ViewChange
 from dataflow.delta import Delta
 from dataflow.errors import SinkError
+from tests.simulation.rows import Rows, as_json
 from tests.simulation.shop import Commit, Oracle, expanded
 from tests.simulation.topics import FORGETFUL
 
@@ -29,8 +30,6 @@ STANDING = ("failed", "degraded", "paused", "backfilling", "analyzing")
 
 # What the sink says of a table that was changed by hand.
 SPOILT = ("sink.table_missing", "sink.table_changed")
-
-Rows = Counter[tuple[Any, ...]]
 
 
 class Violation(AssertionError):
@@ -64,6 +63,7 @@ class Database:
     progress: Progress | None = None
     views: list[ViewRow] = field(default_factory=list)
     sources: list[SourceRow] = field(default_factory=list)
+    sinks: list[SinkRow] = field(default_factory=list)
     version: int = 0
     is_down: bool = False
     states: int = 0
@@ -72,7 +72,8 @@ class Database:
     errors: Rows = field(default_factory=Rows)
     history: dict[str, list[tuple[int, SinkTable, Rows]]] = field(default_factory=dict)
     past: list[Database] = field(default_factory=list)
-    is_set_back: bool = False
+    has_standby: bool = False
+    timeline: int = 1
     owner: str = ""
     lost: list[tuple[int, dict[str, list[tuple[int, SinkTable, Rows]]]]] = field(
         default_factory=list
@@ -85,6 +86,11 @@ class Database:
             return 0
         return self.prefix_at(self.progress.positions.get("source", 0))
 
+    @property
+    def is_set_back(self) -> bool:
+        """Whether it ever lost what it had."""
+        return self.timeline > 1
+
     def prefix_at(self, position: int) -> int:
         """How many commits end at a position or before."""
         return bisect_right(self.log, position, key=lambda commit: commit.end)
@@ -93,11 +99,12 @@ class Database:
 
     def save(self) -> None:
         """Keep what is here now: a standby may have no more when it takes over."""
-        self.past.append(self._copied())
+        if self.has_standby:
+            self.past.append(self._copied())
 
     def _copied(self) -> Database:
         """The same, for itself; what changes in place is copied, all else is never changed."""
-        copied = {"tables", "staged", "views", "sources", "errors"}
+        copied = {"tables", "staged", "views", "sources", "sinks", "errors"}
         own = {name: copy(getattr(self, name)) for name in copied}
         history = {identity: list(rows) for identity, rows in self.history.items()}
         return replace(self, **own, history=history, past=[])
@@ -108,11 +115,11 @@ class Database:
         if self.progress is not None:
             self.lost.append((self.progress.epoch, self.history))
         del self.past[place + 1 :]
-        for name in ("tables", "staged", "views", "sources", "errors", "history"):
+        for name in ("tables", "staged", "views", "sources", "sinks", "errors", "history"):
             setattr(self, name, getattr(found, name))
         self.progress, self.owner = found.progress, found.owner
         self.version += 1
-        self.is_set_back = True
+        self.timeline += 1
 
     # --- epochs ----------------------------------------------------------------------------------
 
@@ -329,10 +336,11 @@ class Database:
 
     def forget_progress(self) -> None:
         """The last view is gone; tables that are there stay."""
+        newest = self.progress.epoch if self.progress is not None else 0
         self.progress = None
         self.counts += 1
         tables = self.tables.values()
-        self.history = {t.identity: [(0, t.table, t.rows)] for t in tables}
+        self.history = {t.identity: [(newest, t.table, t.rows)] for t in tables}
 
     def spoil(self, name: tuple[str, str]) -> None:
         """Someone alters a table by hand."""
@@ -380,19 +388,3 @@ class Database:
 def _is_before(place: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether a place is before another one in any partition."""
     return any(place["next"][p] < at for p, at in other["next"].items())
-
-
-def as_json(value: Any) -> Any:
-    """As it comes back from a column of json."""
-    return value if value is None else json.loads(json.dumps(value, default=str))
-
-
-def delta_of(table: SinkTable, rows: Rows) -> Delta:
-    """The rows of a table with their counts."""
-    kinds = "".join(f.type.physical for f in table.fields)
-    return Delta.of(kinds, *counted(rows))
-
-
-def counted(rows: Rows) -> tuple[list[tuple[Any, ...]], list[int]]:
-    """Rows and how often each is there."""
-    return list(rows.keys()), list(rows.values())

@@ -19,11 +19,12 @@ from connectors.postgres.control import ViewRow
 from dataflow.errors import TidemarkError
 from service.change_feed import ChangeFeeds
 from service.subscriptions import Subscription, Subscriptions, Wish
-from tests.simulation.change_files import rows_at
+from tests.simulation.change_files import rows_at, shown_before
 from tests.simulation.event_loop import FiberEventLoop
 from tests.simulation.faults import Faults
 from tests.simulation.fibers import Loop, Process
-from tests.simulation.sink import Database, Rows, Violation
+from tests.simulation.rows import Rows
+from tests.simulation.sink import Database, Violation
 
 HEARTBEAT_S = 2.0
 # What a reader may be told when it asks, or at the end of a stream.
@@ -155,7 +156,7 @@ class Subscriber:
             raise Violation(f"subscriber {self._number} is told {mark} after epoch {self._epoch}")
         found = Counter({row: n for row, n in self._rows.items() if n})
         wanted = rows_at(self._database.history.get(self._identity, []), epoch)
-        if found not in (wanted, *self._shown_before(epoch)):
+        if found not in (wanted, *shown_before(self._database, self._identity, epoch)):
             raise Violation(
                 f"subscriber {self._number} has at epoch {epoch} of {self._identity[-3:]} "
                 f"{dict(found - wanted)} too much and lacks {dict(wanted - found)}"
@@ -163,13 +164,6 @@ class Subscriber:
         self._token, self._epoch, self._marked = token, epoch, self._rows.copy()
         self.marks += 1
         self._faults.trace("marked", f"{self._number}: epoch {epoch}")
-
-    def _shown_before(self, epoch: int) -> list[Rows]:
-        """What its view showed at an epoch on servers that are lost."""
-        lost = [history for newest, history in self._database.lost if newest >= epoch]
-        return [
-            rows_at(history[self._identity], epoch) for history in lost if self._identity in history
-        ]
 
     def _refused(self, code: str) -> None:
         self._faults.trace("hung up on", f"{self._number}: {code}")

@@ -24,6 +24,8 @@ from service.build import ViewBuild
 from service.change_reader import ChangeReader
 from service.engine import Engine
 from service.epochs import Epochs
+from service.follower import Follower
+from service.followers import Followers
 from service.outbox import Outbox
 from service.positions import Positions
 from service.side_feeds import SideFeeds
@@ -158,7 +160,30 @@ def told_twice(self: ChangeReader, epoch: int) -> Any:
     return PLACE(self, epoch - 1)
 
 
+def forgets_for_sinks(self: Followers, written: int) -> int:
+    """The outbox keeps nothing for sinks that are behind."""
+    HOLD(self, written)
+    return written
+
+
+def ahead_of_tables(self: Followers) -> None:
+    """Sinks get what the views' tables do not have yet."""
+    for follower in list(self._followers.values()):
+        follower.advance(self._engine.epoch)
+
+
+def any_begin(self: Follower) -> int:
+    """What a sink holds already is written again."""
+    return BEGIN(self) - 1
+
+
+def nobody(self: Followers, view_identity: str) -> list[str]:
+    """Views change as a whole whatever their sinks are told."""
+    return []
+
+
 PLACE = ChangeReader.place_after
+HOLD, BEGIN = Followers.hold, Follower._begin
 WRITE = WriteSet.commit
 POLL: Callable[..., Any] = SideFeeds.poll
 TAKE, ADD = ErrorRows.take, ViewBuild.add
@@ -166,7 +191,7 @@ REFUSED = SinkEpoch.refused
 START, CATCH_UP = Epochs.start, ViewBuild.catch_up
 
 # What is broken, by what, and what the runs have beside the plain pipeline.
-BROKEN: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
+BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "confirm before sync": ("service.epochs.Epochs.checkpoint", confirm_before_sync, ()),
     "checkpoint without sync": ("service.epochs.Epochs.checkpoint", checkpoint_without_sync, ()),
     "progress apart": ("service.engine.Engine.commit", progress_apart, ()),
@@ -185,6 +210,11 @@ BROKEN: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
     "places forgotten": ("service.positions.Positions._move", only_the_newest, ("feeds",)),
     "commit in two writes": ("storage.write_set.WriteSet.commit", in_two_writes, ("rocks",)),
     "told twice": ("service.change_reader.ChangeReader.place_after", told_twice, ("subscribers",)),
+    "nothing kept for sinks": ("service.followers.Followers.hold", forgets_for_sinks, ("sinks",)),
+    "ahead of the tables": ("service.followers.Followers.advance", ahead_of_tables, ("sinks",)),
+    "sinks not on disk": ("service.followers.Followers.is_any", False, ("sinks",)),
+    "first rows twice": ("service.follower.Follower._begin", any_begin, ("sinks",)),
+    "sinks not asked": ("service.followers.Followers.followed", nobody, ("sinks",)),
     "refused and kept": ("service.following.Following.drop_refused", nothing, ("refusals",)),
 }
 

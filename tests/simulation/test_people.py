@@ -12,7 +12,9 @@ from connectors.postgres.control import ViewRow
 from dataflow.errors import TidemarkError
 from service import fields
 from service.life import Life
+from service.models import CreateSink
 from service.planning import plan_definition
+from service.sink_catalog import SinkCatalog
 from service.view_facts import key_names, kind_of, require_parents
 from tests.simulation.fibers import Process
 from tests.simulation.parts import SimParts
@@ -92,3 +94,13 @@ def test_a_pause_does_not_pass_a_change(world: World) -> None:
     with pytest.raises(TidemarkError, match="is being changed"):
         asked(world, lambda: life.pause("public.v"))
     assert world.database.views[0].desired == "live"
+
+
+def test_no_sink_is_added_while_the_view_is_changed(world: World) -> None:
+    """It would be told of the one version or the other, and of neither what came before."""
+    parts = SimParts(world, world.host(Process(0)))
+    life, sinks = Life(parts), SinkCatalog(parts)
+    row = asked(world, lambda: live_view(world, parts))
+    asked(world, lambda: life.replace(row.title, QUERIES[2]))
+    with pytest.raises(TidemarkError, match=r"view\.busy"):
+        asked(world, lambda: sinks.add(row.title, CreateSink(name="s", type="kafka")))

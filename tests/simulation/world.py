@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
-
-from greenlet import getcurrent
 
 from connectors.postgres.control import SourceRow
 from connectors.sink import SinkBehind
@@ -29,7 +27,7 @@ from tests.simulation.change_files import check_logs, want_logs
 from tests.simulation.disk import Disk
 from tests.simulation.failover import Standby
 from tests.simulation.faults import Faults, Plan
-from tests.simulation.fibers import Fiber, FiberHost, Hang, Killed, Loop, Process
+from tests.simulation.fibers import FiberHost, Hang, Killed, Loop, Process
 from tests.simulation.parts import SimParts, SimSettings
 from tests.simulation.people import Application, Operator
 from tests.simulation.rocks import RocksDisk
@@ -38,6 +36,7 @@ from tests.simulation.shop import FAILING, QUERIES, SCHEMA, Oracle, expanded
 from tests.simulation.sink import Database, Violation
 from tests.simulation.subscribers import Api
 from tests.simulation.topics import Broker, declared
+from tests.simulation.view_sinks import TOPIC_FAULTS, SinkPeople, Topics
 
 MOST_SWITCHES = 200_000
 # Within so long of simulated time after the last fault all must be well: the longest pauses of
@@ -109,6 +108,7 @@ class World:
         self._is_over = False
         self._is_told = "feeds" not in self.parts
         self._api: Api | None = None
+        self.topics: Topics | None = None
         self.pids = 0
         self._is_machine_down = False
 
@@ -128,6 +128,12 @@ class World:
                 self._stream("feed.stall")
                 self.database.sources += self._sources()
                 self.loop.start(self._guarded(self._tell), "topics")
+            if "sinks" in self.parts:
+                for kind in TOPIC_FAULTS:
+                    self._stream(kind)
+                self.topics = Topics(self.loop, self.database, self.faults, self.seed)
+                people = SinkPeople(self._api_parts(), self.topics, self.seed)
+                self.loop.start(self._guarded(people.act_for_a_while), "sinks")
             if "subscribers" in self.parts:
                 random, parts = features.stream(self.seed, "subscribers"), self._api_parts()
                 self._api = Api(self.loop, self.database, self.faults, random, parts)
@@ -385,16 +391,10 @@ class World:
                     return f"{source}.{name} is at {places.get(name)} of {topic.place()}"
         if is_main and database.prefix != len(self.server.log):
             return f"the sink is at prefix {database.prefix} of {len(self.server.log)}"
-        return "" if self._api is None else self._api.why_behind()
+        others = (one.why_behind() for one in (self._api, self.topics) if one is not None)
+        return next(filter(None, others), "")
 
 
 def _memory_folder() -> str | None:
     folder = Path("/dev/shm")
     return str(folder) if folder.is_dir() else None
-
-
-def at_failpoint(name: str, error: Callable[[str], Exception]) -> None:
-    """A named place in the product: a step of the run whose fiber passes it."""
-    fiber = getcurrent()
-    if isinstance(fiber, Fiber) and isinstance(fiber.process, SimProcess):
-        fiber.process.faults.step(name)

@@ -1,0 +1,62 @@
+"""The catalog of further sinks in a simulated database: what connectors/postgres/control_sinks.py
+asks of tidemark.sinks, by its statements."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import astuple, replace
+from typing import Any
+
+from connectors.postgres.control_sinks import SinkRow
+from tests.simulation.rows import as_json
+from tests.simulation.sink import Database
+
+_JSON = {"options", "positions"}
+
+
+def answer(database: Database, sql: str, values: list[Any]) -> list[tuple[Any, ...]]:
+    """What a statement about tidemark.sinks does, and its rows."""
+    if sql.startswith("SELECT"):
+        if "WHERE" not in sql:
+            return [astuple(row) for row in database.sinks]
+        return [astuple(r) for r in database.sinks if [r.view_identity, r.name] == values]
+    if sql.startswith("INSERT"):
+        row = SinkRow(**dict(zip(_columns(sql), values, strict=True)))
+        database.sinks = [*database.sinks, row]
+        database.version += 1
+        return [astuple(row)]
+    if sql.startswith("DELETE"):
+        return _delete(database, values[0])
+    if "CASE WHEN" in sql:
+        return _drop_all(database, *values)
+    *given, identity = values
+    told = dict(zip(re.findall(r'"(\w+)" = %s', sql), given, strict=True))
+    return _update(database, identity, told)
+
+
+def _columns(sql: str) -> list[str]:
+    return sql[sql.index("(") + 1 : sql.index(")")].split(", ")
+
+
+def _update(database: Database, identity: str, told: dict[str, Any]) -> list[tuple[Any, ...]]:
+    told = {c: as_json(v) if c in _JSON else v for c, v in told.items()}
+    found = [row for row in database.sinks if row.identity == identity]
+    database.sinks = [
+        replace(row, **told) if row.identity == identity else row for row in database.sinks
+    ]
+    database.version += bool(found) and "desired" in told
+    return [(1,) for _ in found]
+
+
+def _drop_all(database: Database, is_erased: bool, view_identity: str) -> list[tuple[Any, ...]]:
+    for row in [r for r in database.sinks if r.view_identity == view_identity]:
+        desired = "erased" if is_erased or row.desired == "erased" else "dropped"
+        _update(database, row.identity, {"status": "dropping", "desired": desired})
+    return []
+
+
+def _delete(database: Database, identity: str) -> list[tuple[Any, ...]]:
+    before = len(database.sinks)
+    database.sinks = [row for row in database.sinks if row.identity != identity]
+    database.version += 1
+    return [(1,)] * (before - len(database.sinks))
