@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def test_runs_are_kept_once_and_summed_up(
     assert fire.take([file], kept) == 3
     assert fire.take([file, file], kept) == 0
     text = "\n".join(fire.section(kept))
-    assert "| 1,020 | 2 | 1,000 | 1,000 | met | 51,234 | 0 |" in text
+    assert "| 1,020 | 2 | 0 | 1,000 | 1,000 | met | 51,234 | 0 |" in text
     assert "`make torture KILLS=1000`" in text
     assert "| bounded | wide rows | peak mb 812 |" in text
     assert "**Wrong: 0.**" in text
@@ -33,6 +34,25 @@ def test_what_was_wrong_stays_on_the_page(tmp_path: Path, monkeypatch: pytest.Mo
     figures.add("seeds", count=500, epochs=9, wrong=2, command="pytest")
     text = "\n".join(fire.section(tmp_path / "figures"))
     assert "**Wrong: 2.**" in text and "| **not met** | 9 | **2** |" in text
+
+
+def test_a_run_that_fails_has_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(figures.FILE, str(tmp_path / "figures"))
+    for error, wrong in ((figures.WrongStateError("x\ny"), 1), (TimeoutError(), 0), (None, 0)):
+        with (
+            pytest.raises(type(error)) if error else nullcontext(),
+            figures.counted("kills", "make torture", case="any") as run,
+        ):
+            run.count, run.epochs, run.told["more"] = 1000, 7, 5
+            if error is not None:
+                run.count = 2000
+                raise error
+        told = fire.read(tmp_path / "figures")[-1]
+        assert (told["epochs"], told["wrong"], told["more"]) == (7, wrong, 5)
+        assert ("failed" in told) == (error is not None)
+    assert fire.read(tmp_path / "figures")[0]["failed"] == "WrongStateError: x"
+    text = "\n".join(fire.section(tmp_path / "figures"))
+    assert "| 5,000 | 3 | 2 | 1,000 | 1,000 | met | 21 | **1** |" in text
 
 
 def test_a_kind_that_the_page_does_not_know_is_none() -> None:

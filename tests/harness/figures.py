@@ -1,23 +1,59 @@
 """What a run under fire has counted, told as one JSON line, for the page of results.
 
-Each fault test calls `add` once, at its end; one that goes on after something was wrong says how
-much that was. The line is always printed; it is appended to the file that TIDEMARK_TEST_FIGURES
-names, where it names one.
+Each fault test counts within `counted`, so that a run that fails has its line as well, or calls
+`add` once, where it goes on after something was wrong and says how much that was. The line is
+always printed; it is appended to the file that TIDEMARK_TEST_FIGURES names, where it names one.
 `python -m bench.fire FILE` takes the lines of such a file into bench/fire.jsonl and the page.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from bench.fire import KINDS
 from bench.record import revision
 
 FILE = "TIDEMARK_TEST_FIGURES"
+
+
+class WrongStateError(AssertionError):
+    """What a sink or a state shows is not what the oracle says."""
+
+
+@dataclass
+class Run:
+    """How far a run has come; told: whatever else is worth knowing, as `add` takes it."""
+
+    count: int = 0
+    epochs: int = 0
+    told: dict[str, Any] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def counted(kind: str, command: str, **told: Any) -> Iterator[Run]:
+    """One line of what the block has counted, whether it ends well or fails.
+
+    kind, command, told: as for `add`. A failure is told by its first line; it counts as a wrong
+    state where it is a WrongStateError.
+    """
+    run = Run(told=told)
+    try:
+        yield run
+    except (Exception, pytest.fail.Exception) as error:
+        run.told["failed"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        wrong = int(isinstance(error, WrongStateError))
+        add(kind, count=run.count, command=command, epochs=run.epochs, wrong=wrong, **run.told)
+        raise
+    add(kind, count=run.count, command=command, epochs=run.epochs, **run.told)
 
 
 def add(

@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 from psycopg2 import Error
 
+from tests.harness.files import files_below
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 
@@ -90,10 +91,7 @@ def _processes(service: RunningService) -> dict[str, float]:
 
 def _files(*folders: Path) -> dict[str, float]:
     count = size = 0
-    for folder in folders:
-        for path in folder.rglob("*"):
-            # Files come and go meanwhile.
-            with contextlib.suppress(FileNotFoundError):
-                if path.is_file():
-                    count, size = count + 1, size + path.stat().st_size
+    for path in files_below(*folders):
+        with contextlib.suppress(FileNotFoundError):
+            count, size = count + 1, size + path.stat().st_size
     return {"files": float(count), "disk_mb": size / MB}

@@ -7,6 +7,7 @@ TIDEMARK_SEED=<seed> pytest tests/property/test_operators.py -k <store>
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 from collections import Counter
@@ -24,10 +25,11 @@ from storage.memory import MemoryStore
 from storage.pages import Tuning
 from storage.rocks import RocksStore
 from storage.store import Store
+from tests.harness import figures
 from tests.harness.oracle import Oracle, exact
 from tests.property.plans import CASES, SMALL, WIDE, Table
 
-EPOCHS = int(os.environ.get("TIDEMARK_EPOCHS", "10000"))
+EPOCHS = int(os.environ.get("TIDEMARK_TEST_EPOCHS", "10000"))
 EPOCHS_A_PLAN = 20
 FIRST_SEED = int(os.environ.get("TIDEMARK_FIRST_SEED", "1"))
 
@@ -111,15 +113,23 @@ def _repeat(seed: int, store: str, error: BaseException) -> None:
     )
 
 
+def _counted(store: str) -> contextlib.AbstractContextManager[figures.Run]:
+    command = f"TIDEMARK_FIRST_SEED={FIRST_SEED} TIDEMARK_TEST_EPOCHS={EPOCHS} pytest"
+    command += f" tests/property/test_operators.py -k {store}"
+    return figures.counted("operator_epochs", command, case=store)
+
+
 def test_memory() -> None:
     """10,000 epochs over MemoryStore."""
-    for seed in _seeds():
-        try:
-            _check(seed, MemoryStore())
-        except Exception as error:
-            if "TIDEMARK_SEED" in os.environ:
-                raise
-            _repeat(seed, "memory", error)
+    with _counted("memory") as counted:
+        for seed in _seeds():
+            try:
+                _check(seed, MemoryStore())
+            except Exception as error:
+                if "TIDEMARK_SEED" in os.environ:
+                    raise
+                _repeat(seed, "memory", error)
+            counted.count += EPOCHS_A_PLAN
 
 
 def test_rocks(tmp_path: Path) -> None:
@@ -127,20 +137,22 @@ def test_rocks(tmp_path: Path) -> None:
     reopened now and then."""
     tuning = Tuning(page_rows=4, page_heap_bytes=256, memory_rows=8, fan=2, merge_pages=1)
     store = RocksStore(tmp_path / "state", 1 << 20, tuning)
-    for seed in _seeds():
-        try:
-            run = Run(seed + 1_000_000, store)
-            for epoch in range(EPOCHS_A_PLAN):
-                run.step(most_rows=(0, 1, 4)[epoch % 3])
+    with _counted("rocks") as counted:
+        for seed in _seeds():
+            try:
+                run = Run(seed + 1_000_000, store)
+                for epoch in range(EPOCHS_A_PLAN):
+                    run.step(most_rows=(0, 1, 4)[epoch % 3])
+                    store.commit()
+                    if epoch == 10 and seed % 10 == 0:
+                        store.close()
+                        store = RocksStore(tmp_path / "state", 1 << 20, tuning)
+                        run.open(store)
+                store.drop("v1/")
                 store.commit()
-                if epoch == 10 and seed % 10 == 0:
-                    store.close()
-                    store = RocksStore(tmp_path / "state", 1 << 20, tuning)
-                    run.open(store)
-            store.drop("v1/")
-            store.commit()
-        except Exception as error:
-            if "TIDEMARK_SEED" in os.environ:
-                raise
-            _repeat(seed, "rocks", error)
+            except Exception as error:
+                if "TIDEMARK_SEED" in os.environ:
+                    raise
+                _repeat(seed, "rocks", error)
+            counted.count += EPOCHS_A_PLAN
     store.close()

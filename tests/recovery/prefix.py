@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from psycopg2 import Error
 
+from tests.harness.figures import WrongStateError
 from tests.harness.postgres import Database
 
 ACCOUNTS = 40
@@ -167,11 +168,18 @@ class Checker:
             self._connection = None
             return None
         prefix, total, by_owner, rich = seen
-        assert prefix >= self._last, f"prefix went back from {self._last} to {prefix}"
-        assert total == 0, f"at prefix {prefix} the balances sum to {total}"
+        if prefix < self._last:
+            raise WrongStateError(f"prefix went back from {self._last} to {prefix}")
+        if prefix not in self._writer.expected:
+            raise WrongStateError(f"prefix {prefix} was never written")
         wanted_by_owner, wanted_rich = self._writer.expected[prefix]
-        assert by_owner == wanted_by_owner, f"by_owner at prefix {prefix}: {by_owner}"
-        assert rich == wanted_rich, f"rich at prefix {prefix}: {rich}"
+        for what, found, wanted in (
+            ("total", total, 0),
+            ("by_owner", by_owner, wanted_by_owner),
+            ("rich", rich, wanted_rich),
+        ):
+            if found != wanted:
+                raise WrongStateError(f"{what} at prefix {prefix}: {found}, not {wanted}")
         self.states += 1
         self.distinct += prefix != self._last
         self._last = prefix

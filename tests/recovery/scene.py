@@ -16,6 +16,8 @@ import psutil
 from storage.failpoints import CLOCK, REACHED
 from tests.harness.change_stream import Fold, events, until
 from tests.harness.failpoints import arm
+from tests.harness.figures import WrongStateError
+from tests.harness.files import files_below
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
@@ -182,7 +184,8 @@ class Scene:
             wanted, found = f"({query})", f"TABLE {name}"
             for left, right in ((wanted, found), (found, wanted)):
                 rows = self.database.rows(f"{left} EXCEPT ALL {right}")
-                assert not rows, f"{name}: {rows[:5]}"
+                if rows:
+                    raise WrongStateError(f"{name}: {rows[:5]} of {left} EXCEPT ALL {right}")
 
     def assert_nothing_left(self, *, of_spark: bool = False) -> None:
         """No staged table, no file of something interrupted, one slot, three processes."""
@@ -214,7 +217,7 @@ class Scene:
         for name in ("builds", "store/unfinished"):
             folder = state / name
             left += [str(p) for p in folder.iterdir()] if folder.is_dir() else []
-        left += [str(p) for p in state.rglob("*") if p.name.endswith(TEMPORARY)]
+        left += [str(p) for p in files_below(state) if p.name.endswith(TEMPORARY)]
         # A merge goes on with the rows that come, and may stand still for as long as none do.
         in_hand = set().union(*map(_open_files, self.processes()))
         return [path for path in left if path not in in_hand]

@@ -27,36 +27,36 @@ def test_the_clock_is_set(database: Database, tmp_path: Path) -> None:
     print(f"repeat: {command}")
     # Short: whatever expires by the wall clock would have long expired after a day.
     scene = Scene(database, tmp_path, SEED, changes_retention_s=60, verify_interval_s=30)
-    count = 0
-    try:
-        scene.begin()
-        scene.create("recent", "SELECT id FROM wide WHERE now() > '2001-01-01'::timestamptz")
-        scene.settled("recent")
-        fold = Fold()
-        scene.subscribed("rich", fold)
-        name = fold.token.partition(".")[0]
-        for _ in range(ROUNDS):
-            for jump in JUMPS:
-                scene.set_clock(jump)
-                count += 1
-                scene.move_on(10)
-                scene.subscribed("rich", fold)
-                assert fold.token.partition(".")[0] == name, "the log was begun anew"
-                _await_health(scene)
-                if jump == -DAY_S:
-                    # A start finds files that are from the future.
-                    scene.service.kill_child("pipeline")
-                    scene.service.kill_child("api")
+    with figures.counted("clock_jumps", command) as run:
+        try:
+            scene.begin()
+            scene.create("recent", "SELECT id FROM wide WHERE now() > '2001-01-01'::timestamptz")
+            scene.settled("recent")
+            fold = Fold()
+            scene.subscribed("rich", fold)
+            name = fold.token.partition(".")[0]
+            for _ in range(ROUNDS):
+                for jump in JUMPS:
+                    scene.set_clock(jump)
+                    run.count += 1
                     scene.move_on(10)
-        epochs = scene.finish()
-        scene.subscribed("rich", fold)
-        rows = database.rows("SELECT to_jsonb(r) FROM rich AS r")
-        assert sorted(fold.rows.elements()) == sorted(
-            json.dumps(row, sort_keys=True) for (row,) in rows
-        )
-    finally:
-        scene.close()
-    figures.add("clock_jumps", count=count, epochs=epochs, command=command)
+                    scene.subscribed("rich", fold)
+                    assert fold.token.partition(".")[0] == name, "the log was begun anew"
+                    _await_health(scene)
+                    if jump == -DAY_S:
+                        # A start finds files that are from the future.
+                        scene.service.kill_child("pipeline")
+                        scene.service.kill_child("api")
+                        scene.move_on(10)
+            scene.finish()
+            scene.subscribed("rich", fold)
+            rows = database.rows("SELECT to_jsonb(r) FROM rich AS r")
+            assert sorted(fold.rows.elements()) == sorted(
+                json.dumps(row, sort_keys=True) for (row,) in rows
+            )
+        finally:
+            run.epochs = scene.checker.distinct
+            scene.close()
 
 
 def _await_health(scene: Scene) -> None:

@@ -129,30 +129,29 @@ def test_faults_of_the_network(world: World) -> None:
     for name, query in {**VIEWS, "evaluated": EVALUATED}.items():
         service.create(name, query, backfill="local")
     writer.start()
-    longest_s = 0.0
-    with Caller(service.url) as caller:
-        for number in range(FAULTS):
-            longest_s = max(longest_s, _one_fault(world, pick, checker, number))
-    last = writer.stop()
-    position = source.rows("SELECT pg_current_wal_flush_lsn()::text")[0][0]
-    for name in (*VIEWS, "evaluated"):
-        service.wait(name, position, timeout_s=60)
-    assert checker.check() == last
-    checker.close()
-    assert sorted(sink.rows("SELECT * FROM evaluated")) == sorted(source.rows(EVALUATED))
-    refused = [e for e in service.events() if e["level"] == "error"]
-    assert not refused, "\n".join(json.dumps(e, indent=1) for e in refused[:3])
-    assert caller.longest_s < WITHIN_S, caller.longest_s
-    figures.add(
-        "connection_faults",
-        count=FAULTS,
-        epochs=checker.states,
-        command=command,
-        met=world.before_source.faults_met + world.before_sink.faults_met,
-        longest_s=round(longest_s, 1),
-        longest_answer_s=round(caller.longest_s, 1),
-        restarts=sum(e["event"] == "process.ended" for e in service.events()),
-    )
+    with figures.counted("connection_faults", command) as run:
+        longest_s = 0.0
+        with Caller(service.url) as caller:
+            for number in range(FAULTS):
+                longest_s = max(longest_s, _one_fault(world, pick, checker, number))
+                run.count, run.epochs = number + 1, checker.states
+        last = writer.stop()
+        position = source.rows("SELECT pg_current_wal_flush_lsn()::text")[0][0]
+        for name in (*VIEWS, "evaluated"):
+            service.wait(name, position, timeout_s=60)
+        assert checker.check() == last
+        checker.close()
+        assert sorted(sink.rows("SELECT * FROM evaluated")) == sorted(source.rows(EVALUATED))
+        refused = [e for e in service.events() if e["level"] == "error"]
+        assert not refused, "\n".join(json.dumps(e, indent=1) for e in refused[:3])
+        assert caller.longest_s < WITHIN_S, caller.longest_s
+        run.epochs = checker.states
+        run.told.update(
+            met=world.before_source.faults_met + world.before_sink.faults_met,
+            longest_s=round(longest_s, 1),
+            longest_answer_s=round(caller.longest_s, 1),
+            restarts=sum(e["event"] == "process.ended" for e in service.events()),
+        )
 
 
 @pytest.mark.timeout(300)

@@ -76,28 +76,30 @@ def _outcome(state: State, copy: Path, told: str) -> str:
         assert error.code in CODES, f"{told}: {error}"
         assert error.hint, f"{told}: {error}"
         return error.code
-    assert found == state.good, f"{told}: other rows are kept"
+    if found != state.good:
+        raise figures.WrongStateError(f"{told}: other rows are kept")
     return "right"
 
 
 def test_a_damaged_file_is_refused_or_makes_no_difference(tmp_path: Path) -> None:
-    outcomes: Counter[str] = Counter()
-    state = None
-    for number in range(FILES):
-        seed = SEED + number
-        if state is None or number % CASES_A_STATE == 0:
-            state = State(seed, tmp_path)
-        copy = state.copy()
-        pick = random.Random(seed)
-        done = Damage("", "", is_none=True)
-        while done.is_none:
-            done = damage(pick, copy, state.folder / "older")
-        first = SEED + number // CASES_A_STATE * CASES_A_STATE
-        again = f"TIDEMARK_TEST_SEED={first} TIDEMARK_TEST_FILES={seed - first + 1}"
-        outcomes[_outcome(state, copy, f"{done} ({again})")] += 1
-    assert outcomes["right"] < FILES
     command = f"TIDEMARK_TEST_SEED={SEED} TIDEMARK_TEST_FILES={FILES} pytest {Path(__file__).name}"
-    figures.add("corrupted_files", count=FILES, command=command, outcomes=dict(outcomes))
+    with figures.counted("corrupted_files", command) as run:
+        outcomes: Counter[str] = Counter()
+        state = None
+        for number in range(FILES):
+            seed = SEED + number
+            if state is None or number % CASES_A_STATE == 0:
+                state = State(seed, tmp_path)
+            copy = state.copy()
+            pick = random.Random(seed)
+            done = Damage("", "", is_none=True)
+            while done.is_none:
+                done = damage(pick, copy, state.folder / "older")
+            first = SEED + number // CASES_A_STATE * CASES_A_STATE
+            again = f"TIDEMARK_TEST_SEED={first} TIDEMARK_TEST_FILES={seed - first + 1}"
+            outcomes[_outcome(state, copy, f"{done} ({again})")] += 1
+            run.count, run.told["outcomes"] = number + 1, dict(outcomes)
+        assert outcomes["right"] < FILES
 
 
 def _raw(folder: Path) -> Rdict:

@@ -47,23 +47,23 @@ def test_killed_while_it_runs(database: Database, tmp_path: Path) -> None:
     print(f"repeat: {_command()}")
     pick = random.Random(SEED)
     scene = Scene(database, tmp_path, SEED)
-    kills = 0
-    try:
-        scene.begin()
-        for scenario in LIVE:
-            if IS_ALL:
-                rounds = [[point] for point in scenario.points] + [list(scenario.points)]
-            else:
-                rounds = [pick.sample(scenario.points, min(AT_ONCE, len(scenario.points)))]
-            for chosen in rounds:
-                print(f"{scenario.run.__name__}: {', '.join(chosen)}")
-                scenario.run(scene, [_later(point, pick) for point in chosen])
-                kills += len(chosen)
-        epochs = scene.finish()
-        scene.drop_all()
-    finally:
-        scene.close()
-    figures.add("failpoints", count=kills, epochs=epochs, command=_command())
+    with figures.counted("failpoints", _command()) as run:
+        try:
+            scene.begin()
+            for scenario in LIVE:
+                if IS_ALL:
+                    rounds = [[point] for point in scenario.points] + [list(scenario.points)]
+                else:
+                    rounds = [pick.sample(scenario.points, min(AT_ONCE, len(scenario.points)))]
+                for chosen in rounds:
+                    print(f"{scenario.run.__name__}: {', '.join(chosen)}")
+                    scenario.run(scene, [_later(point, pick) for point in chosen])
+                    run.count += len(chosen)
+            scene.finish()
+            scene.drop_all()
+        finally:
+            run.epochs = scene.checker.distinct
+            scene.close()
 
 
 @pytest.mark.parametrize(
@@ -75,5 +75,6 @@ def test_killed_on_the_way(
     scenario: Special, request: pytest.FixtureRequest, database: Database, tmp_path: Path
 ) -> None:
     print(f"repeat: {_command()}")
-    scenario.run(request, database, tmp_path)
-    figures.add("failpoints", count=len(scenario.points), command=_command())
+    with figures.counted("failpoints", _command()) as run:
+        scenario.run(request, database, tmp_path)
+        run.count = len(scenario.points)

@@ -90,42 +90,38 @@ def test_faults_between_us_and_the_broker(service: RunningService, database: Dat
     command = f"TIDEMARK_TEST_SEED={SEED} TIDEMARK_TEST_BROKER={FAULTS} {RUN}"
     print(f"repeat: {command}")
     pick = random.Random(SEED)
-    with Proxy(0) as proxy, ProxiedKafka(proxy, BROKER_SETTINGS) as broker:
-        clicks, prices = new_topic(broker), new_topic(broker)
-        stream = Stream(broker, clicks, prices)
-        stream.write(50)
-        options = {"bootstrap_servers": broker.proxied, "check_ms": 100, "client": CLIENT}
-        body = {"name": "shop", "type": "kafka"}
-        options["topics"] = shop_topics(clicks, prices)
-        answer = service.call("POST", "/sources", {**body, "options": options})
-        assert answer.status_code == 201, answer.text
-        chosen = {
-            "bootstrap_servers": broker.proxied,
-            "transaction_timeout_ms": TRANSACTION_S * 1000,
-        }
-        for name, query in VIEWS.items():
-            service.create(name, query, backfill="local")
-            add_sink(service, name, topic=name, client=CLIENT, **chosen)
-        checker = Checker(database, stream)
-        stream.start()
-        longest_s, met = 0.0, []
-        for number in range(FAULTS):
-            met.append(_one_fault((service, broker, proxy), checker, number, pick))
-            reached, started = checker.check(), time.monotonic()
-            service.await_so(lambda seen=reached: checker.check() > seen)
-            longest_s = max(longest_s, time.monotonic() - started)
-            proxy.bury()
-        sent = stream.stop()
-        service.await_so(lambda: checker.check() == (sent, sent))
-        checker.close()
-        marks = {name: read_topic(broker, name, name, sent) for name in VIEWS}
-    failed = [e for e in service.events() if e["event"] == "sink.failed"]
-    assert not failed and min(marks.values()) >= 1, (failed, marks)
-    figures.add(
-        "kafka_kills",
-        count=FAULTS,
-        epochs=checker.states + sum(marks.values()),
-        command=command,
-        met=met if FAULTS < 20 else len(met),
-        longest_s=round(longest_s, 1),
-    )
+    with figures.counted("kafka_kills", command) as run:
+        with Proxy(0) as proxy, ProxiedKafka(proxy, BROKER_SETTINGS) as broker:
+            clicks, prices = new_topic(broker), new_topic(broker)
+            stream = Stream(broker, clicks, prices)
+            stream.write(50)
+            options = {"bootstrap_servers": broker.proxied, "check_ms": 100, "client": CLIENT}
+            body = {"name": "shop", "type": "kafka"}
+            options["topics"] = shop_topics(clicks, prices)
+            answer = service.call("POST", "/sources", {**body, "options": options})
+            assert answer.status_code == 201, answer.text
+            chosen = {
+                "bootstrap_servers": broker.proxied,
+                "transaction_timeout_ms": TRANSACTION_S * 1000,
+            }
+            for name, query in VIEWS.items():
+                service.create(name, query, backfill="local")
+                add_sink(service, name, topic=name, client=CLIENT, **chosen)
+            checker = Checker(database, stream)
+            stream.start()
+            longest_s, met = 0.0, []
+            for number in range(FAULTS):
+                met.append(_one_fault((service, broker, proxy), checker, number, pick))
+                run.count, run.epochs = number + 1, checker.states
+                reached, started = checker.check(), time.monotonic()
+                service.await_so(lambda seen=reached: checker.check() > seen)
+                longest_s = max(longest_s, time.monotonic() - started)
+                proxy.bury()
+            sent = stream.stop()
+            service.await_so(lambda: checker.check() == (sent, sent))
+            checker.close()
+            marks = {name: read_topic(broker, name, name, sent) for name in VIEWS}
+        failed = [e for e in service.events() if e["event"] == "sink.failed"]
+        assert not failed and min(marks.values()) >= 1, (failed, marks)
+        run.epochs = checker.states + sum(marks.values())
+        run.told.update(met=met if FAULTS < 20 else len(met), longest_s=round(longest_s, 1))

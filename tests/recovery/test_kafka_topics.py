@@ -291,29 +291,26 @@ def test_topics_that_change_under_their_views(
     command = f"TIDEMARK_TEST_SEED={SEED} TIDEMARK_TEST_BROKER={ROUNDS * len(CODES)} {RUN}"
     print(f"repeat: {command}")
     pick, met = random.Random(SEED), Counter[str]()
-    with RunningService(database.dsn, tmp_path / "service") as service:
-        scene = Scene(service, own_broker, database)
-        for _ in range(ROUNDS):
+    case = "topics deleted, made again, cut off, lost"
+    with figures.counted("kafka_kills", command, case=case) as run:
+        with RunningService(database.dsn, tmp_path / "service") as service:
+            scene = Scene(service, own_broker, database)
+            for _ in range(ROUNDS):
+                scene.go_on()
+                kinds = pick.sample(list(CODES), len(CODES))
+                faults = dict(zip(kinds, pick.sample(scene.views, len(CODES)), strict=True))
+                for moment, some in (
+                    (pick.choice((RUNNING, HALTED)), kinds[:3]),
+                    (DOWN, kinds[3:]),
+                ):
+                    _befall(scene, {what: faults[what] for what in some}, moment)
+                    met.update(f"{what}, {moment}" for what in some)
+                    run.count = met.total()
+                with scene.writer.pause():
+                    scene.repair(faults)
             scene.go_on()
-            kinds = pick.sample(list(CODES), len(CODES))
-            faults = dict(zip(kinds, pick.sample(scene.views, len(CODES)), strict=True))
-            for moment, some in (
-                (pick.choice((RUNNING, HALTED)), kinds[:3]),
-                (DOWN, kinds[3:]),
-            ):
-                _befall(scene, {what: faults[what] for what in some}, moment)
-                met.update(f"{what}, {moment}" for what in some)
-            with scene.writer.pause():
-                scene.repair(faults)
-        scene.go_on()
-        scene.writer.close()
-        for view in (scene.whole, *scene.views):
-            service.await_so(lambda v=view: v.check() == v.topic.next)
-    figures.add(
-        "kafka_kills",
-        count=sum(met.values()),
-        epochs=sum(view.states for view in (scene.whole, *scene.views)),
-        command=command,
-        case="topics deleted, made again, cut off, lost",
-        met=dict(met),
-    )
+            scene.writer.close()
+            for view in (scene.whole, *scene.views):
+                service.await_so(lambda v=view: v.check() == v.topic.next)
+        run.epochs = sum(view.states for view in (scene.whole, *scene.views))
+        run.told["met"] = dict(met)

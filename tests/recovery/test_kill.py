@@ -48,27 +48,28 @@ def test_kills_at_random(database: Database, tmp_path: Path) -> None:
     scene = Scene(database, tmp_path, SEED)
     operations = Operations(scene, pick)
     began = time.monotonic()
-    try:
-        scene.begin()
-        while kills.total() < KILLS:
-            if pick.random() < 0.7:
-                operations.do_any()
-            if pick.random() < 0.4:
-                scene.move_on(2)
-            scene.look(pick.uniform(0, 1.0))
-            victim = pick.choices(list(VICTIMS), list(VICTIMS.values()))[0]
-            kills[victim] += _kill(scene, victim)
-            if kills.total() % 100 == 99:
-                operations.settle()
-        took_s = time.monotonic() - began
-        operations.settle()
-        epochs = scene.finish()
-        scene.drop_all()
-    finally:
-        scene.close()
+    with figures.counted("kills", command) as run:
+        try:
+            scene.begin()
+            while kills.total() < KILLS:
+                if pick.random() < 0.7:
+                    operations.do_any()
+                if pick.random() < 0.4:
+                    scene.move_on(2)
+                scene.look(pick.uniform(0, 1.0))
+                victim = pick.choices(list(VICTIMS), list(VICTIMS.values()))[0]
+                kills[victim] += _kill(scene, victim)
+                if kills.total() % 100 == 99:
+                    operations.settle()
+            took_s = time.monotonic() - began
+            operations.settle()
+            scene.finish()
+            scene.drop_all()
+        finally:
+            run.count, run.epochs = kills.total(), scene.checker.distinct
+            scene.close()
+        assert run.epochs > KILLS
     print(f"{dict(kills)}, {scene.checker.states} states, {dict(operations.done)}, {took_s:.0f} s")
-    assert epochs > KILLS
-    figures.add("kills", count=kills.total(), epochs=epochs, command=command)
 
 
 def _kill(scene: Scene, victim: str) -> bool:

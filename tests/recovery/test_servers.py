@@ -104,24 +104,23 @@ def test_servers_crash_under_load(world: World) -> None:
     for name, query in VIEWS.items():
         service.create(name, query, backfill="local")
     writer.start()
-    longest_s = 0.0
-    for number in range(RESTARTS):
-        checker.look_for(pick.uniform(0, 0.5))
-        hit = (world.source, world.sink)[pick.randrange(2)]
-        FAULTS[number % len(FAULTS)](hit, checker, pick)
-        longest_s = max(longest_s, checker.await_further(3, WITHIN_S, service.log_tail))
-    last = writer.stop()
-    started = time.monotonic()
-    while checker.check() != last:
-        assert time.monotonic() - started < WITHIN_S, service.log_tail()
-    checker.close()
-    refused = [e for e in service.events() if e["level"] == "error"]
-    assert not refused, refused[:3]
-    figures.add(
-        "postgres_restarts",
-        count=RESTARTS,
-        epochs=checker.states,
-        command=command,
-        longest_s=round(longest_s, 1),
-        restarts=sum(e["event"] == "process.ended" for e in service.events()),
-    )
+    with figures.counted("postgres_restarts", command) as run:
+        longest_s = 0.0
+        for number in range(RESTARTS):
+            checker.look_for(pick.uniform(0, 0.5))
+            hit = (world.source, world.sink)[pick.randrange(2)]
+            FAULTS[number % len(FAULTS)](hit, checker, pick)
+            longest_s = max(longest_s, checker.await_further(3, WITHIN_S, service.log_tail))
+            run.count, run.epochs = number + 1, checker.states
+        last = writer.stop()
+        started = time.monotonic()
+        while checker.check() != last:
+            assert time.monotonic() - started < WITHIN_S, service.log_tail()
+        checker.close()
+        refused = [e for e in service.events() if e["level"] == "error"]
+        assert not refused, refused[:3]
+        run.epochs = checker.states
+        run.told.update(
+            longest_s=round(longest_s, 1),
+            restarts=sum(e["event"] == "process.ended" for e in service.events()),
+        )
