@@ -100,10 +100,10 @@ def check(service: RunningService, database: Database, names: list[str]) -> None
 
 
 def shared(service: RunningService, name: str) -> list[dict[str, Any]]:
-    """What the plan says of sharing, when the pipeline has reported since the call."""
-    before = service.call("GET", "/health").json()["pipeline"]["updated_at"]
+    """What the plan says of sharing, when the pipeline has told of its dataflow since the call."""
+    called_at = time.time()
     deadline = time.monotonic() + 60
-    while service.call("GET", "/health").json()["pipeline"]["updated_at"] <= before:
+    while (service.call("GET", f"/views/{name}/dataflow").json()["at"] or 0.0) <= called_at:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     plan = service.call("GET", f"/views/{name}/plan").json()
