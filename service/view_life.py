@@ -83,8 +83,8 @@ class ViewLife:
 
     @property
     def _is_sink_elsewhere(self) -> bool:
-        """The sink is ahead of the state, or was set back."""
-        return bool(self._epochs.mute) or self._epochs.is_behind
+        """The sink is ahead of the state, or was set back and is not where that is yet."""
+        return bool(self._epochs.mute) or self._epochs.is_returning
 
     def _begin_builds(self) -> None:
         """Begin with what is to be built, in turn and a few at a time: live views do not wait."""

@@ -55,6 +55,7 @@ SEEDS = {
     (3132, "failovers", "sinks"): "the same, and nothing was written that could have shown it",
     (3085, "refusals", "failovers", "sinks"): "a view failed because it had sinks, not they",
     (3180, "refusals", "failovers", "sinks"): "a sink was told as failed while it was being erased",
+    (88, "subscribers", "failovers", "sinks"): "readers were told epochs that the sink never had",
     (22005, "subscribers"): "a log was begun anew: a reader of the old one was told nothing more",
 }
 

@@ -371,10 +371,12 @@ class Database:
         changed = replace(row, **told)
         self.views = [changed if r.identity == identity else r for r in self.views]
         self.version += not ANNOUNCED.isdisjoint(told)
-        if told.get("status") in STANDING:
+        status = told.get("status")
+        if status == "live" or status in STANDING:
+            # What is called live is held to its query from now on, whatever it was called before.
             for name, table in self.tables.items():
                 if table.identity == identity:
-                    self.tables[name] = replace(table, moves=False)
+                    self.tables[name] = replace(table, moves=status == "live")
         return True
 
     def drop(self, tables: Iterable[SinkTable]) -> None:
