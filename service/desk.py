@@ -245,8 +245,8 @@ class Desk:
                 log.warning("catalog.retry", code=error.code)
 
     def paused(self, row: ViewRow) -> None:
-        """A view that was not live stands still now."""
-        self._tell(row.identity, status=changes.PAUSED, progress=None)
+        """A view that was not live stands still now, nobody knows at which position."""
+        self._tell(row.identity, status=changes.PAUSED, progress=None, epoch=None, positions=None)
 
     def degrade_view(self, identity: str, error: TidemarkError) -> None:
         """A view is to be built anew, and shows its last rows until then."""

@@ -255,12 +255,14 @@ class WaitAnswer(BaseModel):
 
 
 class RowPage(BaseModel):
-    """Some rows of a view, of one snapshot. next: gives the page behind them; null at the end."""
+    """Some rows of a view, of one snapshot. next: gives the page behind them; null at the end.
+    epoch, positions: what they show; null and none of a view that was paused when it was not
+    live."""
 
     fields: list[FieldModel]
     rows: list[dict[str, Any]]
     next: str | None
-    epoch: int
+    epoch: int | None
     positions: dict[str, Any]
 
 

@@ -30,7 +30,7 @@ from service.sink_catalog import find_view, view_not_found
 
 READ_TIMEOUT_S = 30.0
 _READABLE = ("live", "paused")
-_GONE = ("sink.table_missing", "sink.table_changed")
+_GONE = ("sink.table_missing", "sink.table_changed", "sink.no_progress")
 
 
 class Reading:

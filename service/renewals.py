@@ -134,9 +134,9 @@ class Renewals:
             engine.remove(definition.name)
         if ready:
             shown = shown_positions(engine.positions.by_source)
+            facts = {"epoch": engine.epoch + 1, "positions": shown}
             changes = [
-                ViewChange(d.identity, d.table, d.table, {"positions": shown}, status=PAUSED)
-                for d in ready
+                ViewChange(d.identity, d.table, d.table, facts, status=PAUSED) for d in ready
             ]
             failpoint("view.pause.before")
             self._epochs.finish(engine.tell(changes), sync=True)

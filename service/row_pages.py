@@ -25,7 +25,7 @@ from connectors.postgres.view_rows import (
     PageRequest,
     order_count,
 )
-from connectors.sink import SinkTable
+from connectors.sink import Progress, SinkTable
 from dataflow.errors import TidemarkError
 from service.change_pages import plain_rows
 from service.followers import shown_positions
@@ -80,8 +80,12 @@ def page_json(request: PageRequest, page: Page) -> tuple[bytes, str]:
     following = _packed(_order_of(request), page.after) if page.after else None
     body = b'{"fields":%b,"rows":[%b],"next":%b' % (_json(shown), b",".join(rows), _json(following))
     tag = hashlib.blake2b(body, digest_size=12).hexdigest()
-    positions = _json(shown_positions(page.progress.positions))
-    return b'%b,"epoch":%d,"positions":%b}' % (body, page.progress.epoch, positions), tag
+    epoch, positions = (None, {}) if page.progress is None else _shown(page.progress)
+    return b'%b,"epoch":%b,"positions":%b}' % (body, _json(epoch), _json(positions)), tag
+
+
+def _shown(progress: Progress) -> tuple[int, dict[str, Any]]:
+    return progress.epoch, shown_positions(progress.positions)
 
 
 def _names(text: str) -> Iterable[str]:

@@ -239,6 +239,11 @@ COMMENT ON COLUMN tidemark.views.verification IS
     'the newest comparison with PostgreSQL''s own answer: result, rows that differ, time';
 """
 
+_PAUSED_AT = """
+COMMENT ON COLUMN tidemark.views.epoch IS 'the epoch in which the view became live, or was paused';
+COMMENT ON COLUMN tidemark.views.positions IS 'where a paused view stands; as in tidemark.progress';
+"""
+
 # Each leads from the version of its place in the list to the next one, the first from nothing.
 STEPS = (
     _TABLES,
@@ -253,6 +258,7 @@ STEPS = (
     PSQL_CHANGES,
     WORKERS,
     OWNERS,
+    _PAUSED_AT,
 )
 VERSION = len(STEPS)
 

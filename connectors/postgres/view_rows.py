@@ -71,10 +71,10 @@ class PageRequest:
 
 @dataclass(frozen=True)
 class Page:
-    """rows: of the columns asked for, None without any. after: where the next page begins, () at
-    the end."""
+    """progress: what the rows show, None for a view that was paused when nobody knew it. rows: of
+    the columns asked for, None without any. after: where the next page begins, () at the end."""
 
-    progress: Progress
+    progress: Progress | None
     rows: Delta | None
     after: tuple[str | None, ...]
 
@@ -101,10 +101,7 @@ def read_page(dsn: str, key: str, request: PageRequest, timeout_s: float) -> Pag
     try:
         session.set_session(isolation_level="REPEATABLE READ", readonly=True)
         cursor = session.cursor()
-        cursor.execute("SELECT epoch, positions FROM tidemark.progress WHERE sink_key = %s", (key,))
-        found = cursor.fetchone()
-        if found is None:
-            raise SinkError("sink.no_progress", "no epoch has been written yet")
+        progress = _shown(cursor, key, request.table)
         all_types = [*wanted, *(TEXT for _ in parts)]
         first = copy_text.FirstRows(PAGE_BYTES)
         columns = first.copy_out(cursor, page_sql(request, parts), all_types)
@@ -113,7 +110,7 @@ def read_page(dsn: str, key: str, request: PageRequest, timeout_s: float) -> Pag
     finally:
         session.close()
     if columns is None:
-        return Page(Progress(*found), None, ())
+        return Page(progress, None, ())
     count = len(columns[0])
     rows = Delta(columns, np.ones(count, np.int64))
     shown = rows.take(np.arange(request.limit)) if count > request.limit else rows
@@ -121,7 +118,24 @@ def read_page(dsn: str, key: str, request: PageRequest, timeout_s: float) -> Pag
     if count > request.limit or not first.is_whole:
         last = shown.take(np.array([len(shown) - 1])).columns[len(wanted) :]
         after = tuple(_text(column.to_list()[0]) for column in last)
-    return Page(Progress(*found), Delta(shown.columns[: len(wanted)], shown.weights), after)
+    return Page(progress, Delta(shown.columns[: len(wanted)], shown.weights), after)
+
+
+def _shown(cursor: Any, key: str, table: SinkTable) -> Progress | None:
+    """What a view's rows show: a paused one's stand where it was paused."""
+    cursor.execute(
+        "SELECT epoch, positions FROM tidemark.views "
+        "WHERE (schema, name, status) = (%s, %s, 'paused')",
+        (table.schema, table.name),
+    )
+    paused = cursor.fetchone()
+    if paused is not None:
+        return Progress(*paused) if None not in paused else None
+    cursor.execute("SELECT epoch, positions FROM tidemark.progress WHERE sink_key = %s", (key,))
+    found = cursor.fetchone()
+    if found is None:
+        raise SinkError("sink.no_progress", "no epoch has been written yet")
+    return Progress(*found)
 
 
 def page_sql(request: PageRequest, parts: Sequence[_Part]) -> str:

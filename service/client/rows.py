@@ -136,13 +136,14 @@ class RowSet(Sequence[Row]):
 
 
 class Page(RowSet):
-    """Some rows of a view, of one snapshot. epoch, positions: what the snapshot shows; next: the
-    place behind its last row, None at the end."""
+    """Some rows of a view, of one snapshot. epoch, positions: what the snapshot shows, None and
+    none of a view that was paused when it was not live; next: the place behind its last row, None
+    at the end."""
 
     def __init__(self, fields: Sequence[Field], rows: list[Row], told: Mapping[str, Any]) -> None:
         super().__init__(fields, rows)
         self.next: str | None = told.get("next")
-        self.epoch: int = told.get("epoch", 0)
+        self.epoch: int | None = told.get("epoch")
         self.positions: Mapping[str, str] = told.get("positions", {})
 
     @classmethod

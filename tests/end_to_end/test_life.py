@@ -260,10 +260,27 @@ def test_a_pause_and_its_end(service: RunningService, shop: Database) -> None:
     while shop.rows(slots) != [(0,)]:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    page = service.call("GET", "/views/sums/rows").json()
+    assert page["positions"] == view["positions"] and len(page["rows"]) == len(stood)
     problem = refused(service, "above/resume")
     assert problem["code"] == "view.parent_not_live"
     ask(service, "sums/resume?cascade=true")
     assert_follows(service, shop, {"sums": SUMS, "above": above})
+
+
+def test_rows_of_a_paused_view_name_where_it_stands(
+    service: RunningService, shop: Database
+) -> None:
+    above = "SELECT region, total FROM sums WHERE n > 3"
+    service.create("sums", SUMS, backfill="local")
+    service.create("above", above, backfill="local")
+    paused = ask(service, "above/pause")["positions"]
+    shop.execute(CHANGES)
+    assert_follows(service, shop, {"sums": SUMS})
+    stood = service.call("GET", "/views/above/rows").json()
+    moved = service.call("GET", "/views/sums/rows").json()
+    assert stood["positions"] == paused != moved["positions"]
+    assert stood["epoch"] < moved["epoch"]
 
 
 def test_a_failed_view_is_rebuilt(service: RunningService, shop: Database) -> None:
