@@ -25,6 +25,7 @@ from service.groups import group_of
 from service.log import log
 from service.planning import plan_definition
 from service.source_desk import SourceDesk
+from service.view_facts import require_kept
 from storage import clock
 from storage.failpoints import failpoint
 
@@ -165,17 +166,11 @@ class Desk:
         return replace(found, version=version)
 
     def are_parents_live(self, definition: ViewDefinition) -> bool:
-        """Whether every view that this one reads is live; refuses when one has failed."""
+        """Whether every view that this one reads is live; refuses when one has failed, or is
+        paused. TidemarkError as `require_kept`."""
         for row in self._rows:
-            name = RelationName(VIEW_SOURCE, row.schema, row.name)
-            if row.status == "failed" and name in definition.parents():
-                raise TidemarkError(
-                    "view.parent_failed",
-                    f'view "{row.title}", which this one reads, has failed',
-                    detail=row.detail or "",
-                    hint="drop both views and create them again",
-                    relation=name,
-                )
+            if RelationName(VIEW_SOURCE, row.schema, row.name) in definition.parents():
+                require_kept(row)
         return all(p in self._engine.views for p in definition.parents())
 
     def failed(self) -> set[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from connectors.postgres.control import ViewRow
 from dataflow.errors import TidemarkError
+from dataflow.schema import VIEW_SOURCE, RelationName
 from dataflow.sql.plan import ViewPlan
 from service import fields
 from service.changes import PAUSED
@@ -75,6 +76,22 @@ def require_parents(
                 detail="groups do not move together: there is no position that both are at",
                 hint=f'create this view in group "{group_of(found)}"',
             )
+
+
+def require_kept(row: ViewRow) -> None:
+    """Whether a view that is to be built can ever read this one. TidemarkError view.parent_failed,
+    view.parent_not_live where it was paused just while that view was asked for."""
+    if row.status == "failed":
+        code, what = "view.parent_failed", "has failed"
+        hint, detail = "drop both views and create them again", row.detail or ""
+    elif row.desired == PAUSED:
+        code, what = "view.parent_not_live", "is paused"
+        hint, detail = "resume that one first", ""
+    else:
+        return
+    what = f'view "{row.title}", which this one reads, {what}'
+    relation = RelationName(VIEW_SOURCE, row.schema, row.name)
+    raise TidemarkError(code, what, detail=detail, hint=hint, relation=relation)
 
 
 def is_pausing(row: ViewRow) -> bool:

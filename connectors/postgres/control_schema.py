@@ -241,7 +241,6 @@ COMMENT ON COLUMN tidemark.views.verification IS
 
 _PAUSED_AT = """
 COMMENT ON COLUMN tidemark.views.epoch IS 'the epoch in which the view became live, or was paused';
-COMMENT ON COLUMN tidemark.views.positions IS 'where a paused view stands; as in tidemark.progress';
 """
 
 # Each leads from the version of its place in the list to the next one, the first from nothing.

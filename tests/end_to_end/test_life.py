@@ -12,7 +12,10 @@ from typing import Any
 import psycopg2
 import pytest
 
+from connectors.postgres import control_life
+from connectors.postgres.control import Control
 from connectors.postgres.embedded import EmbeddedPostgres
+from service.changes import new_version
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
 
@@ -264,6 +267,30 @@ def test_a_pause_and_its_end(service: RunningService, shop: Database) -> None:
     assert page["positions"] == view["positions"] and len(page["rows"]) == len(stood)
     problem = refused(service, "above/resume")
     assert problem["code"] == "view.parent_not_live"
+    ask(service, "sums/resume?cascade=true")
+    assert_follows(service, shop, {"sums": SUMS, "above": above})
+
+
+def test_what_reads_a_view_that_was_paused_just_then_is_refused(
+    service: RunningService, shop: Database
+) -> None:
+    above = "SELECT region, total FROM sums WHERE n > 3"
+    service.create("sums", SUMS, backfill="local")
+    service.create("above", above, backfill="local")
+    ask(service, "sums/pause?cascade=true")
+    # As a resume that had looked at the view below before the pause asked for it.
+    with closing(Control(shop.dsn)) as control:
+        row = next(r for r in control.list_views() if r.name == "above")
+        change, told = new_version(row, row.query, row.options, [], "resume")
+        told = {"replacing": told, "desired": "live"}
+        assert control_life.ask_change(control, row.identity, "paused", change, **told)
+    view = service.call("GET", "/views/above").json()
+    deadline = time.monotonic() + 20
+    while view["replacing"]["status"] == "under way":
+        assert time.monotonic() < deadline
+        view = service.call("GET", "/views/above").json()
+    assert view["status"] == "paused" and view["replacing"]["status"] == "failed"
+    assert view["replacing"]["code"] == "view.parent_not_live"
     ask(service, "sums/resume?cascade=true")
     assert_follows(service, shop, {"sums": SUMS, "above": above})
 
