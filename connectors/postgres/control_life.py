@@ -49,11 +49,11 @@ def ask_change(
 
 
 def ask_pause(control: Control, identity: str) -> bool:
-    """Ask for a live view to stand still; False when a change of it is under way, or it is to be
-    dropped."""
+    """Ask for a live view to stand still; False when a change of it is under way, it is to be
+    dropped, or is not live any more (a sink that was set back may know it as asked for alone)."""
     sql = (
         "UPDATE tidemark.views SET updated_at = now(), desired = 'paused' WHERE identity = %s "
-        "AND change IS NULL AND desired IN ('live', 'paused') RETURNING 1"
+        "AND change IS NULL AND status = 'live' AND desired <> 'dropped' RETURNING 1"
     )
     return bool(control.rows(sql, identity))
 

@@ -348,7 +348,8 @@ class SimControl(Session):
             row = self.database.view(values[0])
             if row is None or row.change is not None or row.desired == "dropped":
                 return []
-            return [(1,)] * self.database.update(row.identity, {"desired": "paused"})
+            is_live = row.status == "live"
+            return [(1,)] * (is_live and self.database.update(row.identity, {"desired": "paused"}))
 
         if "desired = 'paused'" in sql:
             return self.call("catalog.pause", ask_pause)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.postgres import control_schema
+from connectors.postgres import control_life, control_schema
 from connectors.postgres.control import Control, SourceRow, ViewRow
 from connectors.postgres.error_rows import read_left_out
 from connectors.postgres.sink import PostgresSink
@@ -166,6 +166,18 @@ def test_a_change_that_is_shown_was_not_cancelled(
         row = control.list_views()[0]
         assert (row.change, row.replacing) == wanted
     sink.close()
+
+
+def test_only_what_is_live_is_asked_to_stand_still(
+    every_database: Database, control: Control
+) -> None:
+    """A sink that was set back may know a view as one that was only asked for."""
+    control.insert_view(_VIEW)
+    assert not control_life.ask_pause(control, _VIEW.identity)
+    assert control.list_views()[0].desired == "live"
+    control.update_view(_VIEW.identity, status="live")
+    assert control_life.ask_pause(control, _VIEW.identity)
+    assert control.list_views()[0].desired == "paused"
 
 
 def test_who_waits_is_told(every_database: Database, control: Control) -> None:
