@@ -259,10 +259,7 @@ def test_a_pause_and_its_end(service: RunningService, shop: Database) -> None:
     assert (answer.status_code, answer.json()["code"]) == (409, "view.paused")
     # Nothing is kept for views that all stand still.
     slots = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
-    deadline = time.monotonic() + 20
-    while shop.rows(slots) != [(0,)]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    service.await_so(lambda: shop.rows(slots) == [(0,)], 20)
     page = service.call("GET", "/views/sums/rows").json()
     assert page["positions"] == view["positions"] and len(page["rows"]) == len(stood)
     problem = refused(service, "above/resume")
@@ -284,12 +281,10 @@ def test_what_reads_a_view_that_was_paused_just_then_is_refused(
         change, told = new_version(row, row.query, row.options, [], "resume")
         told = {"replacing": told, "desired": "live"}
         assert control_life.ask_change(control, row.identity, "paused", change, **told)
-    view = service.call("GET", "/views/above").json()
-    deadline = time.monotonic() + 20
-    while view["replacing"]["status"] == "under way":
-        assert time.monotonic() < deadline
-        view = service.call("GET", "/views/above").json()
-    assert view["status"] == "paused" and view["replacing"]["status"] == "failed"
+    asked = lambda: service.call("GET", "/views/above").json()  # noqa: E731
+    service.await_so(lambda: asked()["replacing"]["status"] == "failed", 20)
+    view = asked()
+    assert view["status"] == "paused"
     assert view["replacing"]["code"] == "view.parent_not_live"
     ask(service, "sums/resume?cascade=true")
     assert_follows(service, shop, {"sums": SUMS, "above": above})
