@@ -1,9 +1,9 @@
 """Arrangement and Sums of the product store: the contracts of `storage.store` over a RunSet.
 
 A negative weight is noticed for sure by the `lookup` of the row's key and by `scan`, and without
-either when the row reaches a merge that starts at the oldest run (the first flush, and each
-large merge); never by `apply` alone, which does not read. Invariant: a key is compared with the
-keys asked for after its hash has matched.
+either when the row reaches a merge that starts at the oldest run (the first flush, and each large
+merge), which the next `apply` tells; never by `apply` alone, which does not read. Invariant: a key
+is compared with the keys asked for after its hash has matched.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ from rocksdict import DBCompressionType, IngestExternalFileOptions, Options, Rdi
 from storage import page_kernels
 from storage.delta import Column, Delta, hash_columns
 from storage.layout import Layout
-from storage.pages import Selection, Tuning, cut, order_rows, verify
+from storage.pages import Selection, Tuning, below_zero, cut, order_rows, verify
 from storage.run_writer import RunWriter
 from storage.runs import BULK_RUN, page_key
-from storage.store import ArrangementSpec, BulkFile, NegativeWeightError, StorageError, SumsSpec
+from storage.store import ArrangementSpec, BulkFile, StorageError, SumsSpec
 
 _PARTITION_SHIFT = 32
 
@@ -121,10 +121,10 @@ class BulkWriter:
         if (partition_of(ends, self.partitions) != self.partition).any():
             detail = f'rows of "{self.spec.name}" outside of partition {self.partition}'
             raise StorageError("state.mismatch", detail, "partition rows with partition_rows")
-        if isinstance(self.spec, ArrangementSpec) and selection.totals.min() < 0:
-            at = int(np.argmin(selection.totals[:, 0]))
-            row = tuple(c.to_list()[0] for c in self._layout.columns(selection.hits[at : at + 1]))
-            raise NegativeWeightError(self.spec.name, repr(row), int(selection.totals[at, 0]))
+        if isinstance(self.spec, ArrangementSpec):
+            negative = below_zero(self.spec.name, self._layout, selection)
+            if negative is not None:
+                raise negative
 
     def _file(self, rows: int, first: list[tuple[int, int]]) -> BulkFile:
         hashes = np.array(first, np.uint64).reshape(-1, 2).T.tobytes()

@@ -18,7 +18,7 @@ from storage import page_kernels
 from storage.faults import corrupt
 from storage.layout import MAGIC, VERSION, Layout
 from storage.page_access import HEADER
-from storage.store import StorageError
+from storage.store import NegativeWeightError, StorageError
 
 _CHECKED_FROM = 16
 _SEALED_AT_ONCE = 64
@@ -164,3 +164,13 @@ def order_rows(layout: Layout, image: np.ndarray) -> Selection:
     order = np.argsort(hashes)
     rows, totals = page_kernels.settle(order, hashes, layout.records_of(image), layout.value_at)
     return Selection(page_kernels.hits_of(address_of(image), rows), totals)
+
+
+def below_zero(name: str, layout: Layout, selection: Selection) -> NegativeWeightError | None:
+    """The error of an arrangement, if a row of the selection has a weight below zero."""
+    totals = selection.totals
+    if not len(totals) or totals.min() >= 0:
+        return None
+    at = int(np.argmin(totals[:, 0]))
+    row = tuple(column.to_list()[0] for column in layout.columns(selection.hits[at : at + 1]))
+    return NegativeWeightError(name, repr(row), int(totals[at, 0]))

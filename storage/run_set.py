@@ -22,7 +22,7 @@ from storage.merge_policy import EVERYTHING, MergeMeter, choose_by_reads, choose
 from storage.page_cache import PageCache
 from storage.page_files import PageFiles
 from storage.page_reader import PAGES_AT_ONCE, PageReader, merged, track_of
-from storage.pages import Page, Selection, Tuning, order_rows, seal_whole, verify
+from storage.pages import Page, Selection, Tuning, below_zero, order_rows, seal_whole, verify
 from storage.run_search import EVERY_ROW, RunSearch
 from storage.run_writer import RunBuilder, RunWriter
 from storage.runs import (
@@ -77,6 +77,7 @@ class RunSet:
         self._merging: Generator[int] | None = None
         self._credit_rows = 0
         self._settled: tuple[list[int], int] = [], 0
+        self._negative: NegativeWeightError | None = None
         page_rows = self._tuning.page_rows
         self._search = RunSearch(self._table, self._reader, layout, page_rows, self._pay_for_read)
         self._recover()
@@ -108,7 +109,7 @@ class RunSet:
         memory = [[page.address] for page in self._memory]
         window = next(windows(tracks_of(self._table.runs), PAGES_AT_ONCE))
         segments, _alive, _ = self._reader.segments(self._table.runs, window)
-        rows = len(self._merged([*segments, *memory], window).hits)
+        rows = len(merged(self.layout, [*segments, *memory], window).hits)
         return int(rows / (int(window[2]) / 2**64)) if window[4] and window[2] else rows
 
     def is_empty(self) -> bool:
@@ -133,7 +134,8 @@ class RunSet:
         return total
 
     def add(self, columns: Sequence[Column], values: np.ndarray) -> None:
-        """Add int64[width, n] values to the totals of n rows, which may repeat."""
+        """Add int64[width, n] values to the totals of n rows, which may repeat.
+        NegativeWeightError: a merge has found one, now or since the last call."""
         n = values.shape[1]
         if n == 0:
             return
@@ -150,6 +152,7 @@ class RunSet:
         self._credit_rows += self._tuning.fuel * (1 + len(self._table.runs) // 12) * rows
         self.work()
         self._cache.shrink()
+        self._check()
 
     def flush(self) -> None:
         """Make a run on disk of the memory runs; no search may be under way."""
@@ -181,13 +184,10 @@ class RunSet:
 
     def _merge_memory(self, start: int, stop: int, fan: int) -> None:
         """Merge each `fan` neighbours of the memory runs in [start, stop) into one."""
-        merged = []
-        for at in range(start, stop, fan):
-            pages = self._memory[at : min(at + fan, stop)]
-            selection = self._merged([[page.address] for page in pages], EVERYTHING)
-            if len(selection.hits):
-                merged.append(seal_whole(self.layout, selection))
-        self._memory[start:stop] = merged
+        parts = [self._memory[at : min(at + fan, stop)] for at in range(start, stop, fan)]
+        addresses = ([[page.address] for page in pages] for pages in parts)
+        selections = (merged(self.layout, found, EVERYTHING) for found in addresses)
+        self._memory[start:stop] = [seal_whole(self.layout, s) for s in selections if len(s.hits)]
 
     def _flush_with(self, selection: Selection | None) -> None:
         """Make one run on disk of all memory runs and a large selection, and empty the log."""
@@ -195,10 +195,10 @@ class RunSet:
         held = self._memory
         if selection is None or held:
             held = held if selection is None else [*held, seal_whole(self.layout, selection)]
-            selection = self._merged([[page.address] for page in held], EVERYTHING)
+            selection = merged(self.layout, [[page.address] for page in held], EVERYTHING)
             self._writes.remove_range(*arrangement_range(LOG, self.identity))
         if not self._table.runs:
-            self._check(selection)
+            self._note(selection)
         with self._new_run(len(selection.hits)) as builder:
             builder.write(selection, self._net(selection.totals.T), is_hot=True)
             self._enter_run(builder)
@@ -211,9 +211,9 @@ class RunSet:
         tracks = [track_of(self.layout, page, self._tuning.page_rows) for page in memory]
         with self._new_run(sum(page.rows for page in memory)) as builder:
             for window in windows(tracks, self._tuning.merge_pages):
-                selection = self._merged([[page.address] for page in memory], window)
+                selection = merged(self.layout, [[page.address] for page in memory], window)
                 if is_oldest:
-                    self._check(selection)
+                    self._note(selection)
                 builder.write(selection, self._net(selection.totals.T), is_hot=True)
                 failpoint("merge.flush.step")
                 yield max(len(selection.hits), 1)
@@ -284,6 +284,7 @@ class RunSet:
         self._table.replace(0, len(self._table.runs), [])
         self._set_memory([])
         self._frozen = self._credit_rows = 0
+        self._negative = None
         for steps in (self._flushing, self._merging):
             if steps is not None:
                 steps.close()
@@ -340,9 +341,9 @@ class RunSet:
             step = self._tuning.step_pages([len(run.first) for run in runs])
             for window in windows(tracks_of(runs), step):
                 segments, alive, resident = self._reader.segments(runs, window)
-                selection = self._merged(segments, window)
+                selection = merged(self.layout, segments, window)
                 if start == 0:
-                    self._check(selection)
+                    self._note(selection)
                 is_hot = 2 * resident > sum(map(len, segments))
                 builder.write(selection, self._net(selection.totals.T), is_hot=is_hot)
                 del alive
@@ -350,9 +351,6 @@ class RunSet:
                 yield max(len(selection.hits), 1)
             self._enter_run(builder, (start, stop))
             failpoint("merge.runs.entered")
-
-    def _merged(self, segments: Sequence[Sequence[int]], window: np.ndarray) -> Selection:
-        return merged(self.layout, segments, window)
 
     def find(
         self, hashes: np.ndarray, most_rows: int = EVERY_ROW
@@ -378,7 +376,7 @@ class RunSet:
         for window in windows(tracks_of(self._table.runs), self._tuning.scan_pages):
             segments, alive, _ = self._reader.segments(self._table.runs, window)
             memory = [[page.address] for page in self._memory]
-            selection = self._merged([*segments, *memory], window)
+            selection = merged(self.layout, [*segments, *memory], window)
             self._check(selection)
             if len(selection.hits):
                 yield selection
@@ -388,13 +386,13 @@ class RunSet:
         """Rows that add less rows that take away, of int64[width, n]; for sums simply the rows."""
         return int(np.sign(values[0]).sum()) if self._has_weights else values.shape[1]
 
-    def _check(self, selection: Selection) -> None:
-        """NegativeWeightError if a row of the selection, complete with all runs, is below 0."""
-        if not self._has_weights or not len(selection.totals):
-            return
-        if selection.totals.min() >= 0:
-            return
-        at = int(np.argmin(selection.totals[:, 0]))
-        columns = self.layout.columns(selection.hits[at : at + 1])
-        row = tuple(column.to_list()[0] for column in columns)
-        raise NegativeWeightError(self.name, repr(row), int(selection.totals[at, 0]))
+    def _note(self, selection: Selection) -> None:
+        """Merges are nobody's step: what is wrong in all runs together is told to who adds next."""
+        if self._has_weights and self._negative is None:
+            self._negative = below_zero(self.name, self.layout, selection)
+
+    def _check(self, selection: Selection | None = None) -> None:
+        if selection is not None:
+            self._note(selection)
+        if self._negative is not None:
+            raise self._negative

@@ -7,7 +7,8 @@ normal form (equal keys are equal bits).
 Life of an epoch: operators call `apply` / `add` / `lookup` as often as they like and see their own
 writes; then the pipeline puts positions and outbox with `put` and calls `commit` once. What was
 not committed is gone after a crash, all of it. An arrangement whose row would keep a negative
-weight raises `NegativeWeightError`: the caller crashes rather than corrupt.
+weight raises `NegativeWeightError` from a call of its own, never from `commit`: the caller gives up
+what is computed from it.
 """
 
 from __future__ import annotations

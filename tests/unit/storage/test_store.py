@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from storage.delta import Column, Delta
 from storage.memory import MemoryStore
 from storage.pages import Tuning
-from storage.rocks import RocksStore
+from storage.rocks import RocksStore, StoreBudget
 from storage.store import ArrangementSpec, NegativeWeightError, StorageError, SumsSpec
 from tests.unit.storage.oracle import check_scan, delta_of
 
@@ -120,6 +121,21 @@ def test_rocks_refuses_a_negative_weight(tmp_path, notice):
                 rows = [((n * 60 + m, b"z"), 1) for m in range(60)]
                 arrangement.apply(delta_of("is", rows))
     assert caught.value.code == "state.negative_weight"
+    store.close()
+
+
+def test_what_a_commit_finds_below_zero_is_told_by_the_next_call(tmp_path):
+    """A merge is nobody's step: the other arrangements' work is not lost with it."""
+    store = RocksStore(tmp_path, budget=StoreBudget(run_bytes=0, ahead_bytes=0))
+    spoilt, other = store.arrange(SPEC), store.arrange(replace(SPEC, name="v/other"))
+    spoilt.apply(delta_of("is", [((1, b"a"), -1), ((2, b"b"), 1)]))
+    other.apply(delta_of("is", [((1, b"a"), 1)]))
+    store.commit()
+    assert other.lookup([Column.of("i", [1])])[1].rows() == [((1, b"a"), 1)]
+    with pytest.raises(NegativeWeightError, match=r"\(1, b'a'\) with weight -1"):
+        spoilt.apply(delta_of("is", [((3, b"c"), 1)]))
+    spoilt.clear()
+    spoilt.apply(delta_of("is", [((3, b"c"), 1)]))
     store.close()
 
 
