@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -146,7 +147,9 @@ class RocksStore:
             self._specs = self._read_specs()
             self._remove_left_overs()
         except BaseException:
-            self._db.close()
+            # What is damaged may refuse to be closed as well; that it is damaged is what counts.
+            with suppress(Exception):
+                self._db.close()
             raise
 
     def _check_format(self) -> None:

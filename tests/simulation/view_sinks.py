@@ -131,6 +131,10 @@ class Topics:
         if topic.counts != self.database.counts or view is None or view.status == "failed":
             # Of a view that was dropped; or what its table did not take, if that was changed.
             return
+        table = self.database.tables.get((view.schema, view.name))
+        if view.desired == "dropped" and (table is None or table.spoilt):
+            # The same, and it is not called failed any more.
+            return
         wanted = self._shown(topic)
         if self.database.is_set_back:
             # What the sink never got, or not as epochs, the topic got from the state.

@@ -8,10 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from storage import rocks
 from storage.delta import Column, Delta
 from storage.memory import MemoryStore
 from storage.pages import Tuning
 from storage.rocks import RocksStore, StoreBudget
+from storage.seal import Seal
 from storage.store import ArrangementSpec, NegativeWeightError, StorageError, SumsSpec
 from tests.unit.storage.oracle import check_scan, delta_of
 
@@ -137,6 +139,30 @@ def test_what_a_commit_finds_below_zero_is_told_by_the_next_call(tmp_path):
     spoilt.clear()
     spoilt.apply(delta_of("is", [((3, b"c"), 1)]))
     store.close()
+
+
+def test_damage_is_named_where_rocksdb_refuses_to_close_as_well(tmp_path, monkeypatch):
+    class Damaged:
+        def __init__(self, database):
+            self._database = database
+
+        def __getattr__(self, name):
+            return getattr(self._database, name)
+
+        def close(self):
+            self._database.close()
+            raise Exception("Corruption: block checksum mismatch")
+
+    def found(*_):
+        raise StorageError("state.corrupt", "commits", "restore")
+
+    opened = rocks._open
+    monkeypatch.setattr(rocks, "_open", lambda *given: Damaged(opened(*given)))
+    monkeypatch.setattr(Seal, "check_commits", found)
+    with pytest.raises(StorageError, match=r"state\.corrupt: commits"):
+        RocksStore(tmp_path)
+    monkeypatch.undo()
+    RocksStore(tmp_path).close()
 
 
 def test_one_service_at_a_time(tmp_path):
