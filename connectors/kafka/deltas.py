@@ -33,14 +33,15 @@ class DeltaReader:
         """
         found: list[dict[str, Any]] = []
         deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
+        is_end = False
+        while not is_end and time.monotonic() < deadline:
+            # What comes after an end that was reached may be in the same batch.
             for record in self._consumer.consume(_BATCH, _WAIT_S):
                 error = record.error()
+                is_end = error is not None and error.code() == KafkaError._PARTITION_EOF
                 if error is None:
                     found.append(json.loads(record.value() or b"null"))
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    return found
-                else:
+                elif not is_end:
                     raise self._client.refused(error, "reading deltas", self._consumer)
         return found
 
