@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -146,10 +145,12 @@ class RocksStore:
             self._seal.check_commits(self._db)
             self._specs = self._read_specs()
             self._remove_left_overs()
-        except BaseException:
-            # What is damaged may refuse to be closed as well; that it is damaged is what counts.
-            with suppress(Exception):
+        except BaseException as error:
+            try:
                 self._db.close()
+            except Exception as refusal:
+                # What is damaged may refuse that as well; that it is damaged is what counts.
+                error.add_note(f"it cannot be closed either: {refusal}")
             raise
 
     def _check_format(self) -> None:
