@@ -19,6 +19,7 @@ from connectors.postgres.hashing import RECORD_HASH
 from connectors.postgres.quoting import quote_name, quote_text
 from connectors.postgres.session import connect, is_temporary, to_error
 from connectors.postgres.sink_faults import table_fault
+from connectors.postgres.sink_read import progress_of
 from connectors.postgres.sink_target import target_of
 from connectors.sink import Progress, SinkTable
 from dataflow.delta import Delta
@@ -131,11 +132,10 @@ def _shown(cursor: Any, key: str, table: SinkTable) -> Progress | None:
     paused = cursor.fetchone()
     if paused is not None:
         return Progress(*paused) if None not in paused else None
-    cursor.execute("SELECT epoch, positions FROM tidemark.progress WHERE sink_key = %s", (key,))
-    found = cursor.fetchone()
+    found = progress_of(cursor, key)
     if found is None:
         raise SinkError("sink.no_progress", "no epoch has been written yet")
-    return Progress(*found)
+    return found
 
 
 def page_sql(request: PageRequest, parts: Sequence[_Part]) -> str:

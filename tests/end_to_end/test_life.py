@@ -26,6 +26,7 @@ FROM generate_series(1, 2000) i;
 CREATE ROLE life_reader;
 """
 SUMS = "SELECT region, count(*) AS n, sum(amount) AS total FROM orders GROUP BY region"
+ABOVE = "SELECT region, total FROM sums WHERE n > 3"
 LARGE = SUMS.replace("GROUP BY", "WHERE amount > 50 GROUP BY")
 MORE = SUMS.replace("AS total", "AS total, max(amount) AS most")
 CHANGES = """
@@ -57,6 +58,12 @@ def nothing_left(service: RunningService, shop: Database) -> Iterator[None]:
     while views := service.call("GET", "/views").json()["views"]:
         for view in views:
             service.call("DELETE", f'/views/"{view["schema"]}"."{view["name"]}"')
+
+
+def create_two(service: RunningService) -> None:
+    """A view, and one that reads it."""
+    service.create("sums", SUMS, backfill="local")
+    service.create("above", ABOVE, backfill="local")
 
 
 def ask(service: RunningService, path: str, body: Any = None, method: str = "POST") -> dict:
@@ -112,9 +119,7 @@ def test_the_same_columns_are_replaced_in_place(service: RunningService, shop: D
 
 
 def test_other_columns_take_the_users_things_along(service: RunningService, shop: Database) -> None:
-    above = "SELECT region, total FROM sums WHERE n > 3"
-    service.create("sums", SUMS, backfill="local")
-    service.create("above", above, backfill="local")
+    create_two(service)
     shop.execute(
         "CREATE VIEW mine AS SELECT region FROM sums; CREATE UNIQUE INDEX by_n ON sums (n, region);"
         "GRANT SELECT ON sums TO life_reader; GRANT UPDATE (total) ON sums TO life_reader;"
@@ -125,7 +130,7 @@ def test_other_columns_take_the_users_things_along(service: RunningService, shop
     shop.execute("DROP VIEW mine")
     view = ask(service, "sums/replace", {"query": MORE})
     assert [f["name"] for f in view["fields"]] == ["region", "n", "total", "most"]
-    assert_follows(service, shop, {"sums": MORE, "above": above})
+    assert_follows(service, shop, {"sums": MORE, "above": ABOVE})
     assert shop.rows(
         "SELECT has_table_privilege('life_reader', 'sums', 'SELECT'), "
         "has_column_privilege('life_reader', 'sums', 'total', 'UPDATE'), "
@@ -142,7 +147,7 @@ def test_other_columns_take_the_users_things_along(service: RunningService, shop
     assert 'public.above: column "total" is text now' in problem["detail"]
     problem = refused(service, "sums/replace", {"query": "SELECT total FROM above"})
     assert problem["code"] == "view.cycle"
-    assert_follows(service, shop, {"sums": MORE, "above": above})
+    assert_follows(service, shop, {"sums": MORE, "above": ABOVE})
 
 
 def test_a_swap_waits_for_who_reads_and_lets_others_read(
@@ -245,9 +250,7 @@ def test_names_change_and_readers_follow(service: RunningService, shop: Database
 
 
 def test_a_pause_and_its_end(service: RunningService, shop: Database) -> None:
-    above = "SELECT region, total FROM sums WHERE n > 3"
-    service.create("sums", SUMS, backfill="local")
-    service.create("above", above, backfill="local")
+    create_two(service)
     assert refused(service, "sums/pause")["code"] == "view.has_children"
     assert refused(service, "sums/resume")["code"] == "view.not_paused"
     stood = shop.rows("SELECT * FROM sums ORDER BY 1")
@@ -265,15 +268,13 @@ def test_a_pause_and_its_end(service: RunningService, shop: Database) -> None:
     problem = refused(service, "above/resume")
     assert problem["code"] == "view.parent_not_live"
     ask(service, "sums/resume?cascade=true")
-    assert_follows(service, shop, {"sums": SUMS, "above": above})
+    assert_follows(service, shop, {"sums": SUMS, "above": ABOVE})
 
 
 def test_what_reads_a_view_that_was_paused_just_then_is_refused(
     service: RunningService, shop: Database
 ) -> None:
-    above = "SELECT region, total FROM sums WHERE n > 3"
-    service.create("sums", SUMS, backfill="local")
-    service.create("above", above, backfill="local")
+    create_two(service)
     ask(service, "sums/pause?cascade=true")
     # As a resume that had looked at the view below before the pause asked for it.
     with closing(Control(shop.dsn)) as control:
@@ -287,15 +288,13 @@ def test_what_reads_a_view_that_was_paused_just_then_is_refused(
     assert view["status"] == "paused"
     assert view["replacing"]["code"] == "view.parent_not_live"
     ask(service, "sums/resume?cascade=true")
-    assert_follows(service, shop, {"sums": SUMS, "above": above})
+    assert_follows(service, shop, {"sums": SUMS, "above": ABOVE})
 
 
 def test_rows_of_a_paused_view_name_where_it_stands(
     service: RunningService, shop: Database
 ) -> None:
-    above = "SELECT region, total FROM sums WHERE n > 3"
-    service.create("sums", SUMS, backfill="local")
-    service.create("above", above, backfill="local")
+    create_two(service)
     paused = ask(service, "above/pause")["positions"]
     shop.execute(CHANGES)
     assert_follows(service, shop, {"sums": SUMS})
