@@ -10,6 +10,7 @@ reason, where the broker's jars are not there.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,10 @@ from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, vers
 # A deadline would measure the machine; print_blob prints what repeats a failure.
 settings.register_profile("tidemark", deadline=None, print_blob=True)
 settings.load_profile("tidemark")
+
+# A test's Spark lives for seconds: what its JVM would compile once more never pays. Not
+# JAVA_TOOL_OPTIONS, which each tool of Java tells of on its output.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 TESTS = Path(__file__).parent
 

@@ -16,8 +16,9 @@ from psycopg2.extensions import connection as Connection
 from connectors.postgres.embedded import EmbeddedPostgres, available_versions
 
 WANTED_VERSIONS = (15, 18)
-# A killed server loses nothing without fsync, only a machine that loses power does.
-SERVER_SETTINGS = {"fsync": "off", "wal_sender_timeout": "30s"}
+# A killed server loses nothing without fsync, only a machine that loses power does. Queries over a
+# few rows that the planner thinks dear take longer to be compiled than to be answered.
+SERVER_SETTINGS = {"fsync": "off", "jit": "off", "wal_sender_timeout": "30s"}
 _numbers = itertools.count()
 
 
