@@ -26,6 +26,10 @@ from dataflow.types import SESSION_SETTINGS
 
 APPLICATION_NAME = "tidemark"
 
+# How often the server looks, in the midst of a statement, whether its client is still there: what
+# was killed must not hold its locks until the statement's end. Other systems refuse the setting.
+_ALIVE = """SELECT set_config('client_connection_check_interval', '1s', false)
+WHERE version() LIKE '%linux%'"""
 # A table held by someone else's long transaction must not hold us for ever.
 _LOCK_TIMEOUT = "30s"
 _SECRETS = ("password", "sslpassword")
@@ -67,7 +71,8 @@ def connect(
 ) -> Watched:
     """A new session with pinned settings; `settings` adds to them or overrides them.
 
-    is_long: its statements read or write whole tables (`Limits`), and wait for them as long.
+    is_long: its statements read or write whole tables (`Limits`), wait for them as long, and end
+    when this process does.
 
     side names the code's first word and the error class: "source" or "sink". Its calls are
     watched (`silence`). TemporaryError `<side>.unreachable`, or a refusal `<side>.login`,
@@ -105,6 +110,8 @@ def connect(
     connection.watch(arguments)
     try:
         _pin(connection, wanted)
+        if is_long:
+            _set(connection, _ALIVE)
     except psycopg2.Error as error:
         connection.close()
         raise to_error(error, side, "cannot set up a session") from None
@@ -266,11 +273,15 @@ def _pin(connection: Connection, wanted: Mapping[str, str]) -> None:
     for name in ("TimeZone", "DateStyle", "IntervalStyle"):
         actual = reported(name)
         if actual is not None and actual != wanted[name]:
-            with connection.cursor() as cursor:
-                cursor.execute(f"SET {name} TO '{wanted[name]}'")
-            # psycopg2 opened a transaction for it, except on a replication connection.
-            if connection.info.transaction_status != TRANSACTION_STATUS_IDLE:
-                connection.commit()
+            _set(connection, f"SET {name} TO '{wanted[name]}'")
+
+
+def _set(connection: Connection, statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+    # psycopg2 opened a transaction for it, except on a replication connection.
+    if connection.info.transaction_status != TRANSACTION_STATUS_IDLE:
+        connection.commit()
 
 
 def _refused_start(error: psycopg2.Error, keywords: dict[str, str], side: str) -> TidemarkError:

@@ -24,6 +24,7 @@ from connectors.postgres.claim import Claim, applications_of
 from connectors.postgres.session import connect, is_temporary, to_error, translated
 from connectors.postgres.silence import Watched
 from connectors.postgres.sink_apply import (
+    LOOKED_UP,
     Preparer,
     apply_by_copy,
     copy_rows,
@@ -46,9 +47,7 @@ from storage.failpoints import failpoint
 _WRITE_SETTINGS = {
     "standard_conforming_strings": "on",
     "plan_cache_mode": "force_generic_plan",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-    "enable_seqscan": "off",
+    **LOOKED_UP,
     "jit": "off",
     "synchronous_commit": "on",
 }

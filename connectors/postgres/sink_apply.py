@@ -6,14 +6,14 @@ else changed is never covered up. Callers own the transaction.
 
 Measured on tables of 200,000 and 2M rows: arrays in one statement take 0.2 to 0.8 of COPY's time
 below 5,000 rows, and 0.6 to 1.1 of it from there to 50,000; beyond, their text is the limit. COPY
-with hash and merge joins off while the batch is small against the table, or the planner reads
-all of it. New rows of a keyed table need no join: COPY into the table itself, from some hundreds of
+with each row looked up while the batch is small against the table, or the planner reads all of it.
+New rows of a keyed table need no join: COPY into the table itself, from some hundreds of
 rows on, takes the server 0.4 of what arrays take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,16 @@ COPY_ROWS = 50_000
 COPY_BYTES = 4 << 20
 COPIED_ROWS = 2_000
 INDEX_SHARE = 0.05
+
+# How a batch is to meet a table: each row by the index, as the writing session has it; or the
+# whole table at once.
+LOOKED_UP = {
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_seqscan": "off",
+    "enable_nestloop": "on",
+}
+_JOINED = {name: "on" if way == "off" else "off" for name, way in LOOKED_UP.items()}
 
 Changes = list[tuple[str, list[Column], int]]
 
@@ -143,15 +153,21 @@ def apply_by_copy(cursor: Any, target: Target, changes: Changes) -> None:
         cursor.execute(f"CREATE TEMP TABLE tidemark_batch ({fields}) ON COMMIT DROP")
         reader = copy_text.ChunkReader(lines_of(columns, n))
         cursor.copy_expert("COPY pg_temp.tidemark_batch FROM STDIN", reader)
-        way = "off" if n < total * INDEX_SHARE else "on"
-        cursor.execute(f"SET LOCAL enable_hashjoin = {way}; SET LOCAL enable_mergejoin = {way}")
-        if way == "on":
-            cursor.execute("SET LOCAL enable_seqscan = on; ANALYZE pg_temp.tidemark_batch")
-        cursor.execute(sink_target.counted(change, "pg_temp.tidemark_batch AS u"))
+        is_looked_up = n < total * INDEX_SHARE
+        if not is_looked_up:
+            cursor.execute(f"{_set(_JOINED)} ANALYZE pg_temp.tidemark_batch")
+        rows = "pg_temp.tidemark_batch AS u"
+        cursor.execute(sink_target.counted(change, rows, is_looked_up=is_looked_up))
         met = cursor.fetchone()[0]
+        # What is planned later in the transaction is kept for the session, and is for few rows.
+        cursor.execute(_set(LOOKED_UP))
         cursor.execute("DROP TABLE pg_temp.tidemark_batch")
         if met != n:
             raise rows_missing(f"{met} of {n} rows found in {target.schema}.{target.name}")
+
+
+def _set(ways: Mapping[str, str]) -> str:
+    return "".join(f"SET LOCAL {name} = {way};" for name, way in ways.items())
 
 
 def take_copied(target: Target, changes: Changes) -> Changes:

@@ -134,16 +134,36 @@ def create_view(table: SinkTable) -> str:
     )
 
 
+# In SQL that is not finished; no name has such a character.
+ROWS, FIRST = "\0rows", "\0first"
+_C1 = "u.c1"
+
+
 @dataclass(frozen=True)
 class Change:
     """One kind of change of a target's rows: its parameters and its SQL.
 
-    columns: the physical columns that it is given, for each row. sql has {rows} where a FROM
-    item `u` with columns c1, c2, ... of these values belongs, and yields one row a changed row.
+    columns: the physical columns that it is given, for each row. sql has ROWS where a FROM item
+    `u` with columns c1, c2, ... of these values belongs, and yields one row a changed row; and
+    FIRST where the value belongs that the first column of the index must equal: `first`.
     """
 
     columns: tuple[Field, ...]
     sql: str
+    first: str = _C1
+
+    def over(self, rows: str, *, is_looked_up: bool) -> str:
+        """The statement over these rows.
+
+        is_looked_up: each row by the index. An equality that is no join condition leaves no other
+        way: a planner that thinks the table empty (it was analyzed before its rows were committed)
+        would walk through all of it and meet each of its rows with each of the given ones.
+        """
+        # There are no arrays of arrays, which are among the types that we know nothing of.
+        may_be_array = self.first == _C1 and self.columns[0].type.kind is TypeKind.OPAQUE
+        is_listed = is_looked_up and not may_be_array
+        first = f"ANY (ARRAY[{self.first}])" if is_listed else self.first
+        return self.sql.replace(ROWS, rows).replace(FIRST, first)
 
 
 @functools.lru_cache(1024)
@@ -158,33 +178,38 @@ def changes_of(target: Target) -> dict[str, Change]:
 
 def _keyed_changes(target: Target) -> dict[str, Change]:
     sql, keys, others = target.sql, target.key_columns, target.other_columns
-    same = _join(keys, " AND ")
+    same = _equal(keys)
+    same[0] = f"t.{quote_name(keys[0].name)} = {FIRST}"
     names = ", ".join(quote_name(c.name) for c in target.columns)
     is_new = ""
+    first = new_first = _C1
     if target.is_wide:
-        same = f"{_same_hash(target, range(len(keys)))} AND {same}"
+        first, new_first = _given_hash(target, range(len(keys))), _given_hash(target, target.key)
+        same = [f"{_held_hash(target)} = {FIRST}", *_equal(keys)]
         # No key refuses a row that is there: it is not inserted, and not counted.
         own = " AND ".join(
             f"t.{quote_name(c.name)} = u.c{i + 1}" for i, c in zip(target.key, keys, strict=True)
         )
         is_new = (
             f"WHERE NOT EXISTS (SELECT FROM {sql} AS t "
-            f"WHERE {_same_hash(target, target.key)} AND {own}) "
+            f"WHERE {_held_hash(target)} = {FIRST} AND {own}) "
         )
+    met = " AND ".join(same)
     found = {
-        "d": Change(keys, f"DELETE FROM {sql} AS t USING {{rows}} WHERE {same} RETURNING 1"),
+        "d": Change(keys, f"DELETE FROM {sql} AS t USING {ROWS} WHERE {met} RETURNING 1", first),
         "i": Change(
             target.columns,
-            f"INSERT INTO {sql} ({names}) SELECT {_values(target.columns)} FROM {{rows}} "
+            f"INSERT INTO {sql} ({names}) SELECT {_values(target.columns)} FROM {ROWS} "
             f"{is_new}RETURNING 1",
+            new_first,
         ),
     }
     if others:
         new = ", ".join(
             f"{quote_name(c.name)} = u.c{k}" for k, c in enumerate(others, len(keys) + 1)
         )
-        update = f"UPDATE {sql} AS t SET {new} FROM {{rows}} WHERE {same} RETURNING 1"
-        found["u"] = Change((*keys, *others), update)
+        update = f"UPDATE {sql} AS t SET {new} FROM {ROWS} WHERE {met} RETURNING 1"
+        found["u"] = Change((*keys, *others), update, first)
     return found
 
 
@@ -201,44 +226,48 @@ def key_hash(target: Target, names: Mapping[int, str]) -> str:
     return f"hash_record_extended(ROW({', '.join(parts)}), 0)"
 
 
-def _same_hash(target: Target, given: Sequence[int]) -> str:
+def _held_hash(target: Target) -> str:
+    return key_hash(
+        target, {k: f"t.{quote_name(c.name)}" for k, c in enumerate(target.key_columns)}
+    )
+
+
+def _given_hash(target: Target, given: Sequence[int]) -> str:
     """given: which of the columns c1, c2, ... has each column of the key, from 0."""
-    held = {k: f"t.{quote_name(c.name)}" for k, c in enumerate(target.key_columns)}
-    wanted = {k: f"u.c{i + 1}" for k, i in enumerate(given)}
-    return f"{key_hash(target, held)} = {key_hash(target, wanted)}"
+    return key_hash(target, {k: f"u.c{i + 1}" for k, i in enumerate(given)})
 
 
 def _bag_changes(target: Target) -> dict[str, Change]:
     sql, columns = target.sql, target.columns
     count, hash_column = quote_name(target.count), quote_name(target.hash)
     names = ", ".join(quote_name(c.name) for c in columns)
-    same = f"t.{hash_column} = u.c1 AND t.{count} + u.c2"
+    same = f"t.{hash_column} = {FIRST} AND t.{count} + u.c2"
     return {
         "d": Change(
             columns[:2],
-            f"UPDATE {sql} AS t SET {count} = t.{count} + u.c2 FROM {{rows}} "
+            f"UPDATE {sql} AS t SET {count} = t.{count} + u.c2 FROM {ROWS} "
             f"WHERE {same} > 0 RETURNING 1), y AS ("
-            f"DELETE FROM {sql} AS t USING {{rows}} WHERE {same} = 0 RETURNING 1",
+            f"DELETE FROM {sql} AS t USING {ROWS} WHERE {same} = 0 RETURNING 1",
         ),
         "i": Change(
             columns,
-            f"INSERT INTO {sql} AS t ({names}) SELECT {_values(columns)} FROM {{rows}} "
+            f"INSERT INTO {sql} AS t ({names}) SELECT {_values(columns)} FROM {ROWS} "
             f"ON CONFLICT ({hash_column}) DO UPDATE SET {count} = t.{count} + excluded.{count} "
             "RETURNING 1",
         ),
     }
 
 
-def counted(change: Change, rows: str) -> str:
+def counted(change: Change, rows: str, *, is_looked_up: bool) -> str:
     """SELECT of how many rows a change met, with `rows` as its FROM item."""
-    body = change.sql.replace("{rows}", rows)
+    body = change.over(rows, is_looked_up=is_looked_up)
     both = " + (SELECT count(*) FROM y)" if "), y AS (" in body else ""
     return f"WITH x AS ({body}) SELECT (SELECT count(*) FROM x){both}"
 
 
 def expected(target: Target, change: Change, rows: str) -> str:
-    """As `counted`, but fails in the database when it does not meet $1 rows."""
-    body = change.sql.replace("{rows}", rows)
+    """As `counted`, each row looked up, but fails in the database when it does not meet $1 rows."""
+    body = change.over(rows, is_looked_up=True)
     both = " + (SELECT count(*) FROM y)" if "), y AS (" in body else ""
     title = quote_text(f"{target.schema}.{target.name}")
     return f"WITH x AS ({body}) SELECT tidemark.expect({title}, (SELECT count(*) FROM x){both}, $1)"
@@ -271,8 +300,8 @@ def _values(columns: tuple[Field, ...]) -> str:
     return ", ".join(f"u.c{k + 1}" for k in range(len(columns)))
 
 
-def _join(columns: tuple[Field, ...], word: str) -> str:
-    return word.join(f"t.{quote_name(c.name)} = u.c{k}" for k, c in enumerate(columns, 1))
+def _equal(columns: tuple[Field, ...]) -> list[str]:
+    return [f"t.{quote_name(c.name)} = u.c{k}" for k, c in enumerate(columns, 1)]
 
 
 def _hidden_name(name: str) -> str:

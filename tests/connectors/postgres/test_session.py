@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+
 import psycopg2
 import pytest
 
@@ -78,3 +82,22 @@ def test_a_session_survives_the_loss_of_its_connection(database: Database) -> No
     session.close()
     assert session.rows("SELECT 1") == [(1,)]
     session.close()
+
+
+def test_what_a_killed_client_was_doing_ends_with_it(database: Database) -> None:
+    """In the midst of a statement the server hears nothing of its client: it must look."""
+    program = (
+        "import sys; from connectors.postgres.session import connect\n"
+        "connect(sys.argv[1], application_name='long', is_long=True)"
+        ".cursor().execute('SELECT pg_sleep(600)')"
+    )
+    found = "SELECT pid FROM pg_stat_activity WHERE application_name = 'long' AND state = 'active'"
+    with subprocess.Popen([sys.executable, "-c", program, database.dsn]) as client:
+        while not database.rows(found):
+            assert client.poll() is None
+            time.sleep(0.05)
+        client.kill()
+    deadline = time.monotonic() + 60
+    while database.rows(found):
+        assert time.monotonic() < deadline, "it goes on for nobody"
+        time.sleep(0.1)
