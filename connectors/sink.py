@@ -10,12 +10,14 @@ import pickle
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from dataflow.delta import Delta
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.frozen import keeps_hash
 from dataflow.schema import VIEW_SOURCE, Field, RelationName
+
+if TYPE_CHECKING:
+    from dataflow.delta import Delta
 
 
 @keeps_hash

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from dataflow.changes import Changes
-from dataflow.delta import Delta
 from dataflow.schema import Relation, RelationName
+
+if TYPE_CHECKING:
+    from dataflow.changes import Changes
+    from dataflow.delta import Delta
 
 # The database that every service follows; other sources have the names that users gave them.
 MAIN_SOURCE = "source"

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from dataflow.delta import KIND_BOOL, KIND_BYTES, KIND_FLOAT, KIND_INT
+from storage.kinds import KIND_BOOL, KIND_BYTES, KIND_FLOAT, KIND_INT
 
 FIXED_NAN = 2**63 - 1
 FIXED_DIGITS = 18

@@ -1,29 +1,27 @@
 """Child processes in which views are built, each used again for the next view while it is small.
 
-A child is spawned, never forked, and takes seconds of imports before it does anything: a few of
-them serve any number of views. Invariant: a child that has failed, was given up, or has held many
-rows ends with its job; and all of them end with the process that they work for, or by `close`.
+A child is a program of its own (`run_backfill`), never forked, and takes a second of imports before
+it does anything: a few of them serve any number of views. Invariant: a child that has failed, was
+given up, or has held many rows ends with its job; and all of them end with the process that they
+work for, or by `close`.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
+import subprocess
 import sys
-import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from multiprocessing.connection import Pipe
 from threading import Lock
 
 from connectors.kept_parts import OnProgress
 from connectors.spark.result import BackfillResult
 from dataflow.errors import TidemarkError
-from service.backfill import BackfillJob, backfill
+from service.backfill import BackfillJob
 from service.log import log
-from service.signals import die_with_parent
 
 # Kept for the next view: as many as that, and none that has read more rows than that.
 MOST_IDLE, MOST_ROWS = 2, 200_000
@@ -104,16 +102,19 @@ class _Child:
     """One process and our end of the pipe to it."""
 
     def __init__(self, begin: Callable[[], None] | None) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        given = (theirs, os.getpid(), begin)
-        self._process: SpawnProcess = context.Process(target=_work, args=given, daemon=True)
-        self._process.start()
+        self._begin = begin
+        self._pipe, theirs = Pipe()
+        given = (str(theirs.fileno()), str(os.getpid()))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "service.run_backfill", *given],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(),),
+        )
         theirs.close()
 
     def begin(self, job: BackfillJob) -> None:
         """Give it a job; EOFError or OSError when it is not there any more."""
-        self._pipe.send(job)
+        self._pipe.send((self._begin, job))
         self._pipe.recv()
 
     def result(self, on_progress: OnProgress) -> BackfillResult:
@@ -133,7 +134,7 @@ class _Child:
     def end(self) -> None:
         """Whatever it is doing."""
         self._process.terminate()
-        self._process.join()
+        self._process.wait()
         self._pipe.close()
 
 
@@ -152,29 +153,3 @@ def _died() -> TidemarkError:
         "the backfill's process ended without a result",
         hint="is there memory enough for it? options.backfill=spark runs it apart",
     )
-
-
-def _work(pipe: Connection, parent: int, begin: Callable[[], None] | None) -> None:
-    """What a child does: one job after the other."""
-    die_with_parent(parent)
-    # What the API process could plan must never be too deep here.
-    sys.setrecursionlimit(4 * sys.getrecursionlimit())
-    if begin is not None:
-        begin()
-    while True:
-        try:
-            job = pipe.recv()
-        except EOFError:
-            return
-        pipe.send("begun")
-        pipe.send(_outcome(job, pipe))
-
-
-def _outcome(job: BackfillJob, pipe: Connection) -> tuple[str, object]:
-    try:
-        return "result", backfill(job, lambda progress: pipe.send(("progress", progress)))
-    except TidemarkError as error:
-        return "error", error
-    except Exception:
-        detail = traceback.format_exc(limit=-6)
-        return "error", TidemarkError("backfill.failed", "the backfill failed", detail=detail)

@@ -28,7 +28,7 @@ from service.cli_tokens import tokens
 from service.cli_verify import validate, verify
 from service.settings import Settings
 from service.state_lock import StateLock
-from storage.store import StorageError
+from storage.errors import StorageError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 app.add_typer(life)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 
 from dataflow.errors import TemporaryError, TidemarkError
+from storage.errors import StorageError
 from storage.faults import named
-from storage.store import StorageError
 
 LEAST_FREE_BYTES = 8 << 20
 _DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})

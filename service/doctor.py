@@ -32,8 +32,8 @@ from service.prepare import Wanted, checks_of
 from service.settings import DEFAULT_GROUP, GROUPS, Settings
 from service.state_version import STORE
 from storage import clock
+from storage.errors import StorageError
 from storage.scrub import scrub
-from storage.store import StorageError
 
 MIN_FREE_BYTES = 1 << 30
 MIN_FILES = 4096

@@ -44,8 +44,9 @@ from service.memory_watch import MemoryWatch
 from service.metrics import write_refusal
 from service.protect import protect
 from service.settings import DEFAULT_GROUP, Settings
+from storage.errors import StorageError
 from storage.rocks import RocksStore, StoreBudget
-from storage.store import StorageError, Store
+from storage.store import Store
 
 if TYPE_CHECKING:
     from connectors.spark.session import LazySession

@@ -22,7 +22,7 @@ from service.parts import Parts
 from service.settings import Settings
 from service.start import Start
 from service.view_life import ViewLife
-from storage.store import StorageError
+from storage.errors import StorageError
 
 POLL_S = 0.02
 RECONCILE_S = 1.0

@@ -14,7 +14,7 @@ from typing import Literal
 from dataflow.errors import TidemarkError
 from service import signals
 from service.log import log
-from storage.store import StorageError
+from storage.errors import StorageError
 
 PAUSE_S = (0.2, 15.0)
 HEALTHY_S = 5.0

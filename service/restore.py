@@ -25,8 +25,8 @@ from service.checkpoint_place import Manifest, Place, groups_in, open_place
 from service.metrics import replace_file
 from service.positions import PROGRESS
 from service.settings import DEFAULT_GROUP, Settings
+from storage.errors import StorageError
 from storage.rocks import named_value
-from storage.store import StorageError
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from service.pipeline import Pipeline
 from service.protect import protect
 from service.restarts import exit_code
 from service.settings import DEFAULT_GROUP, Settings, parent_pid
-from storage.store import StorageError
+from storage.errors import StorageError
 
 
 def main() -> int:

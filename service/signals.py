@@ -8,7 +8,6 @@ than a kill would, and that is nothing. A second SIGTERM ends it at once.
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import os
 import signal
 import sys
@@ -66,8 +65,6 @@ def end_later(on_late: Callable[[], None], seconds: float = STOP_S) -> None:
 
 
 def end_now(code: int) -> None:
-    """End the process and the processes that it has started, whatever they are doing."""
-    for child in multiprocessing.active_children():
-        child.kill()
+    """End the process, whatever it is doing; the kernel ends those that it has started."""
     sys.stderr.flush()
     os._exit(code)

@@ -11,7 +11,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from storage.store import StorageError
+from storage.errors import StorageError
 
 FILE = "lock"
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 
-from storage.store import StorageError, Store
+from storage.errors import StorageError
+from storage.store import Store
 
 _KEY = "built-from"
 

@@ -18,8 +18,8 @@ from connectors.postgres import control_schema
 from service.log import log
 from service.metrics import replace_file
 from storage import clock
+from storage.errors import StorageError
 from storage.failpoints import failpoint
-from storage.store import StorageError
 
 VERSION = 1
 FILE = "version.json"

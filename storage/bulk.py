@@ -18,11 +18,12 @@ from rocksdict import DBCompressionType, IngestExternalFileOptions, Options, Rdi
 
 from storage import page_kernels
 from storage.delta import Column, Delta, hash_columns
+from storage.errors import StorageError
 from storage.layout import Layout
 from storage.pages import Selection, Tuning, below_zero, cut, order_rows, verify
 from storage.run_writer import RunWriter
 from storage.runs import BULK_RUN, page_key
-from storage.store import ArrangementSpec, BulkFile, StorageError, SumsSpec
+from storage.store import ArrangementSpec, BulkFile, SumsSpec
 
 _PARTITION_SHIFT = 32
 

@@ -16,11 +16,7 @@ from typing import Any
 import numpy as np
 
 from storage import kernels
-
-KIND_INT = "i"
-KIND_FLOAT = "f"
-KIND_BOOL = "b"
-KIND_BYTES = "s"
+from storage.kinds import KIND_BOOL, KIND_BYTES, KIND_FLOAT, KIND_INT
 
 _NO_MASK = np.empty(0, np.bool_)
 _DTYPES = {KIND_INT: np.int64, KIND_FLOAT: np.float64, KIND_BOOL: np.bool_}

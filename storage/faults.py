@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 
-from storage.store import StorageError
+from storage.errors import StorageError
 
 REBUILD = (
     "see what the disk says of itself (dmesg, smartctl); then bring back a checkpoint"

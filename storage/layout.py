@@ -18,9 +18,11 @@ import numpy as np
 import xxhash
 
 from storage import page_kernels
-from storage.delta import KIND_BOOL, KIND_BYTES, KIND_FLOAT, SEEDS, Column
+from storage.delta import SEEDS, Column
+from storage.errors import StorageError
+from storage.kinds import KIND_BOOL, KIND_BYTES, KIND_FLOAT
 from storage.page_access import HASHES, HEADER
-from storage.store import ArrangementSpec, StorageError, SumsSpec
+from storage.store import ArrangementSpec, SumsSpec
 
 VERSION = 2
 MAGIC = 0x5469_6465_6D6B << 16  # "Tidemk", then 16 bits of version

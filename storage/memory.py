@@ -16,14 +16,9 @@ import numpy as np
 
 from storage import kernels
 from storage.delta import Column, Delta, equal_rows, hash_columns, row_hashes
+from storage.errors import NegativeWeightError, StorageError
 from storage.layout import Layout
-from storage.store import (
-    ArrangementSpec,
-    BulkFile,
-    NegativeWeightError,
-    StorageError,
-    SumsSpec,
-)
+from storage.store import ArrangementSpec, BulkFile, SumsSpec
 
 _SCAN_ROWS = 32768
 

@@ -15,10 +15,10 @@ import numpy as np
 import xxhash
 
 from storage import page_kernels
+from storage.errors import NegativeWeightError, StorageError
 from storage.faults import corrupt
 from storage.layout import MAGIC, VERSION, Layout
 from storage.page_access import HEADER
-from storage.store import NegativeWeightError, StorageError
 
 _CHECKED_FROM = 16
 _SEALED_AT_ONCE = 64

@@ -19,6 +19,7 @@ from rocksdict import BlockBasedOptions, Cache, IngestExternalFileOptions, Optio
 from storage.arrangement import RocksArrangement, RocksSums
 from storage.bulk import first_rows, identity_of, page_numbers, raw_options
 from storage.copies import copy_database, value_in_copy
+from storage.errors import OutOfRoomError, StorageError
 from storage.failpoints import failpoint
 from storage.faults import named
 from storage.layout import Layout
@@ -38,14 +39,7 @@ from storage.runs import (
     run_pages,
 )
 from storage.seal import Seal
-from storage.store import (
-    ArrangementSpec,
-    BulkFile,
-    OutOfRoomError,
-    StorageError,
-    SumsSpec,
-    Watch,
-)
+from storage.store import ArrangementSpec, BulkFile, SumsSpec, Watch
 from storage.write_set import WriteSet, check_cursor, stored, stored_keys
 
 FORMAT = b"tidemark 4"

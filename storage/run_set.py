@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from storage.delta import Column
+from storage.errors import NegativeWeightError
 from storage.failpoints import failpoint
 from storage.layout import Layout
 from storage.merge_policy import EVERYTHING, MergeMeter, choose_by_reads, choose_merge, windows
@@ -38,7 +39,6 @@ from storage.runs import (
     run_pages,
     tracks_of,
 )
-from storage.store import NegativeWeightError
 from storage.write_set import WriteSet
 
 _OPEN_FAN = 32

@@ -12,9 +12,9 @@ from pathlib import Path
 from rocksdict import ReadOptions
 
 from storage.copies import opened_to_read
+from storage.errors import StorageError
 from storage.faults import named
 from storage.seal import Seal
-from storage.store import StorageError
 
 # Files go while a running service merges: then they are listed again.
 _TRIES = 5

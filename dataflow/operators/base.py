@@ -17,15 +17,8 @@ from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator, RowErrors
 from dataflow.schema import Field
 from dataflow.types import SqlType
-from storage.store import (
-    Arrangement,
-    ArrangementSpec,
-    NegativeWeightError,
-    OutOfRoomError,
-    Store,
-    Sums,
-    SumsSpec,
-)
+from storage.errors import NegativeWeightError, OutOfRoomError
+from storage.store import Arrangement, ArrangementSpec, Store, Sums, SumsSpec
 
 # What ends a view and no others.
 GIVEN_UP = (OutOfRoomError, MemoryError, NegativeWeightError)

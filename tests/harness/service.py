@@ -210,6 +210,4 @@ class RunningService:
 
 def is_named(name: str, command: list[str]) -> bool:
     """Whether a command line is that of a process of the service."""
-    if name == "backfill":
-        return any("spawn_main" in word for word in command)
     return f"service.run_{name}" in command

@@ -26,7 +26,7 @@ from dataflow.errors import TemporaryError
 from service.change_log import ChangeLog
 from service.disk import disk_error
 from service.spool import Spool
-from storage.store import StorageError
+from storage.errors import StorageError
 from tests.recovery.history import World, go_on, make, read_world
 from tests.unit.service.test_engine import OWNERS, THINGS
 

@@ -29,9 +29,9 @@ from service.engine import Engine
 from service.metrics import PipelineMetrics
 from service.recovery import recover
 from storage import seal
+from storage.errors import StorageError
 from storage.pages import Tuning
 from storage.rocks import RocksStore, StoreBudget
-from storage.store import StorageError
 from tests.unit.service.test_engine import ABOVE, COUNTED, JOINED, Model
 
 TUNING = Tuning(

@@ -42,6 +42,8 @@ OF_WIDE = "SELECT count(*) AS n FROM wide WHERE v > 3"
 # What a state directory has while nothing is under way.
 STATE_FILES = {"version.json", "store", "builds", "changes", "groups"}
 TEMPORARY = (".new", ".draft", ".spool", ".tmp", ".part")
+# A child that has built a view waits for the next one.
+_IDLE = "service.run_backfill"
 
 
 class Scene:
@@ -227,10 +229,8 @@ class Scene:
         deadline = time.monotonic() + 15
         while True:
             found = [" ".join(p.cmdline()[:4]) for p in self.processes()]
-            # A child that has built a view waits for the next one.
-            known = ("service.", "resource_tracker", "spawn_main")
-            others = [c for c in found if not any(word in c for word in known)]
-            modules = sorted(c.split()[2] for c in found if "service." in c)
+            others = [c for c in found if "service." not in c]
+            modules = sorted(c.split()[2] for c in found if "service." in c and _IDLE not in c)
             wanted = ["service.cli", "service.run_api", "service.run_pipeline"]
             if not others and modules == wanted:
                 return

@@ -245,7 +245,7 @@ class _Builders:
 
     def look(self) -> None:
         children = [" ".join(_words(c)) for c in self._pipeline.children()]
-        self.most = max(self.most, sum("spawn_main" in c for c in children))
+        self.most = max(self.most, sum("run_backfill" in c for c in children))
 
 
 def _words(process: psutil.Process) -> list[str]:

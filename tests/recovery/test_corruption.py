@@ -29,10 +29,10 @@ from dataflow.delta import Column, Delta
 from dataflow.errors import TemporaryError, TidemarkError
 from service.change_log import ChangeLog
 from service.spool import Spool
+from storage.errors import StorageError
 from storage.rocks import RocksStore
 from storage.runs import PAGE
 from storage.seal import Seal, mark_key
-from storage.store import StorageError
 from tests.harness import figures
 from tests.recovery.damage import DAMAGES, Damage, damage, damage_file
 from tests.recovery.history import World, go_on, make, read_world

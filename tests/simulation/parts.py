@@ -20,7 +20,8 @@ from service.declared import relations_of
 from service.definition import ViewDefinition
 from service.host import Host
 from service.settings import Settings
-from storage.store import StorageError, Store
+from storage.errors import StorageError
+from storage.store import Store
 from tests.simulation.analysis import SimAnalyzer
 from tests.simulation.disk import BulkStore
 from tests.simulation.evaluation import SimEvaluator

@@ -20,7 +20,7 @@ from connectors.sink import SinkBehind
 from dataflow.errors import SinkError, TidemarkError
 from service.pipeline import Pipeline
 from service.restarts import Restarts, exit_code
-from storage.store import StorageError
+from storage.errors import StorageError
 from tests.simulation import features, topics
 from tests.simulation.by_hand import Hand, Mender
 from tests.simulation.change_files import check_logs, want_logs

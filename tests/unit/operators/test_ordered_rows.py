@@ -33,9 +33,10 @@ from dataflow.operators.ordered_rows import (
     OrderedRows,
 )
 from dataflow.types import FLOAT8, INT8, INTERVAL, NUMERIC, SqlType, sql_type
+from storage.errors import NegativeWeightError
 from storage.memory import MemoryStore
 from storage.rocks import RocksStore
-from storage.store import ArrangementSpec, NegativeWeightError, Store, SumsSpec
+from storage.store import ArrangementSpec, Store, SumsSpec
 from tests.harness.counting_store import CountingStore
 from tests.harness.postgres import Database
 

@@ -13,10 +13,11 @@ import pytest
 from service.kernel_room import free_bytes
 from service.memory_watch import MARK, MemoryWatch, resident_reader
 from storage.delta import Column
+from storage.errors import OutOfRoomError
 from storage.memory import MemoryStore
 from storage.pages import Tuning
 from storage.rocks import RocksStore
-from storage.store import ArrangementSpec, OutOfRoomError, Yielding
+from storage.store import ArrangementSpec, Yielding
 from tests.unit.storage.oracle import delta_of
 
 MEBIBYTE = 1 << 20

@@ -33,8 +33,8 @@ from dataflow.types import BOOL, INT4, INT8, TEXT
 from service.engine import Engine, View, ViewDefinition
 from service.reads import widened
 from service.replay import Replay
+from storage.errors import NegativeWeightError, OutOfRoomError
 from storage.memory import MemoryStore
-from storage.store import NegativeWeightError, OutOfRoomError
 
 T = Relation(
     RelationName("s", "public", "t"),

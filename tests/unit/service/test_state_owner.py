@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from service import state_owner
+from storage.errors import StorageError
 from storage.memory import MemoryStore
-from storage.store import StorageError
 
 SHOP, OTHER = ("7001", 1, "shop"), ("7001", 1, "stock")
 

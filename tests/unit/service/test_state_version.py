@@ -9,7 +9,7 @@ import pytest
 
 from service import state_version
 from service.state_version import FILE, STORE, VERSION, check, claim
-from storage.store import StorageError
+from storage.errors import StorageError
 
 
 def write(folder: Path, text: str) -> None:

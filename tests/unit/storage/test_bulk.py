@@ -9,10 +9,11 @@ import pytest
 
 from storage.bulk import BulkWriter, partition_of, partition_rows, read_file
 from storage.delta import Column, hash_columns
+from storage.errors import NegativeWeightError, StorageError
 from storage.memory import MemoryStore
 from storage.pages import Tuning
 from storage.rocks import RocksStore
-from storage.store import ArrangementSpec, NegativeWeightError, StorageError, SumsSpec
+from storage.store import ArrangementSpec, SumsSpec
 from tests.unit.storage.oracle import (
     check_lookup,
     check_scan,

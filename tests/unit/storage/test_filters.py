@@ -9,12 +9,13 @@ import pytest
 
 from storage.bulk import BulkWriter, partition_rows
 from storage.delta import Column, Delta, hash_columns
+from storage.errors import StorageError
 from storage.filters import decode_group, encode_group, filter_of, may_contain
 from storage.layout import Layout
 from storage.pages import Tuning, address_of, order_rows, seal_whole
 from storage.rocks import RocksStore
 from storage.runs import arrangement_range
-from storage.store import ArrangementSpec, StorageError
+from storage.store import ArrangementSpec
 from storage.write_set import stored_keys
 
 SPEC = ArrangementSpec("a", "ii", (0,))

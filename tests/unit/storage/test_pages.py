@@ -9,11 +9,12 @@ import pytest
 import xxhash
 
 from storage.delta import SEEDS, Column, Delta, hash_columns
+from storage.errors import StorageError
 from storage.layout import MAGIC, VERSION, Layout
 from storage.merge_policy import choose_merge
 from storage.pages import Tuning, cut, order_rows, seal_whole, verify
 from storage.rocks import RocksStore
-from storage.store import ArrangementSpec, StorageError
+from storage.store import ArrangementSpec
 from storage.write_set import stored_keys
 from tests.unit.storage.oracle import delta_of, random_row
 

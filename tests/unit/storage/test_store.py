@@ -10,11 +10,12 @@ import pytest
 
 from storage import rocks
 from storage.delta import Column, Delta
+from storage.errors import NegativeWeightError, StorageError
 from storage.memory import MemoryStore
 from storage.pages import Tuning
 from storage.rocks import RocksStore, StoreBudget
 from storage.seal import Seal
-from storage.store import ArrangementSpec, NegativeWeightError, StorageError, SumsSpec
+from storage.store import ArrangementSpec, SumsSpec
 from tests.unit.storage.oracle import check_scan, delta_of
 
 SPEC = ArrangementSpec("v/join/left", "is", (0,))

@@ -1,0 +1,47 @@
+"""A process in which views are built: `python -m service.run_backfill PIPE PARENT`.
+
+Started by `children`, with the number of its end of a pipe and the pid of the process that it works
+for: jobs come through the pipe, progress and outcomes go back.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from multiprocessing.connection import Connection
+
+from dataflow.errors import TidemarkError
+from service.backfill import BackfillJob, backfill
+from service.signals import die_with_parent
+
+
+def main(pipe: Connection, parent: int) -> None:
+    """One job after the other, until there is nobody to give any."""
+    die_with_parent(parent)
+    # What the API process could plan must never be too deep here.
+    sys.setrecursionlimit(4 * sys.getrecursionlimit())
+    has_begun = False
+    while True:
+        try:
+            begin, job = pipe.recv()
+        except EOFError:
+            return
+        if begin is not None and not has_begun:
+            begin()
+        has_begun = True
+        pipe.send("begun")
+        pipe.send(_outcome(job, pipe))
+
+
+def _outcome(job: BackfillJob, pipe: Connection) -> tuple[str, object]:
+    try:
+        return "result", backfill(job, lambda progress: pipe.send(("progress", progress)))
+    except TidemarkError as error:
+        return "error", error
+    except Exception:
+        detail = traceback.format_exc(limit=-6)
+        return "error", TidemarkError("backfill.failed", "the backfill failed", detail=detail)
+
+
+if __name__ == "__main__":
+    main(Connection(int(sys.argv[1])), int(sys.argv[2]))
