@@ -155,9 +155,9 @@ class Change:
     def over(self, rows: str, *, is_looked_up: bool) -> str:
         """The statement over these rows.
 
-        is_looked_up: each row by the index (decision 24). An equality that joins nothing leaves no other
-        way: a planner that thinks the table empty (it was analyzed before its rows were committed)
-        would walk through all of it and meet each of its rows with each of the given ones.
+        is_looked_up: each row by the index. An equality that joins nothing leaves no other way: a
+        planner that thinks the table empty (it was analyzed before its rows were committed) would
+        walk through all of it and meet each of its rows with each of the given ones (decision 24).
         """
         # There are no arrays of arrays, which are among the types that we know nothing of.
         may_be_array = self.first == _C1 and self.columns[0].type.kind is TypeKind.OPAQUE
