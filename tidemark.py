@@ -53,6 +53,7 @@ from service.client.replica import Replica
 from service.client.rows import Page, QueryAnswer, Row, RowSet
 from service.client.values import Interval
 from service.client.wire import DEFAULT_URL
+from service.release import VERSION
 
 if TYPE_CHECKING:
     from service.embedded.engine import Engine
@@ -105,7 +106,7 @@ __all__ = [
     "connect_async",
 ]
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 
 def __getattr__(name: str) -> Any:

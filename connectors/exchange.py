@@ -15,11 +15,12 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
-
-from pyarrow import fs
+from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 from dataflow.errors import TemporaryError, TidemarkError
+
+if TYPE_CHECKING:
+    from pyarrow import fs
 
 S3 = "s3://"
 
@@ -191,6 +192,8 @@ class ObjectExchange:
 
     def sizes(self, folder: str) -> dict[str, int]:
         """See Exchange."""
+        from pyarrow import fs
+
         with self._reached() as (files, base):
             selector = fs.FileSelector(f"{base}/{folder}", allow_not_found=True)
             found = files.get_file_info(selector)
@@ -198,6 +201,8 @@ class ObjectExchange:
 
     def folders(self) -> list[str]:
         """See Exchange."""
+        from pyarrow import fs
+
         with self._reached() as (files, base):
             found = files.get_file_info(fs.FileSelector(base, allow_not_found=True))
         return sorted(f.base_name for f in found if f.type == fs.FileType.Directory)
@@ -258,6 +263,8 @@ def force_names(folder: Path) -> None:
 @lru_cache(maxsize=8)
 def _reach(url: str) -> tuple[fs.FileSystem, str]:
     """The file system of a URL, one for all its users in this process, and the path in it."""
+    from pyarrow import fs
+
     try:
         return fs.FileSystem.from_uri(url)
     except (ValueError, TypeError) as error:

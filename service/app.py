@@ -13,8 +13,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-import tidemark
 from dataflow.errors import TidemarkError
+from service import release
 from service.api_figures import ApiFigures, CountCalls
 from service.catalog import Catalog
 from service.change_feed import ChangeFeeds
@@ -58,7 +58,7 @@ def create_app(settings: Settings) -> FastAPI:
     """The application over one service's settings."""
     app = FastAPI(
         title="Tidemark",
-        version=tidemark.__version__,
+        version=release.VERSION,
         description="Keeps the answers of SQL queries up to date in plain PostgreSQL tables.",
         responses={"default": {"model": ProblemModel, "description": "a problem"}},
         # FastAPI's own pages load their programs from another host; ours is the console's.

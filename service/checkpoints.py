@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import tidemark
 from connectors.postgres.source import PostgresSource
 from dataflow.errors import TidemarkError
-from service import checkpoint_place, state_version
+from service import checkpoint_place, release, state_version
 from service.checkpoint_place import Manifest, Place, StoredFile, stored_file
 from service.host import HOST, Host
 from service.log import log
@@ -228,7 +227,7 @@ class Checkpoints:
             at=self.host.time(),
             group=self.settings.group,
             prefix=self.settings.prefix,
-            program=tidemark.__version__,
+            program=release.VERSION,
             state=state_version.VERSION,
             source=self._of,
             epoch=facts["epoch"],

@@ -18,6 +18,7 @@ from rich.table import Table
 
 import tidemark
 from dataflow.errors import TidemarkError
+from service import release
 from service.cli_init import commands
 from service.cli_life import life
 from service.cli_output import Url, client_of, console, print_finding, print_problem
@@ -45,7 +46,7 @@ DEFAULT_URL = tidemark.DEFAULT_URL
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        console.print(f"tidemark {tidemark.__version__}", highlight=False)
+        console.print(f"tidemark {release.VERSION}", highlight=False)
         raise typer.Exit
 
 

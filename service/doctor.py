@@ -19,11 +19,10 @@ from typing import Any
 
 import httpx
 
-import tidemark
 from connectors.postgres.control import SourceRow
 from connectors.postgres.readiness import Check
 from dataflow.errors import TidemarkError
-from service import state_version, wal_budget
+from service import release, state_version, wal_budget
 from service.declared import feed_source
 from service.groups import follows_database, groups_on_disk
 from service.metrics import is_fresh, read_metrics
@@ -138,9 +137,7 @@ def _look(name: str, check: Callable[[], object]) -> Finding:
 
 
 def _versions() -> Finding:
-    return Finding(
-        "versions", f"tidemark {tidemark.__version__}, Python {platform.python_version()}"
-    )
+    return Finding("versions", f"tidemark {release.VERSION}, Python {platform.python_version()}")
 
 
 def _running(settings: Settings) -> Iterator[Finding]:

@@ -13,14 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import tidemark
 from connectors.exchange import force_names
 from connectors.postgres.lsn import format_lsn
 from connectors.postgres.slot import SlotState
 from connectors.postgres.source import PostgresSource
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import SourceError, TidemarkError
-from service import state_version
+from service import release, state_version
 from service.checkpoint_place import Manifest, Place, groups_in, open_place
 from service.metrics import replace_file
 from service.positions import PROGRESS
@@ -204,4 +203,4 @@ def shown_groups(groups: Sequence[Group]) -> str:
     """How it went, in a sentence."""
     rebuilt = [group.name for group in groups if group.refusal is not None]
     more = f"; views of {', '.join(rebuilt)} are rebuilt" if rebuilt else ""
-    return f"restored for Tidemark {tidemark.__version__}{more}; start the service with this state"
+    return f"restored for Tidemark {release.VERSION}{more}; start the service with this state"

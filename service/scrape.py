@@ -8,9 +8,9 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
-import tidemark
 from connectors.postgres.dead_letters import DeadLetters
 from dataflow.errors import TidemarkError
+from service import release
 from service.api_figures import ApiFigures
 from service.catalog import Catalog
 from service.log import log
@@ -49,7 +49,7 @@ class Scrape:
             restarts=read_supervisor(state).get("restarts", {}),
             requests=self._figures.facts(),
             free_bytes=shutil.disk_usage(state).free if state.is_dir() else None,
-            version=tidemark.__version__,
+            version=release.VERSION,
         )
 
     def _dead_letters(self) -> dict[str, Any]:

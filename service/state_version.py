@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import tidemark
 from connectors.postgres import control_schema
+from service import release
 from service.log import log
 from service.metrics import replace_file
 from storage import clock
@@ -39,7 +39,7 @@ UPGRADES: dict[int, Upgrade] = {0: _begin_to_count}
 def versions() -> dict[str, str]:
     """Of the program, and of the state and the control tables that it works with."""
     return {
-        "tidemark": tidemark.__version__,
+        "tidemark": release.VERSION,
         "state": str(VERSION),
         "control_tables": str(control_schema.VERSION),
     }
@@ -67,7 +67,7 @@ def claim(folder: Path) -> None:
         UPGRADES[step](folder)
         failpoint("state.upgrade.after")
         log.warning("state.upgraded", state=str(folder), old=step, new=step + 1)
-    facts = {"version": VERSION, "program": tidemark.__version__}
+    facts = {"version": VERSION, "program": release.VERSION}
     if {**(_read(folder) or {}), **facts} != _read(folder):
         folder.mkdir(parents=True, exist_ok=True)
         failpoint("state.version.before")
