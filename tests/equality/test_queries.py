@@ -26,7 +26,7 @@ SOAK_S = float(os.environ.get("TIDEMARK_TEST_SOAK_S", "0"))
 VERSIONS = {"rocks": versions_to_test()[0], "memory": versions_to_test()[-1]}
 # Transactions that are each compared. Of TPC-H (its refresh functions and updates) as many as its
 # promise says; on the store of dictionaries, which is not the product's, enough to see it work.
-SINGLES = {"rocks": 80, "memory": 25}
+SINGLES = {"rocks": 60, "memory": 20}
 PROMISED = {("tpch", "rocks"): 200}
 CASES = [(schema, store) for store in VERSIONS for schema in SCHEMAS.values()]
 
