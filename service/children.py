@@ -115,6 +115,7 @@ class _Child:
     def begin(self, job: BackfillJob) -> None:
         """Give it a job; EOFError or OSError when it is not there any more."""
         self._pipe.send((self._begin, job))
+        self._begin = None
         self._pipe.recv()
 
     def result(self, on_progress: OnProgress) -> BackfillResult:

@@ -20,15 +20,14 @@ def main(pipe: Connection, parent: int) -> None:
     die_with_parent(parent)
     # What the API process could plan must never be too deep here.
     sys.setrecursionlimit(4 * sys.getrecursionlimit())
-    has_begun = False
     while True:
         try:
             begin, job = pipe.recv()
         except EOFError:
             return
-        if begin is not None and not has_begun:
+        # With the first job alone.
+        if begin is not None:
             begin()
-        has_begun = True
         pipe.send("begun")
         pipe.send(_outcome(job, pipe))
 

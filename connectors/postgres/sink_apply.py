@@ -159,8 +159,9 @@ def apply_by_copy(cursor: Any, target: Target, changes: Changes) -> None:
         rows = "pg_temp.tidemark_batch AS u"
         cursor.execute(sink_target.counted(change, rows, is_looked_up=is_looked_up))
         met = cursor.fetchone()[0]
-        # What is planned later in the transaction is kept for the session, and is for few rows.
-        cursor.execute(_set(LOOKED_UP))
+        if not is_looked_up:
+            # What is planned later in the transaction is kept for the session, and is for few rows.
+            cursor.execute(_set(LOOKED_UP))
         cursor.execute("DROP TABLE pg_temp.tidemark_batch")
         if met != n:
             raise rows_missing(f"{met} of {n} rows found in {target.schema}.{target.name}")

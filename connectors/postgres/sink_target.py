@@ -178,23 +178,19 @@ def changes_of(target: Target) -> dict[str, Change]:
 
 def _keyed_changes(target: Target) -> dict[str, Change]:
     sql, keys, others = target.sql, target.key_columns, target.other_columns
-    same = _equal(keys)
-    same[0] = f"t.{quote_name(keys[0].name)} = {FIRST}"
+    held, same = f"t.{quote_name(keys[0].name)}", _equal(keys)[1:]
     names = ", ".join(quote_name(c.name) for c in target.columns)
     is_new = ""
     first = new_first = _C1
     if target.is_wide:
         first, new_first = _given_hash(target, range(len(keys))), _given_hash(target, target.key)
-        same = [f"{_held_hash(target)} = {FIRST}", *_equal(keys)]
+        held, same = _held_hash(target), _equal(keys)
         # No key refuses a row that is there: it is not inserted, and not counted.
         own = " AND ".join(
             f"t.{quote_name(c.name)} = u.c{i + 1}" for i, c in zip(target.key, keys, strict=True)
         )
-        is_new = (
-            f"WHERE NOT EXISTS (SELECT FROM {sql} AS t "
-            f"WHERE {_held_hash(target)} = {FIRST} AND {own}) "
-        )
-    met = " AND ".join(same)
+        is_new = f"WHERE NOT EXISTS (SELECT FROM {sql} AS t WHERE {held} = {FIRST} AND {own}) "
+    met = " AND ".join([f"{held} = {FIRST}", *same])
     found = {
         "d": Change(keys, f"DELETE FROM {sql} AS t USING {ROWS} WHERE {met} RETURNING 1", first),
         "i": Change(

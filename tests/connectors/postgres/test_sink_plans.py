@@ -3,6 +3,7 @@ whatever the planner believes of the table."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -72,7 +73,7 @@ def _close(database: Database, sink: PostgresSink) -> None:
     sink.close()
     others = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND backend_type"
     while database.rows(f"{others} = 'client backend' AND pid <> pg_backend_pid()"):
-        pass
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("is_copied", [False, True])
