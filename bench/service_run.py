@@ -135,7 +135,7 @@ class ServiceRun:
     def _child_called(self, name: str) -> psutil.Process | None:
         for child in psutil.Process(self._child.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                if f"service.run_{name}" in child.cmdline():
+                if " ".join(child.cmdline()).split()[:2] == ["tidemark:", name]:
                     return child
         return None
 

@@ -53,6 +53,21 @@ from service.subscriptions import Subscriptions
 from service.tokens import Tokens
 from service.verify import Verify
 
+# What is served, in the order in which paths are tried.
+ROUTERS = (
+    overview.router,
+    views.router,
+    changes.router,
+    rows.router,
+    verify.router,
+    life.router,
+    sinks.router,
+    sources.router,
+    system.router,
+    console.router,
+    tokens.router,
+)
+
 
 def create_app(settings: Settings) -> FastAPI:
     """The application over one service's settings."""
@@ -73,27 +88,19 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.glances = Glances(parts, app.state.catalog, app.state.sources)
     app.state.console = read_files()
     app.state.verify = Verify(settings, parts)
-    app.include_router(overview.router)
     app.state.reading = Reading(Parts(settings))
     app.state.is_stopping = lambda: False
     feeds = ChangeFeeds(lambda: app.state.is_stopping())
     app.state.subscriptions = Subscriptions(Parts(settings), feeds)
     figures = ApiFigures()
     app.state.scrape = Scrape(settings, parts, app.state.catalog, figures)
-    app.include_router(views.router)
-    app.include_router(changes.router)
-    app.include_router(rows.router)
-    app.include_router(verify.router)
-    app.include_router(life.router)
-    app.include_router(sinks.router)
-    app.include_router(sources.router)
-    app.include_router(system.router)
-    app.include_router(console.router)
-    app.include_router(tokens.router)
     app.state.tokens = Tokens(parts.control())
     app.state.parts = parts
+    for router in ROUTERS:
+        app.include_router(router)
     describe(app)
-    table = RouteTable(lambda: app.openapi(), open_paths=[OPEN_PATH])
+    routes = [route for router in ROUTERS for route in router.routes]
+    table = RouteTable(routes, open_paths=[OPEN_PATH])
     # The guard comes last: it is the outermost layer.
     address = f"{socket.gethostname()} {settings.host}:{settings.port}"
     app.add_middleware(Conventions, table=table, control=parts.control(), server=address)

@@ -7,6 +7,7 @@ when that is used up.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from dataclasses import dataclass
 
@@ -22,11 +23,22 @@ _EPOCH, _WAITING = 6, 6
 # glibc's malloc: freed memory goes back to the system. Without a bound the threshold from which
 # arrays have pages of their own grows with the largest one freed; few arenas, since each keeps
 # what its threads have freed. Measured: 40 MB less at the peak, and no time for arrays below.
-MALLOC = {
-    "MALLOC_ARENA_MAX": "2",
-    "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(16 << 20),
+# By the variable for programs that are started, and the name of mallopt(3) for this process.
+_MALLOC = {
+    ("MALLOC_ARENA_MAX", -8): 2,
+    ("MALLOC_MMAP_THRESHOLD_", -3): 4 << 20,
+    ("MALLOC_TRIM_THRESHOLD_", -1): 16 << 20,
 }
+MALLOC = {variable: str(value) for (variable, _), value in _MALLOC.items()}
+
+
+def calm_malloc() -> None:
+    """Have freed memory given back, here and in what is forked off. To be called before there are
+    threads."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for (_, name), value in _MALLOC.items():
+            mallopt(name, value)
 
 
 def calm_collector() -> None:

@@ -1,26 +1,29 @@
 """Child processes in which views are built, each used again for the next view while it is small.
 
-A child is a program of its own (`run_backfill`), never forked, and takes a second of imports before
-it does anything: a few of them serve any number of views. Invariant: a child that has failed, was
-given up, or has held many rows ends with its job; and all of them end with the process that they
-work for, or by `close`.
+A child is a program of its own (`run_backfill`) that imports before it does anything: a few of them
+serve any number of views, and the first one is forked off while the process has no threads.
+Invariant: a child that has failed, was given up, or has held many rows ends with its job; and all
+of them end with the process that they work for, or by `close`.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Pipe
+from multiprocessing.connection import Connection, Pipe
 from threading import Lock
 
 from connectors.kept_parts import OnProgress
 from connectors.spark.result import BackfillResult
 from dataflow.errors import TidemarkError
+from service import run_backfill
 from service.backfill import BackfillJob
+from service.forking import Forked
 from service.log import log
 
 # Kept for the next view: as many as that, and none that has read more rows than that.
@@ -37,6 +40,11 @@ class Children:
         self._lock = Lock()
         # The kernel ends a child with the thread that has started it: one that stays.
         self._starter = ThreadPoolExecutor(1, "children")
+
+    def prepare(self) -> None:
+        """Have one that has nothing left to import; only where there are no other threads yet."""
+        with self._lock:
+            self._idle.append(_Child(self._begin, _forked))
 
     def run(self, job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
         """Run a job in a child. TidemarkError as raised there, with its code.
@@ -78,7 +86,7 @@ class Children:
             with self._lock:
                 child = self._idle.pop() if self._idle else None
             is_new = child is None
-            child = child or self._starter.submit(_Child, self._begin).result()
+            child = child or self._starter.submit(_Child, self._begin, _started).result()
             try:
                 child.begin(job)
                 return child
@@ -101,15 +109,14 @@ class Children:
 class _Child:
     """One process and our end of the pipe to it."""
 
-    def __init__(self, begin: Callable[[], None] | None) -> None:
+    def __init__(
+        self,
+        begin: Callable[[], None] | None,
+        start: Callable[[Connection], subprocess.Popen[bytes] | Forked],
+    ) -> None:
         self._begin = begin
         self._pipe, theirs = Pipe()
-        given = (str(theirs.fileno()), str(os.getpid()))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "service.run_backfill", *given],
-            stdin=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(),),
-        )
+        self._process = start(theirs)
         theirs.close()
 
     def begin(self, job: BackfillJob) -> None:
@@ -137,6 +144,19 @@ class _Child:
         self._process.terminate()
         self._process.wait()
         self._pipe.close()
+
+
+def _started(pipe: Connection) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "service.run_backfill", str(pipe.fileno()), str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        pass_fds=(pipe.fileno(),),
+    )
+
+
+def _forked(pipe: Connection) -> Forked:
+    main = functools.partial(run_backfill.main, pipe, os.getpid())
+    return Forked(main, dict(os.environ), (pipe.fileno(),))
 
 
 def run_alone(job: BackfillJob, on_progress: OnProgress) -> BackfillResult:

@@ -1,5 +1,5 @@
-"""The console's built files, and the page /docs, as the API process serves them: in memory, once
-gzipped.
+"""The console's built files, and the page /docs, as the API process serves them: in memory, and
+gzipped once they are asked for.
 
 They are part of the package (service/console/dist, made by `make console`). Names below /assets
 hold a hash of their content and are kept by browsers for good; the page itself is asked for again
@@ -13,6 +13,7 @@ import gzip
 import hashlib
 import mimetypes
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 DIST = Path(__file__).parent / "console" / "dist"
@@ -48,20 +49,24 @@ _TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=ut
 
 @dataclass(frozen=True)
 class ConsoleFile:
-    """One file, plain and gzipped, with the headers that go with it."""
+    """One file with the headers that go with it."""
 
     plain: bytes
-    zipped: bytes
     etag: str
     media_type: str
     cache: str
 
+    @cached_property
+    def zipped(self) -> bytes:
+        """What is sent to those who take gzip."""
+        return gzip.compress(self.plain, 9, mtime=0)
+
     def answer(self, accepted: str, known: str) -> tuple[int, bytes, dict[str, str]]:
         """Status, body and headers for a request's Accept-Encoding and If-None-Match.
 
-        >>> page = ConsoleFile(b"x", b"z", "abc", "text/html", "no-cache")
-        >>> page.answer("br, gzip;q=0.8", "")[:2], page.answer("gzip;q=0", "")[:2]
-        ((200, b'z'), (200, b'x'))
+        >>> page = ConsoleFile(b"x", "abc", "text/html", "no-cache")
+        >>> page.answer("br, gzip;q=0.8", "")[1] == page.zipped, page.answer("gzip;q=0", "")[:2]
+        (True, (200, b'x'))
         >>> page.answer("", 'W/"abc"')[:2]
         (304, b'')
         """
@@ -89,7 +94,6 @@ def _read(path: Path) -> ConsoleFile:
     is_page = path.name in (PAGE, DOCS)
     return ConsoleFile(
         plain,
-        gzip.compress(plain, 9, mtime=0),
         hashlib.sha256(plain).hexdigest()[:20],
         "text/html; charset=utf-8" if is_page else _TYPES.get(path.suffix, guessed),
         _ASK_AGAIN if is_page else _FOR_GOOD,

@@ -8,17 +8,22 @@ gets its process, catalog or not, so that no slot is left behind at the source.
 
 from __future__ import annotations
 
-import threading
+import json
+import os
+import signal
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from connectors.postgres.control import Control, ViewRow
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import TidemarkError
-from service.log import log
-from service.settings import DEFAULT_GROUP, GROUPS
+from service import headway, signals
+from service.log import configure, log
+from service.settings import DEFAULT_GROUP, GROUPS, Settings, parent_pid
+from service.title import set_title
 
 WATCH_S = 1.0
-CLOSE_S = 0.3
 
 
 def group_of(row: ViewRow) -> str:
@@ -38,35 +43,46 @@ def groups_on_disk(state: Path) -> set[str]:
 
 
 class GroupWatch:
-    """A thread that knows which groups need a process; the default one is not among them."""
+    """Which groups need a process, the default one aside: told through a pipe by a process that
+    reads the catalog (`look`), so that the supervisor neither waits nor has threads."""
 
-    def __init__(self, control: Control, state: Path) -> None:
-        self._control = control
+    def __init__(self, state: Path) -> None:
         self._state = state
+        self._ours, self.descriptor = os.pipe()
+        os.set_blocking(self._ours, False)
+        self._told = b""
         self._in_catalog: set[str] = set()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="groups", daemon=True)
-        self._thread.start()
 
     @property
     def wanted(self) -> set[str]:
         """As the catalog said when it was last read, and what lies on disk."""
+        with suppress(BlockingIOError):
+            while text := os.read(self._ours, 1 << 16):
+                self._told += text
+        *lines, self._told = self._told.split(b"\n")
+        for line in lines:
+            # One that was killed while it wrote has left half a line.
+            with suppress(ValueError):
+                self._in_catalog = set(json.loads(line))
         return self._in_catalog | groups_on_disk(self._state)
 
-    def close(self) -> None:
-        """Stop looking; a look that does not end ends with the process."""
-        self._stopping.set()
-        self._thread.join(CLOSE_S)
-        if not self._thread.is_alive():
-            self._control.close()
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
+    def look(self, settings: Settings) -> int:
+        """The process: tell the groups at first and when they change, until it is ended."""
+        signals.die_with_parent(parent_pid())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        set_title("groups")
+        configure(settings.log_level, "groups", settings.log_format)
+        control, told = Control(settings.sink), None
+        os.write(self.descriptor, b"\n")
+        while True:
             try:
-                found = {group_of(row) for row in self._control.list_views()}
-                self._in_catalog = found - {DEFAULT_GROUP}
+                found = {group_of(row) for row in control.list_views()} - {DEFAULT_GROUP}
+                if found != told:
+                    os.write(self.descriptor, json.dumps(sorted(found)).encode() + b"\n")
+                    told = found
+                headway.tell()
             except TidemarkError as error:
                 # The control tables may not be there yet, or the sink is away: what runs goes on.
                 log.debug("groups.retry", code=error.code)
-            if not self._control.wait(WATCH_S):
-                self._stopping.wait(0.01)
+            if not control.wait(WATCH_S):
+                time.sleep(0.01)

@@ -22,17 +22,14 @@ import structlog
 from service.redaction import scrub_event
 
 log = structlog.get_logger()
+# Of this process; a logger that its parent has used already goes on with it.
+_origin: dict[str, Any] = {}
 
 
 def configure(level: str, process: str, form: str = "json") -> None:
     """Set up this process's logging; `process` names it in every line. form: json or text."""
     number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
-    pid = os.getpid()
-
-    def with_origin(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
-        # Not bound in a context: a thread begins with an empty one.
-        return {**event, "process": process, "pid": pid}
-
+    _origin.update(process=process, pid=os.getpid())
     shown = (
         structlog.processors.JSONRenderer(default=str)
         if form == "json"
@@ -40,7 +37,7 @@ def configure(level: str, process: str, form: str = "json") -> None:
     )
     structlog.configure(
         processors=[
-            with_origin,
+            _with_origin,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
@@ -52,6 +49,11 @@ def configure(level: str, process: str, form: str = "json") -> None:
         cache_logger_on_first_use=True,
     )
     _take_others()
+
+
+def _with_origin(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
+    # Not bound in a context: a thread begins with an empty one.
+    return {**event, **_origin}
 
 
 class Lossy:

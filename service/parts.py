@@ -211,6 +211,10 @@ class Parts:
         """Leave word for the API why the pipeline refuses to run."""
         write_refusal(self.settings.state, error)
 
+    def prepare_builds(self) -> None:
+        """Have a process ready in which a view is built; only where there are no threads yet."""
+        self._children.prepare()
+
     def _run_local(self, job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
         return self._children.run(job, on_progress)
 

@@ -1,20 +1,21 @@
 """What the routes take, by path: methods and query parameters.
 
-Read from the application's own description, so that no list is kept beside the routes; what is
-not described there (the console's files) is none of its business.
+Read from the routes themselves, so that no list is kept beside them, and without the description
+of all that, which takes longer than the rest of a start; what is not described (the console's
+files) is none of its business.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-from starlette.routing import compile_path
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute, compile_path
 
-_METHODS = ("get", "put", "post", "delete", "patch")
 # Taken by the guard's layer, whatever the route.
 _ALWAYS = frozenset({"access_token"})
 
@@ -55,8 +56,8 @@ class PathRoutes:
 class RouteTable:
     """All described routes of an application. open_paths: those that take any parameter."""
 
-    def __init__(self, describe: Callable[[], dict[str, Any]], open_paths: Iterable[str]) -> None:
-        self._describe = describe
+    def __init__(self, routes: Sequence[BaseRoute], open_paths: Iterable[str]) -> None:
+        self._routes = [r for r in routes if isinstance(r, APIRoute) and r.include_in_schema]
         self._open_paths = frozenset(open_paths)
 
     def find(self, path: str) -> PathRoutes | None:
@@ -72,15 +73,18 @@ class RouteTable:
     @cached_property
     def _paths(self) -> list[tuple[re.Pattern[str], PathRoutes]]:
         """By pattern, those without parameters first, as they go before."""
-        described = self._describe()["paths"].items()
-        found = []
-        for path, calls in sorted(described, key=lambda p: ("{" in p[0], p[0])):
-            routes = {m.upper(): self._names(path, calls[m]) for m in _METHODS if m in calls}
-            found.append((compile_path(path)[0], PathRoutes(path, routes, frozenset(routes))))
-        return found
+        described: dict[str, dict[str, frozenset[str] | None]] = {}
+        for route in self._routes:
+            names = None if route.path in self._open_paths else frozenset(_names(route.dependant))
+            calls = described.setdefault(route.path_format, {})
+            for method in route.methods or ():
+                calls.setdefault(method, names)
+        ordered = sorted(described.items(), key=lambda p: ("{" in p[0], p[0]))
+        return [(compile_path(p)[0], PathRoutes(p, c, frozenset(c))) for p, c in ordered]
 
-    def _names(self, path: str, call: dict[str, Any]) -> frozenset[str] | None:
-        if path in self._open_paths:
-            return None
-        parameters = call.get("parameters", ())
-        return frozenset(p["name"] for p in parameters if p["in"] == "query")
+
+def _names(taken: Dependant) -> Iterator[str]:
+    """The query parameters of a route, or of what it depends on."""
+    yield from (parameter.alias for parameter in taken.query_params)
+    for part in taken.dependencies:
+        yield from _names(part)

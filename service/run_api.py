@@ -18,6 +18,7 @@ from service.log import configure, log
 from service.protect import protect
 from service.psql_desk import desk_of
 from service.settings import Settings, parent_pid
+from service.title import set_title
 from service.verify_rounds import VerifyRounds
 
 # Answers on their way have so long; then they are cut off, streams as well.
@@ -52,6 +53,7 @@ def main() -> int:
     signals.die_with_parent(parent_pid())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signals.end_now(0))
+    set_title("api")
     settings = Settings.load()
     configure(settings.log_level, "api", settings.log_format)
     protect(settings)

@@ -13,18 +13,22 @@ from multiprocessing.connection import Connection
 from dataflow.errors import TidemarkError
 from service.backfill import BackfillJob, backfill
 from service.signals import die_with_parent
+from service.title import set_title
+
+# What the API process could plan must never be too deep where it is built and kept.
+DEPTH = 4 * sys.getrecursionlimit()
 
 
-def main(pipe: Connection, parent: int) -> None:
-    """One job after the other, until there is nobody to give any."""
+def main(pipe: Connection, parent: int) -> int:
+    """One job after the other, until there is nobody to give any; 0 then."""
     die_with_parent(parent)
-    # What the API process could plan must never be too deep here.
-    sys.setrecursionlimit(4 * sys.getrecursionlimit())
+    set_title("backfill")
+    sys.setrecursionlimit(DEPTH)
     while True:
         try:
             begin, job = pipe.recv()
         except EOFError:
-            return
+            return 0
         # With the first job alone.
         if begin is not None:
             begin()

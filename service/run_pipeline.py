@@ -20,24 +20,26 @@ from service.parts import Parts
 from service.pipeline import Pipeline
 from service.protect import protect
 from service.restarts import exit_code
+from service.run_backfill import DEPTH
 from service.settings import DEFAULT_GROUP, Settings, parent_pid
+from service.title import set_title
 from storage.errors import StorageError
 
 
-def main() -> int:
+def main(group: str = DEFAULT_GROUP) -> int:
     """Run until SIGTERM; the exit code says how it ended."""
     signals.die_with_parent(parent_pid())
     # Reader, stepping and sink hand work to each other: the default of 5 ms is felt as latency.
     sys.setswitchinterval(0.0005)
-    # What the API process could plan must never be too deep here.
-    sys.setrecursionlimit(4 * sys.getrecursionlimit())
-    settings = Settings.load().for_group(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_GROUP)
-    is_default = settings.group == DEFAULT_GROUP
-    name = "pipeline" if is_default else f"pipeline {settings.group}"
+    sys.setrecursionlimit(DEPTH)
+    settings = Settings.load().for_group(group)
+    name = "pipeline" if group == DEFAULT_GROUP else f"pipeline {group}"
+    set_title(name)
     configure(settings.log_level, name, settings.log_format)
     protect(settings)
     parts = Parts(settings)
     calm_collector()
+    parts.prepare_builds()
     leftovers.sweep()
     try:
         settings.state.mkdir(parents=True, exist_ok=True)
@@ -62,4 +64,4 @@ def main() -> int:
 
 if __name__ == "__main__":
     # All is closed: taking the interpreter apart would take longer than all of that.
-    signals.end_now(main())
+    signals.end_now(main(*sys.argv[1:]))

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from typing import NoReturn
 
 STOP_S = 2.5
 # Exit codes: as shells tell of a program that a signal has ended; a pipeline's that was refused,
@@ -64,7 +65,7 @@ def end_later(on_late: Callable[[], None], seconds: float = STOP_S) -> None:
     timer.start()
 
 
-def end_now(code: int) -> None:
+def end_now(code: int) -> NoReturn:
     """End the process, whatever it is doing; the kernel ends those that it has started."""
     sys.stderr.flush()
     os._exit(code)

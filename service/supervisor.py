@@ -5,19 +5,22 @@ before it has got anything done (`headway`) waits twice as long each time, up to
 has, or that stayed up for a while, starts over with the shortest pause. A group's process
 that ends with 0 has nothing left to do, and one that ends with FINAL needs someone: it stays away,
 and `/health` says why. The supervisor holds no state; of the catalog it reads which groups there
-are, and nothing waits for that.
+are from a process of its own, and nothing waits for that. What its children need is imported here,
+once, and they are forked off.
 """
 
 from __future__ import annotations
 
+import gc
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
-from connectors.postgres.control import Control
-from service.budget import MALLOC
+from service import run_pipeline
+from service.budget import MALLOC, calm_malloc
+from service.forking import Forked
 from service.groups import GroupWatch
 from service.headway import Headway
 from service.log import log
@@ -34,12 +37,12 @@ STOP_S = 4.5
 
 @dataclass
 class Child:
-    """One supervised process."""
+    """One supervised process. main: what it runs; group: whose pipeline it is, "" for others."""
 
     name: str
-    module: str
+    main: Callable[[], int]
     group: str = ""
-    process: subprocess.Popen | None = None
+    process: Forked | None = None
     restarts: Restarts = field(default_factory=Restarts)
     headway: Headway | None = None
 
@@ -51,13 +54,20 @@ class Supervisor:
         self._environment = {**MALLOC, **settings.child_environment()}
         self._state = settings.state
         self._signals: list[int] = []
-        self.children = [Child("pipeline", "service.run_pipeline"), Child("api", "service.run_api")]
-        self._groups = GroupWatch(Control(settings.sink), settings.state)
+        self._groups = GroupWatch(settings.state)
+        self.children = [
+            Child("pipeline", run_pipeline.main),
+            Child("api", _run_api),
+            Child("groups", partial(self._groups.look, settings)),
+        ]
 
     def run(self) -> int:
         """Start what is wanted, watch it, restart what ends; the exit code."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
+        calm_malloc()
+        # Objects that stay are not looked at again by a collector: their pages remain shared.
+        gc.freeze()
         try:
             self._tell()
             while not self._signals:
@@ -67,7 +77,6 @@ class Supervisor:
                 time.sleep(0.05)
         finally:
             self._stop_children()
-            self._groups.close()
         log.info("service.stopped")
         return 0 if len(self._signals) < 2 else SIGNALLED + self._signals[1]
 
@@ -77,8 +86,8 @@ class Supervisor:
     def _add_groups(self) -> None:
         running = {child.group for child in self.children}
         for group in sorted(self._groups.wanted - running):
-            name, restarts = f"pipeline {group}", Restarts(is_group=True)
-            self.children.append(Child(name, "service.run_pipeline", group, restarts=restarts))
+            main, restarts = partial(run_pipeline.main, group), Restarts(is_group=True)
+            self.children.append(Child(f"pipeline {group}", main, group, restarts=restarts))
 
     def _watch(self, child: Child) -> None:
         now = time.monotonic()
@@ -90,11 +99,10 @@ class Supervisor:
             self._start(child, now)
 
     def _start(self, child: Child, now: float) -> None:
-        command = [sys.executable, "-m", child.module, *child.group.split()]
         headway = child.headway = Headway()
-        child.process = subprocess.Popen(
-            command, env=headway.given(self._environment), pass_fds=(headway.descriptor,)
-        )
+        environment = headway.given(self._environment)
+        keep = (headway.descriptor, self._groups.descriptor)
+        child.process = Forked(child.main, environment, keep)
         headway.started()
         child.restarts.started(now)
         log.info("process.started", name=child.name, child=child.process.pid)
@@ -137,3 +145,10 @@ class Supervisor:
                 log.warning("process.killed", child=process.pid)
                 process.kill()
                 process.wait()
+
+
+def _run_api() -> int:
+    # What only it needs is not in memory for the others.
+    from service import run_api
+
+    return run_api.main()

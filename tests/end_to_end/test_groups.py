@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from service.title import PREFIX
 from tests.end_to_end.test_views import SHOP, assert_equal, flush_position
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
@@ -37,7 +38,7 @@ def publications(database: Database) -> dict[str, set[str]]:
 def pid_of_group(service: RunningService, group: str) -> int | None:
     for child in service._family():
         with contextlib.suppress(psutil.Error):
-            if child.cmdline()[-2:] == ["service.run_pipeline", group]:
+            if " ".join(child.cmdline()).strip() == f"{PREFIX}pipeline {group}":
                 return child.pid
     return None
 

@@ -17,6 +17,7 @@ import httpx
 import psutil
 
 from connectors.loopback import free_port
+from service.title import PREFIX
 
 READY_S = 300.0  # a machine that has just been set up compiles first
 
@@ -210,4 +211,4 @@ class RunningService:
 
 def is_named(name: str, command: list[str]) -> bool:
     """Whether a command line is that of a process of the service."""
-    return f"service.run_{name}" in command
+    return " ".join(command).split()[:2] == [PREFIX.strip(), name]

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from service.title import PREFIX
 from storage.failpoints import CLOCK, REACHED
 from tests.harness.change_stream import Fold, events, until
 from tests.harness.failpoints import arm
@@ -43,7 +44,7 @@ OF_WIDE = "SELECT count(*) AS n FROM wide WHERE v > 3"
 STATE_FILES = {"version.json", "store", "builds", "changes", "groups"}
 TEMPORARY = (".new", ".draft", ".spool", ".tmp", ".part")
 # A child that has built a view waits for the next one.
-_IDLE = "service.run_backfill"
+_IDLE = f"{PREFIX}backfill"
 
 
 class Scene:
@@ -225,14 +226,13 @@ class Scene:
         return [path for path in left if path not in in_hand]
 
     def assert_processes(self) -> None:
-        """Nobody works on this state but the three."""
+        """Nobody works on this state but the four, and who waits for views to build."""
         deadline = time.monotonic() + 15
         while True:
-            found = [" ".join(p.cmdline()[:4]) for p in self.processes()]
-            others = [c for c in found if "service." not in c]
-            modules = sorted(c.split()[2] for c in found if "service." in c and _IDLE not in c)
-            wanted = ["service.cli", "service.run_api", "service.run_pipeline"]
-            if not others and modules == wanted:
+            found = [" ".join(p.cmdline()).strip() for p in self.processes()]
+            others = sorted(c.removeprefix(PREFIX) for c in found if c != _IDLE)
+            if [c for c in others if "service.cli" not in c] == ["api", "groups", "pipeline"]:
+                assert len(others) == 4, found
                 return
             assert time.monotonic() < deadline, found
             time.sleep(0.1)

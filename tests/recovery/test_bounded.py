@@ -24,7 +24,7 @@ from dataflow.schema import Field
 from service.view_life import MOST_CHILDREN
 from tests.harness import figures
 from tests.harness.postgres import Database, new_database
-from tests.harness.service import RunningService
+from tests.harness.service import RunningService, is_named
 
 VALUE_MB = int(os.environ.get("TIDEMARK_TEST_MB", "2"))
 VIEWS = int(os.environ.get("TIDEMARK_TEST_VIEWS", "10"))
@@ -244,8 +244,8 @@ class _Builders:
         self.most = 0
 
     def look(self) -> None:
-        children = [" ".join(_words(c)) for c in self._pipeline.children()]
-        self.most = max(self.most, sum("run_backfill" in c for c in children))
+        builders = [c for c in self._pipeline.children() if is_named("backfill", _words(c))]
+        self.most = max(self.most, len(builders))
 
 
 def _words(process: psutil.Process) -> list[str]:
