@@ -13,6 +13,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 STOP_S = 2.5
@@ -66,6 +68,17 @@ def end_later(on_late: Callable[[], None], seconds: float = STOP_S) -> None:
 
 
 def end_now(code: int) -> NoReturn:
-    """End the process, whatever it is doing; the kernel ends those that it has started."""
+    """End the process, whatever it is doing, and those that it has started."""
+    _end_children()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _end_children() -> None:
+    """A JVM would see the end of its parent by itself, but only once it has started."""
+    own = os.getpid()
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            # proc(5): after the name in parentheses come the state and the parent.
+            if int(status.read_text().rpartition(")")[2].split()[1]) == own:
+                os.kill(int(status.parent.name), signal.SIGKILL)

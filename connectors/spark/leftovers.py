@@ -1,19 +1,25 @@
 """Directories of Spark sessions, and what is left of them when a process was killed.
 
 Whatever Spark and PySpark write for a session lies in its directory, whose name tells the process
-that has it. Invariant: only a directory of our own whose process is gone is removed.
+that has it. Invariant: only a directory of our own whose process is gone is removed, and its JVM
+ends: one that had only begun to start would find nothing to tell its parent in, and stay.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PREFIX = "tidemark-spark-"
+_LOG_OPTION = re.compile(
+    rb"-Dlog4j2\.configurationFile=file:[^\0]*/(" + _PREFIX.encode() + rb"\d+-[^/\0]*)/"
+)
 
 
 def new_directory() -> Path:
@@ -22,15 +28,36 @@ def new_directory() -> Path:
 
 
 def sweep() -> None:
-    """Remove the directories of sessions whose owner was killed."""
+    """End the JVMs and remove the directories of sessions whose owner was killed."""
+    for jvm in _orphans():
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(jvm, signal.SIGKILL)
     for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
-        owner = left.name.removeprefix(_PREFIX).split("-")[0]
-        if not owner.isdigit() or Path(f"/proc/{owner}").exists():
-            continue
         # Another process may be sweeping as well.
         with suppress(FileNotFoundError):
-            if left.stat().st_uid == os.getuid():
+            if not _has_owner(left.name) and left.stat().st_uid == os.getuid():
                 shutil.rmtree(left, ignore_errors=True)
+
+
+def _has_owner(name: str) -> bool:
+    """Whether the process is there that has a directory of this name; True when it is not ours."""
+    owner = name.removeprefix(_PREFIX).split("-")[0]
+    return not owner.isdigit() or Path(f"/proc/{owner}").exists()
+
+
+def log_option(directory: Path) -> str:
+    """An option of the JVM, which tells whose it is."""
+    return f"-Dlog4j2.configurationFile=file:{directory / 'log4j2.properties'}"
+
+
+def _orphans() -> Iterator[int]:
+    """JVMs, and the scripts that start them, whose session has no owner any more."""
+    for arguments in Path("/proc").glob("[0-9]*/cmdline"):
+        # It may end by itself just now.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found = _LOG_OPTION.search(arguments.read_bytes())
+            if found and not _has_owner(found[1].decode()):
+                yield int(arguments.parent.name)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from connectors import secrets
-from connectors.spark.leftovers import new_directory, sweep, temporary_files_in
+from connectors.spark.leftovers import log_option, new_directory, sweep, temporary_files_in
 from dataflow.errors import TidemarkError
 
 JAVA_VERSION = 17
@@ -223,11 +223,10 @@ class LazySession:
         return session  # type: ignore[return-value]
 
     def _defaults(self, directory: Path) -> dict[str, str]:
-        log4j = f"-Dlog4j2.configurationFile=file:{directory / 'log4j2.properties'}"
         settings = {
             "spark.app.name": "tidemark",
             "spark.master": _with_tries(self.master),
-            "spark.driver.extraJavaOptions": log4j,
+            "spark.driver.extraJavaOptions": log_option(directory),
             "spark.pyspark.python": sys.executable,
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",

@@ -88,9 +88,10 @@ def figures_are_told(service: RunningService, database: Database) -> None:
     health = service.call("GET", "/health").json()
     assert health["versions"]["state"] == str(VERSION)
     assert service.call("GET", "/health/live").json() == {"status": "ok"}
+    latency = 'tidemark_view_latency_seconds_count{view="public.sums"}'
+    await_true(lambda: latency in service.call("GET", "/metrics").text, service)
     text = service.call("GET", "/metrics").text
     assert listed(set(re.findall(r"^(tidemark_\w+)", text, re.MULTILINE))) <= set(BY_NAME)
-    assert 'tidemark_view_latency_seconds_count{view="public.sums"}' in text
     assert 'route="/views/{name}/dataflow"' in text
     await_true(lambda: lag_of(service) < 1.5, service)
 

@@ -81,27 +81,31 @@ def test_a_session_stays_on_loopback_and_leaves_nothing() -> None:
 
 
 def test_a_start_that_was_killed_leaves_what_the_next_one_finds(tmp_path: Path) -> None:
-    """Whatever PySpark makes on the way: nothing of it lies outside of the session's directory."""
+    """Whatever PySpark makes on the way lies in the session's directory, and the JVM ends, whether
+    it gets as far as to see that nobody is there or not."""
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     child = subprocess.Popen([sys.executable, "-c", SCRIPT], env=environment, stdin=subprocess.PIPE)
     # PySpark's own directory is there before the JVM answers.
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("*/tmp*")):
+    started: list[psutil.Process] = []
+    while not (started and list(tmp_path.glob("*/tmp*"))):
         assert child.poll() is None and time.monotonic() < deadline, list(tmp_path.rglob("*"))
         time.sleep(0.01)
-    started = psutil.Process(child.pid).children(recursive=True)
+        started = psutil.Process(child.pid).children(recursive=True)
     child.kill()
     child.wait()
-    psutil.wait_procs(started, timeout=30)
     (left,) = tmp_path.iterdir()
     assert left.name.startswith(f"tidemark-spark-{child.pid}-")
     (tmp_path / f"tidemark-spark-{os.getpid()}-mine").mkdir()
     (tmp_path / "tidemark-spark-of-another").mkdir()
-    subprocess.run(
-        [sys.executable, "-c", "from connectors.spark import leftovers; leftovers.sweep()"],
-        env=environment,
-        check=True,
-    )
+    sweep = [sys.executable, "-c", "from connectors.spark import leftovers; leftovers.sweep()"]
+    subprocess.run(sweep, env=environment, check=True)
+    _, alive = psutil.wait_procs(started, timeout=60)
+    for process in alive:
+        process.kill()
+    assert not alive
+    # It may have written until then.
+    subprocess.run(sweep, env=environment, check=True)
     kept = {"tidemark-spark-of-another", f"tidemark-spark-{os.getpid()}-mine"}
     assert {p.name for p in tmp_path.iterdir()} == kept
 

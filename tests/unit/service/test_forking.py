@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -93,3 +95,19 @@ def test_a_process_is_shown_as_what_it_is() -> None:
         return Path("/proc/self/cmdline").read_text().rstrip("\0")
 
     assert told_by(main) == "tidemark: pipeline"
+
+
+def test_who_ends_takes_along_what_it_has_started() -> None:
+    ours, theirs = os.pipe()
+
+    def main() -> int:
+        # It does not ask to be ended with its parent, and holds the pipe for as long as it lives.
+        subprocess.Popen(["sleep", "60"], pass_fds=(theirs,))
+        return 3
+
+    child = Forked(main, dict(os.environ), (theirs,))
+    os.close(theirs)
+    assert child.wait() == 3
+    ready, _, _ = select.select([ours], [], [], 10)
+    assert ready and os.read(ours, 1) == b""
+    os.close(ours)
