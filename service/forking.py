@@ -31,8 +31,11 @@ class Forked:
         self, main: Callable[[], int], environment: Mapping[str, str], keep: Collection[int] = ()
     ) -> None:
         """main: gives the exit code. environment: all of the child's. keep: descriptors that it
-        keeps open. OSError when the machine has no room for a process more."""
+        keeps open. From the main thread alone. OSError when the machine has no room for a
+        process more."""
         self.returncode: int | None = None
+        # Ignored, as whoever has started us may have left it, nobody could ask how a child ended.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with _signals_wait():
             self.pid = os.fork()
             if self.pid == 0:

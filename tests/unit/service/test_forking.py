@@ -41,6 +41,14 @@ def test_the_exit_code_is_what_main_gives(code: int) -> None:
     child.kill()
 
 
+def test_a_parent_that_was_started_with_children_ignored_learns_how_one_ended() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert Forked(lambda: 3, {}).wait() == 3
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def test_who_breaks_ends_with_one(capfd: pytest.CaptureFixture[str]) -> None:
     def main() -> int:
         raise ValueError("no good")
