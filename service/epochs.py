@@ -212,6 +212,20 @@ class Epochs:
                 target = self.mute[source].items()
                 self.mute[source] = {n: p for n, p in target if n not in begun}
 
+    def begin_database(self, position: int) -> None:
+        """Read the database from here on. Where the sink shows more of it, by a state that was lost
+        since, nothing is shown before that is reached. SinkError when the sink is away."""
+        sink = self._core.parts.sink()
+        try:
+            found = sink.read_progress()
+        finally:
+            sink.close()
+        self._engine.positions.begin(MAIN_SOURCE, position)
+        shown = 0 if found is None else found.positions.get(MAIN_SOURCE, 0)
+        if shown > position:
+            self.mute[MAIN_SOURCE] = shown
+            self._engine.positions.awaited = self.writer.written
+
     def forget_mutes(self) -> None:
         """What a source has told again, or nothing reads any more, mutes the sink no longer."""
         if not self.mute:
@@ -236,6 +250,8 @@ class Epochs:
 
     def _meet_sink(self) -> None:
         """Once the state is where the sink is, it has the sink's epoch; not before."""
-        if not self.mute and self._engine.epoch < self.writer.written:
-            self._engine.positions.stand(self.writer.written)
-            self._engine.positions.awaited = 0
+        if not self.mute:
+            positions, written = self._engine.positions, self.writer.written
+            if positions.epoch < written:
+                positions.stand(written)
+            positions.awaited = 0

@@ -62,6 +62,10 @@ def recover(
         log.warning("recover.muted", state_epoch=engine.epoch, sink_epoch=in_sink)
         own = engine.positions.by_source
         return writer, {s: p for s, p in found.positions.items() if p != own.get(s)}
+    elif found is not None and 0 < engine.position < found.positions.get(engine.source, 0):
+        # First read again since a state was lost, with views that the sink does not have yet.
+        log.warning("recover.muted", state_epoch=engine.epoch, sink_epoch=in_sink)
+        return writer, {engine.source: found.positions[engine.source]}
     return writer, {}
 
 

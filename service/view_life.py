@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from connectors.postgres.control import ViewRow
-from connectors.source import MAIN_SOURCE
 from dataflow.errors import SinkError, TemporaryError, TidemarkError, ViewError
 from dataflow.schema import Relation
 from service import state_owner
@@ -220,7 +219,7 @@ class ViewLife:
             position = source.ensure_slot()
             self._desk.remember_source()
             state_owner.note(core.store, self._desk.source_identity())
-            self._engine.positions.begin(MAIN_SOURCE, position)
+            self._epochs.begin_database(position)
         self._epochs.commit()
         failpoint("view.build.before")
         source.watch([r for r in definition.relations() if is_main(r)])

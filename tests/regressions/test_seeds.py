@@ -49,6 +49,7 @@ SEEDS = {
     (5002669, "errors", "rocks"): "a version was built under the name that a view had before",
     (5003369, "feeds"): "a state that a crash took back went on with a build that began after it",
     (6003171, "failovers"): "a sink that was set back was asked for a version by a number it had",
+    (8030062, "feeds"): "the database was read again from before what the sink showed of it",
     (44, "sinks"): "a view took another version while a sink was being added: the topic had both",
     (53, "sinks"): "a view got another name while a sink was being added, which was told nothing",
     (3005, "failovers", "sinks"): "a standby of the sink lacked nothing but what was said of views",

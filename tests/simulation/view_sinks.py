@@ -164,8 +164,8 @@ class Topics:
                 return f"sink {row.title} is not gone"
             if view is None:
                 return f"sink {row.title} is of no view"
-            # A sink that was set back may know one that was dropped meanwhile.
-            is_forgotten = database.is_set_back and row.code == "sink.state_lost"
+            # A sink that was set back may know one that was dropped, or erased, meanwhile.
+            is_forgotten = database.is_set_back and row.code in ("sink.state_lost", "sink.lost")
             if row.status == "failed" and (row.code in FAILED or is_forgotten):
                 continue
             table = database.tables.get((view.schema, view.name))
