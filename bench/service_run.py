@@ -17,6 +17,7 @@ import httpx
 import psutil
 
 from bench.measure import peak_rss_mb
+from service.title import title_of
 
 READY_S = 300.0  # a machine that has just been set up compiles first
 BUILD_S = 900.0
@@ -135,7 +136,7 @@ class ServiceRun:
     def _child_called(self, name: str) -> psutil.Process | None:
         for child in psutil.Process(self._child.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                if " ".join(child.cmdline()).split()[:2] == ["tidemark:", name]:
+                if title_of(child.cmdline()) == name:
                     return child
         return None
 

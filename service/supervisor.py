@@ -4,9 +4,9 @@ Either may die at any moment (kill -9 included) and comes back after a pause. On
 before it has got anything done (`headway`) waits twice as long each time, up to a limit; one that
 has, or that stayed up for a while, starts over with the shortest pause. A group's process
 that ends with 0 has nothing left to do, and one that ends with FINAL needs someone: it stays away,
-and `/health` says why. The supervisor holds no state; of the catalog it reads which groups there
-are from a process of its own, and nothing waits for that. What its children need is imported here,
-once, and they are forked off.
+and `/health` says why. The supervisor holds no state; which groups there are
+it is told by a child that reads the catalog, and nothing waits for that. What its children need is
+imported here, once, and they are forked off.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ STOP_S = 4.5
 
 @dataclass
 class Child:
-    """One supervised process. main: what it runs; group: whose pipeline it is, "" for others."""
+    """One supervised process. main: what it runs; group: whose pipeline it is, "" for others;
+    keep: descriptors that it writes to."""
 
     name: str
     main: Callable[[], int]
     group: str = ""
+    keep: tuple[int, ...] = ()
     process: Forked | None = None
     restarts: Restarts = field(default_factory=Restarts)
     headway: Headway | None = None
@@ -55,10 +57,11 @@ class Supervisor:
         self._state = settings.state
         self._signals: list[int] = []
         self._groups = GroupWatch(settings.state)
+        look = partial(self._groups.look, settings)
         self.children = [
             Child("pipeline", run_pipeline.main),
             Child("api", _run_api),
-            Child("groups", partial(self._groups.look, settings)),
+            Child("groups", look, keep=(self._groups.descriptor,)),
         ]
 
     def run(self) -> int:
@@ -101,8 +104,7 @@ class Supervisor:
     def _start(self, child: Child, now: float) -> None:
         headway = child.headway = Headway()
         environment = headway.given(self._environment)
-        keep = (headway.descriptor, self._groups.descriptor)
-        child.process = Forked(child.main, environment, keep)
+        child.process = Forked(child.main, environment, (headway.descriptor, *child.keep))
         headway.started()
         child.restarts.started(now)
         log.info("process.started", name=child.name, child=child.process.pid)

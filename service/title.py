@@ -7,6 +7,7 @@ interpreter has begun. Where it cannot be found, the command line stays what it 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 
 PREFIX = "tidemark: "
@@ -22,3 +23,13 @@ def set_title(name: str) -> None:
     if size > 0:
         title = f"{PREFIX}{name}".encode()[: size - 1]
         ctypes.memmove(begin, title.ljust(size, b"\0"), size)
+
+
+def title_of(command: Sequence[str]) -> str:
+    """The name that a command line shows, as /proc or psutil has its words; "" for another's.
+
+    >>> title_of(["tidemark: pipeline fast", "", ""]), title_of(["tidemark", "serve"])
+    ('pipeline fast', '')
+    """
+    shown = " ".join(command).rstrip()
+    return shown.removeprefix(PREFIX) if shown.startswith(PREFIX) else ""

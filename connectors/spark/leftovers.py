@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PREFIX = "tidemark-spark-"
-_LOG_OPTION = re.compile(
-    rb"-Dlog4j2\.configurationFile=file:[^\0]*/(" + _PREFIX.encode() + rb"\d+-[^/\0]*)/"
-)
+# By this option of its command line a JVM is known as the one of a session's directory.
+_LOG_OPTION = "-Dlog4j2.configurationFile=file:"
+_OF_SESSION = re.compile(re.escape(_LOG_OPTION) + rf"[^\0]*/({_PREFIX}\d+-[^/\0]*)/")
 
 
 def new_directory() -> Path:
@@ -46,8 +46,8 @@ def _has_owner(name: str) -> bool:
 
 
 def log_option(directory: Path) -> str:
-    """An option of the JVM, which tells whose it is."""
-    return f"-Dlog4j2.configurationFile=file:{directory / 'log4j2.properties'}"
+    """The option of the JVM that tells where its log goes, and whose it is."""
+    return f"{_LOG_OPTION}{directory / 'log4j2.properties'}"
 
 
 def _orphans() -> Iterator[int]:
@@ -55,8 +55,8 @@ def _orphans() -> Iterator[int]:
     for arguments in Path("/proc").glob("[0-9]*/cmdline"):
         # It may end by itself just now.
         with suppress(FileNotFoundError, ProcessLookupError):
-            found = _LOG_OPTION.search(arguments.read_bytes())
-            if found and not _has_owner(found[1].decode()):
+            found = _OF_SESSION.search(arguments.read_text(errors="replace"))
+            if found and not _has_owner(found[1]):
                 yield int(arguments.parent.name)
 
 

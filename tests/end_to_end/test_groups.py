@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.title import PREFIX
+from service.title import title_of
 from tests.end_to_end.test_views import SHOP, assert_equal, flush_position
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
@@ -38,7 +38,7 @@ def publications(database: Database) -> dict[str, set[str]]:
 def pid_of_group(service: RunningService, group: str) -> int | None:
     for child in service._family():
         with contextlib.suppress(psutil.Error):
-            if " ".join(child.cmdline()).strip() == f"{PREFIX}pipeline {group}":
+            if title_of(child.cmdline()) == f"pipeline {group}":
                 return child.pid
     return None
 

@@ -17,7 +17,7 @@ import httpx
 import psutil
 
 from connectors.loopback import free_port
-from service.title import PREFIX
+from service.title import title_of
 
 READY_S = 300.0  # a machine that has just been set up compiles first
 
@@ -211,4 +211,4 @@ class RunningService:
 
 def is_named(name: str, command: list[str]) -> bool:
     """Whether a command line is that of a process of the service."""
-    return " ".join(command).split()[:2] == [PREFIX.strip(), name]
+    return title_of(command).split()[:1] == [name]

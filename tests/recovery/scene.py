@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from service.title import PREFIX
+from service.title import title_of
 from storage.failpoints import CLOCK, REACHED
 from tests.harness.change_stream import Fold, events, until
 from tests.harness.failpoints import arm
@@ -44,7 +44,7 @@ OF_WIDE = "SELECT count(*) AS n FROM wide WHERE v > 3"
 STATE_FILES = {"version.json", "store", "builds", "changes", "groups"}
 TEMPORARY = (".new", ".draft", ".spool", ".tmp", ".part")
 # A child that has built a view waits for the next one.
-_IDLE = f"{PREFIX}backfill"
+_IDLE = "backfill"
 
 
 class Scene:
@@ -229,10 +229,10 @@ class Scene:
         """Nobody works on this state but the four, and who waits for views to build."""
         deadline = time.monotonic() + 15
         while True:
-            found = [" ".join(p.cmdline()).strip() for p in self.processes()]
-            others = sorted(c.removeprefix(PREFIX) for c in found if c != _IDLE)
-            if [c for c in others if "service.cli" not in c] == ["api", "groups", "pipeline"]:
-                assert len(others) == 4, found
+            found = [p.cmdline() for p in self.processes()]
+            titles = sorted(title for title in map(title_of, found) if title != _IDLE)
+            others = [command for command in found if not title_of(command)]
+            if titles == ["", "api", "groups", "pipeline"] and "service.cli" in others[0]:
                 return
             assert time.monotonic() < deadline, found
             time.sleep(0.1)
