@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import resource
 from dataclasses import dataclass
 
 MEBIBYTE = 1 << 20
@@ -39,6 +40,14 @@ def calm_malloc() -> None:
     if mallopt is not None:
         for (_, name), value in _MALLOC.items():
             mallopt(name, value)
+
+
+def allow_files() -> None:
+    """Let this process, and what it starts, open as many files as the system lets it: a large state
+    has thousands."""
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def calm_collector() -> None:

@@ -306,15 +306,16 @@ def memory_mb(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -
 
 
 def _files() -> str:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < MIN_FILES and soft != resource.RLIM_INFINITY:
+    # The service raises its own limit up to this.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < MIN_FILES and most != resource.RLIM_INFINITY:
         raise TidemarkError(
             "files.too_few",
             "few files may be open at once",
-            detail=f"{soft} now, {hard} at most; a large state has thousands",
-            hint=f"ulimit -n {MIN_FILES}, or LimitNOFILE= of the unit",
+            detail=f"{most} at most; a large state has thousands",
+            hint=f"ulimit -Hn {MIN_FILES}, or LimitNOFILE= of the unit",
         )
-    return str(soft)
+    return str(most)
 
 
 def _port(settings: Settings) -> str:

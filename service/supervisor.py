@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from service import run_pipeline
-from service.budget import MALLOC, calm_malloc
+from service.budget import MALLOC, allow_files, calm_malloc
 from service.forking import Forked
 from service.groups import GroupWatch
 from service.headway import Headway
@@ -69,6 +69,7 @@ class Supervisor:
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
         calm_malloc()
+        allow_files()
         # Objects that stay are not looked at again by a collector: their pages remain shared.
         gc.freeze()
         try:

@@ -5,8 +5,8 @@ What happened while no session listened is not known: then a change is assumed.
 
 from __future__ import annotations
 
-import select
 import time
+from multiprocessing.connection import wait
 
 import psycopg2
 from psycopg2.extensions import connection as Connection
@@ -40,7 +40,7 @@ class Listener:
             session = self._session
             session.poll()
             if not session.notifies:
-                select.select([session], [], [], timeout_s)
+                wait([session.fileno()], timeout_s)
                 session.poll()
             is_changed = bool(session.notifies)
             session.notifies.clear()

@@ -7,10 +7,10 @@ an API process had in hand when it was killed is taken up again, by itself or by
 
 from __future__ import annotations
 
-import select
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from typing import Any
 
 import psycopg2
@@ -102,7 +102,7 @@ class Requests:
         with translated("sink", "cannot listen for requests"):
             session.poll()
             if not session.notifies:
-                select.select([session, self._wake_out], [], [], timeout_s)
+                wait([session.fileno(), self._wake_out], timeout_s)
                 session.poll()
             session.notifies.clear()
 

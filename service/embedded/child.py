@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,7 @@ class Child:
 
     def _await_start(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], READY_S)
+        ready = wait([self._process.stdout.fileno()], READY_S)
         line = self._process.stdout.readline() if ready else b""
         if not line:
             raise self._not_started()

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import sys
 import threading
 import time
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,7 @@ def _end_with(parent: int, before: _Cleaning | None) -> None:
     while signal.getsignal(signal.SIGTERM) is _not_yet:
         time.sleep(0.01)
     while os.getppid() == parent:
-        ready, _, _ = select.select([sys.stdin], [], [], _POLL_S)
+        ready = wait([sys.stdin.fileno()], _POLL_S)
         if ready and not os.read(sys.stdin.fileno(), 4096):
             break
     try:

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from service.change_log import ENDED, FOLDER, INDEX, RECORD, ROWS, WANTED, read_head, segment_floors
+from service.pipeline import Pipeline
 from tests.simulation.rows import Rows
 from tests.simulation.sink import Database, Violation
 
@@ -26,6 +27,12 @@ def want_logs(state: Path, database: Database, random: Random, now: float) -> No
     folder.mkdir(parents=True, exist_ok=True)
     (folder / WANTED).touch()
     os.utime(folder / WANTED, (now, now))
+
+
+def let_go(pipeline: Pipeline | None) -> None:
+    """Close the files of its logs, as the system does for a dead process."""
+    for followed in pipeline._core.change_logs._logs.values() if pipeline is not None else ():
+        followed.log.close()
 
 
 def check_logs(state: Path, database: Database) -> None:

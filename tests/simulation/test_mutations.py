@@ -198,7 +198,7 @@ BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "outbox with a gap": ("service.outbox.Outbox.read", outbox_with_a_gap, ()),
     "outbox twice": ("service.outbox.Outbox.read", outbox_twice, ()),
     "never muted": ("service.start.recover", never_muted, ()),
-    "mute forgotten": ("service.epochs.Epochs.start", meets_sink_at_once, ()),
+    "mute forgotten": ("service.epochs.Epochs.start", meets_sink_at_once, ("feeds",)),
     "snapshot not passed over": ("service.build.ViewBuild.catch_up", unaware_of_snapshot, ()),
     "joined too early": ("service.build.ViewBuild.catch_up", impatient, ()),
     "outcome not asked for": ("service.writer.SinkWriter._is_in_sink", never_there, ()),

@@ -23,7 +23,7 @@ from service.restarts import Restarts, exit_code
 from storage.errors import StorageError
 from tests.simulation import features, topics
 from tests.simulation.by_hand import Hand, Mender
-from tests.simulation.change_files import check_logs, want_logs
+from tests.simulation.change_files import check_logs, let_go, want_logs
 from tests.simulation.disk import Disk
 from tests.simulation.failover import Standby
 from tests.simulation.faults import Faults, Plan
@@ -192,6 +192,7 @@ class World:
 
     def close(self) -> None:
         """Leave nothing behind."""
+        let_go(self.pipeline)
         self.disk.close()
         if self._api is not None and self._api.process is not None:
             self._api.process.close()
@@ -223,10 +224,9 @@ class World:
             self.loop.pause(float("inf"), lambda p=process: p.code is not None)
             process.is_dead = True
             self.loop.pause()
-            if self._is_machine_down:
-                self.disk.crash_machine()
-            else:
-                self.disk.crash_process()
+            let_go(self.pipeline)
+            crash = self.disk.crash_machine if self._is_machine_down else self.disk.crash_process
+            crash()
             self._is_machine_down = False
             self.faults.trace("ended", f"{process.pid} with {process.code}")
             self.restarts.ended(process.code or 0, self.loop.now)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import time
 from collections.abc import Callable
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
@@ -116,6 +116,6 @@ def test_who_ends_takes_along_what_it_has_started() -> None:
     child = Forked(main, dict(os.environ), (theirs,))
     os.close(theirs)
     assert child.wait() == 3
-    ready, _, _ = select.select([ours], [], [], 10)
+    ready = wait([ours], 10)
     assert ready and os.read(ours, 1) == b""
     os.close(ours)
