@@ -227,7 +227,7 @@ class Desk:
         told: dict[str, Any] = {"replacing": changes.given_up(row.replacing, error)}
         if row.status == changes.PAUSED:
             told["desired"] = changes.PAUSED
-        log.warning("change.given_up", view=row.title, why=str(error))
+        log.warning("change.given_up", view=row.title, why=error.described)
         self._given_up[row.identity] = (row.change["id"], told)
         self._tell_given_up()
 

@@ -105,7 +105,7 @@ class Follower:
     def fail(self, error: TidemarkError) -> None:
         """Give up for good; for the owner, and for the thread itself."""
         if self.status != FAILED:
-            log.warning("sink.failed", sink=self.title, code=error.code, why=str(error))
+            log.warning("sink.failed", sink=self.title, code=error.code, why=error.described)
         self.error, self.status = error, FAILED
         self.stop()
 

@@ -299,6 +299,8 @@ class Followers:
         """What the sink database could not be told is told the next time."""
         if self._told.get(identity) == changes:
             return
+        # Nobody knows what it says where the answer is lost.
+        self._told.pop(identity, None)
         try:
             control_sinks.update_sink(self._control, identity, **changes)
             self._told[identity] = changes

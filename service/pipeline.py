@@ -297,7 +297,7 @@ class Pipeline:
         """The database cannot be read just now: all else goes on."""
         self._feed.close()
         pause_s = self._core.way_back.lost(error)
-        log.warning("source.retry", code=error.code, why=str(error), pause_s=round(pause_s, 2))
+        log.warning("source.retry", code=error.code, why=error.described, pause_s=round(pause_s, 2))
         self._tell_source()
 
     # --- how it goes ---------------------------------------------------------------------------

@@ -90,7 +90,7 @@ class SetBack:
                 self._builds[definition.identity].cancel()
             if not (error.is_temporary or isinstance(error, ViewError)):
                 raise
-            log.warning("sink.return_again", code=error.code, why=str(error))
+            log.warning("sink.return_again", code=error.code, why=error.described)
             return
         builds = [self._builds.pop(d.identity) for d in views]
         for build in builds:

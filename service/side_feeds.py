@@ -130,7 +130,7 @@ class SideFeeds:
                 # What a topic keeps is known once its cluster is reached.
                 source.check()
             except TidemarkError as error:
-                log.warning("source.retry", source=name, code=error.code, why=str(error))
+                log.warning("source.retry", source=name, code=error.code, why=error.described)
         return source.is_replayable
 
     def statuses(self) -> dict[str, SideStatus]:

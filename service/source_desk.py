@@ -61,6 +61,8 @@ class SourceDesk:
             told = (status.status, str(status.error))
             if self._told.get(name) == told:
                 continue
+            # Nobody knows what it says where the answer is lost.
+            self._told.pop(name, None)
             error = status.error
             facts = {"code": None, "detail": None, "hint": None}
             if error is not None:

@@ -298,7 +298,7 @@ class ViewLife:
         if build.is_comparison:
             self._set_back.failed(build)
         elif error is not None:
-            log.warning("build.failed", view=build.definition.table.title, why=str(error))
+            log.warning("build.failed", view=build.definition.table.title, why=error.described)
             self._desk.fail_build(build, error)
         self._following.release(build.definition.relations())
 
