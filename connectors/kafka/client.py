@@ -47,6 +47,8 @@ _AWAY = {
     KafkaError._MSG_TIMED_OUT,
     KafkaError._WAIT_COORD,
     KafkaError._WAIT_CACHE,
+    # Not told of just now, as by a broker that comes up; whether it is gone is for the admin.
+    KafkaError._UNKNOWN_PARTITION,
     KafkaError.REQUEST_TIMED_OUT,
     KafkaError.BROKER_NOT_AVAILABLE,
     KafkaError.NETWORK_EXCEPTION,

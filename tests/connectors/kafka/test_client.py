@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from connectors.kafka.broker_settings import USERS
 from connectors.kafka.client import Client
@@ -67,6 +67,18 @@ def test_a_wrong_password_is_refused(
         topics_of(client_of(secured(broker), side), 3)
     error = caught.value
     assert "hunter2" not in f"{error} {error.detail} {error.hint}"
+
+
+def test_a_partition_that_is_not_told_of_is_asked_for_again(broker: EmbeddedKafka) -> None:
+    topic = new_topic(broker)
+    client = client_of({"bootstrap_servers": broker.bootstrap}, "sink")
+    consumer = client.consumer()
+    with pytest.raises(KafkaException) as caught:
+        consumer.get_watermark_offsets(TopicPartition(topic, 7), 10)
+    assert caught.value.args[0].code() == KafkaError._UNKNOWN_PARTITION
+    error = client.refused(caught.value, "reading its marks", consumer)
+    consumer.close()
+    assert error.is_temporary and error.code == "sink.unreachable"
 
 
 def test_a_secret_file_is_read_when_it_is_used(broker: EmbeddedKafka, tmp_path: Path) -> None:
