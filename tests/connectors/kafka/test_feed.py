@@ -332,7 +332,7 @@ def test_a_broker_that_is_killed_loses_and_doubles_nothing(own_broker: EmbeddedK
         feed.until(lambda held: len(ids(held)) > 0)
         own_broker.kill()
         error = feed.failure()
-        assert isinstance(error, TemporaryError)
+        assert isinstance(error, TemporaryError), getattr(error, "detail", "")
         assert error.code == "source.unreachable"
     with Following(source, held, notes) as feed:  # still away
         assert isinstance(feed.failure(), TemporaryError)
