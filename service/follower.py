@@ -30,6 +30,9 @@ IDLE_PROGRESS_S = 5.0
 BATCH_ROWS = 20_000
 BATCH_BYTES = 16 << 20
 
+# A refusal of the sink's that nobody has given a code of its own.
+UNNAMED = "sink.failed"
+
 STARTING, LIVE, RETRYING, FAILED = "starting", "live", "retrying", "failed"
 
 # The view's rows, as of the epoch that stands with them.
@@ -131,7 +134,7 @@ class Follower:
             except TidemarkError as error:
                 if self._stopping.is_set():
                     break
-                if not error.is_temporary:
+                if not self._may_pass(error):
                     self.fail(error)
                     break
                 pause = (
@@ -145,6 +148,11 @@ class Follower:
                 )
                 break
         self._road.sink.close()
+
+    def _may_pass(self, error: TidemarkError) -> bool:
+        """What has no name of its own may be over soon too: once the sink has begun, its epochs
+        wait for that like for any other, up to the budget."""
+        return error.is_temporary or (error.code == UNNAMED and self.reached.has_begun)
 
     def _retry(self, error: TidemarkError, pause_s: float) -> None:
         self.error = error

@@ -1,0 +1,104 @@
+"""Oracle: the contract of further sinks: what may pass is tried again, each epoch comes once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from connectors.sink import Progress, SinkEpoch, SinkTable
+from connectors.view_sink import ViewEpoch
+from dataflow.delta import Delta
+from dataflow.errors import SinkError, TemporaryError, TidemarkError
+from dataflow.schema import Field
+from dataflow.types import INT8
+from service.follower import FAILED, LIVE, UNNAMED, Follower, Reached, Road
+from service.host import Host
+
+TABLE = SinkTable("public", "totals", (Field("n", INT8),), ())
+AWAY = TemporaryError("sink.unreachable", "away")
+UNKNOWN = SinkError(UNNAMED, "nobody gave it a code")
+REFUSED = SinkError("sink.permission_denied", "no right to write")
+
+
+class RefusingSink:
+    """Keeps what it is given as epoch numbers; refuses as often as the test has listed errors."""
+
+    def __init__(self, holds: Sequence[int] = ()) -> None:
+        self.refusals: list[TidemarkError] = []
+        self.epochs = list(holds)
+
+    def open(self) -> int | None:
+        return self.epochs[-1] if self.epochs else None
+
+    def write(self, epochs: Sequence[ViewEpoch]) -> None:
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.epochs += [epoch.number for epoch in epochs]
+
+    def remove(self) -> None: ...
+
+    def interrupt(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class NoPause(Host):
+    """Draws pauses of no length, so that what is tried again is tried at once."""
+
+    def draw(self, low: float, high: float) -> float:
+        return 0.0
+
+
+def _epoch(number: int) -> SinkEpoch:
+    return SinkEpoch(Progress(number, {}), [(TABLE, Delta.of("i", [(number,)]))])
+
+
+@contextmanager
+def _rows() -> Iterator[tuple[Progress, list[Delta]]]:
+    yield Progress(1, {}), []
+
+
+def _follow(sink: RefusingSink, reached: Reached | None) -> Follower:
+    """Runs in this thread, until it fails or has written epoch 3."""
+    road = Road(TABLE, sink, _epoch, _rows, dict)
+    follower = Follower("totals/copy", road, reached, 1, NoPause())
+    follower.advance(3)
+    write = sink.write
+
+    def stopping_at_the_end(epochs: Sequence[ViewEpoch]) -> None:
+        write(epochs)
+        if sink.epochs[-1] == 3:
+            follower.stop()
+
+    sink.write = stopping_at_the_end
+    follower._run()
+    return follower
+
+
+@pytest.mark.parametrize("error", [AWAY, UNKNOWN])
+def test_a_sink_that_has_begun_is_tried_again(error: TidemarkError) -> None:
+    sink = RefusingSink(holds=[1])
+    sink.refusals = [error, error]
+    follower = _follow(sink, Reached(1, has_begun=True))
+    assert (follower.status, follower.error) == (LIVE, None)
+    assert sink.epochs == [1, 2, 3]
+
+
+def test_one_that_is_away_before_it_has_begun_is_tried_again() -> None:
+    sink = RefusingSink()
+    sink.refusals = [AWAY]
+    follower = _follow(sink, None)
+    assert (follower.status, sink.epochs) == (LIVE, [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("error", "holds"), [(REFUSED, [1]), (UNKNOWN, [])], ids=["by name", "before it has begun"]
+)
+def test_a_refusal_is_for_good(error: TidemarkError, holds: list[int]) -> None:
+    sink = RefusingSink(holds)
+    sink.refusals = [error]
+    follower = _follow(sink, Reached(1, has_begun=True) if holds else None)
+    assert (follower.status, follower.error) == (FAILED, error)
+    assert sink.epochs == holds
