@@ -96,6 +96,16 @@ class ViewDefinition:
         names = dict.fromkeys(s.relation.name for s in scans_of(self.plan.root))
         return tuple(name for name in names if name.source == VIEW_SOURCE)
 
+    def is_planned_over(self, views: Mapping[RelationName, ViewDefinition]) -> bool:
+        """Whether these have every view that it reads, with the columns and key that it knows."""
+        for read in {s.relation for s in scans_of(self.plan.root)}:
+            found = views.get(read.name)
+            if read.name.source == VIEW_SOURCE and (
+                found is None or (found.table.fields, found.table.key) != (read.fields, read.key)
+            ):
+                return False
+        return True
+
 
 class View:
     """A view by itself, as it is built: changes of base relations in, its own delta out.

@@ -166,12 +166,13 @@ class Desk:
         return replace(found, version=version)
 
     def are_parents_live(self, definition: ViewDefinition) -> bool:
-        """Whether every view that this one reads is live; refuses when one has failed, or is
-        paused. TidemarkError as `require_kept`."""
+        """Whether every view that this one reads is live, as the one that it was planned over: the
+        catalog may not know of another version yet. Refuses when one has failed, or is paused.
+        TidemarkError as `require_kept`."""
         for row in self._rows:
             if RelationName(VIEW_SOURCE, row.schema, row.name) in definition.parents():
                 require_kept(row)
-        return all(p in self._engine.views for p in definition.parents())
+        return definition.is_planned_over(self._engine.views)
 
     def failed(self) -> set[str]:
         """The identities of the views that the catalog calls failed."""

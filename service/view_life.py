@@ -194,6 +194,7 @@ class ViewLife:
         # Who builds a view is told from the live one by the definition that it has.
         definition = held[0] if held else replace(live) if live else self._desk.define(row)
         if not self._desk.are_parents_live(definition):
+            self._held.pop(row.identity, None)
             return
         self._following.look()
         core.failures.require_names(definition)
