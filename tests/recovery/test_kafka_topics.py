@@ -203,6 +203,8 @@ class Scene:
             topic.first = topic.next - 5
             self.cut_at = ends_of(broker, topic.name, is_committed=True) - 5
             self.delete_records(topic, self.cut_at)
+        if what == LOST:
+            self.lose_log(topic)
         if what in (DELETED, AGAIN, NARROWED):
             drop_topic(broker, topic.name)
             topic.begin_anew()
@@ -271,13 +273,12 @@ def _befall(scene: Scene, faults: dict[str, Shown], moment: str) -> None:
     """These at once, and each is refused."""
     with scene.writer.pause(), _moment(scene.service, moment):
         scene.delete_records(scene.whole.topic, scene.whole.check() // 2)
-        for what, view in faults.items():
+        # A broker that is killed later may have again what was deleted before.
+        for what in sorted(faults, key=lambda what: what != LOST):
             # Who keeps up has read whatever is deleted.
             is_halted = what == CUT and moment == RUNNING
             with _moment(scene.service, HALTED if is_halted else RUNNING):
-                scene.befall(view, what)
-        if LOST in faults:
-            scene.lose_log(faults[LOST].topic)
+                scene.befall(faults[what], what)
     for what, view in faults.items():
         scene.refused(view, what)
     scene.go_on()

@@ -10,6 +10,7 @@ import argparse
 import functools
 import multiprocessing
 import os
+import signal
 import sys
 import time
 import traceback
@@ -126,6 +127,7 @@ def _many(first: int, count: int, parts: Sequence[str] | None) -> int:
     shares = [range(n, min(n + SHARE, first + count)) for n in range(first, first + count, SHARE)]
     started, total, failed = time.monotonic(), Counter[str](), 0
     context = multiprocessing.get_context("spawn")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with context.Pool(os.cpu_count(), maxtasksperchild=20) as pool:
             work = functools.partial(run_all, parts=parts)
