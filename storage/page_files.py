@@ -8,12 +8,16 @@ leaves behind is either a file here, which the next start removes, or pages with
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from pathlib import Path
 
 from rocksdict import IngestExternalFileOptions, Options, Rdict, SstFileWriter
 
 from storage.faults import named
+
+# Of all databases of the process: what is let go of late may not remove another's file.
+_NUMBERS = itertools.count(1)
 
 
 class PageFile:
@@ -66,7 +70,6 @@ class PageFiles:
         self._db = db
         self._folder = folder
         self._options = options
-        self._next = 0
         try:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True, exist_ok=True)
@@ -75,5 +78,4 @@ class PageFiles:
 
     def open(self) -> PageFile:
         """A new one."""
-        self._next += 1
-        return PageFile(self._db, self._folder / f"{self._next}.sst", self._options)
+        return PageFile(self._db, self._folder / f"{next(_NUMBERS)}.sst", self._options)

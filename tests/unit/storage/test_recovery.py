@@ -7,6 +7,7 @@ from the last one acknowledged on, at most one later, in rows, sums and named va
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -230,22 +232,54 @@ def _stored_pages(store: RocksStore) -> int:
     return len(stored_keys(store._db, b"p", b"q"))
 
 
-def test_a_file_that_was_not_finished_is_removed(tmp_path):
-    spec = ArrangementSpec("a", "i", (0,))
-    tuning = Tuning(page_rows=32, memory_rows=300, file_rows=100, fan=2, merge_pages=1, fuel=1)
-    store = RocksStore(tmp_path, tuning=tuning)
-    rows = store.arrange(spec)
-    kept = 0
-    while not list((tmp_path / "unfinished").iterdir()):
-        rows.apply(delta_of("i", [((kept + n,), 1) for n in range(150)]))
-        kept += 150
+SLOW_FILES = Tuning(page_rows=32, memory_rows=300, file_rows=100, fan=2, merge_pages=1, fuel=1)
+
+
+def _write_half_a_file(store: RocksStore, begun: int = 0) -> int:
+    """Rows of a number each, from `begun` on, until a file of them is being written; their end."""
+    rows = store.arrange(ArrangementSpec("a", "i", (0,)))
+    while not list((Path(store.path) / "unfinished").iterdir()):
+        rows.apply(delta_of("i", [((begun + n,), 1) for n in range(150)]))
+        begun += 150
         store.commit()
+    return begun
+
+
+def _check_numbers(store: RocksStore, count: int) -> None:
+    rows = store.arrange(ArrangementSpec("a", "i", (0,)))
+    assert rows.row_count() == count
+    assert sum(len(d) for d in rows.scan()) == count
+
+
+def test_a_file_that_was_not_finished_is_removed(tmp_path):
+    store = RocksStore(tmp_path, tuning=SLOW_FILES)
+    kept = _write_half_a_file(store)
     (tmp_path / "unfinished" / "left.sst").write_bytes(b"of a crash")
     store.close()
-    store = RocksStore(tmp_path, tuning=tuning)
+    store = RocksStore(tmp_path, tuning=SLOW_FILES)
     assert not list((tmp_path / "unfinished").iterdir())
-    assert store.arrange(spec).row_count() == kept
-    assert sum(len(d) for d in store.arrange(spec).scan()) == kept
+    _check_numbers(store, kept)
+    store.close()
+
+
+def test_what_is_let_go_of_late_removes_no_file_of_who_came_after(tmp_path):
+    before = RocksStore(tmp_path, tuning=SLOW_FILES)
+    # As the traceback of an error has it.
+    held = before.arrange(ArrangementSpec("a", "i", (0,)))
+    kept = _write_half_a_file(before)
+    before.close()
+    store = RocksStore(tmp_path, tuning=SLOW_FILES)
+    kept = _write_half_a_file(store, kept)
+    del held
+    gc.collect()
+    rows = store.arrange(ArrangementSpec("a", "i", (0,)))
+    unfinished = list((tmp_path / "unfinished").iterdir())
+    assert unfinished
+    while list((tmp_path / "unfinished").iterdir()) == unfinished:
+        rows.apply(delta_of("i", [((kept,), 1)]))
+        kept += 1
+        store.commit()
+    _check_numbers(store, kept)
     store.close()
 
 
