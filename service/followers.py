@@ -62,6 +62,11 @@ class Followers:
         return bool(self._noted)
 
     @property
+    def are_known(self) -> bool:
+        """Whether it is known whose the sinks are that were followed before the restart."""
+        return self._noted.keys() <= self._rows.keys()
+
+    @property
     def has_rows(self) -> bool:
         """Whether the catalog knows any sink of this group, as far as it was read."""
         return bool(self._rows)
@@ -79,9 +84,14 @@ class Followers:
 
     def fail_view(self, view_identity: str, why: str) -> None:
         """The sinks of a view cannot be told what becomes of it."""
-        for identity, row in self._rows.items():
-            if row.view_identity == view_identity and identity in self._followers:
-                self._followers[identity].fail(SinkError("sink.view_failed", why, hint=ADD_ANEW))
+        error = SinkError("sink.view_failed", why, hint=ADD_ANEW)
+        for identity, row in list(self._rows.items()):
+            if row.view_identity != view_identity or identity not in self._noted:
+                continue
+            if identity in self._followers:
+                self._followers[identity].fail(error)
+            else:
+                self._give_up(identity, error)
 
     def hold(self, written: int) -> int:
         """Up to which epoch the outbox may forget, with `written` of them in the views' tables;

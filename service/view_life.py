@@ -131,7 +131,7 @@ class ViewLife:
         renamed = [r for r in self._desk.to_rename() if r.identity not in self._builds]
         if self._is_sink_elsewhere or not (paused or renamed):
             return
-        if not self._epochs.is_sink_drained():
+        if not (self._epochs.is_sink_drained() and self._core.followers.are_known):
             return
         if paused:
             self._following.release(self._renewals.pause(paused))
@@ -311,7 +311,8 @@ class ViewLife:
             build.cancel()
             return
         parents = build.definition.parents()
-        is_ready = self._epochs.writer.has_room
+        # What a view's further sinks can be told decides whether another version may come.
+        is_ready = self._epochs.writer.has_room and self._core.followers.are_known
         if not is_ready or (parents and not self._epochs.is_sink_drained()):
             return
         if parents:
