@@ -29,6 +29,8 @@ from storage.failpoints import failpoint
 
 HEARTBEAT_PREFIX = "tidemark"
 STATUS_S = 2.0
+# As PostgreSQL has it by default.
+_SENDER_TIMEOUT_MS = 60_000
 _EVICT_WAIT_S = 5.0
 
 
@@ -257,10 +259,16 @@ class PostgresSource:
 
 
 def _status_interval(wal: WalConnection, silence_s: float) -> float:
-    """Often enough for wal_sender_timeout (milliseconds; 0 is none), for our own judgement of a
-    server that is silent, and for people who look at the lag."""
+    """Often enough for wal_sender_timeout (milliseconds), for our own judgement of a server that
+    is silent, and for people who look at the lag.
+
+    A server without that timeout has one for this session: it would keep the slot for whoever had
+    it, also when that host is gone.
+    """
     (timeout_ms,) = wal.command(
         "SELECT setting::int FROM pg_settings WHERE name = 'wal_sender_timeout'"
     )[0]
-    least = min(STATUS_S, silence_s / 6)
-    return min(least, timeout_ms / 3000) if timeout_ms else least
+    if not timeout_ms:
+        timeout_ms = _SENDER_TIMEOUT_MS
+        wal.command(f"SELECT set_config('wal_sender_timeout', '{timeout_ms}', false)")
+    return min(STATUS_S, silence_s / 6, timeout_ms / 3000)

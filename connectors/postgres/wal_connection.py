@@ -70,8 +70,13 @@ class WalConnection:
                 dsn,
                 application_name=application,
                 is_replication=True,
-                # A stream is one command without an end.
-                settings={"lock_timeout": lock_timeout, "statement_timeout": "0"},
+                # A stream is one command without an end, and may stand still for as long as a sink
+                # does: that we are gone the server learns from wal_sender_timeout.
+                settings={
+                    "lock_timeout": lock_timeout,
+                    "statement_timeout": "0",
+                    "tcp_user_timeout": "0",
+                },
             )
         except TidemarkError as error:
             raise _refused(error) from None

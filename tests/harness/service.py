@@ -195,10 +195,14 @@ class RunningService:
 
     def wait(self, name: str, position: str, timeout_s: float = 30) -> str:
         """Wait until the position is visible; the position reached."""
-        path = f"/views/{name}/wait?position={position}&timeout_s={timeout_s}"
-        answer = self.call("GET", path)
-        assert answer.status_code == 200, f"{answer.text}\n{self.log_tail()}"
-        return answer.json()["position"]
+        deadline = time.monotonic() + timeout_s
+        while True:
+            piece_s = min(30.0, max(0.0, deadline - time.monotonic()))
+            path = f"/views/{name}/wait?position={position}&timeout_s={piece_s}"
+            answer = self.call("GET", path)
+            if answer.status_code != 504 or time.monotonic() > deadline:
+                assert answer.status_code == 200, f"{answer.text}\n{self.log_tail()}"
+                return answer.json()["position"]
 
     def _family(self) -> list[psutil.Process]:
         if self._process is None:

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from connectors.postgres.asking import PATIENCE
 from connectors.postgres.embedded import EmbeddedPostgres
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.postgres.replication import StreamLimits
@@ -199,11 +200,16 @@ def test_latency_of_a_single_row(table: Database) -> None:
     assert sorted(waits)[25] < 0.02
 
 
-def test_backpressure_keeps_the_connection(own_postgres: EmbeddedPostgres) -> None:
-    """A poller that is away for longer than wal_sender_timeout loses nothing."""
+@pytest.mark.parametrize("timeout", ["1s", "0"])
+def test_backpressure_keeps_the_connection(
+    own_postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch, timeout: str
+) -> None:
+    """A poller that is away for longer than wal_sender_timeout, and than the server waits for a
+    client that takes nothing, loses nothing."""
+    monkeypatch.setattr(PATIENCE, "silence_s", 2.0)
     with new_database(own_postgres) as database:
         database.execute("CREATE TABLE t (id int PRIMARY KEY, filler text)")
-        database.execute("ALTER SYSTEM SET wal_sender_timeout = '1s'")
+        database.execute(f"ALTER SYSTEM SET wal_sender_timeout = '{timeout}'")
         database.execute("SELECT pg_reload_conf()")
         with opened(database, "t") as (source, [relation]):
             limits = StreamLimits(queue_bytes=100_000, status_s=0.3)
@@ -213,8 +219,10 @@ def test_backpressure_keeps_the_connection(own_postgres: EmbeddedPostgres) -> No
                         f"INSERT INTO t SELECT {i} * 1000 + g, repeat('x', 500)"
                         " FROM generate_series(0, 999) g"
                     )
-                time.sleep(3)
+                reader = database.rows("SELECT active_pid FROM pg_replication_slots")
+                time.sleep(5)
                 assert stream.queued_bytes < 2_000_000
+                assert database.rows("SELECT active_pid FROM pg_replication_slots") == reader
                 rows = sum(b.rows for b in read_all(source, stream, max_rows=1000))
             assert rows == 20_000
 
