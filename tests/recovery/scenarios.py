@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.harness.change_stream import Fold
+from tests.recovery.prefix import VIEWS
 from tests.recovery.scene import BUSY, OF_WIDE, SUMS, Scene
 
 
@@ -106,12 +107,16 @@ def ddl(scene: Scene, points: Sequence[str]) -> None:
 
 
 def subscription(scene: Scene, points: Sequence[str]) -> None:
-    """A reader of changes; over all kills it knows the view's rows."""
+    """A reader of changes, which are kept from the first one on; over all kills it knows the view's
+    rows."""
+    if "told" in scene.queries:
+        scene.drop("told")
+    scene.create("told", VIEWS["rich"])
     scene.arm(points)
     fold = Fold()
-    scene.subscribed("rich", fold)
+    scene.subscribed("told", fold)
     scene.await_reached(points)
-    scene.subscribed("rich", fold)
+    scene.subscribed("told", fold)
     assert min(fold.rows.values(), default=1) > 0
 
 
