@@ -64,6 +64,13 @@ def _named(error: Exception, number: int, told: str) -> None:
     assert found.hint, told
 
 
+def _is_for_good(error: Exception, number: int) -> bool:
+    """RocksDB may delete a table although its manifest, which could not be forced to disk, has it:
+    nobody knows what is on disk then. Refused, with a way out."""
+    is_lost = isinstance(error, StorageError) and error.code == "state.corrupt"
+    return is_lost and number == errno.EIO and "restore" in error.hint
+
+
 def fail_state(pick: random.Random, seed: int, folder: Path, number: int, good: dict) -> str:
     """Stream until the disk refuses; go on with room."""
     outcome = "went on"
@@ -81,14 +88,12 @@ def fail_state(pick: random.Random, seed: int, folder: Path, number: int, good: 
             try:
                 go_on(folder / "state", read_world(folder), World(seed))
             except (StorageError, OSError) as error:
-                _named(error, number, told)
+                if not _is_for_good(error, number):
+                    _named(error, number, told)
     try:
         found = go_on(folder / "state", read_world(folder), World(seed))
     except StorageError as error:
-        # RocksDB may delete a table although its manifest, which could not be forced to disk, has
-        # it: nobody knows what is on disk then. Refused, with a way out.
-        is_named = number == errno.EIO and error.code == "state.corrupt"
-        assert is_named and "restore" in error.hint, f"{told}: {error}"
+        assert _is_for_good(error, number), f"{told}: {error}"
         return "refused for good"
     # No view had been committed, or all is as it would have been.
     assert found in ({}, good), told
