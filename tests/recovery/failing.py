@@ -67,8 +67,9 @@ def _named(error: Exception, number: int, told: str) -> None:
 def _is_for_good(error: Exception, number: int) -> bool:
     """RocksDB may delete a table although its manifest, which could not be forced to disk, has it:
     nobody knows what is on disk then. Refused, with a way out."""
-    is_lost = isinstance(error, StorageError) and error.code == "state.corrupt"
-    return is_lost and number == errno.EIO and "restore" in error.hint
+    if number != errno.EIO or not isinstance(error, StorageError):
+        return False
+    return error.code == "state.corrupt" and "restore" in error.hint
 
 
 def fail_state(pick: random.Random, seed: int, folder: Path, number: int, good: dict) -> str:
