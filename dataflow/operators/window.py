@@ -27,6 +27,12 @@ from dataflow.operators.window_values import Answer, numbering, picking, shiftin
 from dataflow.sql.plan import Frame, SortKey, Window, WindowCall
 from dataflow.sql.window_functions import NUMBERING, PICKING, SHIFTING, UNFRAMED, is_native
 
+# What is held at once while partitions of more than this are computed, beside their rows as they
+# were and as they are: these together, in sequence and given out; numbers, frames and hashes.
+LARGE_BYTES = 4 << 20
+_TIMES_HELD = 3
+_BYTES_A_ROW = 200
+
 
 class WindowOperator:
     """Group: touched partitions are numbered and computed again, new minus old.
@@ -57,8 +63,15 @@ class WindowOperator:
         before, old = self._rows.lookup(touched.keys)
         self._rows.apply(delta)
         after, new = self._rows.lookup(touched.keys)
+        held_bytes = old.nbytes() + new.nbytes()
+        if held_bytes > LARGE_BYTES:
+            rows_bytes = _BYTES_A_ROW * (len(old) + len(new))
+            self._context.store.require_room(_TIMES_HELD * held_bytes + rows_bytes)
         partition = np.concatenate([2 * before, 2 * after + 1])
-        rows = sequence_rows(Delta.concat([old, new]), partition, self._order)
+        both = Delta.concat([old, new])
+        del old, new
+        rows = sequence_rows(both, partition, self._order)
+        del both
         frames, errors = self._calls.frames(rows)
         columns, failed = self._calls.compute(rows, frames)
         note_errors(failed, errors)

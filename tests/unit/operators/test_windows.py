@@ -18,11 +18,12 @@ import pytest
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import NoEvaluator
-from dataflow.operators import window_follow, window_slabs
+from dataflow.operators import window, window_follow, window_slabs
 from dataflow.operators.base import Context
 from dataflow.operators.window import WindowOperator
 from dataflow.operators.window_reach import is_followed
 from dataflow.sql.plan import Window
+from storage.errors import OutOfRoomError
 from storage.memory import MemoryStore
 from storage.rocks import RocksStore
 from storage.store import Store
@@ -167,3 +168,24 @@ def test_long_partitions_as_when_all_is_computed_again(name: str) -> None:
 def _whole(plan: Window) -> WindowOperator:
     context = Context("03.window", "v", MemoryStore(), NoEvaluator(), ErrorRows())
     return WindowOperator(plan, context)
+
+
+class NarrowStore(MemoryStore):
+    """Has room for so many bytes at once."""
+
+    room_bytes = 600_000
+
+    def require_room(self, nbytes: int) -> None:
+        if nbytes > self.room_bytes:
+            raise OutOfRoomError(nbytes)
+
+
+def test_a_partition_that_needs_more_memory_than_there_is_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(window, "LARGE_BYTES", 1 << 16)
+    operator = open_operator(window_over(CALLS["whole"], ORDERS["up"]), NarrowStore())
+    operator.step(long_partition(500))
+    operator.step(one_row(7_000))
+    with pytest.raises(OutOfRoomError):
+        operator.step(long_partition(1500))
