@@ -72,6 +72,10 @@ class Scene:
         for point in points:
             arm(self.points, point, action)
 
+    def are_reached(self, points: Iterable[str]) -> bool:
+        """Whether each was reached; they may have their own @N."""
+        return all((self.points / f"{p.partition('@')[0]}{REACHED}").exists() for p in points)
+
     def await_reached(self, points: Iterable[str], timeout_s: float = 90) -> None:
         """Until each was reached; the states of the sink are compared meanwhile."""
         names = [point.partition("@")[0] for point in points]
