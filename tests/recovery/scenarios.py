@@ -117,6 +117,7 @@ def subscription(scene: Scene, points: Sequence[str]) -> None:
     if "told" in scene.queries:
         scene.drop("told")
     scene.create("told", VIEWS["rich"])
+    scene.settled("told")
     scene.arm(points)
     fold = Fold()
     scene.subscribed("told", fold)
