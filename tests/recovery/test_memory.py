@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.harness import fan_out
+from tests.harness import fan_out, figures
 from tests.harness.cgroup import MemoryCgroup
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
@@ -28,6 +28,7 @@ HOT_ROWS = 6 * ROWS
 UPDATED = max(ROWS // FAN_OUT // 2, 1)
 CAP_MB = 384 if ROWS <= 100_000 else 512
 STALL_S = float(os.environ.get("TIDEMARK_TEST_STALL_S", "6"))
+FILE = "tests/recovery/test_memory.py"
 WAIT_S = 60 + ROWS / 1_000 + STALL_S
 
 pytestmark = pytest.mark.timeout(600 + ROWS / 500 + 3 * STALL_S)
@@ -43,13 +44,24 @@ def service(database: Database, tmp_path: Path) -> Iterator[RunningService]:
         yield running
 
 
-def _figures(service: RunningService) -> dict[str, Any]:
+def _metrics(service: RunningService) -> dict[str, Any]:
     return json.loads((service.state / "pipeline.json").read_text())
 
 
 def _peak_mb(pid: int) -> float:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(x.split()[1]) for x in lines if x.startswith("VmHWM")) / 1024
+
+
+def _count(case: str, pid: int, answers: int) -> None:
+    """A line of what was held under the cap. answers: of PostgreSQL that the views were equal to,
+    all of them each time."""
+    command = f"TIDEMARK_TEST_ROWS={ROWS} TIDEMARK_TEST_STALL_S={STALL_S:g} pytest {FILE}"
+    peak = round(_peak_mb(pid))
+    epochs = answers * len(fan_out.VIEWS)
+    figures.add(
+        "bounded", count=1, epochs=epochs, command=command, case=case, peak_mb=peak, cap_mb=CAP_MB
+    )
 
 
 def _await_equal(service: RunningService, database: Database) -> None:
@@ -72,7 +84,8 @@ def test_big_transactions_and_fan_out_stay_under_the_cap(
             _await_equal(service, database)
         assert service.pid_of("pipeline") == pid, "the pipeline was ended"
         assert _peak_mb(pid) <= CAP_MB, f"under a cgroup: {is_limited} {limit.reason}"
-    assert _figures(service)["epochs_in_parts_total"] >= 1
+    assert _metrics(service)["epochs_in_parts_total"] >= 1
+    _count(f"transactions of up to {ROWS} rows", pid, len(fan_out.steps(ROWS, FAN_OUT, UPDATED)))
 
 
 def test_one_row_that_meets_very_many_stays_under_the_cap(
@@ -88,6 +101,7 @@ def test_one_row_that_meets_very_many_stays_under_the_cap(
             _await_equal(service, database)
         assert service.pid_of("pipeline") == pid, "the pipeline was ended"
         assert _peak_mb(pid) <= CAP_MB, f"under a cgroup: {is_limited} {limit.reason}"
+    _count(f"one row that meets {HOT_ROWS}", pid, len(fan_out.hot_steps(HOT_ROWS)))
 
 
 def test_a_sink_that_stands_still_stops_the_reading_and_nothing_else(
@@ -103,10 +117,10 @@ def test_a_sink_that_stands_still_stops_the_reading_and_nothing_else(
     while time.monotonic() - started < STALL_S:
         number += 1
         database.execute(fan_out.insert_some(number))
-    figures = _figures(service)
-    assert figures["sink_stalled_s"] > STALL_S / 2
-    assert time.time() - figures["updated_at"] < 5, "status is told"
-    assert figures["source_position"] - figures["position"] > 1_000_000, "lag is told"
+    told = _metrics(service)
+    assert told["sink_stalled_s"] > STALL_S / 2
+    assert time.time() - told["updated_at"] < 5, "status is told"
+    assert told["source_position"] - told["position"] > 1_000_000, "lag is told"
     assert database.rows("SELECT active FROM pg_replication_slots") == [(True,)]
     assert service.call("DELETE", "/views/other?wait_s=1").status_code in (202, 204)
     lock.rollback()
@@ -114,6 +128,7 @@ def test_a_sink_that_stands_still_stops_the_reading_and_nothing_else(
     _await_equal(service, database)
     assert _peak_mb(pid) <= CAP_MB
     assert service.pid_of("pipeline") == pid
+    _count(f"a sink that stands still for {STALL_S:g} s", pid, 1)
     deadline = time.monotonic() + 30
     while service.call("GET", "/views/other").status_code != 404:
         assert time.monotonic() < deadline, "the view is not dropped"
