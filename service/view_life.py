@@ -193,7 +193,8 @@ class ViewLife:
         live = self._desk.live(row.identity) if self._epochs.is_behind else None
         # Who builds a view is told from the live one by the definition that it has.
         definition = held[0] if held else replace(live) if live else self._desk.define(row)
-        if not self._desk.are_parents_live(definition):
+        # One that is compared is live over those that it reads, whatever is asked of them now.
+        if live is None and not self._desk.are_parents_live(definition):
             self._held.pop(row.identity, None)
             return
         self._following.look()

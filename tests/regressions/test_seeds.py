@@ -58,6 +58,7 @@ SEEDS = {
     (3180, "refusals", "failovers", "sinks"): "a sink was told as failed while it was being erased",
     (88, "subscribers", "failovers", "sinks"): "readers were told epochs that the sink never had",
     (8045224, "refusals", "sinks"): "that a sink was away was told, the answer lost, and stood",
+    (8139405, "failovers"): "a sink never came back: what reads a view being paused was refused",
     (8112706, "feeds", "sinks"): "a version came before it was known that there were sinks",
     (8107089,): "a view was planned over columns that the one it reads had before a version",
     (8005115, "failovers"): "a view was paused that a sink set back knew as asked for alone",
