@@ -59,7 +59,8 @@ def test_a_disk_that_refuses_loses_nothing(shim: Path, tmp_path: Path) -> None:
     )
     command = f"TIDEMARK_TEST_SEED={SEED} TIDEMARK_TEST_DISK={CASES} pytest {Path(__file__).name}"
     if done.returncode:
-        figures.add("disk_full", count=CASES, wrong=1, command=command)
+        # How far it came is not known.
+        figures.add("disk_full", count=0, wrong=1, command=command)
     assert done.returncode == 0, f"{command}\n{done.stderr[-3000:]}"
     outcomes = json.loads(done.stdout.splitlines()[-1])
     refused = sum((Counter(found) for found in outcomes.values()), Counter())
