@@ -70,13 +70,8 @@ class WalConnection:
                 dsn,
                 application_name=application,
                 is_replication=True,
-                # A stream is one command without an end, and may stand still for as long as a sink
-                # does: that we are gone the server learns from wal_sender_timeout.
-                settings={
-                    "lock_timeout": lock_timeout,
-                    "statement_timeout": "0",
-                    "tcp_user_timeout": "0",
-                },
+                # A stream is one command without an end.
+                settings={"lock_timeout": lock_timeout, "statement_timeout": "0"},
             )
         except TidemarkError as error:
             raise _refused(error) from None
@@ -145,6 +140,9 @@ class WalConnection:
             "publication_names": ",".join(f'"{name}"' for name in publications),
             "messages": "true",
         }
+        # It may stand still for as long as a sink does: from now on the server learns that we are
+        # gone from wal_sender_timeout.
+        self.command("SELECT set_config('tcp_user_timeout', '0', false)")
         deadline = time.monotonic() + _START_WAIT_S
         while True:
             try:

@@ -212,7 +212,7 @@ def test_backpressure_keeps_the_connection(
         database.execute(f"ALTER SYSTEM SET wal_sender_timeout = '{timeout}'")
         database.execute("SELECT pg_reload_conf()")
         with opened(database, "t") as (source, [relation]):
-            limits = StreamLimits(queue_bytes=100_000, status_s=0.3)
+            limits = StreamLimits(queue_bytes=100_000)
             with streaming(source, source.current_position(), [relation], limits=limits) as stream:
                 for i in range(20):
                     database.execute(

@@ -232,12 +232,13 @@ def _stored_pages(store: RocksStore) -> int:
     return len(stored_keys(store._db, b"p", b"q"))
 
 
+NUMBERS = ArrangementSpec("a", "i", (0,))
 SLOW_FILES = Tuning(page_rows=32, memory_rows=300, file_rows=100, fan=2, merge_pages=1, fuel=1)
 
 
 def _write_half_a_file(store: RocksStore, begun: int = 0) -> int:
     """Rows of a number each, from `begun` on, until a file of them is being written; their end."""
-    rows = store.arrange(ArrangementSpec("a", "i", (0,)))
+    rows = store.arrange(NUMBERS)
     while not list((Path(store.path) / "unfinished").iterdir()):
         rows.apply(delta_of("i", [((begun + n,), 1) for n in range(150)]))
         begun += 150
@@ -246,7 +247,7 @@ def _write_half_a_file(store: RocksStore, begun: int = 0) -> int:
 
 
 def _check_numbers(store: RocksStore, count: int) -> None:
-    rows = store.arrange(ArrangementSpec("a", "i", (0,)))
+    rows = store.arrange(NUMBERS)
     assert rows.row_count() == count
     assert sum(len(d) for d in rows.scan()) == count
 
@@ -265,14 +266,14 @@ def test_a_file_that_was_not_finished_is_removed(tmp_path):
 def test_what_is_let_go_of_late_removes_no_file_of_who_came_after(tmp_path):
     before = RocksStore(tmp_path, tuning=SLOW_FILES)
     # As the traceback of an error has it.
-    held = before.arrange(ArrangementSpec("a", "i", (0,)))
+    held = before.arrange(NUMBERS)
     kept = _write_half_a_file(before)
     before.close()
     store = RocksStore(tmp_path, tuning=SLOW_FILES)
     kept = _write_half_a_file(store, kept)
     del held
     gc.collect()
-    rows = store.arrange(ArrangementSpec("a", "i", (0,)))
+    rows = store.arrange(NUMBERS)
     unfinished = list((tmp_path / "unfinished").iterdir())
     assert unfinished
     while list((tmp_path / "unfinished").iterdir()) == unfinished:
