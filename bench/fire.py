@@ -79,15 +79,28 @@ def section(path: Path = KEPT) -> list[str]:
     epochs, wrong = (sum(run[name] for run in runs) for name in ("epochs", "wrong"))
     told = (
         f"From {len(runs):,} runs kept in bench/fire.jsonl, by `python -m bench.fire`. States of "
-        f"the sink compared with an oracle: {epochs:,}. **Wrong: {wrong:,}.** The aim is of one "
-        "run by hand, held against the longest that went well; docs/TESTING.md says what each "
-        "test does."
+        f"the sink compared with an oracle: {epochs:,}. **Wrong: {wrong:,}.**{_since(runs)} The "
+        "aim is of one run by hand, held against the longest that went well; docs/TESTING.md "
+        "says what each test does."
     )
     titles = ("under fire", "in all", "runs", "failed", "longest run", "aim", "", "epochs compared")
     titles += ("wrong", "newest", "command")
     rows = [_row(kind, runs) for kind in KINDS if any(run["kind"] == kind for run in runs)]
     lines = ["", "## Under fire", "", told, "", *table(titles, rows)]
     return lines + _cases(runs)
+
+
+def _since(runs: Sequence[dict[str, Any]]) -> str:
+    """What has gone well since the newest run that found something wrong; none without one."""
+    newest = max((run for run in runs if run["wrong"]), key=lambda run: run["date"], default=None)
+    if newest is None:
+        return ""
+    later = [run for run in runs if run["date"] > newest["date"]]
+    epochs = sum(run["epochs"] for run in later)
+    return (
+        f" The newest of these was found at {newest['revision']} on {newest['date']}; since then "
+        f"{len(later):,} runs compared {epochs:,} states, none wrong."
+    )
 
 
 def _row(kind: str, runs: Sequence[dict[str, Any]]) -> list[str]:

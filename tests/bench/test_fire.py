@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -34,6 +35,17 @@ def test_what_was_wrong_stays_on_the_page(tmp_path: Path, monkeypatch: pytest.Mo
     figures.add("seeds", count=500, epochs=9, wrong=2, command="pytest")
     text = "\n".join(fire.section(tmp_path / "figures"))
     assert "**Wrong: 2.**" in text and "| **not met** | 9 | **2** |" in text
+
+
+def test_what_went_well_since_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "figures"
+    monkeypatch.setenv(figures.FILE, str(file))
+    for epochs, wrong in ((5, 0), (70, 1), (300, 0), (4000, 0)):
+        figures.add("seeds", count=500, epochs=epochs, wrong=wrong, command="pytest")
+    days = ("2026-01-01 10:00", "2026-01-02 10:00", "2026-01-03 10:00", "2026-01-04 10:00")
+    dated = [{**run, "date": day} for run, day in zip(fire.read(file), days, strict=True)]
+    file.write_text("".join(json.dumps(run) + "\n" for run in reversed(dated)))
+    assert "on 2026-01-02 10:00; since then 2 runs compared 4,300 states" in fire.section(file)[3]
 
 
 def test_a_run_that_fails_has_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
