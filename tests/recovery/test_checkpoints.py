@@ -23,6 +23,7 @@ from service.checkpoint_place import Manifest, groups_in, open_place
 from service.checkpoints import Checkpoints
 from service.restore import Wanted, restore
 from service.settings import Settings
+from tests.harness import figures
 from tests.harness.object_store import object_store
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.timeout(600)
 # Made by one state, taken in by others.
 FILES = int(os.environ.get("TIDEMARK_TEST_FILES", "30")) // 3
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "0"))
+FILE = "tests/recovery/test_checkpoints.py"
 OFTEN = {"checkpoint_every_s": 0.5, "checkpoint_keep": 2}
 
 
@@ -107,7 +109,7 @@ def test_a_state_is_restored_and_catches_up(database: Database, tmp_path: Path) 
     and renamed."""
     world = World(database, tmp_path, str(tmp_path / "elsewhere"))
     service = world.service
-    with service:
+    with figures.counted("restores", f"pytest {FILE}", case="a machine is lost") as run, service:
         for name, query in VIEWS.items():
             world.create(name, query)
         world.create("before", "SELECT max(id) AS id FROM entries")
@@ -135,6 +137,7 @@ def test_a_state_is_restored_and_catches_up(database: Database, tmp_path: Path) 
         told = service.log_tail(1_000_000)
         assert "recover.muted" in told
         assert not _rebuilt(told) & {f"public.{name}" for name in VIEWS}, "restored, not rebuilt"
+        run.count, run.epochs = 1, world.checker.states
         world.checker.close()
 
 
@@ -301,20 +304,38 @@ def test_a_damaged_copy_is_refused(copied: Copied) -> None:
     good = copied.restored()
     pick = random.Random(SEED)
     whole = shutil.copytree(copied.place, copied.folder / "whole")
-    for number in range(max(FILES, 10)):
-        shutil.rmtree(copied.place)
-        shutil.copytree(whole, copied.place)
-        paths = sorted(p for p in copied.place.rglob("*") if p.is_file())
-        manifests = [p for p in paths if p.suffix == ".json"]
-        path = pick.choice(pick.choice((paths, manifests)))
-        other = pick.choice([p for p in paths if p != path])
-        done = damage_file(pick, path, other, pick.choice(DAMAGES), path.name)
-        told = f"{done} (TIDEMARK_TEST_SEED={SEED}, case {number})"
-        try:
-            assert copied.restored() == good, told
-        except TidemarkError as error:
-            assert error.code in ("checkpoint.corrupt", "checkpoint.format"), told
-            assert not (copied.folder / "restored").exists(), told
+    command = f"TIDEMARK_TEST_SEED={SEED} TIDEMARK_TEST_FILES={3 * FILES} pytest {FILE}"
+    with figures.counted("restores", command, case="damaged copies") as run:
+        outcomes = run.told["outcomes"] = Counter()
+        for number in range(max(FILES, 10)):
+            shutil.rmtree(copied.place)
+            shutil.copytree(whole, copied.place)
+            done = _damage_copy(copied.place, pick)
+            outcome = _restored_or_refused(copied, good, f"{done} ({command}, case {number})")
+            outcomes[outcome] += 1
+            run.count += 1
+
+
+def _damage_copy(place: Path, pick: random.Random) -> str:
+    """Damage one of the files of a copy; what was done to which."""
+    paths = sorted(p for p in place.rglob("*") if p.is_file())
+    manifests = [p for p in paths if p.suffix == ".json"]
+    path = pick.choice(pick.choice((paths, manifests)))
+    other = pick.choice([p for p in paths if p != path])
+    return damage_file(pick, path, other, pick.choice(DAMAGES), path.name)
+
+
+def _restored_or_refused(copied: Copied, good: dict[str, Counter], told: str) -> str:
+    """`right`, or the code of the refusal."""
+    try:
+        found = copied.restored()
+    except TidemarkError as error:
+        assert error.code in ("checkpoint.corrupt", "checkpoint.format"), told
+        assert not (copied.folder / "restored").exists(), told
+        return error.code
+    if found != good:
+        raise figures.WrongStateError(f"{told}: other rows are restored")
+    return "right"
 
 
 @pytest.mark.parametrize("where", ["copied", "sent", "finished", "pruned"])
