@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import secrets
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -79,6 +80,7 @@ class Conventions:
                 detail=f'query: "{unknown[0][:80]}" is not a parameter of this call',
                 hint="see /docs for what each call takes",
             )
+        self._refuse_nul([("path", scope["path"]), *given])
         headers = headers_of(scope)
         if asked == "GET" and not routes.is_stream:
             await self._answer_get(scope, receive, send, headers.get("if-none-match", ""))
@@ -90,6 +92,19 @@ class Conventions:
             await self._answer_once(scope, receive, send, headers["idempotency-key"], waits)
             return
         await self._app(scope, receive, send)
+
+    @staticmethod
+    def _refuse_nul(given: Iterable[tuple[str, str]]) -> None:
+        """PostgreSQL has no text with a NUL, so nothing is called so and nothing is found by it."""
+        for name, value in given:
+            if "\0" in value:
+                raise Refused(
+                    "request.invalid",
+                    422,
+                    "the request is not valid",
+                    detail=f"{name[:80]}: a text holds a NUL, which PostgreSQL has no place for",
+                    hint="see /docs for what each call takes",
+                )
 
     # --- tags ----------------------------------------------------------------------------------
 

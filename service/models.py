@@ -6,11 +6,29 @@ forbids unknown fields, so that a misspelt option is refused and not passed over
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from service.estimate_models import Estimate
+
+
+def _number(given: object) -> object:
+    """A number as JSON has it. ValueError for what pydantic would take for one.
+
+    >>> _number(2.5)
+    2.5
+    """
+    if isinstance(given, bool | str):
+        raise ValueError("Input should be a number")
+    return given
+
+
+# In a body; in a path or a parameter everything is text.
+Whole = Annotated[int, BeforeValidator(_number)]
+Number = Annotated[float, BeforeValidator(_number)]
+# PostgreSQL has no text with a NUL.
+Text = Annotated[str, Field(pattern="^[^\\x00]*$")]
 
 
 class ViewOptions(BaseModel):
@@ -25,7 +43,7 @@ class ViewOptions(BaseModel):
 
     backfill: Literal["auto", "spark", "local"] = "auto"
     group: str = Field("default", pattern=r"^[a-z][a-z0-9]{0,23}$")
-    changes_retention_s: int | None = Field(None, ge=1, le=31_536_000)
+    changes_retention_s: Whole | None = Field(None, ge=1, le=31_536_000)
 
     @field_validator("group")
     @classmethod
@@ -278,9 +296,9 @@ class Query(BaseModel):
     )
 
     query: str = Field(min_length=1, max_length=200_000, description="one SELECT")
-    limit: int = Field(1_000, ge=1, le=10_000)
-    timeout_s: float = Field(10, ge=0.01, le=300)
-    wait_s: float = Field(10, ge=0, le=300)
+    limit: Whole = Field(1_000, ge=1, le=10_000)
+    timeout_s: Number = Field(10, ge=0.01, le=300)
+    wait_s: Number = Field(10, ge=0, le=300)
 
 
 class QueryAnswer(BaseModel):

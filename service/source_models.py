@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.models import FieldModel, ProblemModel
+from service.models import FieldModel, ProblemModel, Text
 
 
 class CreateSource(BaseModel):
@@ -125,9 +125,9 @@ class ChooseDeadLetters(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    source: str
-    relation: str = ""
-    places: list[str] = []
+    source: Text
+    relation: Text = ""
+    places: list[Text] = []
 
 
 class Chosen(BaseModel):

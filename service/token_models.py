@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from connectors.postgres.control_tokens import TokenRow
+from service.models import Number, Text
 
 
 class CreateToken(BaseModel):
@@ -22,13 +23,13 @@ class CreateToken(BaseModel):
 
     name: str = Field(pattern=r"^[A-Za-z0-9._@-]{1,63}$", description="who or what it is for")
     role: Literal["reader", "operator", "admin"]
-    db_role: str | None = Field(
+    db_role: Text | None = Field(
         None,
         min_length=1,
         max_length=63,
         description="database role whose rights views created with it have; null: the service's",
     )
-    expires_days: float | None = Field(None, gt=0, le=36500, description="null: never")
+    expires_days: Number | None = Field(None, gt=0, le=36500, description="null: never")
 
 
 class TokenModel(BaseModel):

@@ -185,6 +185,52 @@ def test_the_description_is_whole(service: RunningService) -> None:
     assert "HTTPValidationError" not in json.dumps(described)
 
 
+FILES = {"type": "files", "options": {"relations": {"r": {"path": "/a\0b"}}}}
+WITH_NUL: list[tuple[str, str, Any]] = [
+    *(("GET", path, None) for path in ("/sources/a%00", "/views/a%00", "/views/a%00/sinks")),
+    *(("GET", f"/{path}?after=a%00", None) for path in ("sources", "views", "dead-letters")),
+    *(("GET", f"/dead-letters?{name}=a%00", None) for name in ("source", "relation")),
+    ("GET", "/views/a/rows?id=eq.1%00", None),
+    ("GET", "/views/a/wait?position=0%00", None),
+    ("DELETE", "/tokens/a%00", None),
+    ("DELETE", "/views/a/sinks/a%00", None),
+    ("POST", "/dead-letters/drop", {"source": "a\0"}),
+    ("POST", "/dead-letters/retry", {"source": "a", "relation": "\0"}),
+    ("POST", "/dead-letters/retry", {"source": "a", "relation": "b", "places": ["0:\0"]}),
+    ("POST", "/tokens", {"name": "a", "role": "reader", "db_role": "a\0"}),
+    ("POST", "/sources", {"name": "nul", **FILES}),
+    ("POST", "/sources/discover", FILES),
+    ("PUT", "/sources/nul", {"options": {"relations": {"a\0": {}}}}),
+    ("POST", "/views", {"name": "nul", "query": "SELECT id FROM t WHERE 'a\0' = 'b'"}),
+    ("POST", "/views", {"name": "n\0l", "query": "SELECT id FROM t"}),
+    ("POST", "/views/a/rename", {"name": "n\0l"}),
+    ("POST", "/views/a/move", {"schema": "n\0l"}),
+    ("POST", "/views/a/sinks", {"name": "s", "options": {"bootstrap": "a:1", "topic": "t\0"}}),
+    ("POST", "/query", {"query": "SELECT 'a\0'"}),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), WITH_NUL)
+def test_a_nul_is_refused_wherever_it_stands(
+    service: RunningService, method: str, path: str, body: Any
+) -> None:
+    """PostgreSQL has no text with one."""
+    options = {} if body is None else {"json": body}
+    status, code = code_of(ask(service, method, path, **options))
+    assert status in (400, 404, 422), code
+
+
+@pytest.mark.parametrize("number", [True, "3"])
+def test_a_number_is_a_number(service: RunningService, number: Any) -> None:
+    query = {"query": "SELECT id FROM t"}
+    for path, body in (
+        ("/tokens", {"name": "numbers", "role": "reader", "expires_days": number}),
+        *(("/query", {**query, name: number}) for name in ("limit", "timeout_s", "wait_s")),
+        ("/views", {**query, "name": "numbers", "options": {"changes_retention_s": number}}),
+    ):
+        assert code_of(ask(service, "POST", path, json=body)) == (422, "request.invalid")
+
+
 @pytest.mark.timeout(300 + 10 * EXAMPLES)
 def test_requests_made_of_the_description(service: RunningService, tmp_path: Path) -> None:
     """With a token, since it makes tokens, after which everything needs one."""
