@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from connectors.postgres.control import ViewRow
+from connectors.postgres.table_names import UNKNOWN, KnownNames
 from connectors.sink import SinkTable
 from dataflow.errors import TidemarkError
 from service import fields
+from service.kept_names import names_facts
 from storage import clock
 
 VERSION, RENAME = "version", "rename"
@@ -22,9 +24,16 @@ UNDER_WAY, FAILED, CANCELLED = "under way", "failed", "cancelled"
 
 
 def new_version(
-    row: ViewRow, query: str, options: Mapping[str, Any], warnings: list[str], kind: str
+    row: ViewRow,
+    query: str,
+    options: Mapping[str, Any],
+    warnings: list[str],
+    kind: str,
+    *,
+    names: KnownNames = UNKNOWN,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(change, replacing) for another version of a view. kind: "replace", "rebuild", "resume"."""
+    """(change, replacing) for another version of a view. kind:
+    "replace", "rebuild", "resume"; names: those in the query."""
     told = row.replacing or {}
     version = max(row.version, told.get("version") or 0) + 1
     change = {
@@ -32,6 +41,7 @@ def new_version(
         "kind": VERSION,
         "version": version,
         "query": query,
+        "names": names_facts(names),
         "options": dict(options),
         "warnings": warnings,
     }

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from connectors.postgres.table_names import UNKNOWN, KnownNames
 from connectors.sink import SinkTable
 from dataflow.changes import Changes
 from dataflow.collect import ErrorRows
@@ -33,7 +34,7 @@ class ViewDefinition:
     identity is new for each creation, so that state of an earlier view of the same name is
     never mistaken for this one's; version counts the queries and rebuilds that it has had;
     rebuilt counts up where views still use the state of an earlier building. role: whose rights
-    what PostgreSQL evaluates has, "" for the service's own.
+    what PostgreSQL evaluates has, "" for the service's own. names: those in its query.
     """
 
     identity: str
@@ -43,6 +44,7 @@ class ViewDefinition:
     rebuilt: int = 0
     version: int = 0
     role: str = ""
+    names: KnownNames = UNKNOWN
 
     @property
     def scope(self) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from connectors.postgres import control_life, control_sinks
 from connectors.postgres.control import ViewRow
+from connectors.postgres.table_names import UNKNOWN, KnownNames
 from connectors.sink import SinkTable
 from dataflow.errors import TidemarkError
 from dataflow.sql.renaming import with_renamed_table
@@ -30,6 +31,7 @@ from service.definition import ViewDefinition
 from service.difference import is_one_shape
 from service.family import children_of, readers_of
 from service.groups import group_of
+from service.kept_names import names_in
 from service.names import parse_name, path_name
 from service.parts import Parts
 from service.planning import plan_definition
@@ -73,8 +75,7 @@ class Life:
         TidemarkError view.not_live, view.busy, view.cycle, view.has_sinks, view.children_refuse,
         view.has_dependents, and what creating it would be refused for.
         """
-        row = self._row(name)
-        _require_status(row, "live", "failed")
+        row = self._to_change(name)
         changed = {**row.options, **(options or {})}
         if changed.get("group") != row.options.get("group"):
             raise TidemarkError(
@@ -83,23 +84,28 @@ class Life:
                 detail="a view stays in its group",
                 hint="drop the view and create it in the other group",
             )
-        return self._ask_version(row, query, changed, "replace")
+        return self._ask_version(row, self._planned(row, query, is_known=True), changed, "replace")
 
     def rebuild(self, name: str) -> Asked:
         """Compute a view anew from a new snapshot, and show the difference; also the way out of
-        "failed". As `replace` by its own query."""
+        "failed". As `replace` by its own query, under the names that its tables have now."""
+        row = self._to_change(name)
+        definition = self._planned(row, row.query, names_in(row.plan), is_known=True)
+        return self._ask_version(row, definition, row.options, "rebuild")
+
+    def _to_change(self, name: str) -> ViewRow:
         row = self._row(name)
         _require_status(row, "live", "failed")
-        return self._ask_version(row, row.query, row.options, "rebuild")
-
-    def _ask_version(
-        self, row: ViewRow, query: str, options: Mapping[str, Any], kind: str
-    ) -> Asked:
         _require_free(row)
         _require_not_pausing(row)
-        definition = self._planned(row, query, is_known=True)
+        return row
+
+    def _ask_version(
+        self, row: ViewRow, definition: ViewDefinition, options: Mapping[str, Any], kind: str
+    ) -> Asked:
         warnings = self._look_at(row, definition)
-        return self._ask(row, *new_version(row, query, options, warnings, kind))
+        query, names = definition.query, definition.names
+        return self._ask(row, *new_version(row, query, options, warnings, kind, names=names))
 
     def _ask(
         self, row: ViewRow, change: dict[str, Any], told: dict[str, Any], **wanted: str
@@ -112,9 +118,11 @@ class Life:
         failpoint("api.change.asked")
         return Asked(row.identity, path_name(row.schema, row.name), change["id"])
 
-    def _planned(self, row: ViewRow, query: str, *, is_known: bool = False) -> ViewDefinition:
-        """Another version of a view. is_known: it may be named in its own query, which is refused
-        by its name and not read as a table."""
+    def _planned(
+        self, row: ViewRow, query: str, names: KnownNames = UNKNOWN, *, is_known: bool = False
+    ) -> ViewDefinition:
+        """Another version of a view. names: what its tables were called in the query; is_known: it
+        may be named in its own query, which is refused by its name and not read as a table."""
         rows, sources = self._control.list_views(), self._control.list_sources()
         name = ("", "") if is_known else (row.schema, row.name)
         found = plan_definition(
@@ -125,6 +133,7 @@ class Life:
             rows,
             sources=sources,
             asker=row.created_by,
+            names=names,
         )
         table = replace(found.table, schema=row.schema, name=row.name)
         return replace(found, table=table)
@@ -156,7 +165,7 @@ class Life:
             if child.status not in ("live", PAUSED, FAILED) or child.change is not None:
                 raise busy(child)
             if child.status != FAILED:
-                readers.append(self._planned(child, child.query))
+                readers.append(self._planned(child, child.query, names_in(child.plan)))
         missing = readers_lost(definition, readers)
         if missing:
             raise readers_refuse(row.title, missing)
@@ -222,13 +231,17 @@ class Life:
         rows = self._control.list_views()
         readers = [r for r in _staying(row, rows) if r.status == PAUSED] if cascade else []
         awaited = frozenset(r.identity for r in (row, *readers))
+        planned = []
         for found in (row, *readers):
             _require_free(found)
-            definition = self._planned(found, found.query)
+            definition = self._planned(found, found.query, names_in(found.plan))
             require_parents(definition, rows, group_of(found), awaited)
+            planned.append((found, definition))
         return [
-            self._ask(r, *new_version(r, r.query, r.options, [], "resume"), desired=LIVE)
-            for r in (row, *readers)
+            self._ask(
+                r, *new_version(r, d.query, r.options, [], "resume", names=d.names), desired=LIVE
+            )
+            for r, d in planned
         ]
 
     # --- names -----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from dataflow.sql.lower import lower
 from dataflow.sql.plan import ViewPlan
 from service.engine import ViewDefinition
 from service.estimate_models import Estimate
+from service.kept_names import names_facts
 
 
 def plan_facts(definition: ViewDefinition, estimate: Estimate | None) -> dict[str, Any]:
@@ -25,6 +26,7 @@ def plan_facts(definition: ViewDefinition, estimate: Estimate | None) -> dict[st
         "in_postgres": list(plan.evaluates),
         "reads": [[r.name.source, r.name.name] for r in definition.relations()],
         "asks": asks_facts(plan),
+        "names": names_facts(definition.names),
         "parents": [[p.schema, p.name] for p in definition.parents()],
     }
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from connectors.postgres.control import SourceRow, ViewRow
+from connectors.postgres.table_names import UNKNOWN, KnownNames
 from connectors.sink import SinkTable
 from dataflow.errors import SqlError
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
@@ -17,6 +18,7 @@ from dataflow.sql.planner import plan_view
 from service import fields
 from service.declared import relations_of
 from service.engine import ViewDefinition
+from service.kept_names import require_read, with_names_of_now
 
 if TYPE_CHECKING:
     from service.parts import Parts
@@ -31,21 +33,26 @@ def plan_definition(
     *,
     sources: Iterable[SourceRow] = (),
     asker: str = "",
+    names: KnownNames = UNKNOWN,
 ) -> ViewDefinition:
     """Plan a query. rows, sources: the catalog, whose views and relations the query may read;
     asker: the role that creates it (`created_by`) and must be allowed to read what it reads, whose
-    rights it has for good; "" for the service itself.
+    rights it has for good; "" for the service itself. names: what its tables were called when it
+    was asked for; it is planned, and kept, with those of now.
 
-    SqlError, sql.too_deep among them, SourceError.
+    SqlError, sql.too_deep among them, SourceError, source.renamed among them.
     """
     views = [relation_of(r) for r in rows if r.fields and (r.schema, r.name) != name]
     feeds = [relation for row in sources for relation in relations_of(row)]
     try:
         with parts.analyzer(views, feeds, asker) as analyzer:
-            plan = plan_view(query, analyzer)
-            role = analyzer.role
-        table = SinkTable(*name, plan.root.fields, plan.key)
-        definition = ViewDefinition(identity, table, query, plan, role=role)
+            query_now = with_names_of_now(query, names, analyzer)
+            plan = plan_view(query_now, analyzer)
+            table = SinkTable(*name, plan.root.fields, plan.key)
+            if query_now != query:
+                require_read(names, analyzer)
+            role, named = analyzer.role, analyzer.named
+        definition = ViewDefinition(identity, table, query_now, plan, role=role, names=named)
         # What the pipeline will do with it, in a process that it would take down.
         pickle.loads(pickle.dumps(definition)).tables()
     except RecursionError:

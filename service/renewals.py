@@ -116,6 +116,9 @@ class Renewals:
             facts |= facts_of(definition, change["options"])
             ends = change["id"]
             facts["warnings"] = [*definition.plan.warnings, *change["warnings"]]
+        elif row is not None and row.version == definition.version:
+            # Built anew without being asked to: its tables may have other names than before.
+            facts |= {} if row.query == definition.query else facts_of(definition, row.options)
         table = definition.table
         return ViewChange(
             definition.identity, table, table, facts, is_renewed=True, status="live", ends=ends

@@ -23,6 +23,7 @@ from dataflow.sql.lower import lower
 from dataflow.sql.plan import Filter, Project, Scan, ViewPlan
 from dataflow.sql.text import one_query
 from service.declared import relations_of
+from service.kept_names import names_in, with_names_of_now
 from service.parts import Parts
 from service.planning import plan_definition, relation_of
 
@@ -113,7 +114,7 @@ def promise_of(
     views = [relation_of(r) for r in by_name.values() if r.fields and r.identity != row.identity]
     feeds = [relation for source in sources for relation in relations_of(source)]
     with parts.analyzer(views, feeds, row.created_by) as analyzer:
-        analysis = analyzer.analyze(one_query(row.query))
+        analysis = analyzer.analyze(one_query(_query_now(row, analyzer)))
         found = _promise(analysis, row, analyzer, by_name, title=row.title)
         found.role = analyzer.role
     creators = {r.created_by for r in by_name.values() if r.title in found.maintained()}
@@ -146,7 +147,7 @@ def _promise(
         relation = what.relation.name
         if relation.source == VIEW_SOURCE:
             parent = rows[relation.schema, relation.name]
-            below = analyzer.analyze(one_query(parent.query))
+            below = analyzer.analyze(one_query(_query_now(parent, analyzer)))
             found.views[schema, name] = _promise(below, parent, analyzer, rows, title=parent.title)
         elif relation.source == MAIN_SOURCE:
             found.tables[schema, name] = what
@@ -158,6 +159,10 @@ def _promise(
                 hint="compare it with the topic or the folder itself",
             )
     return found
+
+
+def _query_now(row: ViewRow, analyzer: PostgresAnalyzer) -> str:
+    return with_names_of_now(row.query, names_in(row.plan), analyzer)
 
 
 def open_reasons(rows: Iterable[ViewRow]) -> list[str]:
@@ -184,7 +189,14 @@ def left_out(
         raise _unknown(row, f"there are more than {_MOST_ERRORS}")
     name = (row.schema, row.name)
     definition = plan_definition(
-        row.identity, name, row.query, parts, rows, sources=sources, asker=row.created_by
+        row.identity,
+        name,
+        row.query,
+        parts,
+        rows,
+        sources=sources,
+        asker=row.created_by,
+        names=names_in(row.plan),
     )
     found: dict[Scan, list[str]] = {}
     for operator, text in errors:

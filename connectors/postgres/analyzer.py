@@ -9,7 +9,7 @@ shown that it is one query; constants are computed read-only.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,16 +20,18 @@ from psycopg2.extensions import new_type, string_types
 
 from connectors.postgres import confined
 from connectors.postgres.column_types import ColumnTypes, check_type_name
+from connectors.postgres.probes import plain_row, probe, row_of_nulls
 from connectors.postgres.rights import check_rights
 from connectors.postgres.session import connect, is_temporary, to_error
 from connectors.postgres.shadows import Shadows, quoted
 from connectors.postgres.table_lookup import find_relation, look_up
+from connectors.postgres.table_names import KnownNames, read_named, read_names
 from dataflow.errors import SqlError, TidemarkError
 from dataflow.expressions.ir import Literal
 from dataflow.schema import Field, Relation
 from dataflow.sql.analysis import Analysis, Routine, Table
 from dataflow.sql.text import one_query, position_of
-from dataflow.types import SqlType, TypeKind
+from dataflow.types import SqlType
 
 _VIEW = "tidemark_analysis"
 _CREATE = f"CREATE TEMP VIEW {_VIEW} AS "
@@ -61,14 +63,6 @@ LEFT JOIN LATERAL (
 ) a ON true
 WHERE p.oid = ANY (%s) ORDER BY 1
 """
-# A value of each type that an expression can be computed over; NULL would end it early.
-_PLAIN = {
-    **dict.fromkeys((TypeKind.INT2, TypeKind.INT4, TypeKind.INT8), "1"),
-    **dict.fromkeys((TypeKind.FLOAT4, TypeKind.FLOAT8, TypeKind.FIXED, TypeKind.DECIMAL), "1"),
-    **dict.fromkeys((TypeKind.TEXT, TypeKind.BPCHAR), "a"),
-    **dict.fromkeys((TypeKind.DATE, TypeKind.TIMESTAMP, TypeKind.TIMESTAMPTZ), "2000-01-01"),
-    TypeKind.BOOL: "t",
-}
 
 
 class PostgresAnalyzer:
@@ -96,6 +90,8 @@ class PostgresAnalyzer:
         self._is_bound = False
         # Whose rights it works with, known after the first question; "" for the session's own.
         self.role = ""
+        # What the query analyzed last names itself.
+        self.named = KnownNames()
         self._source_name = source_name
         here = () if has_shadows else views
         self._views = {(v.name.schema, v.name.name): v for v in here}
@@ -123,9 +119,16 @@ class PostgresAnalyzer:
         with self._step("the query cannot be analyzed", query, moved):
             self._cursor().execute(_CREATE + body)
             found = self._described(f"pg_temp.{_VIEW}")
+            self.named = self._named()
             if self._asker:
                 check_rights(self._cursor(), self._oid(f"pg_temp.{_VIEW}"), self._asker)
             return found
+
+    def _named(self) -> KnownNames:
+        """The maintained views have names that are looked after elsewhere."""
+        found = read_named(self._cursor(), self._oid(f"pg_temp.{_VIEW}"))
+        tables = (t for t in found.tables if (t.schema, t.name) not in self._views)
+        return KnownNames(found.server, tuple(tables))
 
     def relation(self, schema: str, name: str) -> Table | Analysis:
         """A relation of the canonical text; see `Analyzer`."""
@@ -146,7 +149,7 @@ class PostgresAnalyzer:
         types: list[SqlType] = []
         for begin in range(0, len(expressions), _MOST_COLUMNS):
             part = expressions[begin : begin + _MOST_COLUMNS]
-            types += [f.type for f in self._fields(_probe(columns, part))]
+            types += [f.type for f in self._fields(probe(columns, part))]
         return tuple(types)
 
     def check_collations(self, columns: Sequence[SqlType], expressions: Sequence[str]) -> None:
@@ -155,8 +158,8 @@ class PostgresAnalyzer:
             try:
                 with self._step("the collation of a part of the query cannot be asked"):
                     cursor = self._cursor()
-                    one_row = _row(columns, lambda type: _PLAIN.get(type.kind))
-                    cursor.execute(f"{_CREATE}SELECT ({expression}) IS NULL AS v FROM {one_row}")
+                    text = f"SELECT ({expression}) IS NULL AS v FROM {plain_row(columns)}"
+                    cursor.execute(_CREATE + text)
                     self._run_view(cursor)
             except SqlError as error:
                 # Another error is one of the values taken here.
@@ -165,7 +168,7 @@ class PostgresAnalyzer:
 
     def columns(self, columns: Sequence[SqlType], function: str) -> tuple[Field, ...]:
         """The columns of a function in FROM over c1, c2 ...; see `Analyzer`."""
-        before = f"{_nulls(columns)}, " if columns else ""
+        before = f"{row_of_nulls(columns)}, " if columns else ""
         return self._fields(f"SELECT u.* FROM {before}LATERAL {function} AS u")
 
     def has_schema(self, name: str) -> bool:
@@ -174,6 +177,12 @@ class PostgresAnalyzer:
             cursor = self._cursor()
             cursor.execute("SELECT FROM pg_namespace WHERE nspname = %s", (name,))
             return cursor.fetchone() is not None
+        raise AssertionError("a step neither answers nor fails")
+
+    def names(self, oids: Iterable[int]) -> KnownNames:
+        """The names of these tables now, of those that are there."""
+        with self._step("the catalog cannot be read"):
+            return read_names(self._cursor(), oids)
         raise AssertionError("a step neither answers nor fails")
 
     def declare(self, columns: Sequence[tuple[str, str]]) -> tuple[Field, ...]:
@@ -199,7 +208,7 @@ class PostgresAnalyzer:
     def routines(self, columns: Sequence[SqlType], expression: str) -> tuple[Routine, ...]:
         """What an expression over c1, c2 ... calls; see `Analyzer`."""
         with self._step("the query's parts cannot be asked"):
-            self._cursor().execute(_CREATE + _probe(columns, [expression]))
+            self._cursor().execute(_CREATE + probe(columns, [expression]))
             return self._described(f"pg_temp.{_VIEW}").routines
 
     def constants(
@@ -304,7 +313,9 @@ class PostgresAnalyzer:
             yield
         except psycopg2.Error as error:
             found = _to_error(error, doing, query, moved)
-            if not is_temporary(error):
+            if is_temporary(error):
+                self.close()
+            else:
                 self._roll_back(doing)
             raise found from error
         except TidemarkError:
@@ -365,29 +376,3 @@ def _to_error(
         hint=diagnostics.message_hint or "",
         position=position,
     )
-
-
-def _probe(columns: Sequence[SqlType], expressions: Sequence[str]) -> str:
-    """A query whose outputs are expressions over c1, c2 ... of the given types."""
-    text = "SELECT " + ", ".join(f"{e} AS t{i}" for i, e in enumerate(expressions))
-    return text + (f" FROM {_nulls(columns)}" if columns else "")
-
-
-def _nulls(columns: Sequence[SqlType]) -> str:
-    """A row of NULLs named c1, c2 ..."""
-    return _row(columns, lambda type: None)
-
-
-def _row(columns: Sequence[SqlType], text_of: Callable[[SqlType], str | None]) -> str:
-    """A row of constants named c1, c2 ..., each under the collation of its type."""
-    values = []
-    for i, type in enumerate(columns):
-        text = text_of(type)
-        value = f"{'NULL' if text is None else _literal(text)}::{type.name}"
-        collate = f" COLLATE {type.collation}" if type.collation else ""
-        values.append(f"({value}{collate}) AS c{i + 1}")
-    return f"(SELECT {', '.join(values)}) AS s"
-
-
-def _literal(text: str) -> str:
-    return "'" + text + "'"

@@ -6,6 +6,7 @@ with their old rows readable meanwhile. Where there is no such answer, the view 
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 
@@ -127,6 +128,92 @@ def test_what_views_do_not_use_and_what_is_renamed(case: Case) -> None:
     database.execute("UPDATE other.things SET kind = 'k' || id % 3, sort = 'z' WHERE id % 2 = 0")
     check(case, {**queries, "later": later})
     drop(case, [*queries, "later", "x"])
+
+
+SOLD = """
+CREATE TABLE sold (id int PRIMARY KEY, shop text, amount int) PARTITION BY RANGE (id);
+CREATE TABLE sold1 PARTITION OF sold FOR VALUES FROM (0) TO (100);
+CREATE TABLE sold2 PARTITION OF sold FOR VALUES FROM (100) TO (200);
+CREATE TABLE shops (shop text PRIMARY KEY, town text);
+INSERT INTO sold SELECT i, 's' || i % 4, i FROM generate_series(1, 199) i;
+INSERT INTO shops SELECT 's' || i, 't' || i % 2 FROM generate_series(0, 2) i;
+CREATE VIEW big_sold AS SELECT id, amount FROM sold WHERE amount > 50;
+"""
+# Each as it is asked for, and as PostgreSQL is asked for it once all is called otherwise.
+OF_SOLD = {
+    "sold_by_shop": (
+        "SELECT shop, count(*) AS n, sum(amount) FROM sold GROUP BY shop",
+        "SELECT store AS shop, count(*) AS n, sum(amount) FROM sales GROUP BY store",
+    ),
+    "sold_in_town": (
+        "SELECT s.*, town FROM Public.Sold s LEFT JOIN shops USING (shop)",
+        "SELECT id, store AS shop, amount, town FROM sales LEFT JOIN stores ON store = name",
+    ),
+    "sold_whole": (
+        "WITH w AS (SELECT amount, shop FROM sold AS x(n, outlet, amount)"
+        " JOIN shops ON shop = outlet) TABLE w",
+        "SELECT amount, name AS shop FROM sales JOIN stores ON name = store",
+    ),
+    "sold_big": (
+        "SELECT count(*) AS n, sum(amount) FROM big_sold",
+        "SELECT count(*) AS n, sum(amount) FROM sales WHERE amount > 50",
+    ),
+}
+SOLD_RENAMED = """
+ALTER TABLE sold RENAME TO sales; ALTER TABLE sales RENAME shop TO store;
+ALTER TABLE shops RENAME shop TO name; ALTER TABLE shops RENAME TO stores;
+ALTER TABLE stores ADD COLUMN shop text DEFAULT 'not this one';
+ALTER VIEW big_sold RENAME amount TO worth; ALTER VIEW big_sold RENAME TO much_sold;
+CREATE TABLE sold (id int PRIMARY KEY, shop text, amount int);
+INSERT INTO sold VALUES (1, 'another table', 1);
+"""
+SOLD_CHANGE = (
+    "UPDATE sales SET amount = amount + {0} WHERE id % 7 = {0}; UPDATE stores SET town = {0}"
+)
+
+
+def test_views_of_renamed_tables_are_built_anew(case: Case) -> None:
+    """As PostgreSQL's own views they read what they read, whatever has the name by now: on a
+    rebuild, where a partition is truncated, and when the state is lost."""
+    service, database = case
+    database.execute(SOLD)
+    create(case, {name: asked for name, (asked, _) in OF_SOLD.items()})
+    database.execute(SOLD_RENAMED)
+    queries = {name: renamed for name, (_, renamed) in OF_SOLD.items()}
+    for name in queries:
+        answer = service.call("POST", f"/views/{name}/verify").json()
+        assert answer.get("result") == "equal", answer
+    check(case, queries)
+    assert_warned(service, "sold_by_shop", '"public.sales"', '"store"')
+    asked = service.call("POST", "/views/sold_by_shop/rebuild?wait_s=60").json()
+    assert asked["status"] == "live" and '"sales" AS "sold"' in asked["query"]
+    assert not [w for w in asked["warnings"] if "renamed" in w]
+    database.execute(SOLD_CHANGE.format(1))
+    check(case, queries)
+    database.execute("TRUNCATE sold1; " + SOLD_CHANGE.format(2))
+    check(case, queries)
+    service.stop()
+    shutil.rmtree(service.state)
+    database.execute(SOLD_CHANGE.format(3))
+    service.start()
+    database.execute(SOLD_CHANGE.format(4))
+    check(case, queries)
+    drop(case, [*queries])
+
+
+def test_a_name_that_cannot_be_put_into_a_query(case: Case) -> None:
+    service, database = case
+    database.execute("CREATE TABLE spelled (id int PRIMARY KEY, a int)")
+    create(case, {"spelled_out": "SELECT public.spelled.id FROM spelled"})
+    database.execute("ALTER TABLE spelled RENAME TO renamed; INSERT INTO renamed VALUES (1, 2)")
+    check(case, {"spelled_out": "SELECT id FROM renamed"})
+    refused = service.call("POST", "/views/spelled_out/rebuild?wait_s=30")
+    assert (refused.status_code, refused.json()["code"]) == (422, "source.renamed")
+    assert '"public.renamed"' in refused.json()["detail"]
+    replaced = {"query": "SELECT id FROM renamed"}
+    assert service.call("POST", "/views/spelled_out/replace?wait_s=60", replaced).status_code == 200
+    check(case, {"spelled_out": replaced["query"]})
+    drop(case, ["spelled_out"])
 
 
 PARTS = """

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from connectors.postgres.table_names import KnownNames
 from dataflow.errors import SourceError, SqlError
 from dataflow.expressions.ir import Literal
 from dataflow.schema import Field, Relation
@@ -25,7 +26,7 @@ def plan_once(query: str, analyzer: Analyzer) -> ViewPlan:
     """As plan_view, which gives the same plan for the same query over the same views."""
     if not isinstance(analyzer, SimAnalyzer):
         return plan_view(query, analyzer)
-    key = query, analyzer.named(query)
+    key = query, analyzer.views_in(query)
     if key not in _PLANS:
         _PLANS[key] = plan_view(query, analyzer)
     return _PLANS[key]
@@ -35,6 +36,7 @@ class SimAnalyzer:
     """As dataflow.sql.analysis.Analyzer. views: the maintained ones; feeds: of other sources."""
 
     role = ""
+    named = KnownNames()
 
     def __init__(self, views: Iterable[Relation], feeds: Iterable[Relation] = ()) -> None:
         self._views = {v.name.name: v for v in views}
@@ -62,7 +64,7 @@ class SimAnalyzer:
         calls = sorted(set(re.findall(r"\b(count|sum|min|max)\(", query)))
         return Analysis(query, tuple(fields), tuple(Routine(c, "a", "i") for c in calls))
 
-    def named(self, query: str) -> tuple[Relation, ...]:
+    def views_in(self, query: str) -> tuple[Relation, ...]:
         """The maintained views that a query names."""
         return tuple(v for n, v in sorted(self._views.items()) if f"public.{n}" in canonical(query))
 
@@ -85,6 +87,10 @@ class SimAnalyzer:
 
     def check_collations(self, columns: Sequence[SqlType], expressions: Sequence[str]) -> None:
         """All texts have the collation "C"."""
+
+    def names(self, oids: Iterable[int]) -> KnownNames:
+        """Nothing is called otherwise than before."""
+        return KnownNames()
 
     def columns(self, columns: Sequence[SqlType], function: str) -> tuple[Field, ...]:
         """No functions in FROM."""

@@ -1,0 +1,104 @@
+"""A view's query under the names that its tables have now.
+
+With each view the catalog keeps what the tables and ordinary views in its text were called, by oid
+and by the numbers of their columns: that is what PostgreSQL's own views follow. Invariant: a query
+is not planned again over another table than the one that it named when it was asked for, as long
+as that one is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from connectors.postgres.table_names import UNKNOWN, KnownNames, TableNames
+from dataflow.errors import SourceError
+from dataflow.sql.renaming import Moved, with_renamed_tables
+
+_HINT = "replace the view by a query with the names of now"
+
+
+class NameReader(Protocol):
+    """What is asked of an analyzer. named: what the query analyzed last names itself."""
+
+    named: KnownNames
+
+    def names(self, oids: Iterable[int]) -> KnownNames:
+        """The names of these tables now, of those that are there."""
+        ...
+
+
+def names_facts(names: KnownNames) -> dict[str, Any]:
+    """As tidemark.views has it in `plan`, under `names`."""
+    tables = [[t.oid, t.schema, t.name, [list(c) for c in t.columns]] for t in names.tables]
+    return {"server": names.server, "tables": tables}
+
+
+def names_in(plan: Mapping[str, Any] | None) -> KnownNames:
+    """What `names_facts` has put into a view's plan; nothing where there is none of it."""
+    facts = (plan or {}).get("names")
+    if facts is None:
+        return UNKNOWN
+    tables = (
+        TableNames(oid, schema, name, tuple((number, column) for number, column in columns))
+        for oid, schema, name, columns in facts["tables"]
+    )
+    return KnownNames(facts["server"], tuple(tables))
+
+
+def with_names_of_now(query: str, known: KnownNames, analyzer: NameReader) -> str:
+    """The query as it reads with the names of now. known: those in it.
+
+    SourceError source.renamed where they cannot be put into it.
+    """
+    if not known.server:
+        return query
+    found = analyzer.names([t.oid for t in known.tables])
+    if found.server != known.server:
+        return query
+    now = {t.oid: t for t in found.tables}
+    moves = {
+        (was.schema, was.name): _moved(was, now[was.oid]) for was in known.tables if was.oid in now
+    }
+    try:
+        return with_renamed_tables(query, moves) if any(moves.values()) else query
+    except ValueError as error:
+        was = next(t for t in known.tables if moves.get((t.schema, t.name)))
+        raise _refused(was, now[was.oid], str(error)) from None
+
+
+def require_read(known: KnownNames, analyzer: NameReader) -> None:
+    """Whether the query analyzed last, which has got new names, reads what it read before, with the
+    names in `known`. SourceError source.renamed where it does not."""
+    now = {t.oid: t for t in analyzer.names([t.oid for t in known.tables]).tables}
+    named = {t.oid for t in analyzer.named.tables}
+    for was in known.tables:
+        if was.oid in now and was.oid not in named:
+            raise _refused(was, now[was.oid], "the name stands for something else in it")
+
+
+def _moved(was: TableNames, now: TableNames) -> Moved | None:
+    """None when all that the query may name is called as ever."""
+    names = dict(was.columns)
+    has_other_columns = any(names.get(number, name) != name for number, name in now.columns)
+    if (was.schema, was.name) == (now.schema, now.name) and not has_other_columns:
+        return None
+    kept = {names[number] for number, _ in now.columns if number in names}
+    columns: list[str] = []
+    for number, name in now.columns if has_other_columns else ():
+        called = names.get(number, name)
+        # One that came later may have the name that another one had.
+        while number not in names and called in kept:
+            called += "_"
+        columns.append(called)
+    return Moved((now.schema, now.name), tuple(columns))
+
+
+def _refused(was: TableNames, now: TableNames, why: str) -> SourceError:
+    return SourceError(
+        "source.renamed",
+        f'the query does not say what table "{was.schema}.{was.name}" is called now',
+        detail=f'it is "{now.schema}.{now.name}" with columns '
+        f"{', '.join(name for _, name in now.columns)}; the text cannot be changed: {why}",
+        hint=_HINT,
+    )
