@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from connectors.postgres.table_names import UNKNOWN, KnownNames, TableNames
 from dataflow.errors import SourceError
-from dataflow.sql.renaming import Moved, with_renamed_tables
+from dataflow.sql.renaming import Column, Moved, Name, Unreadable, with_renamed_tables
 
 _HINT = "replace the view by a query with the names of now"
 
@@ -60,11 +60,16 @@ def with_names_of_now(query: str, known: KnownNames, analyzer: NameReader) -> st
     moves = {
         (was.schema, was.name): _moved(was, now[was.oid]) for was in known.tables if was.oid in now
     }
+    if found.tables == known.tables:
+        return query
     try:
-        return with_renamed_tables(query, moves) if any(moves.values()) else query
+        return with_renamed_tables(query, moves)
     except ValueError as error:
-        was = next(t for t in known.tables if moves.get((t.schema, t.name)))
-        raise _refused(was, now[was.oid], str(error)) from None
+        renamed = [(old, moved) for old, moved in moves.items() if _is_renamed(old, moved)]
+        if not renamed and isinstance(error, Unreadable):
+            return query
+        old, moved = (renamed or list(moves.items()))[0]
+        raise _refused(old, moved, str(error)) from None
 
 
 def require_read(known: KnownNames, analyzer: NameReader) -> None:
@@ -74,31 +79,26 @@ def require_read(known: KnownNames, analyzer: NameReader) -> None:
     named = {t.oid for t in analyzer.named.tables}
     for was in known.tables:
         if was.oid in now and was.oid not in named:
-            raise _refused(was, now[was.oid], "the name stands for something else in it")
+            why = "the name stands for something else in it"
+            raise _refused((was.schema, was.name), _moved(was, now[was.oid]), why)
 
 
-def _moved(was: TableNames, now: TableNames) -> Moved | None:
-    """None when all that the query may name is called as ever."""
+def _moved(was: TableNames, now: TableNames) -> Moved:
+    places = {number: place for place, (number, _) in enumerate(was.columns)}
     names = dict(was.columns)
-    has_other_columns = any(names.get(number, name) != name for number, name in now.columns)
-    if (was.schema, was.name) == (now.schema, now.name) and not has_other_columns:
-        return None
-    kept = {names[number] for number, _ in now.columns if number in names}
-    columns: list[str] = []
-    for number, name in now.columns if has_other_columns else ():
-        called = names.get(number, name)
-        # One that came later may have the name that another one had.
-        while number not in names and called in kept:
-            called += "_"
-        columns.append(called)
+    columns = (Column(name, names.get(n, name), places.get(n)) for n, name in now.columns)
     return Moved((now.schema, now.name), tuple(columns))
 
 
-def _refused(was: TableNames, now: TableNames, why: str) -> SourceError:
+def _is_renamed(old: Name, moved: Moved) -> bool:
+    return moved.name != old or any(c.called != c.name for c in moved.columns)
+
+
+def _refused(old: Name, moved: Moved, why: str) -> SourceError:
     return SourceError(
         "source.renamed",
-        f'the query does not say what table "{was.schema}.{was.name}" is called now',
-        detail=f'it is "{now.schema}.{now.name}" with columns '
-        f"{', '.join(name for _, name in now.columns)}; the text cannot be changed: {why}",
+        f'the query does not say what table "{".".join(old)}" is called now',
+        detail=f'it is "{".".join(moved.name)}" with columns '
+        f"{', '.join(c.name for c in moved.columns)}; the text cannot be changed: {why}",
         hint=_HINT,
     )

@@ -7,7 +7,7 @@ refused: the caller then leaves the relation its name, or the query alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlglot
@@ -20,13 +20,26 @@ from dataflow.sql.text import Token, tokens
 Name = tuple[str, str]
 
 
+class Unreadable(ValueError):
+    """A text of which nothing can be told."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as it is now. place: the one that it had among the columns when the query was
+    written, None for one that came later; called: its name then."""
+
+    name: str
+    called: str
+    place: int | None = None
+
+
 @dataclass(frozen=True)
 class Moved:
-    """What a relation is called now. columns: the names that the query knows its columns by, in
-    the order that they have now; () where all are called as ever."""
+    """What a relation is called now. columns: all that it has now, in order."""
 
     name: Name
-    columns: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
 
 
 def with_renamed_table(query: str, old: Name, new: Name) -> str:
@@ -43,16 +56,18 @@ def with_renamed_table(query: str, old: Name, new: Name) -> str:
     return renamed
 
 
-def with_renamed_tables(query: str, known: Mapping[Name, Moved | None]) -> str:
-    """The query with the new names of all tables in `known`, by the names that they have in it;
-    None for one that is called as ever. Tables that it does not name are passed over.
+def with_renamed_tables(query: str, known: Mapping[Name, Moved]) -> str:
+    """The query with the new names of the tables in `known`, by the names that they have in it.
 
-    ValueError: why that cannot be done.
+    All that it names is in `known`, whatever it is called now; what it does not name is passed
+    over. Columns keep the names that they have in the query, its own aliases among them, also where
+    others were dropped before them. ValueError, Unreadable among them: why that cannot be done.
 
-    >>> moved = {("public", "t"): Moved(("s", "u"), ("a", "b")), ("public", "v"): None}
-    >>> with_renamed_tables("SELECT b FROM t JOIN v USING (a)", moved)
-    'SELECT b FROM "s"."u" AS "t"("a", "b") JOIN v USING (a)'
-    >>> with_renamed_tables("TABLE t", moved)
+    >>> columns = Column("a", "a", 0), Column("x", "b", 1), Column("c", "c")
+    >>> known = {("public", "t"): Moved(("s", "u"), columns), ("s", "v"): Moved(("s", "v"))}
+    >>> with_renamed_tables("SELECT b FROM t JOIN s.v USING (a)", known)
+    'SELECT b FROM "s"."u" AS "t"("a", "b") JOIN s.v USING (a)'
+    >>> with_renamed_tables("TABLE t", known)
     'SELECT * FROM "s"."u" AS "t"("a", "b")'
     """
     tree = _parsed(query)
@@ -60,8 +75,8 @@ def with_renamed_tables(query: str, known: Mapping[Name, Moved | None]) -> str:
     found: list[tuple[int, int, str]] = []
     for table in tree.find_all(exp.Table):
         meant = [old for old in known if _means(table, old)]
-        moved = [move for old in meant if (move := known[old]) is not None]
-        if not moved:
+        changes = [change for old in meant for change in _changes(query, table, old, known[old])]
+        if not changes:
             continue
         if len(meant) > 1:
             raise ValueError(f'"{table.name}" may be one of two tables')
@@ -69,7 +84,7 @@ def with_renamed_tables(query: str, known: Mapping[Name, Moved | None]) -> str:
             raise ValueError("a WITH query has the same name")
         if any(_is_qualified(column, meant[0]) for column in tree.find_all(exp.Column)):
             raise ValueError("a column is named together with the schema of its table")
-        found += _replaced(query, table, meant[0], moved[0])
+        found += changes
     parts, at = [], 0
     for begin, end, text in sorted(found):
         parts += [query[at:begin], text]
@@ -81,10 +96,10 @@ def _parsed(query: str) -> exp.Expr:
     try:
         found = sqlglot.parse(query, read="postgres")
     except SqlglotError as error:
-        raise ValueError("its query has words that cannot be read here") from error
+        raise Unreadable("its query has words that cannot be read here") from error
     trees = [tree for tree in found if tree is not None]
     if len(trees) != 1 or isinstance(trees[0], exp.Command):
-        raise ValueError("its query has words that cannot be read here")
+        raise Unreadable("its query has words that cannot be read here")
     return trees[0]
 
 
@@ -95,28 +110,58 @@ def _means(table: exp.Table, old: Name) -> bool:
     return schema is None or _name(schema) == old[0]
 
 
-def _replaced(
+def _changes(
     query: str, table: exp.Table, old: Name, moved: Moved
 ) -> Iterator[tuple[int, int, str]]:
-    """(begin, end, new text) of the name, and of the alias that gives the columns theirs."""
+    """(begin, end, new text) of the name, and of the list that gives the columns theirs."""
+    alias = table.args.get("alias")
+    own = [] if alias is None else alias.args.get("columns") or []
+    listed = _listed(moved.columns, [_name(column) for column in own])
     first = table.args.get("db") or table.this
     begin, end = first.meta["start"], table.this.meta["end"] + 1
     name = f"{_quoted(moved.name[0])}.{_quoted(moved.name[1])}"
-    alias = table.args.get("alias")
-    if alias is None:
+    if alias is None and (moved.name != old or listed):
         before = _words_before(query, begin)
         if [t.text for t in before] in (["table"], ["table", "only"]):
             # It takes no alias.
             begin, only = before[0].offset, "ONLY " if len(before) > 1 else ""
             name = f"SELECT * FROM {only}{name}"
-        yield begin, end, f"{name} AS {_quoted(old[1])}{_listed(moved.columns)}"
+        yield begin, end, f"{name} AS {_quoted(old[1])}" + (f"({listed})" if listed else "")
         return
-    yield begin, end, name
-    own = alias.args.get("columns") or []
-    rest = moved.columns[len(own) :]
-    if rest:
-        last = (own[-1] if own else alias.this).meta["end"] + 1
-        yield last, last, f", {_names(rest)}" if own else _listed(rest)
+    if moved.name != old:
+        yield begin, end, name
+    if own and moved.columns:
+        begin, end = own[0].meta["start"], own[-1].meta["end"] + 1
+        if listed != ", ".join(_quoted(_name(column)) for column in own):
+            yield begin, end, listed
+    elif listed and alias is not None:
+        end = alias.this.meta["end"] + 1
+        yield end, end, f"({listed})"
+
+
+def _listed(columns: Sequence[Column], own: Sequence[str]) -> str:
+    """The columns' names in the query, as a list of aliases tells them; "" where none need be told.
+    own: the aliases of the query's own list. ValueError where that would have nothing left."""
+
+    def called(column: Column) -> str:
+        has_alias = column.place is not None and column.place < len(own)
+        return own[column.place] if has_alias else column.called  # type: ignore[index]
+
+    kept = {called(column) for column in columns if column.place is not None}
+    names: list[str] = []
+    for column in columns:
+        name = called(column)
+        # One that came later may have the name that another one has in the query.
+        while column.place is None and name in kept:
+            name += "_"
+        names.append(name)
+    most = len(columns)
+    while most and names[most - 1] == columns[most - 1].name:
+        most -= 1
+    aliased = [i for i, c in enumerate(columns, 1) if c.place is not None and c.place < len(own)]
+    if own and columns and not aliased:
+        raise ValueError("all columns that it gives an alias are gone")
+    return ", ".join(map(_quoted, names[: max(most, *aliased, 0)]))
 
 
 def _words_before(query: str, place: int) -> tuple[Token, ...]:
@@ -125,14 +170,6 @@ def _words_before(query: str, place: int) -> tuple[Token, ...]:
     is_only = bool(before) and before[-1].kind == "word" and before[-1].text == "only"
     words = before[-2:] if is_only else before[-1:]
     return words if all(t.kind == "word" for t in words) else ()
-
-
-def _listed(columns: tuple[str, ...]) -> str:
-    return f"({_names(columns)})" if columns else ""
-
-
-def _names(columns: tuple[str, ...]) -> str:
-    return ", ".join(map(_quoted, columns))
 
 
 def _is_qualified(column: exp.Column, old: Name) -> bool:

@@ -20,6 +20,8 @@ CREATE TABLE t (id int PRIMARY KEY, gone int, a int, b text,
     g int GENERATED ALWAYS AS (a + 1) STORED);
 ALTER TABLE t DROP COLUMN gone;
 CREATE TABLE "My Data"."U u" (id int, "B b" text, a int);
+CREATE TABLE wide (id int PRIMARY KEY, spare int, a int, b int, d int);
+INSERT INTO wide SELECT i, -i, i * 2, i * 3, i * 5 FROM generate_series(1, 9) i;
 CREATE TABLE twin (id int, a int);
 CREATE TABLE "My Data".twin (id int, a int);
 CREATE VIEW t_view AS SELECT id, a AS amount FROM t WHERE a > 2;
@@ -48,6 +50,9 @@ QUERIES = (
     "SELECT (t).a, to_jsonb(x) ->> 'twin' AS n FROM t, (SELECT 1 AS twin) x",
     'SELECT twin.a, u.a AS b FROM public.twin JOIN "My Data".twin u ON u.id = twin.id + 2',
     'SELECT a FROM "My Data".t',
+    "SELECT w.a, w.b FROM wide AS w",
+    "SELECT k, d, c FROM wide AS w (k, x, c)",
+    "SELECT x.b FROM t JOIN wide x (id, spare, b, a) USING (id)",
 )
 RENAMES = (
     "ALTER TABLE t RENAME TO moved",
@@ -57,6 +62,8 @@ RENAMES = (
     " CREATE TABLE t (id int PRIMARY KEY, a int, b text, g int)",
     'ALTER TABLE "My Data"."U u" RENAME TO t3; ALTER TABLE "My Data".t3 RENAME a TO b',
     'ALTER VIEW t_view RENAME amount TO a; ALTER VIEW t_view RENAME TO "t view"',
+    "ALTER TABLE wide DROP COLUMN spare; ALTER TABLE wide ADD k int DEFAULT 9",
+    "ALTER TABLE wide RENAME TO w; ALTER TABLE w DROP COLUMN spare; ALTER TABLE w ADD c int",
     'ALTER TABLE twin RENAME TO t4; ALTER TABLE "My Data".twin SET SCHEMA public;'
     ' ALTER TABLE t4 SET SCHEMA "My Data"; ALTER TABLE "My Data".t4 RENAME TO twin',
 )
@@ -83,25 +90,61 @@ def test_a_query_means_what_it_meant(every_database: Database, renames: str) -> 
         known[number] = names_before(database, query)
     database.execute(renames)
     for number, query in enumerate(QUERIES):
-        with PostgresAnalyzer(database.dsn, "source") as analyzer:
-            newer = with_names_of_now(query, known[number], analyzer)
-            analyzer.analyze(newer)
-            if newer != query:
-                require_read(known[number], analyzer)
-        if "*" in query or "TABLE" in query:
-            # It has the columns that were added since, as another query of today has.
-            names = [name for (name,) in database.rows(COLUMNS, (f"kept{number}",))]
-            newer = f"SELECT {', '.join(names)} FROM ({newer}\n) AS newer"
-        both = (
-            f"(TABLE kept{number} EXCEPT ALL ({newer}\n))",
-            f"({newer}\n) EXCEPT ALL TABLE kept{number}",
-        )
-        assert [database.rows(one) for one in both] == [[], []], newer
+        newer = renewed(database, query, known[number])[0]
+        assert_same(database, f"kept{number}", newer)
     # With the names of now there is nothing to change.
+    newer, names = renewed(database, QUERIES[0], known[0])
+    assert renewed(database, newer, names) == (newer, names)
+
+
+def renewed(database: Database, query: str, known: KnownNames) -> tuple[str, KnownNames]:
+    """The query and its names as they are kept after it was planned again."""
     with PostgresAnalyzer(database.dsn, "source") as analyzer:
-        newer = with_names_of_now(QUERIES[0], known[0], analyzer)
+        newer = with_names_of_now(query, known, analyzer)
         analyzer.analyze(newer)
-        assert with_names_of_now(newer, analyzer.named, analyzer) == newer
+        if newer != query:
+            require_read(known, analyzer)
+        return newer, analyzer.named
+
+
+def assert_same(database: Database, kept: str, query: str) -> None:
+    if "*" in query or "TABLE" in query:
+        # It has the columns that were added since, as another query of today has.
+        names = [name for (name,) in database.rows(COLUMNS, (kept,))]
+        query = f"SELECT {', '.join(names)} FROM ({query}\n) AS newer"
+    both = (f"(TABLE {kept} EXCEPT ALL ({query}\n))", f"({query}\n) EXCEPT ALL TABLE {kept}")
+    assert [database.rows(one) for one in both] == [[], []], query
+
+
+OF_WIDE = (
+    "SELECT id, a, b, d FROM wide",
+    "SELECT count(*), sum(b) AS b FROM wide JOIN wide AS w USING (id, b)",
+    "SELECT k, b, d FROM wide AS w (k, x)",
+    "SELECT x, y FROM ONLY wide AS z (k, w, x, y, z)",
+)
+IN_TURN = (
+    "ALTER TABLE wide RENAME TO w",
+    "ALTER TABLE w RENAME b TO c",
+    "ALTER TABLE w DROP COLUMN spare",
+    "ALTER TABLE w ADD spare int DEFAULT 1, ADD b int DEFAULT 5, ADD x int, ADD y int",
+    "ALTER TABLE w RENAME TO wide; ALTER TABLE wide RENAME a TO spare2; CREATE TABLE w (a int)",
+    "ALTER TABLE wide DROP COLUMN spare; ALTER TABLE wide RENAME spare2 TO a",
+    "ALTER TABLE wide DROP COLUMN b; ALTER TABLE wide RENAME c TO b; ALTER TABLE wide ADD c int",
+)
+
+
+def test_a_query_means_what_it_meant_from_one_text_to_the_next(every_database: Database) -> None:
+    database = every_database
+    database.execute(TABLES)
+    known = []
+    for number, query in enumerate(OF_WIDE):
+        database.execute(f"CREATE VIEW kept{number} AS {query}")
+        known.append((query, names_before(database, query)))
+    for statement in IN_TURN:
+        database.execute(statement)
+        known = [renewed(database, *one) for one in known]
+        for number, (query, _) in enumerate(known):
+            assert_same(database, f"kept{number}", query)
 
 
 REFUSED = {
