@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -56,7 +56,7 @@ class Image:
 
 class Disk:
     """What outlives processes. images: those that a crash of the machine may leave, the one that
-    is certain first."""
+    is certain first. told: of the named values of each commit."""
 
     def __init__(self, folder: Path, random: Random) -> None:
         self.folder = folder
@@ -64,6 +64,7 @@ class Disk:
         self.ahead: dict[str, bytes] = {}
         self._random = random
         self._forced: dict[str, int] = {}
+        self.told: Callable[[Mapping[str, bytes]], None] = lambda values: None
 
     @property
     def durable(self) -> Image:
@@ -177,6 +178,7 @@ class SimStore(MemoryStore):
     def commit(self, *, sync: bool = False) -> None:
         self._step("store.commit")
         self._disk.commit(self.image(), is_forced=sync)
+        self._disk.told(self._values)
         self._step("store.committed")
 
     def sync(self) -> None:

@@ -25,6 +25,8 @@ SHARES = {
     "failovers": 0.1,
     # Views go to topics too, which are added and dropped while all goes on.
     "sinks": 0.15,
+    # Tables of the source are changed while all goes on.
+    "ddl": 0.25,
 }
 # How likely each kind of fault of theirs is, at each occasion: one of these.
 ODDS = {
@@ -35,6 +37,8 @@ ODDS = {
     "topic.away": (0, 0.01, 0.08),
     "topic.unknown": (0, 0.03, 0.15),
     "topic.answer_lost": (0, 0.02, 0.1),
+    "ddl.statement": (0.2, 0.5, 0.9),
+    "ddl.away": (0, 0.005, 0.03),
 }
 
 

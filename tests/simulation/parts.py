@@ -22,7 +22,11 @@ from service.host import Host
 from service.settings import Settings
 from storage.errors import StorageError
 from storage.store import Store
+from tests.simulation import features
 from tests.simulation.analysis import SimAnalyzer
+from tests.simulation.ddl_analysis import DdlAnalyzer
+from tests.simulation.ddl_source import DdlSource
+from tests.simulation.ddl_tables import DdlServer
 from tests.simulation.disk import BulkStore
 from tests.simulation.evaluation import SimEvaluator
 from tests.simulation.feed import SimFeedSource
@@ -58,12 +62,15 @@ class SimParts:
     def __init__(self, world: World, host: Host) -> None:
         self.settings = world.settings
         self.host = host
-        self.source = SimSource(world.server, world.faults)
         self._world = world
+        self.source = self.new_source()
         self._owner = f"process {world.pids}"
 
     def new_source(self) -> SimSource:
-        return SimSource(self._world.server, self._world.faults)
+        server, faults = self._world.server, self._world.faults
+        if isinstance(server, DdlServer):
+            return DdlSource(server, faults, features.stream(self._world.seed, "ddl stream"))
+        return SimSource(server, faults)
 
     def open_store(self) -> Store:
         return self._world.disk.open_store(self._world.faults.step)
@@ -89,6 +96,9 @@ class SimParts:
     def analyzer(
         self, views: Sequence[Relation], feeds: Sequence[Relation] = (), asker: str = ""
     ) -> SimAnalyzer:
+        server = self._world.server
+        if isinstance(server, DdlServer):
+            return DdlAnalyzer(server, self._world.faults, views, feeds)
         return SimAnalyzer(views, feeds)
 
     def view_sink(self, row: SinkRow, table: SinkTable) -> SimViewSink:

@@ -47,7 +47,7 @@ class Application:
         for _ in range(size):
             name = random.choice(("accounts", "accounts", "entries", "entries", "tags"))
             if name == "tags":
-                changes.append(self._tag(bag))
+                changes.append(self._tag(name, bag))
             else:
                 changes.append(self._keyed(name, tables[name]))
         return changes
@@ -55,22 +55,25 @@ class Application:
     def _rows(self) -> dict[str, Any]:
         return {n: rows for n, rows in self._server.tables.items() if TABLES[n].key}
 
-    def _tag(self, bag: Any) -> Change:
+    def _tag(self, name: str, bag: Any) -> Change:
         random, rows = self._random, sorted(bag.elements(), key=repr)
-        new: Row = (random.choice(("x", "y", "z")), random.choice((None, 1, 2, 3)))
+        new = self._tag_row(name)
         kind = random.choice("IIIUDT" if random.random() < 0.1 else "IIUD")
         if kind == "T":
             bag.clear()
-            return ("tags", "T", None, None)
+            return (name, "T", None, None)
         if kind == "I" or not rows:
             bag[new] += 1
-            return ("tags", "I", None, new)
+            return (name, "I", None, new)
         old = random.choice(rows)
         bag[old] -= 1
         if kind == "U":
             bag[new] += 1
-            return ("tags", "U", old, new)
-        return ("tags", "D", old, None)
+            return (name, "U", old, new)
+        return (name, "D", old, None)
+
+    def _tag_row(self, name: str) -> Row:
+        return (self._random.choice(("x", "y", "z")), self._random.choice((None, 1, 2, 3)))
 
     def _keyed(self, name: str, rows: dict[Row, None]) -> Change:
         random = self._random

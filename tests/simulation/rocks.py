@@ -136,6 +136,7 @@ class SimRocksStore(RocksStore):
         self.step("store.commit")
         self._disk.begin_commit(self.values(1))
         super().commit(sync=sync)
+        self._disk.told({**self.values(), **dict(self.items("view/"))})
         self._disk.end_commit(self.values(), is_forced=sync)
         self.step("store.committed")
 

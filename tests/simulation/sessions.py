@@ -19,7 +19,7 @@ from dataflow.errors import SinkError, TemporaryError
 from tests.simulation import sink_rows
 from tests.simulation.faults import Faults
 from tests.simulation.rows import Rows, counted, delta_of
-from tests.simulation.sink import Database, Table
+from tests.simulation.sink import STANDING, Database, Table
 
 T = TypeVar("T")
 _CHUNK = 3
@@ -263,8 +263,10 @@ class SimControl(Session):
         def update() -> bool:
             row = self.database.view(identity)
             told = dict(changes)
-            if row is not None and row.desired == "dropped" and "desired" not in told:
-                told.pop("status", None)
+            is_dropped = row is not None and row.desired == "dropped" and "desired" not in told
+            if is_dropped and told.pop("status", None) in STANDING:
+                # It is not called so any more, and has stopped all the same.
+                self.database.move(identity, moves=False)
             return self.database.update(identity, told)
 
         return self.call("catalog.update", update)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from connectors.postgres.control import ViewRow
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import INT4, INT8, TEXT
 from tests.simulation import topics
@@ -164,19 +165,41 @@ class Oracle:
 
     def errors(self, query: str, prefix: int) -> Counter[tuple[Any, ...]]:
         """(state, message, row) of the rows for which a query fails, with their counts."""
-        failing = next((f for f in FAILING if f.query == query), None)
-        if failing is None:
+        found = self._failing(query)
+        if found is None:
             return Counter()
+        failing, statement = found
         self._go_to(prefix)
-        rows = self._session.execute(
-            f"SELECT {failing.row} FROM public.{failing.table} WHERE {failing.fails}"
-        )
+        rows = self._session.execute(statement)
         told = (f"({','.join(str(v) for v in row)})" for row in rows)
         return Counter((failing.state, failing.message, row) for row in told)
+
+    def _failing(self, query: str) -> tuple[Failing, str] | None:
+        """A query that fails for some rows, and what finds these."""
+        failing = next((f for f in FAILING if f.query == query), None)
+        if failing is None:
+            return None
+        found = f"SELECT {failing.row} FROM public.{failing.table} WHERE {failing.fails}"
+        return failing, found
 
     def close(self) -> None:
         """End the session."""
         self._session.close()
+
+    # --- for runs whose tables change ------------------------------------------------------------
+
+    def bound(self, row: ViewRow, epoch: int) -> str:
+        """The query of a view over what its names stand for, as of an epoch that shows it."""
+        return row.query
+
+    def require_right(self, row: ViewRow, epoch: int, prefix: int) -> None:
+        """Violation where a view should have stopped before a prefix."""
+
+    def judge(self, row: ViewRow, rows: Iterable[ViewRow], told: Mapping[str, Any]) -> None:
+        """Violation where a view is told to fail, or to be built anew, without a reason."""
+
+    def committed(self, values: Mapping[str, bytes]) -> None:
+        """The state has these named values from now on."""
 
     def _go_to(self, prefix: int) -> None:
         if prefix < self._at:

@@ -287,8 +287,8 @@ class Database:
 
     def check(self) -> None:
         """What is shown is the answer over the prefix that the progress names."""
-        queries = {row.name: row.query for row in self.views}
-        prefix = self.prefix
+        prefix, epoch = self.prefix, self.progress.epoch if self.progress else 0
+        queries = {row.name: self.oracle.bound(row, epoch) for row in self.views}
         for table in self.tables.values():
             row = self.view(table.identity)
             if row is None or table.spoilt:
@@ -297,14 +297,15 @@ class Database:
                 if row.status == "live":
                     raise Violation(f"{row.title} is called live and stands still")
                 continue
-            query = expanded(row.query, queries)
+            self.oracle.require_right(row, epoch, prefix)
+            query = expanded(queries[row.name], queries)
             wanted = self.oracle.answer(query, prefix, self._places())
             self.states += 1
             self._check_errors(table.table, query)
             if table.rows != wanted:
                 lacks, extra = wanted - table.rows, table.rows - wanted
                 raise Violation(
-                    f"{row.title} at epoch {self.progress and self.progress.epoch}, which names "
+                    f"{row.title} at epoch {epoch}, which names "
                     f"prefix {prefix}, lacks {dict(lacks)} and has {dict(extra)} too much\n"
                     f"{row.query}"
                 )
@@ -368,16 +369,21 @@ class Database:
         if row is None:
             return False
         told = {c: as_json(v) if c in JSON else v for c, v in told.items()}
+        self.oracle.judge(row, self.views, told)
         changed = replace(row, **told)
         self.views = [changed if r.identity == identity else r for r in self.views]
         self.version += not ANNOUNCED.isdisjoint(told)
         status = told.get("status")
         if status == "live" or status in STANDING:
             # What is called live is held to its query from now on, whatever it was called before.
-            for name, table in self.tables.items():
-                if table.identity == identity:
-                    self.tables[name] = replace(table, moves=status == "live")
+            self.move(identity, moves=status == "live")
         return True
+
+    def move(self, identity: str, *, moves: bool) -> None:
+        """Whether a view's table is to show what the progress says."""
+        for name, table in self.tables.items():
+            if table.identity == identity:
+                self.tables[name] = replace(table, moves=moves)
 
     def drop(self, tables: Iterable[SinkTable]) -> None:
         """Tables, staged or not."""

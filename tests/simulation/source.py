@@ -81,7 +81,7 @@ class SimSource:
         self._ask("source.position")
         return self._server.end
 
-    def tables(self) -> SimCatalog:
+    def tables(self) -> Any:
         return SimCatalog(self._server)
 
     def stream(
@@ -98,6 +98,13 @@ class SimSource:
         shown: int = 0,
     ) -> SimStream:
         self._ask("source.stream")
+        self._require_slot(start_position)
+        for relation in relations:
+            if relation.name.name not in self._server.published:
+                raise SourceError("source.not_published", str(relation), relation=relation.name)
+        return SimStream(self._server, self._faults, start_position, relations)
+
+    def _require_slot(self, start_position: int) -> None:
         confirmed = self._server.confirmed
         if confirmed is None:
             raise SourceError("source.slot_missing", "the simulated slot is not there")
@@ -106,10 +113,6 @@ class SimSource:
                 "source.position_lost",
                 f"the slot begins at {confirmed}, the state stands at {start_position}",
             )
-        for relation in relations:
-            if relation.name.name not in self._server.published:
-                raise SourceError("source.not_published", str(relation), relation=relation.name)
-        return SimStream(self._server, self._faults, start_position, relations)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -154,7 +157,7 @@ class SimSnapshot:
     ) -> list[SimPart]:
         n = len(known) or count
         shares: list[list[Row]] = [[] for _ in range(n)]
-        for row in sorted(self._rows[relation.name.name].elements(), key=repr):
+        for row in sorted(self._table(relation), key=repr):
             key = tuple(row[i] for i in relation.key) if relation.key else row
             shares[crc32(repr(key).encode()) % n].append(row)
         return [
@@ -166,10 +169,13 @@ class SimSnapshot:
         wanted = {row for row, _ in keys.rows()}
         rows = [
             row
-            for row in sorted(self._rows[relation.name.name].elements(), key=repr)
+            for row in sorted(self._table(relation), key=repr)
             if tuple(_stored(row[i]) for i in relation.key) in wanted
         ]
         return SimPart("keys", relation, tuple(columns), rows, self._faults)
+
+    def _table(self, relation: Relation) -> list[Row]:
+        return list(self._rows[relation.name.name].elements())
 
     def close(self) -> None:
         """Nothing is held."""

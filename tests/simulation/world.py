@@ -24,6 +24,9 @@ from storage.errors import StorageError
 from tests.simulation import features, topics
 from tests.simulation.by_hand import Hand, Mender
 from tests.simulation.change_files import check_logs, let_go, want_logs
+from tests.simulation.ddl_oracle import DdlOracle
+from tests.simulation.ddl_people import Changer, DdlApplication
+from tests.simulation.ddl_tables import DdlServer
 from tests.simulation.disk import Disk
 from tests.simulation.failover import Standby
 from tests.simulation.faults import Faults, Plan
@@ -32,11 +35,12 @@ from tests.simulation.parts import SimParts, SimSettings
 from tests.simulation.people import Application, Operator
 from tests.simulation.rocks import RocksDisk
 from tests.simulation.server import Server
-from tests.simulation.shop import FAILING, QUERIES, SCHEMA, Oracle, expanded
+from tests.simulation.shop import FAILING, QUERIES, Oracle
 from tests.simulation.sink import Database, Violation
 from tests.simulation.subscribers import Api
 from tests.simulation.topics import Broker, declared
 from tests.simulation.view_sinks import TOPIC_FAULTS, SinkPeople, Topics
+from tests.simulation.well import why_not_well
 
 MOST_SWITCHES = 200_000
 # Within so long of simulated time after the last fault all must be well: the longest pauses of
@@ -89,9 +93,8 @@ class World:
         self.faults = Faults(self.loop, self.random, Plan.drawn(self.random), faults)
         self.faults.on_crash = self._crashed
         self.disk = self._disk()
-        self.server = Server(self.random, lambda: self.disk.durable.position)
         self.broker = Broker(features.stream(seed, "topics"))
-        self.oracle = Oracle(self.server.log, self.broker)
+        self.server, self.oracle = self._source()
         durable = lambda: self.disk.durable.positions()  # noqa: E731
         self.database = Database(self.server.log, self.oracle, durable)
         epoch_bytes = self.random.choice((2_000, 20_000, 64 << 20))
@@ -106,8 +109,8 @@ class World:
         self.process: Process | None = None
         self.pipeline: Pipeline | None = None
         self._is_over = False
-        self._is_told = "feeds" not in self.parts
-        self._api: Api | None = None
+        self.is_told = "feeds" not in self.parts
+        self.api: Api | None = None
         self.topics: Topics | None = None
         self.pids = 0
         self._is_machine_down = False
@@ -121,6 +124,8 @@ class World:
         try:
             for run in (self._supervise, self._write, self._operate, self._interfere, self._late):
                 self.loop.start(self._guarded(run), run.__name__)
+            if "ddl" in self.parts:
+                self.loop.start(self._guarded(self._changer().act_for_a_while), "ddl")
             if "errors" in self.parts:
                 self._stream("source.evaluation")
             if "feeds" in self.parts:
@@ -136,8 +141,8 @@ class World:
                 self.loop.start(self._guarded(people.act_for_a_while), "sinks")
             if "subscribers" in self.parts:
                 random, parts = features.stream(self.seed, "subscribers"), self._api_parts()
-                self._api = Api(self.loop, self.database, self.faults, random, parts)
-                self.loop.start(self._guarded(self._api.supervise), "api")
+                self.api = Api(self.loop, self.database, self.faults, random, parts)
+                self.loop.start(self._guarded(self.api.supervise), "api")
             if "failovers" in self.parts:
                 standby = Standby(
                     self.loop, self.database, self.faults, features.stream(self.seed, "failovers")
@@ -165,6 +170,25 @@ class World:
             list(self.faults.lines),
             self.parts,
         )
+
+    def _source(self) -> tuple[Server, Oracle]:
+        """The database, and who knows what queries over it say."""
+        durable = lambda: self.disk.durable.position  # noqa: E731
+        if "ddl" not in self.parts:
+            server = Server(self.random, durable)
+            return server, Oracle(server.log, self.broker)
+        server = DdlServer(self.random, durable)
+        oracle = DdlOracle(server.log, self.broker)
+        self.disk.told = oracle.committed
+        return server, oracle
+
+    def _changer(self) -> Changer:
+        """Someone who changes tables."""
+        for kind in ("ddl.statement", "ddl.away"):
+            self._stream(kind)
+        server, oracle = self.server, self.oracle
+        assert isinstance(server, DdlServer) and isinstance(oracle, DdlOracle)
+        return Changer(server, self.faults, oracle.past, features.stream(self.seed, "ddl"))
 
     def _disk(self) -> Disk:
         folder = self.folder / "state"
@@ -194,8 +218,8 @@ class World:
         """Leave nothing behind."""
         let_go(self.pipeline)
         self.disk.close()
-        if self._api is not None and self._api.process is not None:
-            self._api.process.close()
+        if self.api is not None and self.api.process is not None:
+            self.api.process.close()
         self.oracle.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -269,13 +293,14 @@ class World:
     def _crashed(self, process: Process, is_machine: bool) -> None:
         self._is_machine_down = self._is_machine_down or is_machine
         self.loop.boots += is_machine
-        if is_machine and self._api is not None and self._api.process is not None:
-            self._api.process.is_dead = True
+        if is_machine and self.api is not None and self.api.process is not None:
+            self.api.process.is_dead = True
 
     # --- everyone else ---------------------------------------------------------------------------
 
     def _write(self) -> None:
-        application = Application(self.server, self.random)
+        changing = isinstance(self.server, DdlServer)
+        application = (DdlApplication if changing else Application)(self.server, self.random)  # type: ignore[arg-type]
         for _ in range(3 * self.steps):
             commit = self.server.commit(application.transaction(), self.loop.now)
             count = len(self.server.log)
@@ -288,7 +313,7 @@ class World:
         for _ in range(3 * self.steps):
             self.faults.trace("records", self.broker.write(self.loop.now))
             self.loop.pause(random.choice((0.0, 0.02, 0.1, 0.5)))
-        self._is_told = True
+        self.is_told = True
 
     def _operate(self) -> None:
         parts = self._api_parts()
@@ -341,58 +366,14 @@ class World:
         parts = self._api_parts()
         stream = features.stream(self.seed, "mender")
         mender = Mender(parts, self.database, self.faults, stream)
-        while not self.is_well():
+        while why_not_well(self):
             mender.mend()
             if self.loop.now > until:
-                raise Hang(f"not well {CALM_S:.0f} s after the last fault: {self.why_not_well()}")
+                raise Hang(f"not well {CALM_S:.0f} s after the last fault: {why_not_well(self)}")
             self.loop.pause(0.25)
         self.database.check()
         check_logs(self.settings.state, self.database)
         self._is_over = True
-
-    def is_well(self) -> bool:
-        """Whether everything is as it was asked for, at the last commit."""
-        return not self.why_not_well()
-
-    def why_not_well(self) -> str:
-        """What is not as it should be."""
-        database = self.database
-        if len(self.server.log) < 3 * self.steps or not self._is_told:
-            return "the application still writes"
-        for row in database.views:
-            wanted = {"live": "live", "paused": "paused", "dropped": "gone"}[row.desired]
-            if row.status == "failed" and (row.code or "").startswith("sql."):
-                # What it was to read was replaced between the look at its query and the asking.
-                continue
-            if row.change is not None or row.status != wanted:
-                why = f"{row.code}: {row.detail}; change {row.change}"
-                return f"{row.title} is {row.status}, not {wanted}; {why}"
-            found = database.tables.get((row.schema, row.name))
-            if row.status == "paused" and "refusals" in self.parts:
-                # Nobody writes to it; resumed, it gets a table again.
-                continue
-            if found is None or found.spoilt or found.identity != row.identity:
-                return f"{row.title} has no table"
-        process = self.process
-        if process is None or process.is_dead or self.loop.now - self.restarts.started_at < 2:
-            return "the service does not run"
-        return self._why_behind()
-
-    def _why_behind(self) -> str:
-        """What of the sources the sink does not show yet."""
-        database, is_main = self.database, False
-        queries = {row.name: row.query for row in database.views}
-        for row in (row for row in database.views if row.status == "live"):
-            query = expanded(row.query, queries)
-            is_main |= f"{SCHEMA}." in query
-            for (source, name), topic in self.broker.topics.items():
-                places = database.progress.positions.get(source, {}) if database.progress else {}
-                if f"{source}.{name}" in query and places.get(name) != topic.place():
-                    return f"{source}.{name} is at {places.get(name)} of {topic.place()}"
-        if is_main and database.prefix != len(self.server.log):
-            return f"the sink is at prefix {database.prefix} of {len(self.server.log)}"
-        others = (one.why_behind() for one in (self._api, self.topics) if one is not None)
-        return next(filter(None, others), "")
 
 
 def _memory_folder() -> str | None:

@@ -1,0 +1,205 @@
+"""The oracle of runs whose tables change: a view follows tables by oid and columns by number.
+
+What a view's names stand for is read in the state that took it in: the plan that it was built by.
+sqlite has each table by its oid with its columns by their numbers; over those a view's query is
+answered under the names that it knew. Invariant: no view moves on at a position at which a table
+or a column that it uses is gone, or is not what it was built on.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import pickle
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from connectors.postgres.control import ViewRow
+from dataflow.schema import Field, Relation
+from dataflow.types import NUMERIC
+from service.definition import ViewDefinition
+from tests.simulation.ddl_analysis import columns_in
+from tests.simulation.ddl_past import Past
+from tests.simulation.ddl_tables import ALTER, Shape, first_shapes, raised, rewritten
+from tests.simulation.shop import FAILING, SCHEMA, Failing, Oracle, canonical, expanded
+from tests.simulation.sink import Violation
+
+# As many as a table may ever have.
+WIDTH = 24
+
+
+class DdlOracle(Oracle):
+    """past: what was done to the tables."""
+
+    def __init__(self, log: Any, broker: Any) -> None:
+        self.past = Past()
+        self._shapes: dict[str, Shape] = {}
+        self._failures: dict[str, tuple[Failing, str]] = {}
+        self._guarded: dict[str, str] = {}
+        self._plans: dict[int, dict[str, bytes]] = {}
+        self._newest: dict[str, bytes] = {}
+        super().__init__(log, broker)
+
+    # --- what the names of a view stand for ------------------------------------------------------
+
+    def committed(self, values: Mapping[str, bytes]) -> None:
+        """The state has these named values from now on."""
+        progress = values.get("progress")
+        if progress is None:
+            return
+        plans = {k.rsplit("/", 1)[1]: v for k, v in values.items() if k.startswith("view/")}
+        self._newest |= plans
+        known = self._plans.setdefault(json.loads(progress)["epoch"], {})
+        known |= plans
+
+    def bound(self, row: ViewRow, epoch: int) -> str:
+        found = self._plan(row, epoch)
+        if found is None:
+            return row.query
+        names = {r.name.name: r for r in found.relations() if r.name.schema == SCHEMA}
+        text = _bound(row.query, names)
+        failing = next((f for f in FAILING if f.query == row.query), None)
+        if failing is not None:
+            errors = f"SELECT {failing.row} FROM {SCHEMA}.{failing.table} WHERE {failing.fails}"
+            self._failures[text] = failing, _bound(errors, names)
+            self._guarded[text] = _bound(failing.guarded, names)
+        return _as_stored(text, found.table.fields)
+
+    def _plan(self, row: ViewRow, epoch: int) -> ViewDefinition | None:
+        plans = self._plans.get(epoch, {})
+        stored = plans.get(row.identity) or self._newest.get(row.identity)
+        return None if stored is None else _definition(stored)
+
+    # --- answers ---------------------------------------------------------------------------------
+
+    def answer(
+        self, query: str, prefix: int, places: Mapping[str, Any] | None = None
+    ) -> Counter[tuple[Any, ...]]:
+        return super().answer(self._guarded.get(query, query), prefix, places)
+
+    def _failing(self, query: str) -> tuple[Failing, str] | None:
+        return self._failures.get(query)
+
+    def require_right(self, row: ViewRow, epoch: int, prefix: int) -> None:
+        found = self._plan(row, epoch)
+        if found is None:
+            return
+        self._go_to(prefix)
+        used = {c.rsplit(".", 1)[-1] for c in columns_in(row.query)}
+        for relation in found.relations():
+            if relation.name.schema == SCHEMA:
+                self._require(row, relation, used)
+
+    def _require(self, row: ViewRow, relation: Relation, used: set[str]) -> None:
+        shape = self._shapes.get(f"t{relation.oid}")
+        if shape is None:
+            raise Violation(f"{row.title} moves on, and its table {relation.name} was dropped")
+        names = used | {relation.fields[i].name for i in relation.key}
+        for field, number in zip(relation.fields, relation.numbers, strict=True):
+            if field.name not in names:
+                continue
+            column = shape.column(number)
+            what = f"{row.title} moves on, and column {field.name} of {relation.name}"
+            if column is None:
+                raise Violation(f"{what} was dropped")
+            if column.field.type != field.type:
+                raise Violation(f"{what} has another type")
+            if column.field.is_nullable and not field.is_nullable:
+                raise Violation(f"{what} may be NULL by now")
+
+    def judge(self, row: ViewRow, rows: Iterable[ViewRow], told: Mapping[str, Any]) -> None:
+        if told.get("status") in ("failed", "degraded"):
+            queries = {r.name: r.query for r in rows}
+            asked = (row.query, str((row.change or {}).get("query", "")))
+            text = " ".join(expanded(query, queries) for query in asked)
+            self.past.require_reason(row.title, text, str(told.get("code")))
+
+    # --- the log ---------------------------------------------------------------------------------
+
+    def _create(self) -> None:
+        super()._create()
+        for shape in first_shapes():
+            self._begin(shape)
+
+    def _begin(self, shape: Shape) -> None:
+        columns = ", ".join(f"c{n}" for n in range(1, WIDTH + 1))
+        self._session.execute(f"CREATE TABLE IF NOT EXISTS {SCHEMA}.{shape.label} ({columns})")
+        self._shapes[shape.label] = shape
+
+    def _go_to(self, prefix: int) -> None:
+        if prefix < self._at:
+            for label in self._known():
+                self._session.execute(f"DELETE FROM {SCHEMA}.{label}")
+            self._shapes = {s.label: s for s in first_shapes()}
+            self._at = 0
+        for commit in self._log[self._at : prefix]:
+            for change in commit.changes:
+                self._apply(*change)
+        self._at = prefix
+
+    def _known(self) -> list[str]:
+        found = self._session.execute(f"SELECT name FROM {SCHEMA}.sqlite_master")
+        return [name for (name,) in found if re.fullmatch(r"t\d+", name)]
+
+    def _apply(self, name: str, kind: str, old: Any, new: Any) -> None:
+        if kind == ALTER:
+            self._alter(name, old, new)
+            return
+        table = f"{SCHEMA}.{name}"
+        if kind == "T":
+            self._session.execute(f"DELETE FROM {table}")
+        if kind in "UD":
+            same = " AND ".join(f"c{n} IS ?" for n in range(1, len(old) + 1))
+            found = f"SELECT rowid FROM {table} WHERE {same} LIMIT 1"
+            done = self._session.execute(f"DELETE FROM {table} WHERE rowid = ({found})", old)
+            assert done.rowcount == 1
+        if kind in "UI":
+            columns = ", ".join(f"c{n}" for n in range(1, len(new) + 1))
+            marks = ", ".join("?" * len(new))
+            self._session.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", new)
+
+    def _alter(self, label: str, before: Shape | None, after: Shape | None) -> None:
+        if after is None:
+            self._shapes.pop(label)
+            self._session.execute(f"DELETE FROM {SCHEMA}.{label}")
+            return
+        if before is None:
+            self._begin(after)
+            return
+        self._shapes[label] = after
+        for number, by in raised(before, after):
+            told = f"UPDATE {SCHEMA}.{label} SET c{number} = c{number} + ?"
+            self._session.execute(told, (by,))
+        values = rewritten((None,) * before.width, before, after)
+        for number in range(before.width + 1, after.width + 1):
+            told = f"UPDATE {SCHEMA}.{label} SET c{number} = ?"
+            self._session.execute(told, (values[number - 1],))
+
+
+@functools.lru_cache(maxsize=4096)
+def _definition(stored: bytes) -> ViewDefinition:
+    return pickle.loads(stored)
+
+
+def _as_stored(query: str, fields: Iterable[Field]) -> str:
+    """The query with numbers of any size as the texts that they are kept as."""
+    shown = {f.name: f"CAST({f.name} AS TEXT)" if f.type == NUMERIC else f.name for f in fields}
+    if all(name == text for name, text in shown.items()):
+        return query
+    return f" SELECT {', '.join(shown.values())} FROM ({query})"
+
+
+def _bound(query: str, names: Mapping[str, Relation]) -> str:
+    """The query over tables by their oids, under the names that it knows."""
+
+    def table(found: re.Match[str]) -> str:
+        relation = names.get(found[1])
+        if relation is None:
+            return found[0]
+        numbered = zip(relation.fields, relation.numbers, strict=True)
+        columns = ", ".join(f"c{number} AS {field.name}" for field, number in numbered)
+        return f"(SELECT {columns} FROM {SCHEMA}.t{relation.oid})"
+
+    return re.sub(rf"\b{SCHEMA}\.(\w+)", table, canonical(query))

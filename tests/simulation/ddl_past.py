@@ -1,0 +1,73 @@
+"""What was done to the tables of a run, and whether that is a reason for a view to fail.
+
+Names come and go; so a view may have meant any table that ever had a name of its query, and any
+column of it likewise. Invariant: a view that uses nothing that was touched is not touched.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from tests.simulation.ddl_analysis import columns_in, tables_in
+from tests.simulation.ddl_tables import Shape, first_shapes
+from tests.simulation.sink import Violation
+
+# By code, the statements of which one must have touched what a view uses.
+REASONS = {
+    "source.table_missing": {"drop table"},
+    "source.column_dropped": {"drop column"},
+    "source.column_changed": {"type", "null"},
+    # A column that was touched in a table that was written anew, be it for another column.
+    "source.table_rewritten": {"rewrite", "type"},
+}
+# These are for who uses a table, whatever of it was touched.
+OF_TABLES = {"source.schema_changed", "source.name_in_use", "source.table_rewritten"}
+OF_TABLES |= {"sql.undefined_table", "sql.undefined_column"}
+
+
+class Past:
+    """One for a run."""
+
+    def __init__(self) -> None:
+        self._labels: dict[str, set[str]] = defaultdict(set)
+        self._numbers: dict[tuple[str, str], set[int]] = defaultdict(set)
+        self._keys: dict[str, set[int]] = defaultdict(set)
+        self._done: list[tuple[str, str, int]] = []
+        for shape in first_shapes():
+            self._note(shape)
+
+    def _note(self, shape: Shape) -> None:
+        self._labels[shape.name].add(shape.label)
+        # Whoever reads a table tells its rows apart by these.
+        self._keys[shape.label].update(shape.key)
+        for column in shape.columns:
+            self._numbers[shape.label, column.field.name].add(column.number)
+
+    def done(self, kind: str, before: Shape | None, after: Shape | None, number: int) -> None:
+        """A statement of this kind on a table, and on a column of it where there is a number."""
+        for shape in (before, after):
+            if shape is not None:
+                self._note(shape)
+        changed = before or after
+        assert changed is not None
+        self._done.append((kind, changed.label, number))
+
+    def require_reason(self, title: str, query: str, code: str) -> None:
+        """Violation where a view fails, or is built anew, by this code and nothing that it may
+        use was touched so."""
+        if not code.startswith(("source.", "sql.")):
+            return
+        if code not in {*REASONS, *OF_TABLES}:
+            raise Violation(f"{title} is told {code}, which no change of a table is a reason for")
+        touched = [d for d in self._done if d[0] in REASONS.get(code, (d[0],))]
+        labels = {label for name in tables_in(query) for label in self._labels[name]}
+        columns = {c.rsplit(".", 1)[-1] for c in columns_in(query)}
+        if code == "source.schema_changed" and sum(d[1] in labels for d in touched) < 2:
+            raise Violation(f"{title} is told {code}, where one change alone could not be followed")
+        for _, label, number in touched:
+            if label not in labels:
+                continue
+            named = (number in self._numbers[label, column] for column in columns)
+            if code in OF_TABLES or number in {0, *self._keys[label]} or any(named):
+                return
+        raise Violation(f"{title} is told {code}, and nothing was done that would be a reason")

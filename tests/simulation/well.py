@@ -1,0 +1,62 @@
+"""Whether everything in a simulation is as it should be, once nothing goes wrong any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.ddl_past import OF_TABLES, REASONS
+from tests.simulation.ddl_tables import DdlServer
+from tests.simulation.shop import SCHEMA, expanded
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+# Codes of views that fail for good once a table was changed (docs/DDL.md), and of what reads them.
+BEYOND_HELP = {*REASONS, *OF_TABLES, "view.parent_failed"}
+
+
+def why_not_well(world: World) -> str:
+    """What is not as it should be."""
+    database, is_changing = world.database, isinstance(world.server, DdlServer)
+    if isinstance(world.server, DdlServer) and world.server.locked:
+        return "somebody changes a table"
+    if len(world.server.log) < 3 * world.steps or not world.is_told:
+        return "the application still writes"
+    for row in database.views:
+        wanted = {"live": "live", "paused": "paused", "dropped": "gone"}[row.desired]
+        if row.status == "failed" and (row.code or "").startswith("sql."):
+            # What it was to read was replaced between the look at its query and the asking.
+            continue
+        if row.status == "failed" and is_changing and row.code in BEYOND_HELP:
+            # What it read is gone, or not what it was: that it has failed for a reason is known.
+            continue
+        if row.change is not None or row.status != wanted:
+            why = f"{row.code}: {row.detail}; change {row.change}"
+            return f"{row.title} is {row.status}, not {wanted}; {why}"
+        found = database.tables.get((row.schema, row.name))
+        if row.status == "paused" and "refusals" in world.parts:
+            # Nobody writes to it; resumed, it gets a table again.
+            continue
+        if found is None or found.spoilt or found.identity != row.identity:
+            return f"{row.title} has no table"
+    process = world.process
+    if process is None or process.is_dead or world.loop.now - world.restarts.started_at < 2:
+        return "the service does not run"
+    return _why_behind(world)
+
+
+def _why_behind(world: World) -> str:
+    """What of the sources the sink does not show yet."""
+    database, is_main = world.database, False
+    queries = {row.name: row.query for row in database.views}
+    for row in (row for row in database.views if row.status == "live"):
+        query = expanded(row.query, queries)
+        is_main |= f"{SCHEMA}." in query
+        for (source, name), topic in world.broker.topics.items():
+            places = database.progress.positions.get(source, {}) if database.progress else {}
+            if f"{source}.{name}" in query and places.get(name) != topic.place():
+                return f"{source}.{name} is at {places.get(name)} of {topic.place()}"
+    if is_main and database.prefix != len(world.server.log):
+        return f"the sink is at prefix {database.prefix} of {len(world.server.log)}"
+    others = (one.why_behind() for one in (world.api, world.topics) if one is not None)
+    return next(filter(None, others), "")
