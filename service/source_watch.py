@@ -119,7 +119,9 @@ class SourceWatch:
         if not self._oids:
             return
         known = {oid: self._known[oid].facts for oid in self._oids if oid in self._known}
-        if self._digest is not None and self._catalog.digest(known) == self._digest:
+        # Also where all is read in any case: what has been committed just now is waited for.
+        digest = self._catalog.digest(known)
+        if digest == self._digest:
             return
         seen = Seen(*self._catalog.read(self._oids, known))
         failpoint("ddl.look.after")
