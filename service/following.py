@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from connectors.sink import NOT_STAGED
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import TemporaryError, TidemarkError
-from dataflow.schema import Relation
+from dataflow.schema import Relation, RelationName
 from service.core import Core
 from service.engine import ViewDefinition
 from service.epochs import Epochs
@@ -129,7 +129,8 @@ class Following:
     def fail_readers(self, error: TidemarkError) -> bool:
         """Take out what reads the relation of a refusal; False when that is not all there is to it.
 
-        The batch that was refused was not stepped: the next stream begins with it.
+        The batch that was refused was not stepped: the next stream begins with it, without a table
+        that nobody reads any more.
         """
         if error.is_temporary or error.relation is None:
             return False
@@ -140,7 +141,12 @@ class Following:
             log.warning("source.retry", code=again.code)
             return True
         self.settle_failed(failed)
-        return bool(failed)
+        return bool(failed) or self._is_unread(error.relation)
+
+    def _is_unread(self, name: RelationName) -> bool:
+        """Whether a table of the database was streamed for views that are gone by now."""
+        is_read = any(relation.name == name for relation, _ in self._core.failures.reads())
+        return name.source == MAIN_SOURCE and not is_read
 
     def drop_refused(self) -> None:
         """Take out the views that the sink has refused."""

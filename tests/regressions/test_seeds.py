@@ -64,6 +64,7 @@ SEEDS = {
     (8005115, "failovers"): "a view was paused that a sink set back knew as asked for alone",
     (22005, "subscribers"): "a log was begun anew: a reader of the old one was told nothing more",
     (26, "ddl"): "a view moved on over a change of its table that was committed just then",
+    (229, "ddl"): "rows of a table that nobody read any more refused the whole source",
 }
 
 
