@@ -198,8 +198,7 @@ class Desk:
 
     def live(self, identity: str) -> ViewDefinition | None:
         """The live view of this identity."""
-        views = self._engine.views.values()
-        return next((d for d in views if d.identity == identity), None)
+        return next((d for d in self._engine.views.values() if d.identity == identity), None)
 
     # --- how it goes ---------------------------------------------------------------------------
 
@@ -212,6 +211,12 @@ class Desk:
             # The epoch in which it joined, on its way to the sink, calls it live.
             self._late[identity] = (joined[0], told)
         self._tell(identity, **told)
+
+    @property
+    def owes_failures(self) -> bool:
+        """Whether the catalog may still call a view live that has left the dataflow."""
+        told = (told.get("status") for told in self._untold.values())
+        return bool(self._late) or not {"failed", "degraded"}.isdisjoint(told)
 
     def refuse(self, row: ViewRow, error: TidemarkError) -> None:
         """What was asked for cannot be built; a view that is there stays what it is."""

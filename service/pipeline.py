@@ -211,6 +211,10 @@ class Pipeline:
             # The source keeps what we do not read; drops, builds and status go on.
             writer.await_progress(POLL_S)
             return None
+        if self._desk.owes_failures:
+            # What is read is shown: who looks at it must know which views do not move on with it.
+            self._feed.await_wake(POLL_S)
+            return None
         self._is_sides_turn = not self._is_sides_turn
         batch = self._poll_sides() if self._is_sides_turn else None
         batch = batch or self._poll_stream()

@@ -65,6 +65,7 @@ SEEDS = {
     (22005, "subscribers"): "a log was begun anew: a reader of the old one was told nothing more",
     (26, "ddl"): "a view moved on over a change of its table that was committed just then",
     (229, "ddl"): "rows of a table that nobody read any more refused the whole source",
+    (268, "ddl"): "a view was called live that had failed already, and the others moved on",
 }
 
 
