@@ -173,8 +173,9 @@ class SimSink(Session):
 
     def _found(self, table: SinkTable) -> Table:
         found = self.database.tables.get((table.schema, table.name))
-        # As ours reads by names of columns: those of another version are not there.
-        if found is None or found.spoilt or found.table.fields != table.fields:
+        # As ours reads by names of columns: those of another version are not there. Which of them
+        # may be NULL is known otherwise once a view was built anew over a table that was changed.
+        if found is None or found.spoilt or _columns(found.table) != _columns(table):
             code = "sink.table_missing" if found is None else "sink.table_changed"
             raise SinkError(code, table.title, relation=table.relation)
         return found
@@ -357,6 +358,10 @@ class SimControl(Session):
             return self.call("catalog.pause", ask_pause)
         is_asked = "change = %s" in sql
         return self.call("catalog.change", ask_change if is_asked else end_change)
+
+
+def _columns(table: SinkTable) -> list[tuple[str, Any]]:
+    return [(field.name, field.type) for field in table.fields]
 
 
 def unreachable() -> TemporaryError:
