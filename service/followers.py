@@ -212,6 +212,9 @@ class Followers:
         for identity, removal in list(self._removals.items()):
             if removal.is_done:
                 del self._removals[identity]
+                if identity not in self._rows:
+                    # The catalog was set back to before it was added: there is nobody to tell.
+                    continue
                 if removal.failure is None:
                     self._forget(self._rows[identity])
                 else:

@@ -66,6 +66,7 @@ SEEDS = {
     (26, "ddl"): "a view moved on over a change of its table that was committed just then",
     (229, "ddl"): "rows of a table that nobody read any more refused the whole source",
     (268, "ddl"): "a view was called live that had failed already, and the others moved on",
+    (1700, "errors", "feeds", "failovers", "sinks", "ddl"): "a sink was erased that nobody knew of",
 }
 
 
