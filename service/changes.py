@@ -15,7 +15,7 @@ from connectors.postgres.table_names import UNKNOWN, KnownNames
 from connectors.sink import SinkTable
 from dataflow.errors import TidemarkError
 from service import fields
-from service.kept_names import names_facts
+from service.kept_names import names_facts, names_in
 from storage import clock
 
 VERSION, RENAME = "version", "rename"
@@ -56,6 +56,14 @@ def numbered(row: ViewRow) -> Mapping[str, Any] | None:
     if change is None or change["kind"] != VERSION or change["version"] > row.version:
         return change
     return {**change, "version": row.version + 1}
+
+
+def version_of(row: ViewRow, change: Mapping[str, Any] | None) -> tuple[str, int, KnownNames]:
+    """Query, number, and the names in the query, of the version that is to be built of a view: the
+    one that a change asks for, or the one that the view has."""
+    if change is None:
+        return row.query, row.version, names_in(row.plan)
+    return change["query"], change["version"], names_in(change)
 
 
 def new_name(

@@ -22,7 +22,6 @@ from service.definition import ViewDefinition
 from service.engine import Engine
 from service.family import readers_of
 from service.groups import group_of
-from service.kept_names import names_in
 from service.log import log
 from service.planning import plan_definition
 from service.source_desk import SourceDesk
@@ -158,10 +157,8 @@ class Desk:
 
     def define(self, row: ViewRow) -> ViewDefinition:
         """Plan a view again, against the source as it is now."""
-        name, change = (row.schema, row.name), self.renewal(row)
-        query, version, names = row.query, row.version, names_in(row.plan)
-        if change is not None:
-            query, version, names = change["query"], change["version"], names_in(change)
+        name = row.schema, row.name
+        query, version, names = changes.version_of(row, self.renewal(row))
         known = {"sources": self.sources.rows, "asker": row.created_by, "names": names}
         found = plan_definition(row.identity, name, query, self._parts, self._all_rows, **known)
         return replace(found, version=version)
