@@ -62,7 +62,10 @@ class DdlOracle(Oracle):
         text = _bound(row.query, names)
         failing = next((f for f in FAILING if f.query == row.query), None)
         if failing is not None:
-            errors = f"SELECT {failing.row} FROM {SCHEMA}.{failing.table} WHERE {failing.fails}"
+            # A row is told with its columns in the order of their numbers.
+            order = [f.name for f in names[failing.table].fields]
+            told = ", ".join(sorted(failing.row.split(", "), key=order.index))
+            errors = f"SELECT {told} FROM {SCHEMA}.{failing.table} WHERE {failing.fails}"
             self._failures[text] = failing, _bound(errors, names)
             self._guarded[text] = _bound(failing.guarded, names)
         return _as_stored(text, found.table.fields)

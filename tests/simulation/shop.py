@@ -171,7 +171,7 @@ class Oracle:
         failing, statement = found
         self._go_to(prefix)
         rows = self._session.execute(statement)
-        told = (f"({','.join(str(v) for v in row)})" for row in rows)
+        told = (f"({','.join('' if v is None else str(v) for v in row)})" for row in rows)
         return Counter((failing.state, failing.message, row) for row in told)
 
     def _failing(self, query: str) -> tuple[Failing, str] | None:
