@@ -117,8 +117,9 @@ class Renewals:
             ends = change["id"]
             facts["warnings"] = [*definition.plan.warnings, *change["warnings"]]
         elif row is not None and row.version == definition.version:
-            # Built anew without being asked to: its tables may have other names than before.
-            facts |= {} if row.query == definition.query else facts_of(definition, row.options)
+            # Its tables may have changed since it was planned: names, types, what may be NULL.
+            is_known = (row.query, table_of(row)) == (definition.query, definition.table)
+            facts |= {} if is_known else facts_of(definition, row.options)
         table = definition.table
         return ViewChange(
             definition.identity, table, table, facts, is_renewed=True, status="live", ends=ends

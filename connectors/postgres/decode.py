@@ -97,7 +97,8 @@ class Decoder:
             r.name: sorted({*(columns or {}).get(r.name, range(len(r.fields))), *r.key})
             for r in relations
         }
-        self._shapes = shapes or {}
+        # What is empty now is filled later.
+        self._shapes = {} if shapes is None else shapes
         self._layouts: dict[int, list[_Layout] | SourceError] = {}
         self._last_wire: dict[int, tuple[bytes, object]] = {}
 

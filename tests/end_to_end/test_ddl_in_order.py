@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -49,7 +50,10 @@ def is_untouched(case: Case, queries: Queries, before: Mapping[str, str]) -> Non
 
 
 def live_since(case: Case, queries: Queries) -> dict[str, str]:
-    return {n: case[0].call("GET", f"/views/{n}").json()["live_at"] for n in queries}
+    """Told a moment after the view is called live."""
+    found = lambda: {n: case[0].call("GET", f"/views/{n}").json()["live_at"] for n in queries}  # noqa: E731
+    case[0].await_so(lambda: all(found().values()), 20)
+    return found()
 
 
 def assert_warned(service: RunningService, name: str, *words: str) -> None:
@@ -214,6 +218,20 @@ def test_a_name_that_cannot_be_put_into_a_query(case: Case) -> None:
     assert service.call("POST", "/views/spelled_out/replace?wait_s=60", replaced).status_code == 200
     check(case, {"spelled_out": replaced["query"]})
     drop(case, ["spelled_out"])
+
+
+def test_the_first_view_of_a_service_goes_on_too(database: Database, tmp_path: Path) -> None:
+    """Its stream is opened before anything is known of the table."""
+    database.execute("CREATE TABLE first (id int PRIMARY KEY, a int)")
+    with RunningService(database.dsn, tmp_path) as service:
+        case = service, database
+        create(case, {"ones": "SELECT id, a FROM first"})
+        since = live_since(case, {"ones": ""})
+        for column, before in (("b", "a"), ("c", "b")):
+            database.execute(f"ALTER TABLE first RENAME {before} TO {column}")
+            database.execute("INSERT INTO first VALUES ((SELECT count(*) + 1 FROM first), 5)")
+            check(case, {"ones": f"SELECT id, {column} AS a FROM first"})
+        is_untouched(case, {"ones": ""}, since)
 
 
 PARTS = """

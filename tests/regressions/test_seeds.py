@@ -66,6 +66,8 @@ SEEDS = {
     (26, "ddl"): "a view moved on over a change of its table that was committed just then",
     (229, "ddl"): "rows of a table that nobody read any more refused the whole source",
     (268, "ddl"): "a view was called live that had failed already, and the others moved on",
+    (5076, "ddl"): "the first view's stream never learned of names that came after it",
+    (2206, "subscribers", "sinks", "ddl"): "a view was shown with the types of before its backfill",
     (1700, "errors", "feeds", "failovers", "sinks", "ddl"): "a sink was erased that nobody knew of",
 }
 
