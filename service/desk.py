@@ -202,7 +202,10 @@ class Desk:
     def fail_view(self, identity: str, error: TidemarkError) -> None:
         """A view cannot be built or kept; it stays failed until it is dropped."""
         self._failed.add(identity)
-        told = {"status": "failed", "progress": None, **changes.problem_facts(error)}
+        self._tell_taken(identity, "failed", error)
+
+    def _tell_taken(self, identity: str, status: str, error: TidemarkError) -> None:
+        told = {"status": status, "progress": None, **changes.problem_facts(error)}
         joined = self._joined.pop(identity, None)
         if joined is not None:
             # The epoch in which it joined, on its way to the sink, calls it live.
@@ -249,8 +252,7 @@ class Desk:
 
     def degrade_view(self, identity: str, error: TidemarkError) -> None:
         """A view is to be built anew, and shows its last rows until then."""
-        self._joined.pop(identity, None)
-        self._tell(identity, status="degraded", progress=None, **changes.problem_facts(error))
+        self._tell_taken(identity, "degraded", error)
 
     def note_names(self, renamed: Mapping[str, tuple[str, ...]]) -> None:
         """Warn of what views know by an earlier name; what is no longer so is taken back."""

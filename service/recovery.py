@@ -9,12 +9,14 @@ A sink that lacks more than the outbox has was set back, and is left where it is
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from connectors.sink import Progress, Sink, SinkEpoch
+from connectors.sink import Progress, Sink, SinkEpoch, ViewChange
 from dataflow.errors import InvariantError, SinkError
 from dataflow.schema import RelationName
+from service.changes import PAUSED
 from service.engine import Engine
 from service.host import HOST, Host
 from service.log import log
@@ -55,7 +57,7 @@ def recover(
     if epochs:
         log.info("recover.outbox", epochs=len(epochs), sink_epoch=in_sink)
         writer.leave_out(left_out)
-        for epoch in epochs:
+        for epoch in as_views_stand(epochs, engine):
             writer.submit(epoch)
         writer.forgive()
     elif found is not None and in_sink > engine.epoch:
@@ -67,6 +69,24 @@ def recover(
         log.warning("recover.muted", state_epoch=engine.epoch, sink_epoch=in_sink)
         return writer, {engine.source: found.positions[engine.source]}
     return writer, {}
+
+
+def as_views_stand(epochs: Sequence[SinkEpoch], engine: Engine) -> Iterator[SinkEpoch]:
+    """The epochs as they are now told: a view that has left the engine since it joined, to be built
+    anew, is not called live by the one in which it did, since those after it move on without it."""
+    live = {definition.identity for definition in engine.views.values()}
+    stays = live | {c.identity for e in epochs for c in e.changes if c.status == PAUSED}
+    for epoch in epochs:
+        changes = (c if c.identity in stays else _degraded(c) for c in epoch.changes)
+        yield replace(epoch, changes=tuple(changes))
+
+
+def _degraded(change: ViewChange) -> ViewChange:
+    if change.status != "live":
+        return change
+    # The catalog has, or gets, the reason.
+    facts = {k: v for k, v in change.facts.items() if k not in ("code", "detail", "hint")}
+    return replace(change, facts=facts, status="degraded")
 
 
 def is_elsewhere(engine: Engine, found: Progress | None) -> bool:

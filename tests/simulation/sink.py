@@ -213,7 +213,9 @@ class Database:
             return
         if row is None:
             raise Violation(f"{table.title} becomes visible, and the catalog does not know it")
-        self.tables[name] = Table(table, staged.rows, row.identity)
+        # To be built anew before it was ever seen.
+        moves = row.status != "degraded"
+        self.tables[name] = Table(table, staged.rows, row.identity, moves=moves)
         self._remember(epoch, row.identity, table, staged.rows)
 
     def change(self, change: ViewChange) -> None:
