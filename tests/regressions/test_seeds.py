@@ -68,6 +68,9 @@ SEEDS = {
     (268, "ddl"): "a view was called live that had failed already, and the others moved on",
     (5076, "ddl"): "the first view's stream never learned of names that came after it",
     (2206, "subscribers", "sinks", "ddl"): "a view was shown with the types of before its backfill",
+    (20436, "ddl"): "a view to be built anew was called live by the epoch that it had joined in",
+    (21289, "ddl"): "a view was called live by its first epoch, and the others moved on without it",
+    (20545, "ddl"): "a view to be built anew was called live by the outbox after a restart",
     (1700, "errors", "feeds", "failovers", "sinks", "ddl"): "a sink was erased that nobody knew of",
 }
 

@@ -138,6 +138,9 @@ class SimAnalyzer:
                 raise SqlError("sql.undefined_column", f'column "{call[2]}" does not exist')
             argument = known[call[2]].type if call[2] in known else INT4
             if call[1] == "sum":
+                if argument not in (INT4, INT8):
+                    what = f"function sum({argument.name}) does not exist"
+                    raise SqlError("sql.undefined_function", what)
                 return NUMERIC if argument == INT8 else INT8
             return argument
         if expression.isdecimal():

@@ -22,7 +22,7 @@ REASONS = {
 }
 # These are for who uses a table, whatever of it was touched.
 OF_TABLES = {"source.schema_changed", "source.name_in_use", "source.table_rewritten"}
-OF_TABLES |= {"sql.undefined_table", "sql.undefined_column"}
+OF_TABLES |= {"sql.undefined_table", "sql.undefined_column", "sql.undefined_function"}
 
 
 class Past:
