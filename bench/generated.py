@@ -34,9 +34,11 @@ def section(path: Path = COUNTED) -> list[str]:
             f"| {count} | {reason.replace('|', chr(92) + '|')} |" for reason, count in ordered
         ]
     if run["found"]:
-        lines += ["", "Found: " + ", ".join(f"`{found}`" for found in run["found"])]
+        lines += ["", "Found: " + ", ".join(_found(run, name) for name in run["found"])]
     return lines
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def _found(run: dict[str, Any], name: str) -> str:
+    """A file that the run has written, with what became of it where that is known by now."""
+    note = run.get("notes", {}).get(name, "")
+    return f"`{name}`" + (f" ({note})" if note else "")
