@@ -54,14 +54,12 @@ def with_names_of_now(query: str, known: KnownNames, analyzer: NameReader) -> st
     if not known.server:
         return query
     found = analyzer.names([t.oid for t in known.tables])
-    if found.server != known.server:
+    if found == known or found.server != known.server:
         return query
     now = {t.oid: t for t in found.tables}
     moves = {
         (was.schema, was.name): _moved(was, now[was.oid]) for was in known.tables if was.oid in now
     }
-    if found.tables == known.tables:
-        return query
     try:
         return with_renamed_tables(query, moves)
     except ValueError as error:

@@ -15,7 +15,7 @@ from typing import Any
 from connectors.postgres.table_facts import ColumnFacts, TableFacts
 from dataflow.schema import Field, Relation, RelationName
 from tests.simulation.fibers import Process
-from tests.simulation.server import Row, Server
+from tests.simulation.server import Row, Server, write_row
 from tests.simulation.shop import SCHEMA, TABLES, Change, Commit
 
 # The kind of a change that is a statement: (label, ALTER, the table before, the table after).
@@ -120,23 +120,12 @@ class DdlServer(Server):
                 shapes.append(None)
                 continue
             shapes.append(self.now[label] if label in self.published else None)
-            self._write(self.tables[label], kind, old, new)
+            write_row(self.tables[label], kind, old, new)
         self.advance()
         xid = len(self.log) + 700
         made = Written(self.end, xid, int(at * 1e6), tuple(changes), frozenset(), tuple(shapes))
         self.log.append(made)
         return made
-
-    @staticmethod
-    def _write(rows: Counter[Row], kind: str, old: Row | None, new: Row | None) -> None:
-        if kind == "T":
-            rows.clear()
-        if old is not None:
-            rows[old] -= 1
-            if not rows[old]:
-                del rows[old]
-        if new is not None:
-            rows[new] += 1
 
     def _alter(self, label: str, before: Any, after: Any) -> None:
         if after is None:

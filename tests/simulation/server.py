@@ -37,15 +37,7 @@ class Server:
     def commit(self, changes: Sequence[Change], at: float) -> Commit:
         """A transaction of these changes."""
         for name, kind, old, new in changes:
-            rows = self.tables[name]
-            if kind == "T":
-                rows.clear()
-            if old is not None:
-                rows[old] -= 1
-                if not rows[old]:
-                    del rows[old]
-            if new is not None:
-                rows[new] += 1
+            write_row(self.tables[name], kind, old, new)
         self.advance()
         made = Commit(
             self.end, len(self.log) + 700, int(at * 1e6), tuple(changes), frozenset(self.published)
@@ -67,3 +59,15 @@ class Server:
             )
         if self.confirmed is not None:
             self.confirmed = max(self.confirmed, position)
+
+
+def write_row(rows: Counter[Row], kind: str, old: Row | None, new: Row | None) -> None:
+    """Make a change of a table in its rows."""
+    if kind == "T":
+        rows.clear()
+    if old is not None:
+        rows[old] -= 1
+        if not rows[old]:
+            del rows[old]
+    if new is not None:
+        rows[new] += 1
