@@ -46,15 +46,22 @@ def names_in(plan: Mapping[str, Any] | None) -> KnownNames:
     return KnownNames(facts["server"], tuple(tables))
 
 
+def names_now(known: KnownNames, analyzer: NameReader) -> KnownNames:
+    """What these tables are called now; nothing where nothing is known of them."""
+    return analyzer.names([t.oid for t in known.tables]) if known.server else UNKNOWN
+
+
 def with_names_of_now(query: str, known: KnownNames, analyzer: NameReader) -> str:
-    """The query as it reads with the names of now. known: those in it.
+    """As `with_names`, of this moment."""
+    return with_names(query, known, names_now(known, analyzer))
+
+
+def with_names(query: str, known: KnownNames, found: KnownNames) -> str:
+    """The query with the names of `found`. known: those in it, of which the tables are.
 
     SourceError source.renamed where they cannot be put into it.
     """
-    if not known.server:
-        return query
-    found = analyzer.names([t.oid for t in known.tables])
-    if found == known or found.server != known.server:
+    if not known.server or found == known or found.server != known.server:
         return query
     now = {t.oid: t for t in found.tables}
     moves = {
@@ -70,15 +77,22 @@ def with_names_of_now(query: str, known: KnownNames, analyzer: NameReader) -> st
         raise _refused(old, moved, str(error)) from None
 
 
-def require_read(known: KnownNames, analyzer: NameReader) -> None:
-    """Whether the query analyzed last, which has got new names, reads what it read before, with the
-    names in `known`. SourceError source.renamed where it does not."""
-    now = {t.oid: t for t in analyzer.names([t.oid for t in known.tables]).tables}
+def require_read(known: KnownNames, found: KnownNames, analyzer: NameReader) -> None:
+    """Whether the query analyzed last, which has got the names of `found`, reads what it read
+    before, with the names in `known`. SourceError source.renamed where it does not."""
+    now = {t.oid: t for t in found.tables}
     named = {t.oid for t in analyzer.named.tables}
     for was in known.tables:
         if was.oid in now and was.oid not in named:
             why = "the name stands for something else in it"
             raise _refused((was.schema, was.name), _moved(was, now[was.oid]), why)
+
+
+def are_kept(found: KnownNames, analyzer: NameReader) -> bool:
+    """Whether nothing is called otherwise by now than in `found`, and than the query analyzed last
+    has it: what was looked up in several steps is of one moment then."""
+    seen = {*found.tables, *analyzer.named.tables}
+    return seen <= set(analyzer.names([t.oid for t in seen]).tables)
 
 
 def _moved(was: TableNames, now: TableNames) -> Moved:

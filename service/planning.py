@@ -12,16 +12,21 @@ from typing import TYPE_CHECKING
 from connectors.postgres.control import SourceRow, ViewRow
 from connectors.postgres.table_names import UNKNOWN, KnownNames
 from connectors.sink import SinkTable
-from dataflow.errors import SqlError
+from dataflow.errors import SourceError, SqlError, TemporaryError
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
+from dataflow.sql.plan import ViewPlan
 from dataflow.sql.planner import plan_view
 from service import fields
 from service.declared import relations_of
 from service.engine import ViewDefinition
-from service.kept_names import require_read, with_names_of_now
+from service.kept_names import are_kept, names_now, require_read, with_names
 
 if TYPE_CHECKING:
+    from connectors.postgres.analyzer import PostgresAnalyzer
     from service.parts import Parts
+
+# How often a query is planned anew because its tables were renamed meanwhile.
+_MOST_LOOKS = 5
 
 
 def plan_definition(
@@ -40,17 +45,15 @@ def plan_definition(
     rights it has for good; "" for the service itself. names: what its tables were called when it
     was asked for; it is planned, and kept, with those of now.
 
-    SqlError, sql.too_deep among them, SourceError, source.renamed among them.
+    SqlError, sql.too_deep among them, SourceError, source.renamed among them; TemporaryError
+    source.table_changing.
     """
     views = [relation_of(r) for r in rows if r.fields and (r.schema, r.name) != name]
     feeds = [relation for row in sources for relation in relations_of(row)]
     try:
         with parts.analyzer(views, feeds, asker) as analyzer:
-            query_now = with_names_of_now(query, names, analyzer)
-            plan = plan_view(query_now, analyzer)
+            query_now, plan = _plan(query, names, analyzer)
             table = SinkTable(*name, plan.root.fields, plan.key)
-            if query_now != query:
-                require_read(names, analyzer)
             role, named = analyzer.role, analyzer.named
         definition = ViewDefinition(identity, table, query_now, plan, role=role, names=named)
         # What the pipeline will do with it, in a process that it would take down.
@@ -58,6 +61,30 @@ def plan_definition(
     except RecursionError:
         raise too_deep() from None
     return definition
+
+
+def _plan(query: str, known: KnownNames, analyzer: PostgresAnalyzer) -> tuple[str, ViewPlan]:
+    """The query with the names of now, and its plan. A query is looked at in several steps, and
+    waits for those who change its tables: what was renamed meanwhile is looked at again."""
+    for _ in range(_MOST_LOOKS):
+        found = names_now(known, analyzer)
+        try:
+            query_now = with_names(query, known, found)
+            plan = plan_view(query_now, analyzer)
+            if query_now != query:
+                require_read(known, found, analyzer)
+        except (SqlError, SourceError):
+            if names_now(known, analyzer) == found:
+                raise
+            continue
+        if are_kept(found, analyzer):
+            return query_now, plan
+    raise TemporaryError(
+        "source.table_changing",
+        "the tables of the query were renamed while it was planned",
+        detail=f"they had other names at each of {_MOST_LOOKS} looks",
+        hint="try again once they keep their names",
+    )
 
 
 def too_deep() -> SqlError:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
+import psycopg2
 import pytest
 
 from connectors.postgres.analyzer import PostgresAnalyzer
@@ -11,8 +15,18 @@ from connectors.postgres.table_names import KnownNames
 from dataflow.errors import SourceError
 from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
 from dataflow.types import INT4
-from service.kept_names import names_facts, names_in, require_read, with_names_of_now
+from service.kept_names import (
+    are_kept,
+    names_facts,
+    names_in,
+    names_now,
+    require_read,
+    with_names,
+    with_names_of_now,
+)
+from service.planning import plan_definition
 from tests.harness.postgres import Database
+from tests.harness.psql import eventually
 
 TABLES = """
 CREATE SCHEMA "My Data";
@@ -100,10 +114,12 @@ def test_a_query_means_what_it_meant(every_database: Database, renames: str) -> 
 def renewed(database: Database, query: str, known: KnownNames) -> tuple[str, KnownNames]:
     """The query and its names as they are kept after it was planned again."""
     with PostgresAnalyzer(database.dsn, "source") as analyzer:
-        newer = with_names_of_now(query, known, analyzer)
+        found = names_now(known, analyzer)
+        newer = with_names(query, known, found)
         analyzer.analyze(newer)
         if newer != query:
-            require_read(known, analyzer)
+            require_read(known, found, analyzer)
+        assert are_kept(found, analyzer)
         return newer, analyzer.named
 
 
@@ -197,3 +213,51 @@ def test_names_of_what_is_looked_after_elsewhere_are_not_kept(database: Database
         with PostgresAnalyzer(database.dsn, "source", views, has_shadows=has_shadows) as analyzer:
             analyzer.analyze(query)
             assert [t.name for t in analyzer.named.tables] == named
+
+
+class OnlyDatabase:
+    """What is planned with: an analyzer, and nothing else of a service."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+
+    def analyzer(self, views: list[Relation], feeds: list[Relation], asker: str) -> Any:
+        """Of this database."""
+        return PostgresAnalyzer(self.dsn, "source", views, feeds=feeds, asker=asker)
+
+
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock'"
+
+
+@pytest.mark.parametrize(
+    "renames",
+    [
+        "ALTER TABLE held RENAME a TO b",
+        "ALTER TABLE held RENAME TO moved",
+        "ALTER TABLE held RENAME TO moved; CREATE TABLE held (id int PRIMARY KEY, a int)",
+        "ALTER TABLE held RENAME a TO b; ALTER TABLE held RENAME id TO a;"
+        " ALTER TABLE held RENAME b TO id",
+    ],
+)
+def test_a_query_is_planned_while_its_table_is_being_renamed(
+    database: Database, renames: str
+) -> None:
+    """The names were looked up before, and the table is waited for."""
+    database.execute(
+        "CREATE TABLE held (id int PRIMARY KEY, a int); INSERT INTO held VALUES (1, 5)"
+    )
+    query = "SELECT a, id FROM held"
+    database.execute(f"CREATE VIEW kept AS {query}")
+    known = names_before(database, query)
+    parts: Any = OnlyDatabase(database.dsn)
+    with closing(psycopg2.connect(database.dsn)) as session, ThreadPoolExecutor(1) as threads:
+        session.cursor().execute(renames)
+        planned = threads.submit(
+            plan_definition, "1", ("public", "v"), query, parts, (), names=known
+        )
+        name = database.rows("SELECT current_database()")[0]
+        eventually(lambda: database.rows(WAITING, name)[0][0] == 1)
+        session.commit()
+        definition = planned.result(30)
+    assert [r.oid for r in definition.relations()] == [known.tables[0].oid]
+    assert_same(database, "kept", definition.query)
