@@ -98,8 +98,9 @@ class Kept:
             kept = self._relations.get(_title(relation.name))
             if kept is None:
                 continue
+            has_all = max(kept.columns, default=-1) < len(relation.fields)
             is_enough = set(wanted[relation.name]) <= set(kept.columns)
-            if is_enough and kept.fingerprint == fingerprint(relation, kept.columns):
+            if has_all and is_enough and kept.fingerprint == fingerprint(relation, kept.columns):
                 found[relation.name] = kept.columns
             else:
                 self.forget_relation(relation.name, "its columns in use are others")
@@ -265,8 +266,9 @@ def _read(path: Path) -> dict[str, Any]:
 def fingerprint(relation: Relation, columns: Sequence[int]) -> str:
     """What must be the same for rows that were read to be rows still."""
     fields = [(relation.fields[c].name, str(relation.fields[c].type)) for c in columns]
+    numbers = [relation.numbers[c] for c in columns] if relation.numbers else []
     key = [relation.fields[c].name for c in relation.key]
-    facts = (str(relation.name), relation.oid, fields, key, relation.is_full)
+    facts = (str(relation.name), relation.oid, fields, numbers, key, relation.is_full)
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
 

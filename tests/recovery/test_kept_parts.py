@@ -179,6 +179,31 @@ def test_a_table_that_was_rewritten_is_read_again(database: Database, tmp_path: 
     )
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t DROP COLUMN v",
+        "ALTER TABLE t DROP COLUMN v, ADD COLUMN v text DEFAULT 'another'",
+    ],
+)
+def test_columns_that_are_others_are_read_again(
+    statement: str, database: Database, tmp_path: Path
+) -> None:
+    """Also where one has the name, the type and the place of another that was dropped."""
+    database.execute(PLAIN)
+    database.execute(FILLS[PLAIN].format(n=ROWS))
+    with following(database, "t") as (source, stream):
+        build = Interrupted(database, tmp_path, relation_of(database, "t"))
+        with build.snapshot(source, stream) as (parts, _, _):
+            for part in parts[:5]:
+                read(part, build.relation)
+        database.execute(statement)
+        build = Interrupted(database, tmp_path, relation_of(database, "t"))
+        with build.snapshot(source, stream) as (parts, now, kept):
+            assert sum((read(part, build.relation) for part in parts), Counter()) == now
+            assert kept.notes == ["public.t: its columns in use are others"]
+
+
 def test_a_truncated_table_is_read_again(database: Database, tmp_path: Path) -> None:
     insert = "INSERT INTO t SELECT g, 1, 'new' FROM generate_series(5, 90) g"
     assert notes_after(database, tmp_path, PLAIN, "TRUNCATE t", insert) == []
