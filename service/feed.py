@@ -55,7 +55,8 @@ class Feed:
         self._limits = limits
         self._memory = memory
         self._stream: ReplicationStream | None = None
-        self._followed: list[Relation] = []
+        self._followed: list[object] = []
+        self._opened_for: set[object] = set()
         self._watch = watch
         self._watched_at = 0.0
         self._woken = host.event()
@@ -80,6 +81,8 @@ class Feed:
         """Stream everything after `position` that is read, instead of what was streamed. shown:
         up to where the sink has everything, where that is further on."""
         self.close()
+        reads = list(reads)
+        self._opened_for = _distinct(reads)
         relations = all_read(reads)
         self._stream = self._source.stream(
             position,
@@ -100,11 +103,15 @@ class Feed:
         except TidemarkError:
             self.close()
             raise
-        self._followed = relations
+        self._followed = _numbered(relations)
 
     def follows(self, reads: Iterable[Read]) -> bool:
         """Whether what is streamed is just this, so that nothing need be opened anew."""
-        return self._stream is not None and all_read(reads) == self._followed
+        return self._stream is not None and _numbered(all_read(reads)) == self._followed
+
+    def was_opened_for(self, reads: Iterable[Read]) -> bool:
+        """Whether the stream, be it closed by now, was opened for just this."""
+        return _distinct(reads) == self._opened_for
 
     def narrow(self, reads: Iterable[Read]) -> None:
         """Some of what is streamed is no longer read: it may go without notice."""
@@ -159,3 +166,12 @@ class Feed:
         """A table may change while nothing is told."""
         if self._host.monotonic() - self._watched_at > WATCH_S:
             self._look()
+
+
+def _distinct(reads: Iterable[Read]) -> set[object]:
+    return {(relation, relation.numbers, tuple(columns)) for relation, columns in reads}
+
+
+def _numbered(relations: Iterable[Relation]) -> list[object]:
+    """Columns of the same names may be others."""
+    return [(relation, relation.numbers) for relation in relations]

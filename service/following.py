@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from connectors.sink import NOT_STAGED
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import TemporaryError, TidemarkError
-from dataflow.schema import Relation, RelationName
+from dataflow.schema import Relation
 from service.core import Core
 from service.engine import ViewDefinition
 from service.epochs import Epochs
@@ -129,24 +129,23 @@ class Following:
     def fail_readers(self, error: TidemarkError) -> bool:
         """Take out what reads the relation of a refusal; False when that is not all there is to it.
 
-        The batch that was refused was not stepped: the next stream begins with it, without a table
-        that nobody reads any more.
+        A batch that was refused was not stepped: the next stream begins with it.
         """
-        if error.is_temporary or error.relation is None:
+        core, relation = self._core, error.relation
+        if error.is_temporary or relation is None:
             return False
+        reads = [read for read in core.failures.reads() if is_main(read[0])]
+        if relation.source == MAIN_SOURCE and not core.feed.was_opened_for(reads):
+            # It may be for what nobody reads any more: one that is opened for what is read tells.
+            return True
         try:
-            failed = self._core.mending.take_out(error)
+            failed = core.mending.take_out(error)
         except TemporaryError as again:
             # Nobody can be judged now: the same is found when the stream is opened again.
             log.warning("source.retry", code=again.code)
             return True
         self.settle_failed(failed)
-        return bool(failed) or self._is_unread(error.relation)
-
-    def _is_unread(self, name: RelationName) -> bool:
-        """Whether a table of the database was streamed for views that are gone by now."""
-        is_read = any(relation.name == name for relation, _ in self._core.failures.reads())
-        return name.source == MAIN_SOURCE and not is_read
+        return bool(failed)
 
     def drop_refused(self) -> None:
         """Take out the views that the sink has refused."""

@@ -234,6 +234,21 @@ def test_the_first_view_of_a_service_goes_on_too(database: Database, tmp_path: P
         is_untouched(case, {"ones": ""}, since)
 
 
+def test_a_column_that_only_a_paused_view_used(case: Case) -> None:
+    """The stream was opened for that view too, and goes on without it."""
+    service, database = case
+    database.execute("CREATE TABLE shared (id int PRIMARY KEY, a int, b int)")
+    kept = {"of_a": "SELECT id, a FROM shared"}
+    create(case, {**kept, "of_b": "SELECT id, b FROM shared"})
+    since = live_since(case, kept)
+    assert service.call("POST", "/views/of_b/pause?wait_s=30").json()["status"] == "paused"
+    database.execute("INSERT INTO shared VALUES (1, 2, 3)")
+    database.execute("ALTER TABLE shared DROP COLUMN b; INSERT INTO shared VALUES (2, 3)")
+    check(case, kept)
+    is_untouched(case, kept, since)
+    drop(case, ["of_a", "of_b"])
+
+
 PARTS = """
 CREATE TABLE part (id int PRIMARY KEY, v int, note text) PARTITION BY RANGE (id);
 CREATE TABLE part1 PARTITION OF part FOR VALUES FROM (0) TO (100);
