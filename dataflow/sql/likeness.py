@@ -51,8 +51,9 @@ def repeatable(root: Plan) -> frozenset[int]:
 
 
 def _scan(plan: Scan) -> Scan:
-    """The table and its columns by name, since views may know it at different times; of a view
-    that is read the columns by position."""
+    """The table, its key and the columns by name, since views may know it at different times: as
+    rows are kept of it (`live_tables.is_one_table`). Of a view that is read the columns by position.
+    """
     relation = plan.relation
     if relation.name.source == VIEW_SOURCE:
         return Scan(replace(relation, row_estimate=-1), plan.columns, _stripped(plan.fields))
@@ -60,7 +61,8 @@ def _scan(plan: Scan) -> Scan:
         Field(relation.fields[c].name, f.type, f.is_nullable)
         for c, f in zip(plan.columns, plan.fields, strict=True)
     )
-    table = replace(relation, fields=(), key=(), row_estimate=-1)
+    keys = tuple(relation.fields[c] for c in relation.key)
+    table = replace(relation, fields=keys, key=tuple(range(len(keys))), row_estimate=-1)
     return Scan(table, (), columns)
 
 

@@ -237,6 +237,17 @@ def test_tables_that_cannot_be_one_stay_until_one_has_all_columns() -> None:
     assert found == {"one": [((7, 1), 1)], "two": [((8, 1), 1)], "three": [((b"x", 1), 1)]}
 
 
+def test_who_knows_the_key_by_another_name_shares_neither_rows_nor_work() -> None:
+    """A column that was renamed in between: each finds its rows when all is put together again."""
+    store = MemoryStore()
+    engine = engine_of(store, old=counted(scan(1)))
+    renamed = replace(T, fields=(Field("key", INT4, False), *T.fields[1:]))
+    engine.add(build(store, "new", counted(scan(1, of=renamed)), engine))
+    name = RelationName(VIEW_SOURCE, "public", "old")
+    engine.rename(name, replace(engine.views[name].table, name="other"))
+    assert [table.home.relation for table in engine.dataflow.tables.tables] == [T, renamed]
+
+
 def test_a_view_that_is_built_again_gets_a_scope_that_is_free() -> None:
     store = MemoryStore()
     engine = engine_of(store, one=counted(scan(1)), two=counted(scan(1)))
