@@ -58,10 +58,12 @@ def numbered(row: ViewRow) -> Mapping[str, Any] | None:
     return {**change, "version": row.version + 1}
 
 
-def version_of(row: ViewRow, change: Mapping[str, Any] | None) -> tuple[str, int, KnownNames]:
-    """Query, number, and the names in the query, of the version that is to be built of a view: the
-    one that a change asks for, or the one that the view has."""
-    if change is None:
+def version_of(
+    row: ViewRow, change: Mapping[str, Any] | None, number: int | None = None
+) -> tuple[str, int, KnownNames]:
+    """Query, number, and the names in the query, of a version of a view: of this number, or the one
+    that is to be built, which a change asks for or the view has."""
+    if change is None or number == row.version:
         return row.query, row.version, names_in(row.plan)
     return change["query"], change["version"], names_in(change)
 

@@ -42,7 +42,7 @@ class Mending:
             return taken
         if error.code == "source.schema_changed" and isinstance(error, SourceError):
             readers = self._failures.readers_of(error.relation)
-            return self._mend({d.identity: error for d in readers})
+            return self._mend({d.building: error for d in readers})
         return self._failures.fail_readers(error)
 
     def note_names(self) -> None:
@@ -52,11 +52,13 @@ class Mending:
             self._watch.renamed = {}
 
     def _mend(self, lost: Mapping[str, SourceError]) -> list[ViewDefinition]:
+        """lost: why, by `ViewDefinition.building`: a version that is built beside a live view may
+        read what that does not."""
         taken: list[ViewDefinition] = []
         judged = [
             (d, self._judged(d, e))
             for d in self._failures.definitions()
-            if (e := lost.get(d.identity)) is not None
+            if (e := lost.get(d.building)) is not None
         ]
         # Those that fail first: what reads them fails with them.
         for definition, final in judged:
@@ -64,7 +66,7 @@ class Mending:
                 taken += self._failures.fail([definition], final)
         for definition, final in judged:
             if final is None and definition not in taken:
-                taken += self._failures.degrade([definition], lost[definition.identity])
+                taken += self._failures.degrade([definition], lost[definition.building])
         return list({d.identity: d for d in taken}.values())
 
     def _judged(self, definition: ViewDefinition, error: SourceError) -> TidemarkError | None:
@@ -73,7 +75,7 @@ class Mending:
         if error.code in _FINAL or row is None:
             return error
         try:
-            newer = self._desk.define(row)
+            newer = self._desk.define(row, definition.version)
         except TidemarkError as refusal:
             if refusal.is_temporary:
                 raise

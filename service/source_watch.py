@@ -51,7 +51,8 @@ class Seen:
 
 
 class TablesChanged(SourceError):
-    """Views cannot go on as they are. lost: why, by identity. Take them out, then `accept` seen."""
+    """Views cannot go on as they are. lost: why, by `ViewDefinition.building`. Take them out, then
+    `accept` seen."""
 
     def __init__(self, lost: Mapping[str, SourceError], seen: Seen) -> None:
         first = next(iter(lost.values()))
@@ -167,7 +168,7 @@ class SourceWatch:
         is_told = cache(self._is_told)
         for definition, reads in self._readers():
             for relation, columns in reads:
-                if relation.name.source != MAIN_SOURCE or definition.identity in lost:
+                if relation.name.source != MAIN_SOURCE or definition.building in lost:
                     continue
                 now, known = seen.tables.get(relation.oid), self._known.get(relation.oid)
                 before = now if known is None else known.facts
@@ -175,7 +176,7 @@ class SourceWatch:
                     before = _nothing(relation)
                 error = why_lost(relation, columns, before, now, is_told)
                 if error is not None:
-                    lost[definition.identity] = error
+                    lost[definition.building] = error
         return lost
 
     def _is_told(self, xid: int, oid: int) -> bool:
