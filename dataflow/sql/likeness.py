@@ -52,8 +52,8 @@ def repeatable(root: Plan) -> frozenset[int]:
 
 def _scan(plan: Scan) -> Scan:
     """The table, its key and the columns by name, since views may know it at different times: as
-    rows are kept of it (`live_tables.is_one_table`). Of a view that is read the columns by position.
-    """
+    rows are kept of it (`live_tables.is_one_table`); of a view that is read the columns by
+    position."""
     relation = plan.relation
     if relation.name.source == VIEW_SOURCE:
         return Scan(replace(relation, row_estimate=-1), plan.columns, _stripped(plan.fields))

@@ -72,6 +72,12 @@ SEEDS = {
     (21289, "ddl"): "a view was called live by its first epoch, and the others moved on without it",
     (20545, "ddl"): "a view to be built anew was called live by the outbox after a restart",
     (1700, "errors", "feeds", "failovers", "sinks", "ddl"): "a sink was erased that nobody knew of",
+    (700215, "ddl"): "a view failed for good: its table was renamed while its query was planned",
+    (
+        1162,
+        "ddl",
+    ): "work was shared with a view that knew the key by another name, its rows were not",
+    (730475, "ddl"): "a live view failed for what the version that was built beside it read",
 }
 
 

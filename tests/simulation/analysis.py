@@ -16,9 +16,10 @@ from dataflow.sql.analysis import Analysis, Analyzer, Routine, Table
 from dataflow.sql.plan import ViewPlan
 from dataflow.sql.planner import plan_view
 from dataflow.types import BOOL, INT4, INT8, NUMERIC, SqlType
-from tests.simulation.shop import SCHEMA, SCHEMAS, TABLES, canonical
+from tests.simulation.reads import SCHEMA, canonical, reads
+from tests.simulation.shop import TABLES
 
-_PLANS: dict[object, ViewPlan] = {}
+_PLANS: dict[object, tuple[ViewPlan, KnownNames]] = {}
 _OUTPUT = re.compile(r"SELECT (?:DISTINCT )?(.*?) FROM ", re.DOTALL)
 
 
@@ -28,8 +29,9 @@ def plan_once(query: str, analyzer: Analyzer) -> ViewPlan:
         return plan_view(query, analyzer)
     key = query, analyzer.views_in(query), analyzer.tables(query)
     if key not in _PLANS:
-        _PLANS[key] = plan_view(query, analyzer)
-    return _PLANS[key]
+        _PLANS[key] = plan_view(query, analyzer), analyzer.named
+    plan, analyzer.named = _PLANS[key]
+    return plan
 
 
 class SimAnalyzer:
@@ -94,7 +96,7 @@ class SimAnalyzer:
         """All texts have the collation "C"."""
 
     def names(self, oids: Iterable[int]) -> KnownNames:
-        """Nothing is called otherwise than before."""
+        """A server of which nothing can be told, where nothing is ever called otherwise."""
         return KnownNames()
 
     def columns(self, columns: Sequence[SqlType], function: str) -> tuple[Field, ...]:
@@ -116,13 +118,14 @@ class SimAnalyzer:
     def _columns_of(self, query: str) -> dict[str, Field]:
         """The columns that a query may name, by their names in it."""
         known: dict[str, Field] = {}
-        for schema, name, alias in re.findall(rf"{SCHEMAS}\.(\w+)(?: ([a-z]\w*))?", query):
-            relation = self._find(schema, name)
+        for read in reads(query):
+            relation = self._find(read.schema, read.name)
             if relation is None:
                 continue
-            for field in relation.fields:
-                known.setdefault(field.name, field)
-                known[f"{alias}.{field.name}"] = field
+            called = read.called([field.name for field in relation.fields])
+            for name, field in zip(called, relation.fields, strict=True):
+                known.setdefault(name, field)
+                known[f"{read.alias}.{name}"] = field
         return known
 
     @staticmethod

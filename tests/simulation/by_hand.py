@@ -14,6 +14,7 @@ from dataflow.errors import TidemarkError
 from service.life import Life
 from service.sink_catalog import SinkCatalog
 from tests.simulation.faults import Faults
+from tests.simulation.reads import is_alike
 from tests.simulation.shop import QUERIES
 from tests.simulation.sink import SPOILT, Database
 
@@ -67,7 +68,7 @@ class Mender:
                 if "view.has_sinks" in str(row.replacing):
                     # They could not be told what another table has otherwise.
                     self._drop_sinks(row)
-                if is_replaced and not row.query.strip().startswith(QUERIES[0].strip()):
+                if is_replaced and not is_alike(row.query, QUERIES[0]):
                     self._life.replace(row.title, self._random.choice(QUERIES))
                 else:
                     self._life.rebuild(row.title)

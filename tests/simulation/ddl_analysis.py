@@ -9,14 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from connectors.postgres.table_names import KnownNames, TableNames
 from dataflow.errors import SqlError
 from dataflow.schema import Relation
 from dataflow.sql.analysis import Analysis
 from tests.simulation.analysis import SimAnalyzer
 from tests.simulation.ddl_source import await_free
-from tests.simulation.ddl_tables import DdlServer
+from tests.simulation.ddl_tables import DdlServer, Shape
 from tests.simulation.faults import Faults
-from tests.simulation.shop import SCHEMA, SCHEMAS, TABLES, canonical
+from tests.simulation.reads import SCHEMA, canonical, reads, with_reads
+from tests.simulation.shop import TABLES
 from tests.simulation.stream import away
 from tests.simulation.topics import RELATIONS
 
@@ -37,6 +39,7 @@ class DdlAnalyzer(SimAnalyzer):
         self._server = server
         self._faults = faults
         self._looked_at = ""
+        self.named = KnownNames()
 
     def views_in(self, query: str) -> tuple[Relation, ...]:
         self._look(query)
@@ -58,7 +61,15 @@ class DdlAnalyzer(SimAnalyzer):
         for column in columns_in(query):
             if column not in known:
                 raise SqlError("sql.undefined_column", f'column "{column}" does not exist')
+        self.named = _names(self._shapes[n] for n in set(tables_in(query)) & self._shapes.keys())
         return super().analyze(query)
+
+    def names(self, oids: Iterable[int]) -> KnownNames:
+        """As the catalog has them, which waits for nobody."""
+        if self._faults.happens("ddl.away"):
+            raise away()
+        seen = self._server.seen
+        return _names(seen[f"t{oid}"] for oid in set(oids) if f"t{oid}" in seen)
 
     def _look(self, query: str) -> None:
         if query == self._looked_at:
@@ -68,7 +79,8 @@ class DdlAnalyzer(SimAnalyzer):
         self._looked_at = query
         names = tables_in(query)
         await_free(self._server, self._faults, self._labels(names))
-        self._tables = {s.name: s.relation() for s in self._server.seen.values()}
+        self._shapes = {s.name: s for s in self._server.seen.values()}
+        self._tables = {name: s.relation() for name, s in self._shapes.items()}
 
     def _labels(self, names: Iterable[str]) -> set[str]:
         """Tables that have, or are about to have, one of these names."""
@@ -77,14 +89,21 @@ class DdlAnalyzer(SimAnalyzer):
         return {shape.label for shape in both if shape.name in wanted}
 
 
+def _names(shapes: Iterable[Shape]) -> KnownNames:
+    tables = (
+        TableNames(s.oid, SCHEMA, s.name, tuple((c.number, c.field.name) for c in s.columns))
+        for s in sorted(shapes, key=lambda s: s.oid)
+    )
+    return KnownNames("simulated", tuple(tables))
+
+
 def tables_in(query: str) -> list[str]:
     """The relations of the database and the views that a query names."""
-    return re.findall(rf"\b{SCHEMA}\.(\w+)", canonical(query))
+    return [read.name for read in reads(query) if read.schema == SCHEMA]
 
 
 def columns_in(query: str) -> list[str]:
     """The columns that a query names, as it does."""
-    text = re.sub(r" AS \w+", "", canonical(query))
-    text = re.sub(rf"{SCHEMAS}\.\w+", "", text)
+    text = re.sub(r" AS \w+", "", with_reads(query, lambda _: "?"))
     words = re.findall(r"(?:\b[a-z]\.)?\b[a-z]\w*", text)
     return [word for word in dict.fromkeys(words) if word.rsplit(".", 1)[-1] in COLUMNS]

@@ -14,6 +14,7 @@ import pickle
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from connectors.postgres.control import ViewRow
@@ -23,7 +24,8 @@ from service.definition import ViewDefinition
 from tests.simulation.ddl_analysis import columns_in
 from tests.simulation.ddl_past import Past
 from tests.simulation.ddl_tables import ALTER, Shape, first_shapes, raised, rewritten
-from tests.simulation.shop import FAILING, SCHEMA, Failing, Oracle, canonical, expanded
+from tests.simulation.reads import SCHEMA, Read, reads, with_reads
+from tests.simulation.shop import Failing, Oracle, expanded, failing_like
 from tests.simulation.sink import Violation
 
 # As many as a table may ever have.
@@ -60,14 +62,15 @@ class DdlOracle(Oracle):
             return row.query
         names = {r.name.name: r for r in found.relations() if r.name.schema == SCHEMA}
         text = _bound(row.query, names)
-        failing = next((f for f in FAILING if f.query == row.query), None)
+        failing = failing_like(row.query)
         if failing is not None:
             # A row is told with its columns in the order of their numbers.
-            order = [f.name for f in names[failing.table].fields]
+            [read] = reads(row.query)
+            order = _called(read, names[read.name])
             told = ", ".join(sorted(failing.row.split(", "), key=order.index))
-            errors = f"SELECT {told} FROM {SCHEMA}.{failing.table} WHERE {failing.fails}"
+            errors = replace(failing, row=told).failed(row.query)
             self._failures[text] = failing, _bound(errors, names)
-            self._guarded[text] = _bound(failing.guarded, names)
+            self._guarded[text] = _bound(failing.guarded(row.query), names)
         return _as_stored(text, found.table.fields)
 
     def _plan(self, row: ViewRow, epoch: int) -> ViewDefinition | None:
@@ -90,21 +93,23 @@ class DdlOracle(Oracle):
         if found is None:
             return
         self._go_to(prefix)
-        used = {c.rsplit(".", 1)[-1] for c in columns_in(row.query)}
-        for relation in found.relations():
-            if relation.name.schema == SCHEMA:
-                self._require(row, relation, used)
+        names = {r.name.name: r for r in found.relations() if r.name.schema == SCHEMA}
+        for read in reads(row.query):
+            if read.schema == SCHEMA and read.name in names:
+                self._require(row, read, names[read.name])
 
-    def _require(self, row: ViewRow, relation: Relation, used: set[str]) -> None:
+    def _require(self, row: ViewRow, read: Read, relation: Relation) -> None:
         shape = self._shapes.get(f"t{relation.oid}")
         if shape is None:
             raise Violation(f"{row.title} moves on, and its table {relation.name} was dropped")
-        names = used | {relation.fields[i].name for i in relation.key}
-        for field, number in zip(relation.fields, relation.numbers, strict=True):
-            if field.name not in names:
+        called = _called(read, relation)
+        used = {c.rsplit(".", 1)[-1] for c in columns_in(row.query)}
+        used |= {called[i] for i in relation.key}
+        for name, field, number in zip(called, relation.fields, relation.numbers, strict=True):
+            if name not in used:
                 continue
             column = shape.column(number)
-            what = f"{row.title} moves on, and column {field.name} of {relation.name}"
+            what = f"{row.title} moves on, and column {name} of {relation.name}"
             if column is None:
                 raise Violation(f"{what} was dropped")
             if column.field.type != field.type:
@@ -115,8 +120,7 @@ class DdlOracle(Oracle):
     def judge(self, row: ViewRow, rows: Iterable[ViewRow], told: Mapping[str, Any]) -> None:
         if told.get("status") in ("failed", "degraded"):
             queries = {r.name: r.query for r in rows}
-            asked = (row.query, str((row.change or {}).get("query", "")))
-            text = " ".join(expanded(query, queries) for query in asked)
+            text = expanded(row.query, queries)
             self.past.require_reason(row.title, text, str(told.get("code")))
 
     # --- the log ---------------------------------------------------------------------------------
@@ -197,12 +201,16 @@ def _as_stored(query: str, fields: Iterable[Field]) -> str:
 def _bound(query: str, names: Mapping[str, Relation]) -> str:
     """The query over tables by their oids, under the names that it knows."""
 
-    def table(found: re.Match[str]) -> str:
-        relation = names.get(found[1])
+    def table(read: Read) -> str:
+        relation = names.get(read.name) if read.schema == SCHEMA else None
         if relation is None:
-            return found[0]
-        numbered = zip(relation.fields, relation.numbers, strict=True)
-        columns = ", ".join(f"c{number} AS {field.name}" for field, number in numbered)
-        return f"(SELECT {columns} FROM {SCHEMA}.t{relation.oid})"
+            return read.text
+        numbered = zip(_called(read, relation), relation.numbers, strict=True)
+        columns = ", ".join(f"c{number} AS {name}" for name, number in numbered)
+        return f"(SELECT {columns} FROM {SCHEMA}.t{relation.oid}) {read.alias}".rstrip()
 
-    return re.sub(rf"\b{SCHEMA}\.(\w+)", table, canonical(query))
+    return with_reads(query, table)
+
+
+def _called(read: Read, relation: Relation) -> tuple[str, ...]:
+    return read.called([field.name for field in relation.fields])

@@ -7,9 +7,11 @@ column of it likewise. Invariant: a view that uses nothing that was touched is n
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 from tests.simulation.ddl_analysis import columns_in, tables_in
 from tests.simulation.ddl_tables import Shape, first_shapes
+from tests.simulation.reads import reads
 from tests.simulation.sink import Violation
 
 # By code, the statements of which one must have touched what a view uses.
@@ -19,6 +21,9 @@ REASONS = {
     "source.column_changed": {"type", "null"},
     # A column that was touched in a table that was written anew, be it for another column.
     "source.table_rewritten": {"rewrite", "type"},
+    # Names alone are followed, from when a view was asked for.
+    "sql.undefined_table": {"drop table"},
+    "sql.undefined_column": {"drop table", "drop column"},
 }
 # These are for who uses a table, whatever of it was touched.
 OF_TABLES = {"source.schema_changed", "source.name_in_use", "source.table_rewritten"}
@@ -31,6 +36,7 @@ class Past:
     def __init__(self) -> None:
         self._labels: dict[str, set[str]] = defaultdict(set)
         self._numbers: dict[tuple[str, str], set[int]] = defaultdict(set)
+        self._places: dict[tuple[str, int], set[int]] = defaultdict(set)
         self._keys: dict[str, set[int]] = defaultdict(set)
         self._done: list[tuple[str, str, int]] = []
         for shape in first_shapes():
@@ -40,8 +46,9 @@ class Past:
         self._labels[shape.name].add(shape.label)
         # Whoever reads a table tells its rows apart by these.
         self._keys[shape.label].update(shape.key)
-        for column in shape.columns:
+        for place, column in enumerate(shape.columns):
             self._numbers[shape.label, column.field.name].add(column.number)
+            self._places[shape.label, place].add(column.number)
 
     def done(self, kind: str, before: Shape | None, after: Shape | None, number: int) -> None:
         """A statement of this kind on a table, and on a column of it where there is a number."""
@@ -67,7 +74,17 @@ class Past:
         for _, label, number in touched:
             if label not in labels:
                 continue
-            named = (number in self._numbers[label, column] for column in columns)
-            if code in OF_TABLES or number in {0, *self._keys[label]} or any(named):
+            named = number in self._named(query, label, columns)
+            if code in OF_TABLES or number in {0, *self._keys[label]} or named:
                 return
         raise Violation(f"{title} is told {code}, and nothing was done that would be a reason")
+
+    def _named(self, query: str, label: str, columns: Iterable[str]) -> set[int]:
+        """The numbers of the columns that a query may mean by these names."""
+        wanted = set(columns)
+        found = {n for column in wanted for n in self._numbers[label, column]}
+        for read in reads(query):
+            places = (i for i, name in enumerate(read.columns) if name in wanted)
+            if label in self._labels[read.name]:
+                found |= {n for place in places for n in self._places[label, place]}
+        return found

@@ -18,8 +18,9 @@ from dataflow.errors import TidemarkError
 from dataflow.schema import Relation
 from tests.simulation.ddl_tables import DdlServer, Shape, Written
 from tests.simulation.faults import Faults
+from tests.simulation.reads import SCHEMA
 from tests.simulation.server import Row
-from tests.simulation.shop import SCHEMA, Change, Commit
+from tests.simulation.shop import Change, Commit
 from tests.simulation.stream import SimStream
 
 _KEY_FLAG = 1

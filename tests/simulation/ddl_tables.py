@@ -15,8 +15,9 @@ from typing import Any
 from connectors.postgres.table_facts import ColumnFacts, TableFacts
 from dataflow.schema import Field, Relation, RelationName
 from tests.simulation.fibers import Process
+from tests.simulation.reads import SCHEMA
 from tests.simulation.server import Row, Server, write_row
-from tests.simulation.shop import SCHEMA, TABLES, Change, Commit
+from tests.simulation.shop import TABLES, Change, Commit
 
 # The kind of a change that is a statement: (label, ALTER, the table before, the table after).
 ALTER = "A"

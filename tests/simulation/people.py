@@ -16,11 +16,13 @@ from service import fields
 from service.changes import DROPPED
 from service.family import children_of
 from service.life import Life
+from service.plan_facts import plan_facts
 from service.planning import plan_definition
 from service.view_facts import key_names, kind_of, require_parents
 from tests.simulation.faults import Faults
+from tests.simulation.reads import SCHEMA, is_alike
 from tests.simulation.server import Row, Server
-from tests.simulation.shop import NESTED, QUERIES, SCHEMA, TABLES, Change
+from tests.simulation.shop import NESTED, QUERIES, TABLES, Change
 
 OWNERS = ("ann", "bob", "cyd", "dee")
 NOTES = (None, "", "a note", "long " * 40)
@@ -166,7 +168,7 @@ class Operator:
         """A view over tables or over another view, as service/catalog.py does it."""
         self._count += 1
         name, rows = (SCHEMA, f"v{self._count}"), self._control.list_views()
-        parents = [r.name for r in rows if r.query == QUERIES[0] and r.status == "live"]
+        parents = [r.name for r in rows if is_alike(r.query, QUERIES[0]) and r.status == "live"]
         query = self._random.choice(self._queries)
         if parents and self._random.random() < 0.4:
             query = self._random.choice(NESTED).format(self._random.choice(parents))
@@ -187,7 +189,7 @@ class Operator:
                 options={"group": "default", **({"changes_retention_s": 60} if keeps else {})},
                 key=key_names(plan),
                 fields=fields.to_json(plan.root.fields),
-                plan={"parents": [[p.schema, p.name] for p in definition.parents()]},
+                plan=plan_facts(definition, None),
             )
         )
 

@@ -6,7 +6,7 @@ are written in PostgreSQL's canonical form, which sqlite understands as well.
 
 from __future__ import annotations
 
-import re
+import functools
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,10 +17,7 @@ from connectors.postgres.control import ViewRow
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import INT4, INT8, TEXT
 from tests.simulation import topics
-
-SCHEMA = "public"
-# Of any table, as a pattern.
-SCHEMAS = f"({'|'.join((SCHEMA, *topics.SOURCES))})"
+from tests.simulation.reads import SCHEMA, Read, is_alike, reads, with_reads
 
 
 def _relation(name: str, oid: int, fields: list[Field], key: tuple[int, ...] = ()) -> Relation:
@@ -74,36 +71,37 @@ NESTED = (
 
 @dataclass(frozen=True)
 class Failing:
-    """A query that fails for some rows of a table. fails: SQL that says which; row: what of such a
-    row is told, as SQL; message: what PostgreSQL says of it, under the state."""
+    """A query that fails for some rows. fails: SQL that says for which; row: what of such a row is
+    told, as SQL; message: what PostgreSQL says of it, under the state."""
 
     query: str
-    table: str
     fails: str
     row: str
     state: str = "22012"
     message: str = "division by zero"
 
-    @property
-    def guarded(self) -> str:
-        """The query without the rows for which it fails."""
-        kept = f"FROM (SELECT * FROM public.{self.table} WHERE ({self.fails}) IS NOT TRUE)"
-        return self.query.replace(f"FROM public.{self.table}", kept)
+    def guarded(self, query: str) -> str:
+        """A query that asks the same, without the rows for which it fails."""
+        kept = f"(SELECT * FROM {{}} WHERE ({self.fails}) IS NOT TRUE)"
+        return with_reads(query, lambda read: kept.format(read.text))
+
+    def failed(self, query: str) -> str:
+        """Those rows, of the table as a query that asks the same has it."""
+        [read] = reads(query)
+        return f"SELECT {self.row} FROM {read.text} WHERE {self.fails}"
 
 
 FAILING = (
     Failing(
         " SELECT id, (100 / (balance / 10)) AS share FROM public.accounts",
-        *("accounts", "balance / 10 = 0", "id, balance"),
+        *("balance / 10 = 0", "id, balance"),
     ),
     Failing(
         " SELECT owner, sum((100 / (balance / 10))) AS shares, count(*) AS n FROM public.accounts"
         " GROUP BY owner",
-        *("accounts", "balance / 10 = 0", "owner, balance"),
+        *("balance / 10 = 0", "owner, balance"),
     ),
-    Failing(
-        " SELECT tag, (6 / (n - 2)) AS share FROM public.tags", *("tags", "n - 2 = 0", "tag, n")
-    ),
+    Failing(" SELECT tag, (6 / (n - 2)) AS share FROM public.tags", *("n - 2 = 0", "tag, n")),
 )
 
 # (relation, kind, old row, new row): kind is "I", "U", "D" or "T".
@@ -157,8 +155,9 @@ class Oracle:
         if found is None:
             self._go_to(prefix)
             self._fill(read)
-            failing = next((f for f in FAILING if f.query == query), None)
-            rows = self._session.execute(failing.guarded if failing else query).fetchall()
+            failing = failing_like(query)
+            guarded = failing.guarded(query) if failing else query
+            rows = self._session.execute(guarded).fetchall()
             found = Counter(tuple(map(_physical, row)) for row in rows)
             self._answers[prefix, query, shown] = found
         return found
@@ -171,16 +170,13 @@ class Oracle:
         failing, statement = found
         self._go_to(prefix)
         rows = self._session.execute(statement)
-        told = (f"({','.join('' if v is None else str(v) for v in row)})" for row in rows)
+        told = (f"({','.join(map(_in_record, row))})" for row in rows)
         return Counter((failing.state, failing.message, row) for row in told)
 
     def _failing(self, query: str) -> tuple[Failing, str] | None:
         """A query that fails for some rows, and what finds these."""
-        failing = next((f for f in FAILING if f.query == query), None)
-        if failing is None:
-            return None
-        found = f"SELECT {failing.row} FROM public.{failing.table} WHERE {failing.fails}"
-        return failing, found
+        failing = failing_like(query)
+        return failing and (failing, failing.failed(query))
 
     def close(self) -> None:
         """End the session."""
@@ -238,20 +234,28 @@ class Oracle:
             self._session.execute(f"INSERT INTO public.{name} VALUES ({marks})", new)
 
 
+def _in_record(value: Any) -> str:
+    """A value in the text of a row, as PostgreSQL writes it."""
+    text = "" if value is None else str(value)
+    return f'"{text}"' if " " in text else text
+
+
 def _physical(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
-def canonical(query: str) -> str:
-    """Without quotes, and without AS before the names of relations."""
-    return re.sub(rf"({SCHEMAS}\.\w+) AS (\w+)", r"\1 \3", query.replace('"', ""))
+@functools.lru_cache(maxsize=4096)
+def failing_like(query: str) -> Failing | None:
+    """The query that fails for some rows which this one is, whatever its table is called in it."""
+    return next((f for f in FAILING if is_alike(f.query, query)), None)
 
 
 def expanded(query: str, views: Mapping[str, str]) -> str:
     """A query over tables alone. views: the queries of all views by name."""
 
-    def inlined(found: re.Match[str]) -> str:
-        name = found[1]
-        return f"({expanded(views[name], views)})" if name in views else found[0]
+    def inlined(read: Read) -> str:
+        if read.schema != SCHEMA or read.name not in views:
+            return read.text
+        return f"({expanded(views[read.name], views)}) {read.alias}".rstrip()
 
-    return re.sub(r"public\.(\w+)", inlined, canonical(query))
+    return with_reads(query, inlined)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from connectors.postgres.control import ViewRow
+from service.kept_names import names_in
+from tests.simulation.ddl_analysis import columns_in
 from tests.simulation.ddl_past import OF_TABLES, REASONS
 from tests.simulation.ddl_tables import DdlServer
-from tests.simulation.shop import SCHEMA, expanded
+from tests.simulation.reads import SCHEMA, reads
+from tests.simulation.server import Server
+from tests.simulation.shop import expanded
 from tests.simulation.sink import SPOILT
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 # Codes of views that fail for good once a table was changed (docs/DDL.md), and of what reads them.
-# One whose own table was spoilt is not rebuilt either, once its text has names of before.
-BEYOND_HELP = {*REASONS, *OF_TABLES, *SPOILT, "view.parent_failed"}
+BEYOND_HELP = {*REASONS, *OF_TABLES, "view.parent_failed"}
 
 
 def why_not_well(world: World) -> str:
@@ -32,6 +36,9 @@ def why_not_well(world: World) -> str:
         if row.status == "failed" and is_changing and row.code in BEYOND_HELP:
             # What it read is gone, or not what it was: that it has failed for a reason is known.
             continue
+        if row.code in SPOILT and _has_lost(world.server, row):
+            # It cannot be rebuilt.
+            continue
         if row.change is not None or row.status != wanted:
             why = f"{row.code}: {row.detail}; change {row.change}"
             return f"{row.title} is {row.status}, not {wanted}; {why}"
@@ -45,6 +52,22 @@ def why_not_well(world: World) -> str:
     if process is None or process.is_dead or world.loop.now - world.restarts.started_at < 2:
         return "the service does not run"
     return _why_behind(world)
+
+
+def _has_lost(server: Server, row: ViewRow) -> bool:
+    """Whether a table or a column that a view's text names is not there any more."""
+    if not isinstance(server, DdlServer):
+        return False
+    used = {c.rsplit(".", 1)[-1] for c in columns_in(row.query)}
+    for read, was in ((r, t) for r in reads(row.query) for t in names_in(row.plan).tables):
+        if read.name != was.name:
+            continue
+        now = server.now.get(f"t{was.oid}")
+        called = read.called([name for _, name in was.columns])
+        named = {n for (n, _), name in zip(was.columns, called, strict=True) if name in used}
+        if now is None or any(now.column(number) is None for number in named):
+            return True
+    return False
 
 
 def _why_behind(world: World) -> str:
