@@ -15,6 +15,7 @@ from connectors.postgres.table_names import UNKNOWN, KnownNames
 from connectors.sink import SinkTable
 from dataflow.errors import TidemarkError
 from service import fields
+from service.definition import ViewDefinition
 from service.kept_names import names_facts, names_in
 from storage import clock
 
@@ -59,11 +60,13 @@ def numbered(row: ViewRow) -> Mapping[str, Any] | None:
 
 
 def version_of(
-    row: ViewRow, change: Mapping[str, Any] | None, number: int | None = None
+    row: ViewRow, change: Mapping[str, Any] | None, known: ViewDefinition | None = None
 ) -> tuple[str, int, KnownNames]:
-    """Query, number, and the names in the query, of a version of a view: of this number, or the one
-    that is to be built, which a change asks for or the view has."""
-    if change is None or number == row.version:
+    """Query, number, and the names in the query, of a version of a view: of the known one, else of
+    the one that is to be built, which a change asks for or the view has."""
+    if known is not None:
+        return known.query, known.version, known.names
+    if change is None:
         return row.query, row.version, names_in(row.plan)
     return change["query"], change["version"], names_in(change)
 

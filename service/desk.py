@@ -155,10 +155,10 @@ class Desk:
         """Whether the catalog knows any view of this group, to be dropped or not."""
         return bool(self._own(self._control.list_views()))
 
-    def define(self, row: ViewRow, number: int | None = None) -> ViewDefinition:
-        """Plan a view again, as the source is now. number: of a version; None: the one to build."""
+    def define(self, row: ViewRow, known: ViewDefinition | None = None) -> ViewDefinition:
+        """Plan a view again, as the source is now: the version that is to be built, or this one."""
         name = row.schema, row.name
-        query, version, names = changes.version_of(row, self.renewal(row), number)
+        query, version, names = changes.version_of(row, self.renewal(row), known)
         known = {"sources": self.sources.rows, "asker": row.created_by, "names": names}
         found = plan_definition(row.identity, name, query, self._parts, self._all_rows, **known)
         return replace(found, version=version)

@@ -75,7 +75,7 @@ class Mending:
         if error.code in _FINAL or row is None:
             return error
         try:
-            newer = self._desk.define(row, definition.version)
+            newer = self._desk.define(row, definition)
         except TidemarkError as refusal:
             if refusal.is_temporary:
                 raise

@@ -119,8 +119,10 @@ class DdlOracle(Oracle):
 
     def judge(self, row: ViewRow, rows: Iterable[ViewRow], told: Mapping[str, Any]) -> None:
         if told.get("status") in ("failed", "degraded"):
-            queries = {r.name: r.query for r in rows}
-            text = expanded(row.query, queries)
+            # A version that the sink has not been told of yet may be the one that fails.
+            stored = self._newest.get(row.identity)
+            query = row.query if stored is None else _definition(stored).query
+            text = expanded(query, {r.name: r.query for r in rows})
             self.past.require_reason(row.title, text, str(told.get("code")))
 
     # --- the log ---------------------------------------------------------------------------------
