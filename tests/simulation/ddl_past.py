@@ -21,6 +21,9 @@ REASONS = {
     "source.column_changed": {"type", "null"},
     # A column that was touched in a table that was written anew, be it for another column.
     "source.table_rewritten": {"rewrite", "type"},
+    "source.key_changed": {"identity"},
+    "source.not_published": {"unpublish"},
+    "source.published_again": {"unpublish"},
     # Names alone are followed, from when a view was asked for.
     "sql.undefined_table": {"drop table"},
     "sql.undefined_column": {"drop table", "drop column"},

@@ -123,7 +123,8 @@ class Changer:
             if self._faults.is_calm:
                 return
             if self._faults.happens("ddl.statement"):
-                self._change()
+                change = self._publish if self._random.random() < 0.1 else self._change
+                change()
 
     def _change(self) -> None:
         """One transaction, with the locks that it takes and what it waits for."""
@@ -144,6 +145,22 @@ class Changer:
         # The catalog shows it a moment after the WAL has it.
         self._faults.pause(random.choice((0.0, 0.001, 0.02, 0.2)))
         server.show()
+
+    def _publish(self) -> None:
+        """Someone takes a table out of the publication, and puts it in again or not."""
+        server, random = self._server, self._random
+        labels = sorted(server.memberships.keys() & server.now.keys() - server.locked)
+        if not labels:
+            return
+        shape = server.now[random.choice(labels)]
+        server.unpublish(shape.label)
+        self._past.done("unpublish", shape, shape, 0)
+        self._faults.trace("ddl", f"{len(server.log)}: unpublish {shape.label} {shape.name}")
+        if random.random() < 0.5:
+            self._faults.pause(random.choice((0.001, 0.1, 2.0)))
+            if shape.label in server.now:
+                server.publish(shape.label)
+                self._faults.trace("ddl", f"{len(server.log)}: publish {shape.label}")
 
     def _written(self, statements: list[Statement]) -> list[Change]:
         """The statements with rows before, between and after them."""
@@ -190,6 +207,7 @@ class Changer:
             *(2 * [self._touch_column]),
             *(2 * [self._change_column]),
             self._make_column_again,
+            self._change_identity,
             self._drop_table,
         ]
         lacking = TABLES.keys() - {shape.template for shape in now.values()}
@@ -260,6 +278,12 @@ class Changer:
         before, after = self._with(table, column, **changes)
         file = table.file if kind == "null" else table.file + 1
         return [(kind, before, replace(after, file=file), column.number)]
+
+    def _change_identity(self, table: Shape, now: dict[str, Shape]) -> list[Statement]:
+        """REPLICA IDENTITY FULL, or DEFAULT again."""
+        if not table.key:
+            return []
+        return [("identity", table, replace(table, tells_all=not table.tells_all), 0)]
 
     def _make_column_again(self, table: Shape, now: dict[str, Shape]) -> list[Statement]:
         dropped = self._drop_column(table, now)

@@ -108,11 +108,11 @@ def _description(shape: Shape) -> bytes:
     parts = [
         struct.pack(">BI", RELATION, shape.oid),
         *(SCHEMA.encode(), b"\0", shape.name.encode(), b"\0"),
-        b"d" if shape.key else b"f",
+        b"f" if shape.is_full else b"d",
         struct.pack(">H", len(shape.columns)),
     ]
     for column in shape.columns:
-        is_key = not shape.key or column.number in shape.key
+        is_key = shape.is_full or column.number in shape.key
         parts += [bytes([_KEY_FLAG if is_key else 0]), column.field.name.encode(), b"\0"]
         parts.append(struct.pack(">Ii", column.field.type.oid, column.field.type.typmod))
     return b"".join(parts)
@@ -121,7 +121,7 @@ def _description(shape: Shape) -> bytes:
 def _rows(shape: Shape, change: Change) -> Iterator[bytes]:
     """The payload of a change, as the replica identity has it."""
     _, kind, old, new = change
-    oid, is_full = struct.pack(">I", shape.oid), not shape.key
+    oid, is_full = struct.pack(">I", shape.oid), shape.is_full
     if kind == "T":
         yield b"T" + struct.pack(">IB", 1, 0) + oid
     elif kind == "I":

@@ -38,7 +38,8 @@ class Column:
 @dataclass(frozen=True)
 class Shape:
     """A table at one moment. template: the one of the shop that it is written to as; width: how
-    many columns it ever had; file: counts up when all rows are written anew."""
+    many columns it ever had; file: counts up when all rows are written anew; tells_all: old rows
+    are sent whole, though there is a key."""
 
     oid: int
     name: str
@@ -47,11 +48,17 @@ class Shape:
     width: int
     key: tuple[int, ...] = ()
     file: int = 1
+    tells_all: bool = False
 
     @property
     def label(self) -> str:
         """What the log calls it, whatever its name is."""
         return f"t{self.oid}"
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has REPLICA IDENTITY FULL."""
+        return self.tells_all or not self.key
 
     def column(self, number: int) -> Column | None:
         """A column by its number."""
@@ -65,7 +72,7 @@ class Shape:
             self.oid,
             tuple(c.field for c in self.columns),
             tuple(numbers.index(n) for n in self.key),
-            is_full=not self.key,
+            is_full=self.is_full,
             numbers=numbers,
         )
 
@@ -73,7 +80,7 @@ class Shape:
         """As the catalog has it."""
         columns = {c.number: ColumnFacts(c.field, c.version, True) for c in self.columns}
         return TableFacts(
-            *(self.oid, SCHEMA, self.name, "r", "d" if self.key else "f", self.file),
+            *(self.oid, SCHEMA, self.name, "r", "f" if self.is_full else "d", self.file),
             *(1, membership != 0, 1, self.key),
             columns=columns,
             membership=membership,

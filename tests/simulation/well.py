@@ -36,8 +36,9 @@ def why_not_well(world: World) -> str:
         if row.status == "failed" and is_changing and row.code in BEYOND_HELP:
             # What it read is gone, or not what it was: that it has failed for a reason is known.
             continue
-        if row.code in SPOILT and _has_lost(world.server, row):
-            # It cannot be rebuilt.
+        is_in_use = (row.replacing or {}).get("code") == "source.name_in_use"
+        if row.code in SPOILT and (is_in_use or _has_lost(world.server, row)):
+            # It cannot be rebuilt, or not before another view is.
             continue
         if row.change is not None or row.status != wanted:
             why = f"{row.code}: {row.detail}; change {row.change}"
