@@ -159,8 +159,8 @@ class Desk:
         """Plan a view again, as the source is now: the version that is to be built, or this one."""
         name = row.schema, row.name
         query, version, names = changes.version_of(row, self.renewal(row), known)
-        known = {"sources": self.sources.rows, "asker": row.created_by, "names": names}
-        found = plan_definition(row.identity, name, query, self._parts, self._all_rows, **known)
+        more = {"sources": self.sources.rows, "asker": row.created_by, "names": names}
+        found = plan_definition(row.identity, name, query, self._parts, self._all_rows, **more)
         return replace(found, version=version)
 
     def are_parents_live(self, definition: ViewDefinition) -> bool:
