@@ -71,15 +71,19 @@ class Conventions:
             )
         asked = "GET" if method == "HEAD" else method
         given = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        unknown = routes.unknown(asked, (name for name, _ in given))
-        if unknown:
-            raise Refused(
-                "request.invalid",
-                422,
-                "the request is not valid",
-                detail=f'query: "{unknown[0][:80]}" is not a parameter of this call',
-                hint="see /docs for what each call takes",
-            )
+        names = [name for name, _ in given]
+        for wrong, why in (
+            (routes.unknown(asked, names), "is not a parameter of this call"),
+            (routes.repeated(asked, names), "is given more than once"),
+        ):
+            if wrong:
+                raise Refused(
+                    "request.invalid",
+                    422,
+                    "the request is not valid",
+                    detail=f'query: "{wrong[0][:80]}" {why}',
+                    hint="see /docs for what each call takes",
+                )
         self._refuse_nul([("path", scope["path"]), *given])
         headers = headers_of(scope)
         if asked == "GET" and not routes.is_stream:

@@ -8,6 +8,7 @@ files) is none of its business.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,6 +52,12 @@ class PathRoutes:
         """Query parameters that the route does not know."""
         known = self.parameters.get(method)
         return [] if known is None else sorted(set(given) - known - _ALWAYS)
+
+    def repeated(self, method: str, given: Iterable[str]) -> list[str]:
+        """Query parameters that are given more than once: each that it knows has one value."""
+        if self.parameters.get(method) is None:
+            return []
+        return sorted(name for name, count in Counter(given).items() if count > 1)
 
 
 class RouteTable:

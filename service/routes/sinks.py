@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service.models import CreateSink, SinkList, SinkModel
 from service.routes.paging import After, Limit, paged
-from service.routes.waiting import until_gone, until_settled
+from service.routes.waiting import GOING, until_gone, until_settled
 from service.sink_catalog import SinkCatalog
 
 router = APIRouter(prefix="/views/{view}/sinks", tags=["sinks"])
@@ -53,7 +53,7 @@ def show_sink(request: Request, view: str, sink: str) -> SinkModel:
     return _sinks(request).show(view, sink)
 
 
-@router.delete("/{sink}", status_code=204)
+@router.delete("/{sink}", status_code=204, responses={202: GOING})
 async def drop_sink(
     request: Request,
     view: str,

@@ -25,7 +25,7 @@ from service.models import (
     WaitAnswer,
 )
 from service.routes.paging import After, Limit, one_more, paged
-from service.routes.waiting import until_gone, until_settled, until_visible
+from service.routes.waiting import GOING, until_gone, until_settled, until_visible
 
 router = APIRouter(prefix="/views", tags=["views"])
 
@@ -69,7 +69,7 @@ def show_view(request: Request, name: str) -> ViewModel:
     return _catalog(request).view(name)
 
 
-@router.delete("/{name}", status_code=204)
+@router.delete("/{name}", status_code=204, responses={202: GOING})
 async def drop_view(
     request: Request,
     name: str,

@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fastapi import Response
 from starlette.concurrency import run_in_threadpool
 
 from service.catalog import Catalog
+
+# Of `until_gone`, for the description.
+GOING: dict[str, Any] = {"description": "still under way after wait_s; there is no body"}
 
 _POLL_S = 0.05
 _SETTLED = ("live", "failed", "paused")
