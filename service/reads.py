@@ -123,7 +123,9 @@ def _both(known: Relation, own: Relation) -> Relation:
     keys = [r.fields[i].name for r in (known, own) for i in r.key]
     names = list(fields)
     key = tuple(names.index(n) for n in dict.fromkeys(keys))
-    is_full = known.is_full or own.is_full
+    # Rows from before it had REPLICA IDENTITY FULL are told to who can read them; who cannot was
+    # made after those.
+    is_full = known.is_full and own.is_full
     numbers = tuple(number for _, number in fields.values())
     return Relation(
         own.name,

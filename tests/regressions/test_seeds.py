@@ -77,6 +77,7 @@ SEEDS = {
         1162,
         "ddl",
     ): "work was shared with a view that knew the key by another name, its rows were not",
+    (53835, "ddl"): "a view was built anew for the replica identity that another one knew",
     (730475, "ddl"): "a live view failed for what the version that was built beside it read",
 }
 

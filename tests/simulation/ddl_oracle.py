@@ -63,11 +63,11 @@ class DdlOracle(Oracle):
         names = {r.name.name: r for r in found.relations() if r.name.schema == SCHEMA}
         text = _bound(row.query, names)
         failing, read = failing_like(row.query), reads(row.query)[0]
+        order = _called(read, names[read.name]) if read.name in names else ()
         # What the catalog was asked for may be another query than what stands still in the sink.
-        if failing is not None and read.name in names:
+        if failing is not None and set(columns := failing.row.split(", ")) <= set(order):
             # A row is told with its columns in the order of their numbers.
-            order = _called(read, names[read.name])
-            told = ", ".join(sorted(failing.row.split(", "), key=order.index))
+            told = ", ".join(sorted(columns, key=order.index))
             errors = replace(failing, row=told).failed(row.query)
             self._failures[text] = failing, _bound(errors, names)
             self._guarded[text] = _bound(failing.guarded(row.query), names)
@@ -121,7 +121,9 @@ class DdlOracle(Oracle):
         if told.get("status") in ("failed", "degraded"):
             # A version that the sink has not been told of yet may be the one that fails.
             stored = self._newest.get(row.identity)
-            query = row.query if stored is None else _definition(stored).query
+            newest = None if stored is None else _definition(stored)
+            is_untold = newest is not None and newest.version > row.version
+            query = newest.query if newest is not None and is_untold else row.query
             text = expanded(query, {r.name: r.query for r in rows})
             self.past.require_reason(row.title, text, str(told.get("code")))
 

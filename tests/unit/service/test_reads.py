@@ -41,6 +41,13 @@ def test_a_key_is_read_though_no_view_uses_it() -> None:
     assert [f.name for f in t.fields] == ["name", "id"] and t.key == (1,)
 
 
+def test_old_rows_are_asked_for_whole_where_all_readers_need_them_so() -> None:
+    """The table has got REPLICA IDENTITY FULL between two of them: rows of before are told too."""
+    full = replace(NEW, is_full=True)
+    assert [t.is_full for t in all_read([(OLD, (1,)), (full, (1,))])] == [False]
+    assert [t.is_full for t in all_read([(full, (0,)), (full, (1,))])] == [True]
+
+
 @pytest.mark.parametrize(
     "other",
     [
