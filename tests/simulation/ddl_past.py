@@ -21,7 +21,7 @@ REASONS = {
     "source.column_changed": {"type", "null"},
     # A column that was touched in a table that was written anew, be it for another column.
     "source.table_rewritten": {"rewrite", "type"},
-    "source.key_changed": {"identity"},
+    "source.key_changed": {"identity", "key"},
     "source.not_published": {"unpublish"},
     "source.published_again": {"unpublish"},
     # Names alone are followed, from when a view was asked for.

@@ -106,13 +106,16 @@ class DdlApplication(Application):
 
 
 class Changer:
-    """Someone who changes tables, one transaction after the other."""
+    """Someone who changes tables, one transaction after the other. has_keys: their keys too."""
 
-    def __init__(self, server: DdlServer, faults: Faults, past: Past, random: Random) -> None:
+    def __init__(
+        self, server: DdlServer, faults: Faults, past: Past, random: Random, *, has_keys: bool
+    ) -> None:
         self._server = server
         self._faults = faults
         self._past = past
         self._random = random
+        self._has_keys = has_keys
         self._writer = DdlApplication(server, random, FIRST_OWN_KEY)
         self._oid = max(s.oid for s in first_shapes()) + 100
 
@@ -209,6 +212,7 @@ class Changer:
             self._make_column_again,
             self._change_identity,
             self._drop_table,
+            *([self._change_key] if self._has_keys else []),
         ]
         lacking = TABLES.keys() - {shape.template for shape in now.values()}
         if lacking and random.random() < 0.5:
@@ -284,6 +288,14 @@ class Changer:
         if not table.key:
             return []
         return [("identity", table, replace(table, tells_all=not table.tells_all), 0)]
+
+    def _change_key(self, table: Shape, now: dict[str, Shape]) -> list[Statement]:
+        """Another primary key: the second column comes to it, or leaves it."""
+        second = table.column(2)
+        if not table.key or second is None or second.field.is_nullable:
+            return []
+        key = table.key[:1] if len(table.key) > 1 else (*table.key, second.number)
+        return [("key", table, replace(table, key=key), 0)]
 
     def _make_column_again(self, table: Shape, now: dict[str, Shape]) -> list[Statement]:
         dropped = self._drop_column(table, now)

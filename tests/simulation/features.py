@@ -27,6 +27,8 @@ SHARES = {
     "sinks": 0.15,
     # Tables of the source are changed while all goes on.
     "ddl": 0.25,
+    # Their primary keys too.
+    "keys": 0.3,
 }
 # How likely each kind of fault of theirs is, at each occasion: one of these.
 ODDS = {

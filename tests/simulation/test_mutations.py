@@ -20,9 +20,7 @@ from connectors.source import SourceBatch
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
-from dataflow.schema import VIEW_SOURCE
-from dataflow.sql import likeness
-from dataflow.sql.plan import Scan, ViewPlan
+from dataflow.sql.plan import ViewPlan
 from service import planning, recovery
 from service.build import ViewBuild
 from service.change_reader import ChangeReader
@@ -221,14 +219,6 @@ def names_looked_at_once(query: str, known: KnownNames, analyzer: Any) -> tuple[
     return query_now, planning.plan_view(query_now, analyzer)
 
 
-def alike_by_columns(plan: Scan) -> Scan:
-    """Work is shared with who knows the key by another name, whose rows are not."""
-    found = SCAN(plan)
-    is_view = plan.relation.name.source == VIEW_SOURCE
-    return found if is_view else replace(found, relation=replace(found.relation, fields=(), key=()))
-
-
-SCAN: Callable[[Scan], Scan] = likeness._scan
 LOOK, ACCEPT = SourceWatch.look, SourceWatch.accept
 PLACE = ChangeReader.place_after
 HOLD, BEGIN = Followers.hold, Follower._begin
@@ -270,14 +260,12 @@ BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "failures told late": ("service.desk.Desk.owes_failures", False, ("ddl",)),
     "unread and refused": ("service.feed.Feed.was_opened_for", always, ("ddl",)),
     "names looked at once": ("service.planning._plan", names_looked_at_once, ("ddl",)),
-    "work shared by columns": ("dataflow.sql.likeness._scan", alike_by_columns, ("ddl",)),
 }
 # Where to begin with what few seeds find: at one that is known to.
 BEGIN_AT = {
     "failures told late": 268,
     "unread and refused": 2187,
     "names looked at once": 700215,
-    "work shared by columns": 1162,
 }
 
 

@@ -188,7 +188,8 @@ class World:
             self._stream(kind)
         server, oracle = self.server, self.oracle
         assert isinstance(server, DdlServer) and isinstance(oracle, DdlOracle)
-        return Changer(server, self.faults, oracle.past, features.stream(self.seed, "ddl"))
+        own = features.stream(self.seed, "ddl")
+        return Changer(server, self.faults, oracle.past, own, has_keys="keys" in self.parts)
 
     def _disk(self) -> Disk:
         folder = self.folder / "state"
