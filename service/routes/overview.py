@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request
 
 from service.overview import Glances
 from service.overview_models import LeftOutList, Overview
+from service.routes.paging import Whole
 from service.routes.rights import NeedsRight
 
 router = APIRouter()
@@ -32,7 +33,7 @@ def show_overview(
 def list_errors(
     request: Request,
     name: str,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Annotated[Whole, Query(ge=1, le=1000)] = 100,
     after: Annotated[str, Query(description="`next` of the page before")] = "",
 ) -> LeftOutList:
     """Source rows left out of a view because an expression fails for them, the newest first."""

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, TypeVar
 
 from fastapi import Query
+from pydantic import BeforeValidator
 
 T = TypeVar("T")
 
-Limit = Annotated[int | None, Query(ge=1, le=1000, description="how many; by default all")]
+
+def _in_digits(given: object) -> object:
+    """As its description has it: "2.0" is no integer, though one could take it for 2."""
+    if isinstance(given, str) and not re.fullmatch("[+-]?[0-9]+", given):
+        raise ValueError("an integer is written in digits")
+    return given
+
+
+# A query parameter.
+Whole = Annotated[int, BeforeValidator(_in_digits)]
+Limit = Annotated[Whole | None, Query(ge=1, le=1000, description="how many; by default all")]
 After = Annotated[str, Query(max_length=200, description="`next` of the page before")]
 
 

@@ -14,6 +14,7 @@ from service.catalog import Catalog
 from service.models import Query as QueryBody
 from service.models import QueryAnswer, RowPage
 from service.reading import Reading
+from service.routes.paging import Whole
 from service.routes.rights import NeedsRight
 from service.routes.waiting import until_visible
 from service.row_pages import WORDS, RowWish
@@ -28,7 +29,7 @@ def _wish(
     request: Request,
     columns: Annotated[str, Query(description="columns to be shown, with commas")] = "",
     order: Annotated[str, Query(description="as amount.desc,id or name.asc.nullsfirst")] = "",
-    limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
+    limit: Annotated[Whole, Query(ge=1, le=10_000)] = 100,
     after: Annotated[str, Query(description="`next` of the page before")] = "",
 ) -> RowWish:
     others = [(k, v) for k, v in request.query_params.multi_items() if k not in WORDS]

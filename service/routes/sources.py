@@ -9,7 +9,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.routes.paging import After, Limit, one_more, paged
+from service.routes.paging import After, Limit, Whole, one_more, paged
 from service.source_catalog import SourceCatalog
 from service.source_models import (
     ChangeSource,
@@ -75,7 +75,7 @@ def list_dead_letters(
     request: Request,
     source: str = "",
     relation: str = "",
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Annotated[Whole, Query(ge=1, le=1000)] = 100,
     after: Annotated[str, Query(description="the last place of the page before")] = "",
 ) -> DeadLetterList:
     """Records that are not rows of their relation, by place."""

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
+from service.routes.paging import Whole
 from service.routes.rights import NeedsRight
 from service.verify import MOST_EXAMPLES
 from service.verify_models import VerificationModel
@@ -18,7 +19,7 @@ def verify_view(
     request: Request,
     name: str,
     limit: Annotated[
-        int, Query(ge=0, le=MOST_EXAMPLES, description="rows that differ, shown")
+        Whole, Query(ge=0, le=MOST_EXAMPLES, description="rows that differ, shown")
     ] = 20,
 ) -> VerificationModel:
     """Run the view's query in PostgreSQL at exactly the position that the view shows, and compare

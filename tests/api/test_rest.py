@@ -102,7 +102,10 @@ def test_lists_in_pages(service: RunningService) -> None:
             break
     assert found == ["a", "b", "c"]
     assert ask(service, "GET", "/sources?limit=1").json() == {"sources": [], "next": None}
-    assert code_of(ask(service, "GET", "/views?limit=0")) == (422, "request.invalid")
+    for limit in ("0", "2.0", "+2.0", "x", ""):
+        answer = ask(service, "GET", "/views", params={"limit": limit})
+        assert code_of(answer) == (422, "request.invalid"), limit
+    assert code_of(ask(service, "POST", "/views/a/verify?limit=0.0")) == (422, "request.invalid")
     assert code_of(ask(service, "GET", "/views?after=a..b")) == (400, "view.bad_name")
 
 
