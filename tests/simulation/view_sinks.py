@@ -149,11 +149,12 @@ class Topics:
 
     def _answer(self, view: ViewRow, epoch: Written) -> Rows:
         """The rows of a view over what the positions of an epoch name."""
-        database, queries = self.database, {row.name: row.query for row in self.database.views}
+        database = self.database
+        queries = {row.name: database.oracle.bound(row, epoch.number) for row in database.views}
         # As service/followers.py shows them, the other way round.
         places = {n: parse_lsn(p) if isinstance(p, str) else p for n, p in epoch.positions.items()}
         prefix = database.prefix_at(places.get(MAIN_SOURCE, 0))
-        return database.oracle.answer(expanded(view.query, queries), prefix, places)
+        return database.oracle.answer(expanded(queries[view.name], queries), prefix, places)
 
     def why_behind(self) -> str:
         """What any of them lacks that it should have, or has not been told."""
