@@ -119,12 +119,12 @@ class DdlOracle(Oracle):
 
     def judge(self, row: ViewRow, rows: Iterable[ViewRow], told: Mapping[str, Any]) -> None:
         if told.get("status") in ("failed", "degraded"):
-            # A version that the sink has not been told of yet may be the one that fails.
+            # A version that the sink has not been told of, or knows no more, may be what fails.
             stored = self._newest.get(row.identity)
             newest = None if stored is None else _definition(stored)
             is_untold = newest is not None and newest.version > row.version
-            query = newest.query if newest is not None and is_untold else row.query
-            text = expanded(query, {r.name: r.query for r in rows})
+            asked = [row.query, *([newest.query] if newest is not None and is_untold else [])]
+            text = " ".join(expanded(q, {r.name: r.query for r in rows}) for q in asked)
             self.past.require_reason(row.title, text, str(told.get("code")))
 
     # --- the log ---------------------------------------------------------------------------------
