@@ -72,18 +72,10 @@ class Conventions:
         asked = "GET" if method == "HEAD" else method
         given = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         names = [name for name, _ in given]
-        for wrong, why in (
-            (routes.unknown(asked, names), "is not a parameter of this call"),
-            (routes.repeated(asked, names), "is given more than once"),
-        ):
-            if wrong:
-                raise Refused(
-                    "request.invalid",
-                    422,
-                    "the request is not valid",
-                    detail=f'query: "{wrong[0][:80]}" {why}',
-                    hint="see /docs for what each call takes",
-                )
+        if unknown := routes.unknown(asked, names):
+            raise _invalid(f'query: "{unknown[0][:80]}" is not a parameter of this call')
+        if repeated := routes.repeated(asked, names):
+            raise _invalid(f'query: "{repeated[0][:80]}" is given more than once')
         self._refuse_nul([("path", scope["path"]), *given])
         headers = headers_of(scope)
         if asked == "GET" and not routes.is_stream:
@@ -102,13 +94,8 @@ class Conventions:
         """PostgreSQL has no text with a NUL, so nothing is called so and nothing is found by it."""
         for name, value in given:
             if "\0" in value:
-                raise Refused(
-                    "request.invalid",
-                    422,
-                    "the request is not valid",
-                    detail=f"{name[:80]}: a text holds a NUL, which PostgreSQL has no place for",
-                    hint="see /docs for what each call takes",
-                )
+                why = "a text holds a NUL, which PostgreSQL has no place for"
+                raise _invalid(f"{name[:80]}: {why}")
 
     # --- tags ----------------------------------------------------------------------------------
 
@@ -283,3 +270,13 @@ def _replaying(body: bytes, receive: Receive) -> Receive:
 
 async def _nothing() -> Message:
     return {"type": "http.request", "body": b"", "more_body": False}
+
+
+def _invalid(detail: str) -> Refused:
+    return Refused(
+        "request.invalid",
+        422,
+        "the request is not valid",
+        detail=detail,
+        hint="see /docs for what each call takes",
+    )

@@ -16,6 +16,7 @@ from service.core import Core
 from service.engine import ViewDefinition
 from service.epochs import Epochs
 from service.log import log
+from service.reads import Read
 from service.side_feeds import is_main, side_relations
 from storage.failpoints import failpoint
 
@@ -30,8 +31,7 @@ class Following:
     def follow(self) -> None:
         """Stream what is read; where just that is streamed already, nothing is opened anew."""
         core = self._core
-        reads = [read for read in core.failures.reads() if is_main(read[0])]
-        if core.feed.follows(reads):
+        if core.feed.follows(self._main_reads()):
             core.sides.open(core.failures.reads())
             self._epochs.commit()
         else:
@@ -43,9 +43,9 @@ class Following:
         core.sides.open(core.failures.reads())
         is_open = False
         while core.engine.position and not is_open:
-            reads = [read for read in core.failures.reads() if is_main(read[0])]
+            shown = self._epochs.mute.get(MAIN_SOURCE, 0)
             try:
-                core.feed.open(core.engine.position, reads, self._epochs.mute.get(MAIN_SOURCE, 0))
+                core.feed.open(core.engine.position, self._main_reads(), shown)
                 is_open = True
             except TidemarkError as error:
                 if not self.fail_readers(error):
@@ -134,8 +134,8 @@ class Following:
         core, relation = self._core, error.relation
         if error.is_temporary or relation is None:
             return False
-        reads = [read for read in core.failures.reads() if is_main(read[0])]
-        if relation.source == MAIN_SOURCE and not core.feed.was_opened_for(reads):
+        is_of_database = relation.source == MAIN_SOURCE
+        if is_of_database and not core.feed.was_opened_for(self._main_reads()):
             # It may be for what nobody reads any more: one that is opened for what is read tells.
             return True
         try:
@@ -146,6 +146,10 @@ class Following:
             return True
         self.settle_failed(failed)
         return bool(failed)
+
+    def _main_reads(self) -> list[Read]:
+        """What is read of the database."""
+        return [read for read in self._core.failures.reads() if is_main(read[0])]
 
     def drop_refused(self) -> None:
         """Take out the views that the sink has refused."""

@@ -167,8 +167,9 @@ class SourceWatch:
         lost: dict[str, SourceError] = {}
         is_told = cache(self._is_told)
         for definition, reads in self._readers():
+            building = definition.building
             for relation, columns in reads:
-                if relation.name.source != MAIN_SOURCE or definition.building in lost:
+                if relation.name.source != MAIN_SOURCE or building in lost:
                     continue
                 now, known = seen.tables.get(relation.oid), self._known.get(relation.oid)
                 before = now if known is None else known.facts
@@ -176,7 +177,7 @@ class SourceWatch:
                     before = _nothing(relation)
                 error = why_lost(relation, columns, before, now, is_told)
                 if error is not None:
-                    lost[definition.building] = error
+                    lost[building] = error
         return lost
 
     def _is_told(self, xid: int, oid: int) -> bool:

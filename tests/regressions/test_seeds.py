@@ -73,10 +73,7 @@ SEEDS = {
     (20545, "ddl"): "a view to be built anew was called live by the outbox after a restart",
     (1700, "errors", "feeds", "failovers", "sinks", "ddl"): "a sink was erased that nobody knew of",
     (700215, "ddl"): "a view failed for good: its table was renamed while its query was planned",
-    (
-        1162,
-        "ddl",
-    ): "work was shared with a view that knew the key by another name, its rows were not",
+    (1162, "ddl"): "work was shared with who knew the key by another name, rows were not",
     (53835, "ddl"): "a view was built anew for the replica identity that another one knew",
     (730475, "ddl"): "a live view failed for what the version that was built beside it read",
 }

@@ -107,3 +107,8 @@ def columns_in(query: str) -> list[str]:
     text = re.sub(r" AS \w+", "", with_reads(query, lambda _: "?"))
     words = re.findall(r"(?:\b[a-z]\.)?\b[a-z]\w*", text)
     return [word for word in dict.fromkeys(words) if word.rsplit(".", 1)[-1] in COLUMNS]
+
+
+def plain_columns_in(query: str) -> set[str]:
+    """The same, without the aliases of their tables."""
+    return {column.rsplit(".", 1)[-1] for column in columns_in(query)}

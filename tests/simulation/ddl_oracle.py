@@ -21,7 +21,7 @@ from connectors.postgres.control import ViewRow
 from dataflow.schema import Field, Relation
 from dataflow.types import NUMERIC
 from service.definition import ViewDefinition
-from tests.simulation.ddl_analysis import columns_in
+from tests.simulation.ddl_analysis import plain_columns_in
 from tests.simulation.ddl_past import Past
 from tests.simulation.ddl_tables import ALTER, Shape, first_shapes, raised, rewritten
 from tests.simulation.reads import SCHEMA, Read, reads, with_reads
@@ -103,7 +103,7 @@ class DdlOracle(Oracle):
         if shape is None:
             raise Violation(f"{row.title} moves on, and its table {relation.name} was dropped")
         called = _called(read, relation)
-        used = {c.rsplit(".", 1)[-1] for c in columns_in(row.query)}
+        used = plain_columns_in(row.query)
         used |= {called[i] for i in relation.key}
         for name, field, number in zip(called, relation.fields, relation.numbers, strict=True):
             if name not in used:

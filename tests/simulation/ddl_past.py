@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from tests.simulation.ddl_analysis import columns_in, tables_in
+from tests.simulation.ddl_analysis import plain_columns_in, tables_in
 from tests.simulation.ddl_tables import Shape, first_shapes
 from tests.simulation.reads import reads
 from tests.simulation.sink import Violation
@@ -71,7 +71,7 @@ class Past:
             raise Violation(f"{title} is told {code}, which no change of a table is a reason for")
         touched = [d for d in self._done if d[0] in REASONS.get(code, (d[0],))]
         labels = {label for name in tables_in(query) for label in self._labels[name]}
-        columns = {c.rsplit(".", 1)[-1] for c in columns_in(query)}
+        columns = plain_columns_in(query)
         if code == "source.schema_changed" and sum(d[1] in labels for d in touched) < 2:
             raise Violation(f"{title} is told {code}, where one change alone could not be followed")
         for _, label, number in touched:

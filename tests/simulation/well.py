@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from connectors.postgres.control import ViewRow
 from service.kept_names import names_in
-from tests.simulation.ddl_analysis import columns_in
+from tests.simulation.ddl_analysis import plain_columns_in
 from tests.simulation.ddl_past import OF_TABLES, REASONS
 from tests.simulation.ddl_tables import DdlServer
 from tests.simulation.reads import SCHEMA, reads
@@ -59,7 +59,7 @@ def _has_lost(server: Server, row: ViewRow) -> bool:
     """Whether a table or a column that a view's text names is not there any more."""
     if not isinstance(server, DdlServer):
         return False
-    used = {c.rsplit(".", 1)[-1] for c in columns_in(row.query)}
+    used = plain_columns_in(row.query)
     for read, was in ((r, t) for r in reads(row.query) for t in names_in(row.plan).tables):
         if read.name != was.name:
             continue
