@@ -1,8 +1,12 @@
-"""Relations as the planner and the connectors know them."""
+"""Relations as the planner and the connectors know them.
+
+A column keeps the type that PostgreSQL gives it; `stored` is what a table of ours has instead.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from dataflow.frozen import keeps_hash
 from dataflow.types import SqlType
@@ -15,6 +19,11 @@ class Field:
     name: str
     type: SqlType
     is_nullable: bool = True
+
+
+def stored(fields: Iterable[Field]) -> tuple[Field, ...]:
+    """The columns of a table of ours that keeps such rows."""
+    return tuple(replace(f, type=f.type.stored) for f in fields)
 
 
 @keeps_hash

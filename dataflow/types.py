@@ -95,6 +95,7 @@ _BY_OID = {
 }
 
 NUMERIC_OID = 1700
+FIRST_USERS_OID = 16384
 ARRAY_HASH = "pg_catalog.hash_array_extended"
 
 # Of the built-in types kept as text, those whose `=` is equality of their output: "char", oid,
@@ -115,6 +116,7 @@ class SqlType:
     is_enum: an enum, so that equal text is equal value.
     is_deterministic: False under a collation that calls texts of different bytes equal.
     hashing: of an OPAQUE type, PostgreSQL's function of (value, seed) that agrees with its `=`.
+    base: of a domain, or an array of one, the type without its conditions.
     """
 
     name: str
@@ -127,6 +129,18 @@ class SqlType:
     is_enum: bool = False
     is_deterministic: bool = True
     hashing: str = ""
+    base: SqlType | None = None
+
+    @property
+    def is_users(self) -> bool:
+        """Whether somebody made the type, rather than PostgreSQL's own initdb."""
+        return self.oid >= FIRST_USERS_OID
+
+    @property
+    def stored(self) -> SqlType:
+        """The type of a column of ours that keeps such values: conditions of domains, which their
+        owner may change at any time, are no part of it."""
+        return self if self.base is None else self.base
 
     @property
     def physical(self) -> str:

@@ -20,6 +20,7 @@ from connectors.postgres.control import ViewRow
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.sink import Progress
 from dataflow.errors import TidemarkError
+from dataflow.schema import stored
 from dataflow.sql.explain import explain_text
 from dataflow.sql.view_key import why_bag
 from service import fields
@@ -110,7 +111,7 @@ class Catalog:
                 kind=kind_of(plan),
                 options=body.options.model_dump(),
                 key=key_names(plan),
-                fields=fields.to_json(plan.root.fields),
+                fields=fields.to_json(stored(plan.root.fields)),
                 plan=plan_facts(definition, estimate),
                 warnings=list(plan.warnings),
                 created_by=asker,
@@ -132,7 +133,7 @@ class Catalog:
             kind=kind_of(plan),
             key=key_names(plan),
             why_bag=why_bag(plan.root),
-            fields=_field_models(fields.to_json(plan.root.fields)),
+            fields=_field_models(fields.to_json(stored(plan.root.fields))),
             warnings=list(plan.warnings),
             in_postgres=list(plan.evaluates),
             estimated_source_rows=sum(max(0, r.row_estimate) for r in definition.relations()),

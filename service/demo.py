@@ -226,7 +226,7 @@ class Demo:
             self._svg.write_text(_picture(last))
 
     def _verify(self, shop: Shop, dsn: str) -> None:
-        connection = connect(dsn, is_long=True)
+        connection = connect(dsn, is_long=True, is_users=True)
         try:
             with connection.cursor() as cursor:
                 clicks = self._clicks

@@ -78,7 +78,7 @@ class Shop:
 
     def fill(self) -> None:
         """Create the tables and their first rows."""
-        connection = connect(self._dsn, is_long=True)
+        connection = connect(self._dsn, is_long=True, is_users=True)
         with connection, connection.cursor() as cursor:
             cursor.execute(SCHEMA)
             cursor.execute(FILL_CUSTOMERS, (self._customers,))
@@ -108,7 +108,7 @@ class Shop:
             yield
 
     def _write(self, rate: float) -> None:
-        connection = connect(self._dsn)
+        connection = connect(self._dsn, is_users=True)
         try:
             due = time.monotonic()
             while not self._stopping.is_set():

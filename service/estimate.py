@@ -21,7 +21,7 @@ from connectors.source import MAIN_SOURCE
 from dataflow.errors import TidemarkError
 from dataflow.graph import needed_columns
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
-from dataflow.sql.as_sql import distrusted, groups_query, predicate_query, queries_of
+from dataflow.sql.as_sql import groups_query, predicate_query, queries_of
 from dataflow.sql.footprint import (
     ROW_BYTES,
     Kept,
@@ -77,8 +77,6 @@ class Estimator:
         self._definition = definition
         self._views = {(r.schema, r.name): r.row_estimate or _FEW_ROWS for r in rows}
         self.nodes = lower(definition.plan.root)
-        # What a planner looks into it may run, and a creator's functions have their own rights.
-        self._asked = distrusted(self.nodes) if definition.role else list(self.nodes)
         self.sizes: list[Size] = []
         self.notes: list[str] = []
         self._facts: dict[RelationName, TableFacts] = {}
@@ -89,7 +87,7 @@ class Estimator:
         """The estimate on a road of backfill. speed: of this machine, 2 is twice as fast."""
         deadline = time.monotonic() + budget_s
         relations = self._definition.relations()
-        with PlannerStatistics(self._dsn) as planner:
+        with PlannerStatistics(self._dsn, role=self._definition.role) as planner:
             self._facts = planner.tables(r for r in relations if r.name.source == MAIN_SOURCE)
             for relation in relations:
                 self._rows[relation.name] = self._count(relation, planner)
@@ -145,7 +143,7 @@ class Estimator:
 
     def _measure(self, planner: PlannerStatistics, deadline: float) -> None:
         """The size of each node, inputs first."""
-        queries = queries_of(self._asked, self._stand)
+        queries = queries_of(self.nodes, self._stand)
         groups = groups_in(self.nodes)
         scales: list[float] = []
         for i, (node, query) in enumerate(zip(self.nodes, queries, strict=True)):
@@ -176,8 +174,6 @@ class Estimator:
         name = below.relation.name
         facts = self._facts.get(name)
         if facts is None or facts.has_statistics:
-            return scale
-        if self._definition.role:
             return scale
         counts = planner.counts(predicate_query(below, node.plan.predicate, facts.sample_percent))
         guess = planner.guess(queries_of([*self._two(node)], self._stand)[-1] or "")

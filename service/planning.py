@@ -13,7 +13,7 @@ from connectors.postgres.control import SourceRow, ViewRow
 from connectors.postgres.table_names import UNKNOWN, KnownNames
 from connectors.sink import SinkTable
 from dataflow.errors import SourceError, SqlError, TemporaryError
-from dataflow.schema import VIEW_SOURCE, Relation, RelationName
+from dataflow.schema import VIEW_SOURCE, Relation, RelationName, stored
 from dataflow.sql.plan import ViewPlan
 from dataflow.sql.planner import plan_view
 from service import fields
@@ -53,7 +53,7 @@ def plan_definition(
     try:
         with parts.analyzer(views, feeds, asker) as analyzer:
             query_now, plan = _plan(query, names, analyzer)
-            table = SinkTable(*name, plan.root.fields, plan.key)
+            table = SinkTable(*name, stored(plan.root.fields), plan.key)
             role, named = analyzer.role, analyzer.named
         definition = ViewDefinition(identity, table, query_now, plan, role=role, names=named)
         # What the pipeline will do with it, in a process that it would take down.

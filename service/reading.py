@@ -80,9 +80,12 @@ class Reading:
         key = self._settings.for_group(group_of(row)).sink_key
         return page_json(request, read_page(self._settings.sink, key, request, READ_TIMEOUT_S))
 
-    def prepare(self, body: Query, role: str) -> tuple[str, OneShot, list[str]]:
+    def prepare(
+        self, body: Query, role: str, *, reads_tables: bool = True
+    ) -> tuple[str, OneShot, list[str]]:
         """(the database, the query, the names of the views that it reads). role: whose rights
-        count in the database, "" for the service's own.
+        count in the database, "" for the service's own. reads_tables: without a role, not only
+        maintained views.
 
         SqlError; TidemarkError query.not_allowed, query.two_databases, query.feed_not_kept.
         """
@@ -93,7 +96,7 @@ class Reading:
         refusals: list[SqlError] = []
         for dsn in dsns:
             try:
-                found = prepare(dsn, body.query, role)
+                found = prepare(dsn, body.query, role, reads_tables=reads_tables)
             except SqlError as error:
                 if error.code != "sql.undefined_table":
                     raise

@@ -22,14 +22,13 @@ from connectors.postgres.control import ViewRow
 from connectors.postgres.lsn import format_lsn
 from connectors.postgres.moment import Moment
 from connectors.postgres.verifying import (
-    Connection,
     Reader,
     SinkMoment,
     open_confined,
-    open_plain,
 )
 from dataflow.errors import TemporaryError, TidemarkError
 from service import fields
+from service.changes import table_of
 from service.groups import group_of
 from service.log import log
 from service.names import parse_name
@@ -155,26 +154,20 @@ class Verify:
             expected, got = SortedRows(facts, key), SortedRows(facts, key)
             held.callback(expected.close)
             held.callback(got.close)
-            source, query = self._open_source(settings.source, promise.role, query, moment)
+            snapshot_id = moment.snapshot_id if moment else None
+            opened = open_confined(settings.source, promise.role, query, snapshot_id)
+            source, query, cost = opened
             with self._reading(Reader("source", source, limits.timeout_s)) as reader:
-                if not promise.role:
-                    # Else it is inside a function, of which the planner knows nothing.
-                    self._check_cost(row, reader.cost(query), limits)
+                self._check_cost(row, cost, limits)
                 reader.fill(expected, query)
             if moment:
                 moment.close()
             with self._reading(Reader("sink", sink.connection, limits.timeout_s)) as reader:
-                reader.fill(got, selected(row.schema, row.name, facts))
+                table = table_of(row)
+                sink.require_ours(table)
+                reader.fill(got, selected(table))
             shown = {s: _shown(p) for s, p in positions.items()}
             return compare(expected, got, facts, key, limit), shown
-
-    def _open_source(
-        self, dsn: str, role: str, query: str, moment: Moment | None
-    ) -> tuple[Connection, str]:
-        """A session on the source's snapshot, and what to ask there with the rights of a role."""
-        if role:
-            return open_confined(dsn, role, query, moment.snapshot_id if moment else None)
-        return moment.open_session() if moment else open_plain(dsn), query
 
     def _query(
         self,

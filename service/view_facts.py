@@ -10,7 +10,7 @@ from typing import Any
 
 from connectors.postgres.control import ViewRow
 from dataflow.errors import TidemarkError
-from dataflow.schema import VIEW_SOURCE, RelationName
+from dataflow.schema import VIEW_SOURCE, RelationName, stored
 from dataflow.sql.plan import ViewPlan
 from service import fields
 from service.changes import PAUSED
@@ -37,7 +37,7 @@ def facts_of(definition: ViewDefinition, options: Mapping[str, Any]) -> dict[str
         "version": definition.version,
         "kind": kind_of(plan),
         "key": key_names(plan),
-        "fields": fields.to_json(plan.root.fields),
+        "fields": fields.to_json(stored(plan.root.fields)),
         "plan": plan_facts(definition, None)
         | ({"pinned": dict(plan.pinned)} if plan.pinned else {}),
         "options": dict(options),

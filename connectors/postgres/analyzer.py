@@ -1,9 +1,10 @@
 """PostgreSQL as the analyzer of queries: names, types, coercions, constants are its answers.
 
-Everything happens in one transaction that is always rolled back, under pinned settings, a
-statement timeout and the rights of the view's creator (`confined`). Nothing of the user's text is
-executed: it is only ever the body of a temporary view, after `dataflow.sql.text.one_query` has
-shown that it is one query; constants are computed read-only.
+Everything happens in one transaction that is always rolled back, under pinned settings and a
+statement timeout. Nothing of the user's text is executed: it is only ever the body of a temporary
+view, after `dataflow.sql.text.one_query` has shown that it is one query. Parsing it runs the
+conditions of domains all the same: it happens in the sandbox, with the rights of the view's
+creator or none; constants are computed there too, read-only.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from psycopg2 import errorcodes
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import new_type, string_types
 
-from connectors.postgres import confined
+from connectors.postgres import foreign_code, sandbox
 from connectors.postgres.column_types import ColumnTypes, check_type_name
 from connectors.postgres.probes import plain_row, probe, row_of_nulls
 from connectors.postgres.rights import check_rights
@@ -72,6 +73,7 @@ class PostgresAnalyzer:
     has_shadows, in another: then those that a query names appear here as empty temporary tables,
     as do the relations of other sources (feeds). A name is the database's first. asker: whose
     rights a query has, and who must be able to read what it reads; "" for the session's own.
+    keeps_rows: a table of ours is to have the query's rows.
     SourceError or TemporaryError when the database cannot be asked.
     """
 
@@ -84,10 +86,13 @@ class PostgresAnalyzer:
         has_shadows: bool = False,
         feeds: Sequence[Relation] = (),
         asker: str = "",
+        keeps_rows: bool = True,
     ) -> None:
         self._dsn = dsn
+        self._keeps_rows = keeps_rows
         self._asker = asker
         self._is_bound = False
+        self._sandbox: sandbox.Sandbox | None = None
         # Whose rights it works with, known after the first question; "" for the session's own.
         self.role = ""
         # What the query analyzed last names itself.
@@ -109,6 +114,7 @@ class PostgresAnalyzer:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+            self._sandbox = None
             self._shadows.forget()
 
     def analyze(self, query: str) -> Analysis:
@@ -117,9 +123,11 @@ class PostgresAnalyzer:
         self._shadows.make(query, self._make_shadow)
         body, moved = self._shadows.rename(query, self._exists)
         with self._step("the query cannot be analyzed", query, moved):
-            self._cursor().execute(_CREATE + body)
+            self._make(body)
             found = self._described(f"pg_temp.{_VIEW}")
             self.named = self._named()
+            if self._keeps_rows:
+                foreign_code.check_outputs(self._cursor(), self._oid(f"pg_temp.{_VIEW}"))
             if self._asker:
                 check_rights(self._cursor(), self._oid(f"pg_temp.{_VIEW}"), self._asker)
             return found
@@ -157,10 +165,8 @@ class PostgresAnalyzer:
         for expression in expressions:
             try:
                 with self._step("the collation of a part of the query cannot be asked"):
-                    cursor = self._cursor()
-                    text = f"SELECT ({expression}) IS NULL AS v FROM {plain_row(columns)}"
-                    cursor.execute(_CREATE + text)
-                    self._run_view(cursor)
+                    self._make(f"SELECT ({expression}) IS NULL AS v FROM {plain_row(columns)}")
+                    self._run_view(self._cursor())
             except SqlError as error:
                 # Another error is one of the values taken here.
                 if error.code == "sql.indeterminate_collation":
@@ -199,8 +205,8 @@ class PostgresAnalyzer:
         their operator, so that it is looked up again, as in the evaluator.
         """
         with self._step("the types of the query's parts cannot be asked"):
+            self._make(text)
             cursor = self._cursor()
-            cursor.execute(_CREATE + text)
             cursor.execute("SET LOCAL search_path = pg_temp")
             return tuple(ColumnTypes(cursor).read_fields(self._oid(f"pg_temp.{_VIEW}")).values())
         raise AssertionError("a step neither answers nor fails")
@@ -208,7 +214,7 @@ class PostgresAnalyzer:
     def routines(self, columns: Sequence[SqlType], expression: str) -> tuple[Routine, ...]:
         """What an expression over c1, c2 ... calls; see `Analyzer`."""
         with self._step("the query's parts cannot be asked"):
-            self._cursor().execute(_CREATE + probe(columns, [expression]))
+            self._make(probe(columns, [expression]))
             return self._described(f"pg_temp.{_VIEW}").routines
 
     def constants(
@@ -232,7 +238,7 @@ class PostgresAnalyzer:
             with self._step("a constant cannot be computed"):
                 cursor = self._cursor()
                 columns = ", ".join(f"{e} AS v{i}" for i, e in enumerate(part))
-                cursor.execute(f"{_CREATE}SELECT {columns}")
+                self._make(f"SELECT {columns}")
                 raw = new_type(tuple(string_types), "raw", lambda value, _: value)
                 psycopg2.extensions.register_type(raw, cursor)
                 self._run_view(cursor)
@@ -241,9 +247,16 @@ class PostgresAnalyzer:
 
     def _run_view(self, cursor: Any) -> None:
         """Ask for the rows of our temporary view: the one place where functions are called."""
-        source = confined.confine(cursor, _VIEW) if self.role else f"pg_temp.{_VIEW}"
+        assert self._sandbox is not None
+        source = self._sandbox.confine(cursor, _VIEW)
         cursor.execute("SET LOCAL search_path = pg_temp; SET LOCAL transaction_read_only = on")
         cursor.execute(f"SELECT * FROM {source}")
+
+    def _make(self, text: str) -> None:
+        """Make our temporary view of a text: the one place where a user's text is parsed."""
+        cursor = self._cursor()
+        assert self._sandbox is not None
+        self._sandbox.make_view(cursor, _VIEW, text)
 
     def _described(self, view: str | int) -> Analysis:
         """Text, fields and calls of a view; leaves the search_path at pg_temp."""
@@ -256,9 +269,9 @@ class PostgresAnalyzer:
         cursor.execute("SELECT ev_action::text FROM pg_rewrite WHERE ev_class = %s", (oid,))
         (tree,) = cursor.fetchone() or ("",)
         called = sorted({int(oid) for oid in _CALLS.findall(tree)})
-        confined.check_trusted(cursor, oid)
+        foreign_code.check_trusted(cursor, oid, self.role)
         if self._is_bound:
-            confined.check_harmless(cursor, oid, called, self._asker)
+            foreign_code.check_harmless(cursor, oid, called, self._asker)
         cursor.execute(_ROUTINES, (called,))
         routines = tuple(Routine(*row) for row in cursor.fetchall())
         values = {_SESSION_VALUE_NAMES[int(i)] for i in _SESSION_VALUES.findall(tree)}
@@ -266,12 +279,6 @@ class PostgresAnalyzer:
 
     def _make_shadow(self, relation: Relation, statement: str) -> None:
         with self._kept_step(f'the relation "{relation.name}" cannot be shown to the source'):
-            if not self._shadows:
-                # Last, or a table named "text" would be what the word means in casts.
-                self._cursor().execute(
-                    "SELECT set_config('search_path', concat_ws(', ', "
-                    "nullif(current_setting('search_path'), ''), 'pg_temp'), true)"
-                )
             self._cursor().execute(statement)
 
     def _exists(self, view: Relation) -> bool:
@@ -289,13 +296,16 @@ class PostgresAnalyzer:
     def _cursor(self) -> Any:
         if self._connection is None:
             connection = connect(self._dsn, side="source", settings=_SETTINGS)
-            if self._asker:
-                try:
-                    self._is_bound = not confined.try_assume(connection.cursor(), self._asker)
-                except TidemarkError:
-                    connection.close()
-                    raise
-                self.role = "" if self._is_bound else self._asker
+            try:
+                cursor = connection.cursor()
+                self.role, self._is_bound = sandbox.choose_role(cursor, self._asker)
+                self._sandbox = sandbox.enter(cursor, self._dsn, self.role)
+            except psycopg2.Error as error:
+                connection.close()
+                raise to_error(error, "source", "the query cannot be analyzed") from error
+            except TidemarkError:
+                connection.close()
+                raise
             self._connection = connection
         return self._connection.cursor()
 
@@ -352,8 +362,10 @@ def _to_error(
     if state is None or is_temporary(error):
         return to_error(error, "source", doing)
     position = None
-    if query and diagnostics.statement_position:
-        offset = int(diagnostics.statement_position) - 1 - len(_CREATE)
+    # Of the statement that was run inside of a frame.
+    at = diagnostics.internal_position
+    if query and at and (diagnostics.internal_query or "").startswith(_CREATE):
+        offset = int(at) - 1 - len(_CREATE)
         shift = max((s for s in moved if s[0] <= offset), default=(0, 0))[1]
         position = position_of(query, min(max(offset - shift, 0), len(query)))
     if state == "42501":
@@ -361,7 +373,8 @@ def _to_error(
             error,
             "source",
             doing,
-            hint="grant TEMPORARY on the database, and USAGE and SELECT on what the query reads",
+            hint="grant USAGE on the schemas that the query names, and TEMPORARY on the database,"
+            " to the role that creates the view, or to tidemark_query for the service's own views",
         )
         found.position = position
         return found

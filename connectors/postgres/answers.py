@@ -18,6 +18,8 @@ from decimal import Decimal
 from typing import IO, Any
 
 from connectors.postgres.quoting import quote_name
+from connectors.postgres.sink_target import target_of
+from connectors.sink import SinkTable
 from dataflow.schema import Field
 from dataflow.types import TypeKind
 
@@ -300,7 +302,12 @@ def _unescape(cell: str) -> str:
     return "".join(out)
 
 
-def selected(schema: str, name: str, fields: Sequence[Field]) -> str:
-    """The rows that a view's table shows."""
-    columns = ", ".join(quote_name(f.name) for f in fields)
-    return f"SELECT {columns} FROM {quote_name(schema)}.{quote_name(name)}"
+def selected(table: SinkTable) -> str:
+    """The rows of a view's table, each as often as it is there. Not by the view that people read,
+    which its owner may replace."""
+    target = target_of(table)
+    columns = ", ".join(f"t.{quote_name(f.name)}" for f in table.fields)
+    sql = f"SELECT {columns} FROM {target.sql} AS t"
+    if target.is_bag:
+        sql += f" CROSS JOIN LATERAL generate_series(1, t.{quote_name(target.count)})"
+    return sql

@@ -46,8 +46,14 @@ WITH RECURSIVE base AS (
   SELECT t.typbasetype, CASE WHEN b.typmod = -1 THEN t.typtypmod ELSE b.typmod END, b.depth + 1
   FROM base b JOIN pg_type t ON t.oid = b.oid AND t.typtype = 'd'
 )
-SELECT b.oid, b.typmod, t.typtype FROM base b JOIN pg_type t ON t.oid = b.oid
+SELECT b.oid, b.typmod, t.typtype, format_type(b.oid, b.typmod), t.typarray,
+       CASE WHEN t.typlen = -1 THEN t.typelem ELSE 0 END
+FROM base b JOIN pg_type t ON t.oid = b.oid
 ORDER BY depth DESC LIMIT 1
+"""
+_ELEMENT = """
+SELECT e.oid FROM pg_type a JOIN pg_type e ON e.oid = a.typelem
+WHERE a.oid = %s AND e.typtype = 'd' AND e.typarray = a.oid
 """
 _DATABASE = """
 SELECT datcollate, coalesce(to_jsonb(d) ->> 'datlocprovider', 'c'),
@@ -85,13 +91,19 @@ class ColumnTypes:
         return replace(type, hashing=self._hashing[type.oid])
 
     def _type(self, row: Sequence[Any]) -> SqlType:
-        name, oid, typmod, kind, collation_oid, collation, provider, locale, is_exact = row
+        name, oid, typmod, kind = row[:4]
+        type = self._based(name, oid, typmod, kind)
+        if type.base is not None:
+            type = replace(type, base=self._hashed(self._collated(type.base, row)))
+        return self._collated(type, row)
+
+    def _collated(self, type: SqlType, row: Sequence[Any]) -> SqlType:
+        _, _, _, _, collation_oid, collation, provider, locale, is_exact = row
         is_bytewise = True
         if collation_oid == _DEFAULT_COLLATION:
             is_bytewise, collation = self._is_default_bytewise, ""
         elif collation_oid:
             is_bytewise = provider in ("c", "b") and locale in _BYTEWISE
-        type = self._based(name, oid, typmod, kind)
         if not collation_oid:
             return type
         if is_exact is False:
@@ -107,11 +119,26 @@ class ColumnTypes:
     def _based(self, name: str, oid: int, typmod: int, kind: str) -> SqlType:
         """A domain is kept as its base type is, under its own name and oid."""
         if kind != "d":
-            return replace(sql_type(name, oid, typmod), is_enum=kind == "e")
+            type = replace(sql_type(name, oid, typmod), is_enum=kind == "e")
+            return replace(type, base=self._base_array(oid)) if type.is_users else type
+        base_oid, base_typmod, base_kind, base_name, _, _ = self._base(oid)
+        stored = replace(sql_type(base_name, base_oid, base_typmod), is_enum=base_kind == "e")
+        inner = self._base_array(base_oid)
+        return replace(stored, name=name, oid=oid, typmod=typmod, base=inner or stored)
+
+    def _base(self, oid: int) -> tuple[Any, ...]:
         self._cursor.execute(_BASE, (oid,))
-        base_oid, base_typmod, base_kind = self._cursor.fetchone() or (oid, typmod, "b")
-        base = sql_type(name, base_oid, base_typmod)
-        return replace(base, oid=oid, typmod=typmod, is_enum=base_kind == "e")
+        return self._cursor.fetchone() or (oid, -1, "b", "", 0, 0)
+
+    def _base_array(self, oid: int) -> SqlType | None:
+        """The array of what a domain is made of, for an array of domains."""
+        self._cursor.execute(_ELEMENT, (oid,))
+        found = self._cursor.fetchone()
+        if found is None:
+            return None
+        _, typmod, _, name, array, element = self._base(found[0])
+        # Arrays of arrays do not exist: values of such a domain have another text.
+        return None if element or not array else self._hashed(sql_type(f"{name}[]", array, typmod))
 
 
 def check_type_name(column: str, type_name: str) -> None:

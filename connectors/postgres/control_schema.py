@@ -13,8 +13,15 @@ from psycopg2.extensions import connection as Connection
 from connectors.postgres import control_life
 from connectors.postgres.claim_schema import OWNERS
 from connectors.postgres.idempotency_schema import IDEMPOTENCY, WORKERS
-from connectors.postgres.psql_schema import PSQL, PSQL_CHANGES, PSQL_LIFE, PSQL_VERIFY
+from connectors.postgres.psql_schema import (
+    PSQL,
+    PSQL_CHANGES,
+    PSQL_LIFE,
+    PSQL_PINNED,
+    PSQL_VERIFY,
+)
 from connectors.postgres.session import translated
+from connectors.postgres.sink_guard import GUARD
 from connectors.postgres.token_schema import TOKENS
 from dataflow.errors import SinkError
 from storage.failpoints import failpoint
@@ -258,6 +265,7 @@ STEPS = (
     WORKERS,
     OWNERS,
     _PAUSED_AT,
+    GUARD + PSQL_PINNED,
 )
 VERSION = len(STEPS)
 

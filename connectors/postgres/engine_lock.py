@@ -23,7 +23,7 @@ def with_search_path(dsn: str) -> str:
 
     SourceError, TemporaryError.
     """
-    session = connect(dsn)
+    session = connect(dsn, is_users=True)
     try:
         with translated("source", "the search path cannot be asked"), session.cursor() as cursor:
             cursor.execute("SHOW search_path")

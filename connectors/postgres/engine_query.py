@@ -172,7 +172,7 @@ def _with_stand_ins(dsn: str, query: str, names: set[str], flatten: Flatten) -> 
 
 @contextmanager
 def _session(dsn: str) -> Iterator[Connection]:
-    session = connect(dsn, application_name="tidemark engine", is_long=True)
+    session = connect(dsn, application_name="tidemark engine", is_long=True, is_users=True)
     try:
         yield session
     finally:

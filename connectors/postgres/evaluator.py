@@ -3,8 +3,9 @@
 Columns travel as array literals of PostgreSQL's text, the answer comes back as text, so a value
 means the same here as in every other place. Invariant: a row that fails never hides or changes
 another row's value, and what is not a row's fault (a lost session, a missing right) is never
-taken for one. Every call is a read-only transaction that is rolled back, with the rights of the
-view's creator (`confined`). Only the DSN, settings and role travel when an evaluator is pickled.
+taken for one. Every call is a read-only transaction that is rolled back, inside of the sandbox:
+with the rights of the view's creator, or none. Only the DSN, settings and role travel when an
+evaluator is pickled.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import psycopg2
 from psycopg2.extensions import UNICODE, string_types
 from psycopg2.extensions import connection as Connection
 
-from connectors.postgres import confined
+from connectors.postgres import sandbox
 from connectors.postgres.copy_kernels import array_literal
 from connectors.postgres.evaluator_statements import (
     Statement,
@@ -26,9 +27,9 @@ from connectors.postgres.evaluator_statements import (
     groups_statement,
     ranks_statement,
 )
-from connectors.postgres.session import connect, is_temporary, to_error
+from connectors.postgres.session import PINNED_PATH, connect, is_temporary, to_error
 from dataflow.delta import KIND_BYTES, Column
-from dataflow.errors import SourceError, TemporaryError, ViewError
+from dataflow.errors import SourceError, TemporaryError, TidemarkError, ViewError
 from dataflow.expressions.evaluator import RowErrors
 from dataflow.types import INT8, SqlType
 from dataflow.values import from_text, to_text
@@ -58,8 +59,8 @@ _UNKNOWN_STATEMENT = "26000"
 class PostgresEvaluator:
     """dataflow.expressions.evaluator.Evaluator over one session, opened at the first use.
 
-    settings: more session settings, such as search_path. role: whose rights what is evaluated
-    has; "" for the session's own. One thread at a time.
+    settings: more session settings; search_path among them is that of what is evaluated. role:
+    whose rights what is evaluated has; "" for none (`sandbox.QUERY_ROLE`). One thread at a time.
     """
 
     def __init__(self, dsn: str, settings: Mapping[str, str] | None = None, role: str = "") -> None:
@@ -67,6 +68,7 @@ class PostgresEvaluator:
         self.role = role
         self._settings = dict(settings or {})
         self._connection: Connection | None = None
+        self._owner = ""
         self._prepared: dict[Statement, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -158,7 +160,7 @@ class PostgresEvaluator:
             try:
                 out[0].extend(self._rows(statement, [t.slice(start, stop) for t in texts]))
             except psycopg2.Error as error:
-                state, text = _row_error(error, sql, is_one=len(edges) == 2)
+                state, text = _row_error(error, (sql, statement), is_one=len(edges) == 2)
                 if len(edges) == 2:
                     group = texts[0].slice(start, start + 1).to_list()[0]
                     out[1].add(int(group), state, text)
@@ -191,7 +193,7 @@ class PostgresEvaluator:
         try:
             return self._run(statement, []) * n
         except psycopg2.Error as error:
-            state, text = _row_error(error, sql)
+            state, text = _row_error(error, (sql, statement))
             for row in range(n):
                 errors.add(row, state, text)
             return [None] * n
@@ -209,7 +211,7 @@ class PostgresEvaluator:
             try:
                 found = self._run(statement, [t.slice(start, stop) for t in texts])
             except psycopg2.Error as error:
-                state, text = _row_error(error, sql, is_one=stop - start == 1)
+                state, text = _row_error(error, (sql, statement), is_one=stop - start == 1)
                 if stop - start == 1:
                     errors.add(start, state, text)
                     continue
@@ -249,12 +251,12 @@ class PostgresEvaluator:
 
     def _execute(self, statement: Statement, call: bytes) -> list[tuple[Any, ...]]:
         if self._connection is None:
-            self._connection = _open(self.dsn, self._settings)
+            self._connection = self._open()
         with self._connection.cursor() as cursor:
             name = self._prepared.get(statement)
             if name is None:
                 if len(self._prepared) >= _MOST_PREPARED:
-                    cursor.execute("DISCARD TEMP" if self.role else "DEALLOCATE ALL")
+                    cursor.execute("DISCARD TEMP")
                     self._prepared.clear()
                 name = f"{_OURS}{len(self._prepared)}"
                 try:
@@ -273,15 +275,19 @@ class PostgresEvaluator:
                     cursor.execute("ROLLBACK")
 
     def _prepare(self, cursor: Any, name: str, statement: Statement) -> None:
-        if not self.role:
-            types = f"({statement.parameters})" if statement.parameters else ""
-            cursor.execute(f"PREPARE {name}{types} AS {statement.select}")
-            return
+        """Make the statement's function and give it to whose rights it is to have. Nothing of it
+        is looked into before it is called."""
         try:
             cursor.execute("START TRANSACTION READ WRITE")
-            confined.assume(cursor, self.role)
+            path = self._settings.get("search_path") or sandbox.path_of(cursor, self._owner)
+            cursor.execute("SELECT set_config('search_path', %s, true)", (path,))
             cursor.execute(statement.as_function(name))
+            cursor.execute(f"SET LOCAL search_path TO {PINNED_PATH}")
+            sandbox.give(cursor, f"pg_temp.{name}({statement.parameters})", self._owner)
             cursor.execute("COMMIT")
+        except SourceError as error:
+            # The source itself is as it was: only views of this creator end.
+            raise ViewError(error.code, error.what, detail=error.detail, hint=error.hint) from None
         finally:
             if self._connection is not None and not self._connection.closed:
                 cursor.execute("ROLLBACK")
@@ -290,20 +296,32 @@ class PostgresEvaluator:
         self, cursor: Any, name: str, statement: Statement, call: bytes
     ) -> list[tuple[Any, ...]]:
         """What a statement answers, within a transaction that is left open."""
-        begin = b"START TRANSACTION READ ONLY"
-        if not self.role:
-            arguments = b"(" + call + b")" if call else b""
-            cursor.execute(begin + b"; EXECUTE " + name.encode() + arguments)
-            return cursor.fetchall()
-        cursor.execute(begin)
-        try:
-            confined.assume(cursor, self.role)
-        except SourceError as error:
-            # The source itself is as it was: only views of this creator end.
-            raise ViewError(error.code, error.what, detail=error.detail, hint=error.hint) from None
         shown = ", ".join(f"v{i}" for i in range(len(statement.results)))
-        cursor.execute(f"SELECT {shown} FROM pg_temp.{name}(".encode() + call + b")")
+        cursor.execute(
+            f"START TRANSACTION READ ONLY; SELECT {shown} FROM pg_temp.{name}(".encode()
+            + call
+            + b")"
+        )
         return cursor.fetchall()
+
+    def _open(self) -> Connection:
+        settings = {k: v for k, v in self._settings.items() if k != "search_path"}
+        connection = connect(self.dsn, settings={**_SETTINGS, **settings})
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                query_role = sandbox.ready(cursor, self.dsn)
+                self._owner = self.role or query_role
+        except psycopg2.Error as error:
+            connection.close()
+            raise to_error(error, "source", "an evaluating session cannot be opened") from error
+        except TidemarkError:
+            connection.close()
+            raise
+        for oid in string_types:
+            # Every known type comes as the text that PostgreSQL prints.
+            connection.string_types[oid] = UNICODE
+        return connection
 
 
 def _is_stale_plan(error: psycopg2.Error) -> bool:
@@ -317,19 +335,10 @@ def _is_stale_plan(error: psycopg2.Error) -> bool:
     return error.pgcode == "0A000" and error.diag.source_function == "RevalidateCachedQuery"
 
 
-def _is_within_function(error: psycopg2.Error) -> bool:
+def _is_within_function(error: psycopg2.Error, body: str) -> bool:
     """Whether an error comes from a function that the statement calls, not from the statement."""
-    lines = (error.diag.context or "").splitlines()
+    lines = (error.diag.context or "").replace(body, _OURS).splitlines()
     return any(_OURS not in line for line in lines)
-
-
-def _open(dsn: str, settings: Mapping[str, str]) -> Connection:
-    connection = connect(dsn, settings={**_SETTINGS, **settings})
-    connection.autocommit = True
-    for oid in string_types:
-        # Every known type comes as the text that PostgreSQL prints.
-        connection.string_types[oid] = UNICODE
-    return connection
 
 
 def _literal(texts: Column) -> bytes:
@@ -338,11 +347,14 @@ def _literal(texts: Column) -> bytes:
     return array_literal(texts.values, texts.data, mask).tobytes()
 
 
-def _row_error(error: psycopg2.Error, sql: str, *, is_one: bool = True) -> tuple[str, str]:
+def _row_error(
+    error: psycopg2.Error, what_ran: tuple[str, Statement], *, is_one: bool = True
+) -> tuple[str, str]:
     """(SQLSTATE, words) of a row's own error; anything else is raised as what it is.
 
     is_one: of a single row. More of them may only have taken too long together.
     """
+    sql, statement = what_ran
     state = error.pgcode or "XX000"
     if state == _CANCELED and not is_one:
         return state, ""
@@ -357,7 +369,7 @@ def _row_error(error: psycopg2.Error, sql: str, *, is_one: bool = True) -> tuple
             "the role may not evaluate an expression",
             detail=f"{sql}: {' '.join(str(error).split())}",
         ) from error
-    if state[:2] == "42" and not _is_within_function(error):
+    if state[:2] == "42" and not _is_within_function(error, statement.body):
         # Not from inside a function: the statement itself no longer fits, a function is gone.
         what = "an expression can no longer be evaluated"
         raise to_error(error, "source", what, code="source.evaluation") from error

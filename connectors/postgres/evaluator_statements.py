@@ -1,7 +1,6 @@
 """The statements of the evaluator: expressions and queries over columns passed as arrays.
 
-Each is prepared, or made a temporary function where it is to run with the rights of a view's
-creator. Nothing is sent from here.
+Each is made a temporary function of the sandbox. Nothing is sent from here.
 """
 
 from __future__ import annotations
@@ -26,17 +25,26 @@ class Statement:
     select: str
     results: tuple[str, ...]
 
-    def as_function(self, name: str) -> str:
-        """What makes it a function of the present role's, in which no role can be set.
+    @property
+    def body(self) -> str:
+        """What the function runs, as PostgreSQL shows it in an error's context.
 
-        One column more keeps a single composite from being taken apart.
+        One column more keeps a single composite from being taken apart. The casts do nothing, but
+        where a function was replaced by one of another type.
         """
+        names = [f"c{i}" for i in range(len(self.results))]
+        casts = [f"q.{n}::{type}" for n, type in zip(names, self.results, strict=True)]
+        return f"SELECT {', '.join(casts)}, true FROM ({self.select}) AS q({', '.join(names)})"
+
+    def as_function(self, name: str) -> str:
+        """What makes it a function, in which no role can be set once it is given away, and whose
+        plan is kept for the session. It parses its body under the search_path of now."""
         columns = [f"v{i} {type}" for i, type in enumerate(self.results)]
-        body = f"SELECT q.*, true FROM ({self.select}) AS q"
+        body = f"#variable_conflict use_column\nBEGIN RETURN QUERY {self.body}; END"
         return (
             f"CREATE FUNCTION pg_temp.{name}({self.parameters}) RETURNS"
-            f" TABLE({', '.join(columns)}, is_row boolean) LANGUAGE sql SECURITY DEFINER"
-            f" AS {quote_text(body)}"
+            f" TABLE({', '.join(columns)}, is_row boolean) LANGUAGE plpgsql SECURITY DEFINER"
+            f" SET search_path FROM CURRENT AS {quote_text(body)}"
         )
 
 
@@ -85,10 +93,11 @@ def _passed(type: SqlType, column: str) -> tuple[str, str]:
     """(type of the array parameter, the value in SQL).
 
     Types that we know go as arrays of themselves. Others may be arrays, or use another delimiter
-    (box, PostGIS): they go as text and are read one by one.
+    (box, PostGIS): they go as text and are read one by one. So do domains, whose conditions are to
+    be computed inside of the function.
     """
     collate = f" COLLATE {_quoted(type.collation)}" if type.collation else ""
-    if type.kind is TypeKind.OPAQUE:
+    if type.kind is TypeKind.OPAQUE or type.is_users:
         return "text[]", f"CAST({column} AS {type.name}){collate}"
     return f"{type.name}[]", column + collate
 

@@ -176,7 +176,9 @@ class FunctionTables:
     @contextmanager
     def _transaction(self, doing: str, has_cause: bool = False) -> Iterator[Any]:
         """has_cause: errors come as _Failed, for who can say more of them."""
-        session: Connection = connect(self._dsn, application_name="tidemark engine", is_long=True)
+        session: Connection = connect(
+            self._dsn, application_name="tidemark engine", is_long=True, is_users=True
+        )
         try:
             with session, session.cursor() as cursor:
                 yield cursor

@@ -1,24 +1,24 @@
 """One query, answered once: analyzed as a view's would be, then read-only in one snapshot.
 
-Invariant: what runs is PostgreSQL's own text of a single SELECT (never the user's), in a READ ONLY
-transaction under a time-out, over tables that are no catalog's, by functions that have no effect
-beside their result.
+Invariant: what runs is PostgreSQL's own text of a single SELECT (never the user's), inside of the
+sandbox, in a READ ONLY transaction under a time-out, over tables that are no catalog's, by
+functions that have no effect beside their result. Without a database role the tables are lent by
+the service, once it is known which they are, and functions run with no rights at all.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg2
 from psycopg2 import errorcodes
 from psycopg2.extensions import new_type, string_types
 
-from connectors.postgres import confined
+from connectors.postgres import sandbox
 from connectors.postgres.analyzer import PostgresAnalyzer
-from connectors.postgres.explained import relations_scanned
 from connectors.postgres.session import connect, is_temporary, to_error
 from connectors.sink import Progress
 from dataflow.errors import SourceError, SqlError, TemporaryError, TidemarkError
@@ -28,6 +28,23 @@ from dataflow.types import TypeKind
 
 MOST_BYTES = 32 << 20
 _FETCHED = 500
+_VIEW = "tidemark_query_once"
+# All relations that a view's query reads, through views of any depth. Not by pg_depend, which
+# knows nothing of catalogs.
+_RELATIONS = r"""
+WITH RECURSIVE read(oid, is_direct) AS (
+    SELECT m[1]::oid, true FROM pg_rewrite w
+    CROSS JOIN LATERAL regexp_matches(w.ev_action::text, ':relid (\d+)', 'g') AS m
+    WHERE w.ev_class = %(view)s AND m[1] <> %(view)s::text
+    UNION
+    SELECT m[1]::oid, false FROM read JOIN pg_rewrite w ON w.ev_class = read.oid
+    CROSS JOIN LATERAL regexp_matches(w.ev_action::text, ':relid (\d+)', 'g') AS m
+    WHERE m[1]::oid <> read.oid
+)
+SELECT c.oid::bigint, n.nspname, c.relname, bool_or(read.is_direct)
+FROM read JOIN pg_class c ON c.oid = read.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+GROUP BY 1, 2, 3 ORDER BY 2, 3
+"""
 _CATALOGS = ("pg_catalog", "information_schema", "tidemark", "pg_toast")
 # What is refused to a role that asks.
 _RIGHTS = ("source.privilege", "source.row_security", "source.role_missing")
@@ -42,13 +59,15 @@ _NOT_NUMBERS = ("NaN", "Infinity", "-Infinity")
 
 @dataclass(frozen=True)
 class OneShot:
-    """A query that may run. relations: (schema, name) of the tables that it reads; role: whose
-    rights count, "" for the session's own."""
+    """A query that may run. relations: (schema, name) of all that it reads; role: whose rights
+    count, "" for those of the service. reads_tables: not only maintained views; with a role, all
+    that the role may read."""
 
     text: str
     fields: tuple[Field, ...]
     relations: tuple[tuple[str, str], ...]
     role: str = ""
+    reads_tables: bool = True
 
 
 @dataclass(frozen=True)
@@ -62,54 +81,47 @@ class Answer:
     position: str
 
 
-def prepare(dsn: str, query: str, role: str = "") -> OneShot:
+def prepare(dsn: str, query: str, role: str = "", *, reads_tables: bool = True) -> OneShot:
     """Look at a query. SqlError as for a view; TidemarkError query.not_allowed, auth.rights."""
     try:
-        with PostgresAnalyzer(dsn, "query", asker=role) as analyzer:
+        with PostgresAnalyzer(dsn, "query", asker=role, keeps_rows=False) as analyzer:
             analysis = analyzer.analyze(query)
     except SourceError as error:
         if error.code not in _RIGHTS:
             raise
+        if not role:
+            raise _not_allowed(error.detail or error.what, error.hint) from None
         raise TidemarkError(
             "auth.rights", error.what, detail=error.detail, hint=error.hint
         ) from None
     _require_harmless(analysis)
-    session = connect(dsn, settings={"statement_timeout": "30s", "search_path": "pg_temp"})
+    found = OneShot(analysis.text, analysis.fields, (), role, reads_tables)
+    session = connect(dsn, settings={"statement_timeout": "30s"})
     try:
-        session.set_session(readonly=True)
-        with session.cursor() as cursor:
-            _assume(cursor, role)
-            cursor.execute(f"EXPLAIN (VERBOSE, FORMAT JSON, COSTS OFF) {analysis.text}")
-            (plan,) = cursor.fetchone() or ([],)
+        _, relations = _view_of(session.cursor(), dsn, found)
     except psycopg2.Error as error:
         raise _refusal(error) from None
     finally:
         session.close()
-    relations = tuple(sorted(set(relations_scanned(plan))))
-    for schema, name in relations:
-        if schema in _CATALOGS:
-            raise _not_allowed(f"it reads {schema}.{name}")
-    return OneShot(analysis.text, analysis.fields, relations, role)
+    return replace(found, relations=relations)
 
 
 def run(dsn: str, query: OneShot, limit: int, timeout_s: float) -> Answer:
     """Answer it. SqlError of its rows; TemporaryError query.timeout."""
-    settings = {
-        "statement_timeout": f"{max(1, round(timeout_s * 1000))}ms",
-        "search_path": "pg_temp",
-        "jit": "off",
-    }
+    settings = {"statement_timeout": f"{max(1, round(timeout_s * 1000))}ms", "jit": "off"}
     session = connect(dsn, settings=settings, application_name="tidemark query")
     try:
-        session.set_session(isolation_level="REPEATABLE READ", readonly=True)
+        session.set_session(isolation_level="REPEATABLE READ")
         cursor = session.cursor()
         progress = _progress(cursor)
         cursor.execute(
             "SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_lsn() END::text"
         )
         (position,) = cursor.fetchone() or ("",)
-        _assume(cursor, query.role)
-        cursor.execute(f"DECLARE answer NO SCROLL CURSOR FOR {query.text}")
+        box, _ = _view_of(cursor, dsn, query)
+        confined = box.confine(cursor, _VIEW, limit + 1)
+        cursor.execute("SET LOCAL transaction_read_only = on")
+        cursor.execute(f"DECLARE answer NO SCROLL CURSOR FOR SELECT * FROM {confined}")
         rows, held_bytes = [], 0
         for row in _rows(session, query.fields):
             held_bytes += len(row)
@@ -123,10 +135,49 @@ def run(dsn: str, query: OneShot, limit: int, timeout_s: float) -> Answer:
         session.close()
 
 
-def _assume(cursor: Any, role: str) -> None:
-    # Functions that are not volatile cannot take it back.
-    if role:
-        confined.assume(cursor, role)
+def _view_of(
+    cursor: Any, dsn: str, query: OneShot
+) -> tuple[sandbox.Sandbox, tuple[tuple[str, str], ...]]:
+    """Make the temporary view _VIEW of the query, which may read what it reads; all of that.
+
+    TidemarkError query.not_allowed; SourceError source.role.
+    """
+    role, is_bound = sandbox.choose_role(cursor, query.role)
+    if query.role and not role:
+        why = "the service's role is no member of it" if is_bound else "it is a superuser"
+        raise sandbox.no_role(query.role, why)
+    box = sandbox.enter(cursor, dsn, role)
+    box.make_view(cursor, _VIEW, query.text)
+    cursor.execute("SELECT %s::regclass::oid::bigint", (f"pg_temp.{_VIEW}",))
+    (view,) = cursor.fetchone()
+    cursor.execute(_RELATIONS, {"view": view})
+    found = cursor.fetchall()
+    for _, schema, name, _ in found:
+        if schema in _CATALOGS or schema.startswith("pg_"):
+            raise _not_allowed(f"it reads {schema}.{name}")
+    if not query.reads_tables and not role:
+        views = _oids_of_views(cursor)
+        for oid, schema, name, is_direct in found:
+            if is_direct and oid not in views:
+                raise _not_allowed(
+                    f"it reads {schema}.{name}, which is no maintained view",
+                    "a reader's token reads views; with a database role (db_role) it reads all that"
+                    " this role may read",
+                )
+    if not role:
+        box.lend_tables(cursor, _VIEW)
+    return box, tuple((schema, name) for _, schema, name, _ in found)
+
+
+def _oids_of_views(cursor: Any) -> set[int]:
+    """What people read of the maintained views of this database."""
+    cursor.execute("SELECT to_regclass('tidemark.tables') IS NOT NULL")
+    if not (cursor.fetchone() or (False,))[0]:
+        return set()
+    cursor.execute(
+        "SELECT coalesce(view_oid, table_oid)::bigint FROM tidemark.tables WHERE NOT is_staged"
+    )
+    return {oid for (oid,) in cursor.fetchall()}
 
 
 def _rows(session: Any, fields: tuple[Field, ...]) -> Iterator[str]:
@@ -177,12 +228,11 @@ def _tells(name: str) -> bool:
     return name.startswith("pg_") or "_to_xml" in name or name == "current_setting"
 
 
-def _not_allowed(detail: str) -> TidemarkError:
+def _not_allowed(
+    detail: str, hint: str = "read tables and views of your own, by functions without an effect"
+) -> TidemarkError:
     return TidemarkError(
-        "query.not_allowed",
-        "the query may not run here",
-        detail=detail,
-        hint="read tables and views of your own, by functions without an effect",
+        "query.not_allowed", "the query may not run here", detail=detail, hint=hint
     )
 
 

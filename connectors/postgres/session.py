@@ -25,6 +25,9 @@ from dataflow.errors import SinkError, SourceError, TemporaryError, TidemarkErro
 from dataflow.types import SESSION_SETTINGS
 
 APPLICATION_NAME = "tidemark"
+# Names in statements of ours mean what PostgreSQL itself brings, whatever else a role, a database
+# or a schema that others may write to has of these names (the pattern of CVE-2018-1058).
+PINNED_PATH = "pg_catalog, pg_temp"
 
 # How often the server looks, in the midst of a statement, whether its client is still there: what
 # was killed must not hold its locks until the statement's end. Other systems refuse the setting.
@@ -68,8 +71,13 @@ def connect(
     settings: Mapping[str, str] | None = None,
     is_replication: bool = False,
     is_long: bool = False,
+    is_users: bool = False,
 ) -> Watched:
     """A new session with pinned settings; `settings` adds to them or overrides them.
+
+    Its search_path is PINNED_PATH; that of the login is its default, to which a session of the
+    sandbox goes back where a user's text is parsed. is_users: the session is handed to a user,
+    who has the login's path.
 
     is_long: its statements read or write whole tables (`Limits`), wait for them as long, and end
     when this process does.
@@ -78,17 +86,10 @@ def connect(
     watched (`silence`). TemporaryError `<side>.unreachable`, or a refusal `<side>.login`,
     `<side>.database`, `<side>.dsn`.
     """
-    limit_ms = round(1000 * (LIMITS.long_statement_s if is_long else LIMITS.statement_s))
-    wanted = {
-        **SESSION_SETTINGS,
-        "statement_timeout": f"{limit_ms}",
-        "lock_timeout": f"{limit_ms}" if is_long else _LOCK_TIMEOUT,
-        # What a role or database may have set for people would cut our long transactions.
-        "idle_in_transaction_session_timeout": "0",
-        # So that the server notices that we are gone, and lets go what we held.
-        **PATIENCE.server_settings(),
-        **(settings or {}),
-    }
+    wanted = {**_own_settings(is_long=is_long), **(settings or {})}
+    path = "" if is_users else wanted.pop("search_path", PINNED_PATH)
+    if is_replication:
+        wanted["search_path"], path = PINNED_PATH, ""
     keywords = _keywords(dsn, side)
     given = f"{keywords['options']} " if keywords.get("options") else ""
     arguments: dict[str, Any] = {
@@ -109,13 +110,26 @@ def connect(
         raise _refused_start(error, keywords, side) from None
     connection.watch(arguments)
     try:
-        _pin(connection, wanted)
+        _pin(connection, wanted, path)
         if is_long:
             _set(connection, _ALIVE)
     except psycopg2.Error as error:
         connection.close()
         raise to_error(error, side, "cannot set up a session") from None
     return connection
+
+
+def _own_settings(*, is_long: bool) -> dict[str, str]:
+    limit_ms = round(1000 * (LIMITS.long_statement_s if is_long else LIMITS.statement_s))
+    return {
+        **SESSION_SETTINGS,
+        "statement_timeout": f"{limit_ms}",
+        "lock_timeout": f"{limit_ms}" if is_long else _LOCK_TIMEOUT,
+        # What a role or database may have set for people would cut our long transactions.
+        "idle_in_transaction_session_timeout": "0",
+        # So that the server notices that we are gone, and lets go what we held.
+        **PATIENCE.server_settings(),
+    }
 
 
 def redact(dsn: str) -> str:
@@ -267,9 +281,14 @@ def _options(settings: Mapping[str, str]) -> str:
     return " ".join(f"-c {name}={escape(value)}" for name, value in settings.items())
 
 
-def _pin(connection: Connection, wanted: Mapping[str, str]) -> None:
-    """PGTZ and PGDATESTYLE in the environment beat `options`: set again what they changed."""
+def _pin(connection: Connection, wanted: Mapping[str, str], path: str) -> None:
+    """PGTZ and PGDATESTYLE in the environment beat `options`: set again what they changed.
+
+    The path is set here and not by `options`, so that the login's own stays known as the default.
+    """
     reported = connection.info.parameter_status
+    if path:
+        _set(connection, f"SET search_path TO {path}")
     for name in ("TimeZone", "DateStyle", "IntervalStyle"):
         actual = reported(name)
         if actual is not None and actual != wanted[name]:

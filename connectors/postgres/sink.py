@@ -34,6 +34,7 @@ from connectors.postgres.sink_apply import (
 )
 from connectors.postgres.sink_epoch import Place, begin, deltas_of, flush
 from connectors.postgres.sink_faults import about, reading, refusal_of
+from connectors.postgres.sink_guard import Guards, guard_sql, require_ours
 from connectors.postgres.sink_keys import WideKeys, too_wide
 from connectors.postgres.sink_patience import patiently
 from connectors.postgres.sink_read import progress_of, rows_of
@@ -50,10 +51,12 @@ _WRITE_SETTINGS = {
     **LOOKED_UP,
     "jit": "off",
     "synchronous_commit": "on",
+    # A policy is an error, not code to be run.
+    "row_security": "off",
 }
-_COPY_SETTINGS = {"standard_conforming_strings": "on", "jit": "off"}
+_COPY_SETTINGS = {"standard_conforming_strings": "on", "jit": "off", "row_security": "off"}
 # Counting is for people, who must not wait for whoever has locked a view.
-_COUNT_SETTINGS = {"lock_timeout": "200ms", "statement_timeout": "2s"}
+_COUNT_SETTINGS = {"lock_timeout": "200ms", "statement_timeout": "2s", "row_security": "off"}
 _SET_PROGRESS = """INSERT INTO tidemark.progress (sink_key, epoch, positions) VALUES (%s, %s, %s)
 ON CONFLICT (sink_key) DO UPDATE
 SET epoch = excluded.epoch, positions = excluded.positions, updated_at = now()"""
@@ -77,6 +80,7 @@ class PostgresSink:
         self._preparer = Preparer()
         self._is_prepared = False
         self._keys = WideKeys()
+        self._guards = Guards()
 
     # --- life ------------------------------------------------------------------------------
 
@@ -114,7 +118,7 @@ class PostgresSink:
         if self._session is not None:
             self._session.close()
         self._session = None
-        self._keys.forget()
+        self._forget()
         self._preparer = Preparer()
 
     def interrupt(self) -> None:
@@ -203,12 +207,17 @@ class PostgresSink:
             failpoint("sink.change.after", psycopg2.OperationalError)
             for table, error in epoch.refusals:
                 sink_tables.tell_refusal(cursor, table, error)
-            self._keys.forget()
+            self._forget()
+        guarded: set[SinkTable] = set()
         for table, delta in deltas_of(epoch, place):
             target = ERRORS
             if table is not None:
-                if not self._keys.is_known or table in place.widened:
+                is_known = self._keys.is_known and self._guards.is_known
+                if not is_known or table in place.widened:
                     flush(cursor, waiting)
+                if table not in guarded and self._guards.covers(cursor, table):
+                    waiting.append(guard_sql(table, writes=True).encode())
+                    guarded.add(table)
                 target = self._keys.target(cursor, table, place.widened)
             changes = split_delta(target, delta)
             copied = take_copied(target, changes)
@@ -257,7 +266,7 @@ class PostgresSink:
         count = self.stage(table, rows)
         with self._own_session(f'cannot load view "{table.title}"') as session:
             cursor = session.cursor()
-            self._keys.forget()
+            self._forget()
             sink_tables.swap(cursor, table)
             if progress is not None:
                 positions = json.dumps(dict(progress.positions))
@@ -315,6 +324,7 @@ class PostgresSink:
         self._ensure()
         doing = f'cannot read view "{table.title}"'
         with self._own_session(doing, _COPY_SETTINGS) as session, reading(table):
+            require_ours(session.cursor(), table)
             yield from rows_of(session.cursor(), table, is_checked=is_checked)
 
     @contextmanager
@@ -333,6 +343,7 @@ class PostgresSink:
             found = progress_of(cursor, self._key)
             if found is None:
                 raise SinkError("sink.no_progress", "no epoch has been written yet")
+            require_ours(cursor, table)
             yield found, rows_of(cursor, table, is_checked=is_checked)
 
     def row_count(self, table: SinkTable) -> int:
@@ -373,8 +384,13 @@ class PostgresSink:
             self._session = session
         return self._session
 
-    def _roll_back(self, session: Connection) -> None:
+    def _forget(self) -> None:
+        """Ask again what is known of the tables."""
         self._keys.forget()
+        self._guards.forget()
+
+    def _roll_back(self, session: Connection) -> None:
+        self._forget()
         try:
             with session.cursor() as cursor:
                 cursor.execute("ROLLBACK")

@@ -17,6 +17,7 @@ from connectors.postgres.control_schema import MISSING_STATE
 from connectors.postgres.quoting import quote_name
 from connectors.postgres.session import to_error
 from connectors.postgres.sink_apply import key_violation, rows_missing
+from connectors.postgres.sink_guard import FOREIGN_STATE, foreign_object
 from connectors.postgres.sink_read import progress_of
 from connectors.postgres.sink_target import Target, target_of
 from connectors.sink import SinkBehind, SinkEpoch, SinkTable
@@ -46,6 +47,8 @@ def refusal_of(cursor: Any, key: str, epoch: SinkEpoch, error: psycopg2.Error) -
             detail=str(diagnostics.message_primary),
             hint="another service writes under the same key: stop it, or give it another one",
         )
+    if state == FOREIGN_STATE:
+        return foreign_object(error)
     if state == MISSING_STATE:
         return rows_missing(str(diagnostics.message_primary))
     if state == "23505" and _is_key(cursor, diagnostics):

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg2
 
 from connectors.postgres.quoting import quote_name, quote_text
+from connectors.postgres.sink_guard import USES_FOREIGN_CODE
 from connectors.postgres.sink_target import target_of
 from connectors.sink import SinkTable
 
@@ -21,7 +22,8 @@ OURS = "Maintained by Tidemark"
 
 _OIDS = """SELECT table_oid, coalesce(view_oid, table_oid) FROM tidemark.tables
 WHERE schema = %s AND name = %s AND is_staged = %s"""
-_INDEXES = """
+_INDEXES = (
+    """
 SELECT c.relname, i.indisunique, pg_get_indexdef(c.oid),
     format('CREATE %%sINDEX %%I ON %%I.%%I', CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END,
         c.relname, n.nspname, t.relname)
@@ -29,8 +31,11 @@ FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
 JOIN pg_class AS t ON t.oid = i.indrelid JOIN pg_namespace AS n ON n.oid = t.relnamespace
 WHERE i.indrelid = %s AND NOT i.indisprimary AND i.indisvalid
     AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = c.oid AND contype <> 'f')
-    AND NOT starts_with(c.relname, '_tidemark_key_')
+    AND NOT starts_with(c.relname, '_tidemark_key_') AND NOT """
+    + USES_FOREIGN_CODE
+    + """
 ORDER BY c.relname"""
+)
 _GRANTS = """
 SELECT '' AS part, a.privilege_type, a.grantee, a.is_grantable
 FROM pg_class AS c, aclexplode(c.relacl) AS a WHERE c.oid = %s AND a.grantee <> c.relowner
@@ -43,10 +48,16 @@ _COMMENTS = """
 SELECT '', obj_description(%s, 'pg_class')
 UNION ALL SELECT attname, col_description(attrelid, attnum) FROM pg_attribute
 WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"""
-_LOST = """
+_LOST = (
+    """
 SELECT format('trigger %%I', tgname) FROM pg_trigger WHERE tgrelid = ANY(%s) AND NOT tgisinternal
 UNION ALL SELECT format('constraint %%I', conname) FROM pg_constraint
     WHERE conrelid = ANY(%s) AND contype IN ('c', 'u', 'f', 'x')
+UNION ALL SELECT format('index %%I', c.relname)
+    FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
+    WHERE i.indrelid = ANY(%s) AND """
+    + USES_FOREIGN_CODE
+    + """
 UNION ALL SELECT format('policy %%I', polname) FROM pg_policy WHERE polrelid = ANY(%s)
 UNION ALL SELECT format('rule %%I', rulename) FROM pg_rewrite
     WHERE ev_class = ANY(%s) AND rulename <> '_RETURN'
@@ -54,6 +65,7 @@ UNION ALL SELECT format('statistics %%I', stxname) FROM pg_statistic_ext WHERE s
 UNION ALL SELECT format('publication %%I', p.pubname) FROM pg_publication_rel AS r
     JOIN pg_publication AS p ON p.oid = r.prpubid WHERE r.prrelid = ANY(%s)
 ORDER BY 1"""
+)
 _DEPENDENTS = """
 SELECT DISTINCT CASE WHEN d.classid = 'pg_rewrite'::regclass
     THEN (SELECT CASE v.relkind WHEN 'm' THEN 'materialized view ' ELSE 'view ' END
@@ -128,7 +140,7 @@ def find(cursor: Any, table: SinkTable) -> Kept | None:
     ]
     cursor.execute(_COMMENTS, (face, face))
     comments = [(part, text) for part, text in cursor.fetchall() if text and is_users(text)]
-    cursor.execute(_LOST, ([*found],) * 6)
+    cursor.execute(_LOST, ([*found],) * 7)
     lost = [title for (title,) in cursor.fetchall()]
     indexes = indexes_of(cursor, rows)
     return Kept(owner, tuple(grants), tuple(comments), tuple(indexes), tuple(lost))

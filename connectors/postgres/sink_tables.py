@@ -18,6 +18,7 @@ from connectors.postgres import copy_text, sink_kept, sink_keys, sink_target
 from connectors.postgres.ownership import give_to_creator
 from connectors.postgres.quoting import quote_name, quote_text
 from connectors.postgres.sink_apply import lines_of, rows_missing, split_delta
+from connectors.postgres.sink_guard import FOREIGN_STATE, guard_sql
 from connectors.postgres.sink_target import Target, staged_target_of, target_of
 from connectors.sink import NOT_STAGED, SinkTable
 from dataflow.delta import Delta
@@ -43,11 +44,16 @@ def count_rows(cursor: Any, table: SinkTable) -> int:
     if about > _EXACT_ROWS:
         return about
     try:
+        cursor.execute(guard_sql(table, writes=False))
         cursor.execute(f"SELECT coalesce({rows}, 0)::bigint FROM {target.sql}")
     except states.UndefinedTable:
         # Dropped, or named otherwise, since we saw it.
         return 0
     except (states.LockNotAvailable, states.QueryCanceled, states.UndefinedColumn):
+        return about
+    except psycopg2.Error as error:
+        if error.pgcode != FOREIGN_STATE:
+            raise
         return about
     return cursor.fetchone()[0]
 
@@ -149,8 +155,10 @@ class _Counter:
 def is_staged(cursor: Any, table: SinkTable, token: str = "") -> bool:
     """Whether a view's first rows wait in their hidden table; those of the token, if given."""
     cursor.execute(
-        "SELECT obj_description(oid, 'pg_class') FROM pg_class WHERE oid = to_regclass(%s)",
-        (staged_target_of(table).sql,),
+        "SELECT obj_description(c.oid, 'pg_class') FROM pg_class AS c JOIN tidemark.tables AS t"
+        " ON t.table_oid = c.oid AND t.is_staged AND (t.schema, t.name) = (%s, %s)"
+        " WHERE c.oid = to_regclass(%s)",
+        (table.schema, table.name, staged_target_of(table).sql),
     )
     found = cursor.fetchone()
     return found is not None and (not token or found[0] == _waiting(token))

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from connectors.postgres.claim import Claim
-from connectors.postgres.confined import check_role
 from connectors.postgres.decode import Decoder
 from connectors.postgres.identity import SourceIdentity, check_identity, identify
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.postgres.publication import Publication
 from connectors.postgres.replication import ReplicationStream, StreamLimits
+from connectors.postgres.sandbox import check_role
 from connectors.postgres.session import Session
 from connectors.postgres.slot import Slot, SlotState, check_server, in_use, object_name
 from connectors.postgres.snapshot import PostgresSnapshot

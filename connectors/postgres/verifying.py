@@ -13,9 +13,11 @@ from typing import Any
 import psycopg2
 from psycopg2.extensions import connection as Connection
 
-from connectors.postgres import confined
+from connectors.postgres import sandbox
 from connectors.postgres.answers import SortedRows
 from connectors.postgres.session import connect, to_error, translated
+from connectors.postgres.sink_guard import require_ours
+from connectors.sink import SinkTable
 from dataflow.errors import TidemarkError
 
 _APPLICATION = "tidemark verify"
@@ -53,6 +55,11 @@ class SinkMoment:
             found.setdefault(view, []).append((operator, row))
         return found
 
+    def require_ours(self, table: SinkTable) -> None:
+        """The view's table is the one that was made for it. SinkError sink.foreign_object."""
+        with translated("sink", "cannot read the sink"), self.connection.cursor() as cursor:
+            require_ours(cursor, table)
+
     def close(self) -> None:
         """End the session."""
         self.connection.close()
@@ -72,14 +79,6 @@ class Reader:
         self._timeout_s = timeout_s
         with translated(side, "cannot set a time-out"), connection.cursor() as cursor:
             cursor.execute(f"SET LOCAL statement_timeout = {max(1, int(timeout_s * 1000))}")
-
-    def cost(self, query: str) -> float:
-        """What PostgreSQL thinks that the query costs, in its own units."""
-        with translated(self._side, "the view's query cannot be planned"):
-            cursor = self._connection.cursor()
-            cursor.execute(f"EXPLAIN (FORMAT JSON) {query}")
-            ((plan,),) = cursor.fetchall()
-            return float(plan[0]["Plan"]["Total Cost"])
 
     def fill(self, rows: SortedRows, query: str) -> None:
         """Read the rows of a query. TidemarkError verify.timeout, verify.query_fails."""
@@ -108,30 +107,33 @@ class Reader:
         self._connection.close()
 
 
-def open_plain(dsn: str) -> Connection:
-    """A session on the source for a query that reads no table of it."""
-    return _read_only(dsn, "source")
-
-
 def open_confined(
     dsn: str, role: str, query: str, snapshot_id: str | None
-) -> tuple[Connection, str]:
-    """A read-only session on the source, in a snapshot if one is given, and the query as it is to
-    be asked there: with the rights of the role, out of which no function of it comes.
+) -> tuple[Connection, str, float]:
+    """A read-only session on the source, in a snapshot if one is given, the query as it is to be
+    asked there, inside of the sandbox, and what PostgreSQL thinks that it costs, in its own units.
+    role: whose rights it has; "" reads tables with those of the service, and runs functions with
+    none.
 
     SourceError source.role.
     """
     session = connect(dsn, application_name=_APPLICATION, settings=_SETTINGS)
     try:
+        session.set_session(isolation_level="REPEATABLE READ")
         with translated("source", "the view's query cannot be run"), session.cursor() as cursor:
-            confined.assume(cursor, role)
-            cursor.execute(f"CREATE TEMP VIEW {_VIEW} AS {query}")
-            asked = f"SELECT * FROM {confined.confine(cursor, _VIEW)}"
-            session.commit()
-            session.set_session(isolation_level="REPEATABLE READ", readonly=True)
             if snapshot_id is not None:
                 cursor.execute("SET TRANSACTION SNAPSHOT %s", (snapshot_id,))
-        return session, asked
+            owner, _ = sandbox.choose_role(cursor, role)
+            if role and not owner:
+                raise sandbox.no_role(role, "the service's role is no member of it")
+            box = sandbox.enter(cursor, dsn, owner)
+            box.make_view(cursor, _VIEW, query)
+            if not owner:
+                box.lend_tables(cursor, _VIEW)
+            asked = f"SELECT * FROM {box.confine(cursor, _VIEW)}"
+            cursor.execute("SET LOCAL transaction_read_only = on")
+            plan = box.explain(cursor, f"SELECT * FROM pg_temp.{_VIEW}")
+        return session, asked, float(plan[0]["Plan"]["Total Cost"])
     except BaseException:
         session.close()
         raise

@@ -19,6 +19,7 @@ from connectors.postgres.hashing import RECORD_HASH
 from connectors.postgres.quoting import quote_name, quote_text
 from connectors.postgres.session import connect, is_temporary, to_error
 from connectors.postgres.sink_faults import table_fault
+from connectors.postgres.sink_guard import require_ours
 from connectors.postgres.sink_read import progress_of
 from connectors.postgres.sink_target import target_of
 from connectors.sink import Progress, SinkTable
@@ -96,13 +97,14 @@ def read_page(dsn: str, key: str, request: PageRequest, timeout_s: float) -> Pag
     types = {f.name: f.type for f in request.table.fields}
     parts = _parts(request)
     wanted = [types[name] for name in request.columns]
-    settings = {"standard_conforming_strings": "on", "jit": "off"}
+    settings = {"standard_conforming_strings": "on", "jit": "off", "row_security": "off"}
     settings["statement_timeout"] = f"{max(1, round(timeout_s * 1000))}ms"
     session = connect(dsn, side="sink", settings=settings, application_name="tidemark rows")
     try:
         session.set_session(isolation_level="REPEATABLE READ", readonly=True)
         cursor = session.cursor()
         progress = _shown(cursor, key, request.table)
+        require_ours(cursor, request.table)
         all_types = [*wanted, *(TEXT for _ in parts)]
         first = copy_text.FirstRows(PAGE_BYTES)
         columns = first.copy_out(cursor, page_sql(request, parts), all_types)

@@ -8,7 +8,6 @@ so is everything above it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres, Literal
 from dataflow.expressions.sql_text import with_arguments
@@ -20,7 +19,6 @@ from dataflow.sql.plan import (
     Filter,
     Join,
     Loop,
-    Plan,
     Project,
     Remember,
     Scan,
@@ -32,7 +30,7 @@ from dataflow.sql.plan import (
     Values,
     Window,
 )
-from dataflow.types import BOOL, SqlType
+from dataflow.types import SqlType
 
 # What a relation outside the database stands for, by its rows.
 Stand = Callable[[Relation], int | None]
@@ -53,11 +51,6 @@ def queries_of(nodes: Sequence[Node], stand: Stand) -> list[str | None]:
     return found
 
 
-def distrusted(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes without anything that calls a user's function, which a planner may well run."""
-    return [replace(node, plan=_distrusted(node.plan)) for node in nodes]
-
-
 def groups_query(query: str, expressions: Sequence[Expression]) -> str:
     """One row for each group of a node's rows."""
     shown = ", ".join(f"{_text(e, 'i')} AS g{n}" for n, e in enumerate(expressions))
@@ -69,35 +62,8 @@ def predicate_query(scan: Scan, predicate: Expression, percent: float) -> str:
     name = scan.relation.name
     table = f"{_quoted(name.schema)}.{_quoted(name.name)} TABLESAMPLE SYSTEM ({percent:g})"
     rows = f"SELECT {_columns(scan)} FROM {table}"
-    return f"SELECT count(*), count(*) FILTER (WHERE {_text(predicate, 'i')}) FROM ({rows}) i"
-
-
-def _distrusted(plan: Plan) -> Plan:
-    if isinstance(plan, Filter):
-        return replace(plan, predicate=_plain(plan.predicate))
-    if isinstance(plan, Project | Remember):
-        return replace(plan, expressions=tuple(map(_plain, plan.expressions)))
-    if isinstance(plan, Join | SemiJoin) and plan.residual is not None:
-        return replace(plan, residual=_plain(plan.residual))
-    if isinstance(plan, Aggregate):
-        calls = (
-            replace(c, sql="", function="count", arguments=()) if c.sql else c for c in plan.calls
-        )
-        return replace(plan, calls=tuple(calls))
-    return plan
-
-
-def _plain(expression: Expression) -> Expression:
-    """With an unknown value for what PostgreSQL is to compute."""
-    if isinstance(expression, Call):
-        return replace(expression, arguments=tuple(map(_plain, expression.arguments)))
-    if not isinstance(expression, InPostgres):
-        return expression
-    unknown = Literal(None, expression.type)
-    columns = [a for a in expression.arguments if isinstance(a, ColumnRef)]
-    if not columns:
-        return unknown
-    return Call("case", (Call("is not null", (columns[0],), BOOL), unknown), expression.type)
+    met = f"count(*) FILTER (WHERE {_text(predicate, 'i')})"
+    return f"SELECT count(*) AS read, {met} AS met FROM ({rows}) i"
 
 
 def _query(node: Node, inputs: Sequence[str], stand: Stand) -> str | None:

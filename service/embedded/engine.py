@@ -235,7 +235,7 @@ class Engine:
 
     def connection(self) -> Any:
         """A new session of psycopg2's in the database, for transactions of your own."""
-        return connect(self.dsn, application_name="tidemark engine user")
+        return connect(self.dsn, application_name="tidemark engine user", is_users=True)
 
     def _asked(self, sql: str, width: int) -> dict[str, Wish]:
         """What a query asks of functions; nothing is known of one that no view could have."""

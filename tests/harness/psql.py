@@ -13,6 +13,7 @@ import psycopg2
 import pytest
 from psycopg2.extensions import connection as Connection
 
+from connectors.postgres.sandbox import QUERY_ROLE
 from tests.harness.postgres import Database
 
 
@@ -44,6 +45,17 @@ def psql_command(database: Database, user: str = "postgres", **variables: str) -
 def psql_environment() -> dict[str, str]:
     """Without what a user has set for himself."""
     return {k: v for k, v in os.environ.items() if not k.startswith("PG")}
+
+
+def give_query_role(place: Database, *services: str) -> None:
+    """Let roles of a test's own be those of services, as deploy/role.sql does."""
+    place.execute(
+        f"DO $$ BEGIN CREATE ROLE {QUERY_ROLE} NOLOGIN NOINHERIT;"
+        " EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$"
+    )
+    for service in services:
+        place.execute(f'GRANT {QUERY_ROLE} TO "{service}"')
+    place.execute(f"GRANT USAGE ON SCHEMA public TO {QUERY_ROLE}")
 
 
 def call(place: Database, statement: str, parameters: tuple[Any, ...] = ()) -> list[str]:

@@ -44,9 +44,9 @@ TEXTS: dict[SqlType, list[str]] = {
     types.JSONB: ['{"a": [1, null, "\\""]}', "[]"],
     sql_type("integer[]", 1007): ["{}", "{1,NULL,3}", "{{1,2},{3,4}}"],
     sql_type("text[]", 1009): ['{"a,b",NULL,"NULL","\\"\\\\"}'],
-    sql_type("mood", 99_999): ["sad", "so so", 'it\'s "fine"'],
-    sql_type("pair", 99_998): ['(1,"a b")', "(,)"],
-    sql_type("positive", 99_997): ["1", "77"],
+    sql_type("public.mood", 99_999): ["sad", "so so", 'it\'s "fine"'],
+    sql_type("public.pair", 99_998): ['(1,"a b")', "(,)"],
+    sql_type("public.positive", 99_997): ["1", "77"],
     sql_type("inet", 869): ["10.0.0.0/8"],
     sql_type("int4range", 3904): ["[1,5)", "empty"],
 }

@@ -14,6 +14,7 @@ from connectors.postgres.embedded import EmbeddedPostgres
 from dataflow.errors import TidemarkError
 from dataflow.sql.planner import plan_view
 from tests.harness.postgres import Database, new_database
+from tests.harness.psql import give_query_role
 from tests.harness.service import RunningService
 from tests.security.hostile_sql import HOSTILE, SCHEMA, UNTOUCHED
 
@@ -48,6 +49,7 @@ def test_every_hostile_statement_is_refused_and_changes_nothing(place: Database)
     place.execute(
         f"CREATE ROLE {plain} LOGIN PASSWORD 'pw'; GRANT SELECT ON t, deleting TO {plain}"
     )
+    give_query_role(place, plain)
     try:
         before = place.rows(_STATE)
         faults = []

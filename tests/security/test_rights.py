@@ -21,6 +21,7 @@ from dataflow.types import INT4, TEXT, SqlType, TypeKind
 from service.engine import Engine, View, ViewDefinition
 from storage.memory import MemoryStore
 from tests.harness.postgres import Database, new_database
+from tests.harness.psql import give_query_role
 
 MOOD = SqlType("public.pair", 0, -1, TypeKind.OPAQUE)
 # Each says whose rights it has; the odd ones first try to be somebody else.
@@ -67,6 +68,7 @@ def place(postgres: EmbeddedPostgres) -> Iterator[Database]:
             f"GRANT SELECT ON filtered TO {roles['creator']};"
             f"GRANT SELECT ON t, secret TO {roles['plain']}"
         )
+        give_query_role(made, roles["plain"])
         made.execute(f"SET ROLE {roles['creator']}; {FUNCTIONS}")
         yield made
         made.execute(

@@ -46,7 +46,7 @@ def relation_of(database: Database, name: str, *, source: str = "source") -> Rel
 
 def raw_rows(database: Database, query: str) -> list[Row]:
     """PostgreSQL's own text of every value, under our session settings."""
-    connection = connect(database.dsn)
+    connection = connect(database.dsn, is_users=True)
     for oid in string_types:
         connection.string_types[oid] = UNICODE
     try:

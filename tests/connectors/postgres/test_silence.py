@@ -45,7 +45,7 @@ def test_a_half_open_session_is_noticed(
     database: Database, proxy: Proxy, directions: tuple[str, ...]
 ) -> None:
     """The call fails as one on a lost connection, and the server has nothing of it any more."""
-    session = connect(proxy.dsn(database.dsn))
+    session = connect(proxy.dsn(database.dsn), is_users=True)
     cursor = session.cursor()
     cursor.execute("CREATE TABLE held (id int)")
     proxy.begin(Fault(HALF_OPEN, directions))

@@ -130,7 +130,7 @@ def test_column_names_and_types_are_the_views(every_database: Database, sink: Po
             "WHERE attrelid = to_regclass(%s) AND attnum > 0 ORDER BY attnum",
             (table.title,),
         )
-        assert found == [(f.name, f.type.name) for f in table.fields]
+        assert found == [(f.name, f.type.name.removeprefix("public.")) for f in table.fields]
     [(key,)] = every_database.rows(
         "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'keyed_pkey'"
     )

@@ -38,7 +38,7 @@ def test_functions_of_a_query_have_its_creators_rights(database: Database) -> No
     database.execute(HOSTILE)
     query = "SELECT id, steal(id) AS word FROM open"
     fields = (Field("id", INT4, False), Field("word", TEXT))
-    session, asked = open_confined(database.dsn, "maker", query, None)
+    session, asked, _ = open_confined(database.dsn, "maker", query, None)
     rows = SortedRows(fields, (0,))
     with session.cursor() as cursor:
         rows.fill(cursor, asked)

@@ -1,0 +1,273 @@
+"""The sandbox: users' text and users' functions run with rights that are worth nothing to steal.
+
+SET ROLE is no wall: a function may say RESET ROLE, or set_config('role', ...), and is the session's
+login again. Inside a SECURITY DEFINER function PostgreSQL refuses both (guc.c,
+GUC_NOT_WHILE_SEC_REST). So whatever parses, plans or runs a user's text does it inside of such a
+function, a frame, which belongs to the view's creator, or to QUERY_ROLE, a role with no right to
+any table. Invariants: nothing of a user's runs outside of a frame, its parsing included (a literal
+of a domain runs the domain's conditions); every transaction in which it ran is rolled back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg2
+
+from connectors.postgres.quoting import quote_name
+from connectors.postgres.session import PINNED_PATH, connect, to_error
+from dataflow.errors import SinkError, SourceError
+
+# As whom functions run for views of the service itself. It logs in nowhere, owns nothing and may
+# use schemas, as every caller of a function must.
+QUERY_ROLE = "tidemark_query"
+CONFINED = "tidemark_confined"
+_FRAME = "tidemark_frame"
+_FRAMES = f"""
+CREATE FUNCTION pg_temp.{_FRAME}(statement text, path text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = {PINNED_PATH} AS $frame$
+BEGIN
+    PERFORM set_config('search_path', path, true);
+    EXECUTE statement;
+END $frame$;
+CREATE FUNCTION pg_temp.{_FRAME}_explain(query text) RETURNS SETOF json
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = {PINNED_PATH} AS $frame$
+BEGIN
+    RETURN QUERY EXECUTE 'EXPLAIN (VERBOSE, FORMAT JSON) ' || query;
+END $frame$;
+"""
+_MAY_SET = """
+SELECT r.rolsuper, pg_has_role(session_user, r.oid, %s) FROM pg_roles r WHERE r.rolname = %s
+"""
+_READINESS = """
+SELECT (SELECT oid FROM pg_roles WHERE rolname = %(role)s),
+    (SELECT pg_has_role(session_user, oid, %(word)s) AND pg_has_role(session_user, oid, 'USAGE')
+        FROM pg_roles WHERE rolname = %(role)s),
+    (SELECT has_database_privilege(oid, current_database(), 'TEMPORARY')
+        FROM pg_roles WHERE rolname = %(role)s),
+    (SELECT array_agg(n.nspname::text ORDER BY n.nspname)
+        FROM pg_namespace n, pg_roles r WHERE r.rolname = %(role)s
+            AND n.nspname !~ '^pg_' AND n.nspname NOT IN ('information_schema', 'tidemark')
+            AND NOT has_schema_privilege(r.oid, n.oid, 'USAGE')
+            AND has_schema_privilege(session_user, n.oid, 'USAGE WITH GRANT OPTION')),
+    (SELECT format('%%I, which calls %%s', t.evtname, p.oid::regprocedure)
+        FROM pg_event_trigger t JOIN pg_proc p ON p.oid = t.evtfoid
+        JOIN pg_roles a ON a.oid = p.proowner
+        WHERE t.evtenabled <> 'D' AND NOT a.rolsuper AND a.rolname <> session_user LIMIT 1)
+"""
+_ERRORS = {"source": SourceError, "sink": SinkError}
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """The frames of one transaction, made by `enter`. role: who owns them; path: the search_path
+    under which a user's text is parsed."""
+
+    role: str
+    path: str
+
+    def run(self, cursor: Any, statement: str, path: str = "") -> None:
+        """Run a statement inside of a frame."""
+        cursor.execute(f"SELECT pg_temp.{_FRAME}(%s, %s)", (statement, path or self.path))
+
+    def explain(self, cursor: Any, query: str) -> list[Any]:
+        """The plan of a query, with planning inside of a frame: it computes constants."""
+        cursor.execute(f"SELECT * FROM pg_temp.{_FRAME}_explain(%s)", (query,))
+        ((plan,),) = cursor.fetchall()
+        return plan
+
+    def make_view(self, cursor: Any, name: str, query: str) -> None:
+        """Make a temporary view of a text, which is parsed inside of a frame."""
+        self.run(cursor, f"CREATE TEMP VIEW {name} AS {query}")
+
+    def lend_tables(self, cursor: Any, view: str) -> None:
+        """Let a temporary view, once made and checked, read tables with the login's rights.
+
+        PostgreSQL checks relations for a view's owner and runs its functions as who asks: what
+        the query reads is read as the login, and whatever it calls stays inside of the frame.
+        """
+        cursor.execute(
+            f"ALTER VIEW pg_temp.{view} OWNER TO {quote_name(_login(cursor))};"
+            f" GRANT SELECT ON pg_temp.{view} TO {quote_name(self.role)}"
+        )
+
+    def confine(self, cursor: Any, view: str, limit: int | None = None) -> str:
+        """Make a function that reads a temporary view inside of a frame; what stands after FROM."""
+        most = "" if limit is None else f" LIMIT {limit}"
+        cursor.execute(
+            f"SET LOCAL search_path TO {self.path};"
+            f" CREATE OR REPLACE FUNCTION pg_temp.{CONFINED}() RETURNS SETOF pg_temp.{view}"
+            " LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT"
+            f" AS 'SELECT * FROM pg_temp.{view}{most}';"
+            f" SET LOCAL search_path TO {PINNED_PATH};"
+            f" ALTER FUNCTION pg_temp.{CONFINED}() OWNER TO {quote_name(self.role)}"
+        )
+        return f"pg_temp.{CONFINED}()"
+
+
+def enter(cursor: Any, dsn: str, role: str = "", side: str = "source") -> Sandbox:
+    """Make the frames of a transaction, for a role that the login may act as, "" for QUERY_ROLE.
+
+    dsn: of the cursor's session. The transaction is to be rolled back in the end. SourceError
+    source.role, source.query_role, source.event_trigger (or sink...).
+    """
+    query_role = ready(cursor, dsn, side)
+    owner = role or query_role
+    try:
+        cursor.execute(_FRAMES)
+        for frame in (f"{_FRAME}(text, text)", f"{_FRAME}_explain(text)"):
+            give(cursor, f"pg_temp.{frame}", owner)
+    except psycopg2.Error as error:
+        raise to_error(error, side, f'cannot act as role "{owner}"') from error
+    return Sandbox(owner, path_of(cursor, owner))
+
+
+def give(cursor: Any, function: str, role: str) -> None:
+    """Make a SECURITY DEFINER function run as a role. It was made without looking into its body."""
+    try:
+        cursor.execute(f"ALTER FUNCTION {function} OWNER TO {quote_name(role)}")
+    except psycopg2.Error as error:
+        if error.pgcode in ("22023", "42501", "42704"):
+            raise no_role(role, str(error.diag.message_primary)) from None
+        raise
+
+
+def path_of(cursor: Any, role: str) -> str:
+    """The search_path that the login would have, for a text that a role's frame parses."""
+    cursor.execute(
+        "SET LOCAL search_path TO DEFAULT;"
+        " SELECT current_setting('search_path'), session_user::text"
+    )
+    path, login = cursor.fetchone()
+    cursor.execute(f"SET LOCAL search_path TO {PINNED_PATH}")
+    parts = [part.strip() for part in path.split(",") if part.strip()]
+    if role == QUERY_ROLE:
+        # In a frame the word stands for the frame's owner.
+        parts = [quote_name(login) if p.strip('"') == "$user" else p for p in parts]
+    parts = [p if p.startswith('"') else quote_name(p) for p in parts]
+    if '"pg_temp"' not in parts:
+        # Last, or a table named "text" would be what the word means in casts.
+        parts.append("pg_temp")
+    return ", ".join(parts)
+
+
+def ready(cursor: Any, dsn: str, side: str = "source") -> str:
+    """QUERY_ROLE, once it is there and may use what it must; made where the login may.
+
+    SourceError source.query_role, source.event_trigger (or sink...).
+    """
+    exists, is_ours, may_temp, schemas, trigger = _facts(cursor)
+    if trigger is not None:
+        raise _ERRORS[side](
+            f"{side}.event_trigger",
+            f"an event trigger would run with the service's rights: {trigger}",
+            detail="its function belongs to a role that is no superuser",
+            hint="drop or disable the trigger, or give its function to a superuser",
+        )
+    if exists is None or not is_ours or not may_temp or schemas:
+        exists, is_ours, may_temp, _, _ = _make_ready(dsn, side)
+        if exists is None or not is_ours or not may_temp:
+            raise _no_query_role(cursor, side)
+    return QUERY_ROLE
+
+
+def _facts(cursor: Any) -> tuple[Any, ...]:
+    word = "SET" if cursor.connection.server_version >= 160000 else "MEMBER"
+    cursor.execute(_READINESS, {"role": QUERY_ROLE, "word": word})
+    return cursor.fetchone()
+
+
+def _make_ready(dsn: str, side: str) -> tuple[Any, ...]:
+    """Make the role and its few rights, in a session that commits, as far as the login may; the
+    facts of then."""
+    session = connect(dsn, side=side)
+    try:
+        session.autocommit = True
+        with session.cursor() as cursor:
+            exists, is_ours, may_temp, _, _ = _facts(cursor)
+            login, database = _login(cursor), session.info.dbname
+            if exists is None:
+                _try(cursor, f"CREATE ROLE {QUERY_ROLE} NOLOGIN NOINHERIT")
+            if not is_ours:
+                option = " WITH INHERIT TRUE, SET TRUE" if session.server_version >= 160000 else ""
+                _try(cursor, f"GRANT {QUERY_ROLE} TO {quote_name(login)}{option}")
+            if not may_temp:
+                _try(cursor, f"GRANT TEMPORARY ON DATABASE {quote_name(database)} TO {QUERY_ROLE}")
+            for schema in _facts(cursor)[3] or ():
+                _try(cursor, f"GRANT USAGE ON SCHEMA {quote_name(schema)} TO {QUERY_ROLE}")
+            return _facts(cursor)
+    finally:
+        session.close()
+
+
+def _try(cursor: Any, statement: str) -> None:
+    """Run what the login may not be allowed to, or another process does just now; it is looked at
+    again afterwards."""
+    try:
+        cursor.execute(statement)
+    except psycopg2.Error as error:
+        if cursor.connection.closed:
+            raise to_error(error, "source", f"cannot run {statement}") from error
+
+
+def _no_query_role(cursor: Any, side: str) -> SourceError | SinkError:
+    login, database = _login(cursor), cursor.connection.info.dbname
+    option = " WITH INHERIT TRUE, SET TRUE" if cursor.connection.server_version >= 160000 else ""
+    return _ERRORS[side](
+        f"{side}.query_role",
+        f'the service cannot act as role "{QUERY_ROLE}" at the {side}',
+        detail="users' functions run as this role, which has no right to any table",
+        hint="as an administrator: run deploy/role.sql again, or"
+        f" CREATE ROLE {QUERY_ROLE} NOLOGIN NOINHERIT;"
+        f" GRANT {QUERY_ROLE} TO {quote_name(login)}{option};"
+        f" GRANT TEMPORARY ON DATABASE {quote_name(database)} TO {QUERY_ROLE};",
+    )
+
+
+def _login(cursor: Any) -> str:
+    cursor.execute("SELECT session_user::text")
+    return cursor.fetchone()[0]
+
+
+def choose_role(cursor: Any, asker: str) -> tuple[str, bool]:
+    """Whose frames an asker's text gets: (the role, "" for QUERY_ROLE; whether the asker is one
+    that the login may not act as).
+
+    A superuser's rights are given to no text: it gets QUERY_ROLE's.
+    """
+    if not asker:
+        return "", False
+    word = "SET" if cursor.connection.server_version >= 160000 else "MEMBER"
+    cursor.execute(_MAY_SET, (word, asker))
+    found = cursor.fetchone()
+    if found is None or not found[1]:
+        return "", True
+    return ("" if found[0] else asker), False
+
+
+def no_role(role: str, why: str) -> SourceError:
+    """The error for a creator that the service cannot act for."""
+    return SourceError(
+        "source.role",
+        f'the service cannot act as role "{role}" at the source',
+        detail=why,
+        hint=f"functions run with their creator's rights: GRANT {quote_name(role)} TO the "
+        "service's role",
+    )
+
+
+def check_role(session: Any, role: str) -> None:
+    """Whether views may be created for a role: it is there, ours to act as, and no superuser.
+
+    session: of rows(sql, parameters). SourceError source.role.
+    """
+    word = "SET" if session.server_version >= 160000 else "MEMBER"
+    found = session.rows(_MAY_SET, (word, role))
+    if not found:
+        raise no_role(role, "it does not exist there")
+    is_super, may_set = found[0]
+    if is_super:
+        raise no_role(role, "it is a superuser, whose rights no token gives")
+    if not may_set:
+        raise no_role(role, "the service's role is no member of it")
