@@ -25,11 +25,12 @@ from connectors.kept_parts import RUNS, OnProgress, Progress, is_kept
 from connectors.pages import decode_delta, encode_delta
 from connectors.source import SnapshotPart
 from connectors.spark.frame import FRAME, Row, to_table
+from connectors.spark.records import DONE, FAILED, PART, TaskRecord, decode_error
 from connectors.spark.result import BackfillResult, added_up
 from connectors.spark.segment import Job
 from connectors.spark.session import GONE, LazySession
 from connectors.spark.stages import NO_INPUT, NODE, Cut, Spec, cut
-from connectors.spark.tasks import DONE, FAILED, PART, TaskRecord, read_parts, run_slots
+from connectors.spark.tasks import read_parts, run_slots
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.errors import TemporaryError, TidemarkError
@@ -149,7 +150,7 @@ class _Watch:
         for name in sorted(self._exchange.sizes(DONE).keys() - self._seen):
             self._seen.add(name)
             if name.startswith(PART):
-                record: TaskRecord = pickle.loads(self._exchange.get(f"{DONE}/{name}"))
+                record = TaskRecord.decode(self._exchange.get(f"{DONE}/{name}"))
                 parts, rows = parts + 1, rows + record.rows
                 size_bytes += record.size_bytes
             else:
@@ -278,7 +279,7 @@ def _bucket_count(relations: Sequence[Relation], cores: int) -> int:
 def _told(exchange: Exchange) -> TidemarkError | None:
     """What a task has said before it failed; a refusal rather than what another try may heal."""
     names = exchange.sizes(FAILED)
-    errors: list[TidemarkError] = [pickle.loads(exchange.get(f"{FAILED}/{n}")) for n in names]
+    errors = [decode_error(exchange.get(f"{FAILED}/{name}")) for name in names]
     return min(errors, key=lambda error: error.is_temporary, default=None)
 
 
@@ -303,7 +304,7 @@ def _session_lost(failure: Exception) -> TidemarkError:
 def gather(exchange: Exchange, folder: Path) -> BackfillResult:
     """The result that all tasks of a run have left; what lies elsewhere is brought to `folder`."""
     names = sorted(exchange.sizes(DONE))
-    records: list[TaskRecord] = [pickle.loads(exchange.get(f"{DONE}/{n}")) for n in names]
+    records = [TaskRecord.decode(exchange.get(f"{DONE}/{name}")) for name in names]
     files = [file for record in records for file in record.files]
     return BackfillResult(
         [replace(file, path=str(exchange.bring(file.path, folder))) for file in files],
