@@ -48,12 +48,14 @@ _KINDS: Mapping[str, type[TidemarkError]] = {
 class TaskRecord:
     """What a finished task leaves in the job's exchange.
 
-    files: their paths are names there, as are those of `output`, files of one page. errors,
-    rejected: a page each. rows, size_bytes: read by it, from the source or from what was kept.
+    files: their paths are names there, as are those of `output`, files of one page. fed: the
+    slots that get pages from it. errors, rejected: a page each. rows, size_bytes: read by it, from
+    the source or from what was kept.
     """
 
     files: list[BulkFile] = field(default_factory=list)
     output: list[str] = field(default_factory=list)
+    fed: set[int] = field(default_factory=set)
     errors: bytes | None = None
     rejected: bytes | None = None
     rows: int = 0
@@ -64,7 +66,8 @@ class TaskRecord:
         """Return the record as JSON."""
         files = [{**vars(f), "first_hashes": _text(f.first_hashes)} for f in self.files]
         pages = {"errors": _text(self.errors), "rejected": _text(self.rejected)}
-        return json.dumps({**vars(self), **pages, "files": files}).encode()
+        facts = {**vars(self), **pages, "files": files, "fed": sorted(self.fed)}
+        return json.dumps(facts).encode()
 
     @staticmethod
     def decode(content: bytes) -> TaskRecord:
@@ -75,7 +78,8 @@ class TaskRecord:
                 facts[name] = _bytes(facts[name])
             for file in facts["files"]:
                 file["first_hashes"] = _bytes(file["first_hashes"])
-            return TaskRecord(**{**facts, "files": [BulkFile(**file) for file in facts["files"]]})
+            facts["files"] = [BulkFile(**file) for file in facts["files"]]
+            return TaskRecord(**{**facts, "fed": set(facts["fed"])})
 
 
 def encode_error(error: TidemarkError) -> bytes:

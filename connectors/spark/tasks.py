@@ -64,7 +64,7 @@ def read_part(job: Job, number: int) -> Iterator[Row]:
         for rows in part.read():
             record.rows += len(rows)
             record.size_bytes += rows.nbytes()
-            yield from segment.pages(segment.read(rows))
+            yield from _noted(segment.pages(segment.read(rows)), record)
         rejected = rejected_of(part)
         if rejected is not None:
             record.rejected = encode_delta(rejected)
@@ -93,12 +93,12 @@ def run_slot(job: Job, slot: int, inputs: dict[int, list[Delta]]) -> Iterator[Ro
     if stage.kind == NODE:
         store = MemoryStore()
         segment = Segment(job, stage, store, errors)
-        yield from segment.pages(segment.step(inputs))
+        yield from _noted(segment.pages(segment.step(inputs)), record)
         for kept in store.kept():
             if kept.spec.name in stage.moved:
                 to = job.cut.stages[stage.moved[kept.spec.name]]
                 for rows in _state_rows(kept):
-                    yield from split(rows, _state_key(kept.spec), to, 0)
+                    yield from _noted(split(rows, _state_key(kept.spec), to, 0), record)
             else:
                 record.files += _write_state(job, kept.spec, _state_rows(kept), slot)
     elif stage.kind == STATE:
@@ -108,6 +108,13 @@ def run_slot(job: Job, slot: int, inputs: dict[int, list[Delta]]) -> Iterator[Ro
         record.output = _write_output(job, Delta.concat(inputs[0]).consolidate(), slot)
     failpoint("spark.slot.after")
     _finish(job, str(slot), record, errors)
+
+
+def _noted(pages: Iterable[Row], record: TaskRecord) -> Iterator[Row]:
+    """The pages, whose slots are noted."""
+    for page in pages:
+        record.fed.add(page[0])
+        yield page
 
 
 def _state_rows(kept: MemoryArrangement | MemorySums) -> Iterator[Delta]:
