@@ -142,6 +142,10 @@ class KeptPart:
             file = self._exchange.open(self.place)
         except FileNotFoundError:
             return None
+        except TemporaryError as error:
+            if error.code == "backfill.unauthentic":
+                self._give_up()
+            raise
         if file.read(len(_MAGIC)) == _MAGIC:
             return file
         # Of an earlier version, or given up as torn: it is read from its source again.
@@ -180,9 +184,12 @@ class KeptPart:
         except InvariantError as error:
             raise self._torn(str(error)) from error
 
-    def _torn(self, why: str) -> TemporaryError:
-        """The part is given up: the next try reads it from its source."""
+    def _give_up(self) -> None:
+        """The next try reads the part from its source."""
         self._exchange.put(self.place, b"")
+
+    def _torn(self, why: str) -> TemporaryError:
+        self._give_up()
         what = f'the kept part "{self.place}" is not as it was written'
         return TemporaryError("backfill.torn", what, detail=why, hint="it is read again")
 

@@ -26,7 +26,7 @@ def as_written(content: str | bytes) -> dict[str, Any] | None:
     try:
         facts = json.loads(content)
         check = facts.pop("check", "")
-    except (ValueError, AttributeError, TypeError, IndexError):
+    except (ValueError, AttributeError, TypeError, IndexError, RecursionError):
         return None
     return facts if check == _digest(facts) else None
 

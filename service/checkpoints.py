@@ -3,7 +3,8 @@
 A thread of its own copies the state and brings what is new of it to its place; epochs go on all
 the while. Invariant: the source may forget only what lies before the oldest copy that counts, so
 that each of them can be brought back; before the first one, what the state itself covers. A copy
-that cannot be made is told and tried again, and stops nothing.
+that cannot be made is told and tried again, and stops nothing. Only what the service's key vouches
+for counts: others may write to the place.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 from connectors.postgres.source import PostgresSource
 from dataflow.errors import TidemarkError
 from service import checkpoint_place, release, state_version
+from service.checkpoint_key import service_key
 from service.checkpoint_place import Manifest, Place, StoredFile, stored_file
 from service.host import HOST, Host
 from service.log import log
@@ -66,7 +68,9 @@ class Checkpoints:
         self._thread: Any = None
         self._due_at = 0.0
         self._place: Place | None = None
+        self._key = b""
         self._kept: list[Manifest] = []
+        self._unverified: list[Manifest] = []
         self._is_known = False
         self._floor: int | None = None
         self._of: tuple[object, ...] | None = None
@@ -152,10 +156,16 @@ class Checkpoints:
     def _look(self) -> None:
         """See what an earlier process has left, before the source is told anything."""
         settings = self.settings
+        self._key = service_key(settings)
         self._place = checkpoint_place.open_place(
-            settings.checkpoint_to, settings.prefix, settings.group
+            settings.checkpoint_to, settings.prefix, settings.group, self._key
         )
-        self._settle(self._place.manifests())
+        listed = self._place.listed()
+        self._unverified = [manifest for manifest, refusal in listed if refusal is not None]
+        for manifest, refusal in listed:
+            if refusal is not None:
+                log.warning("checkpoint.not_ours", number=manifest.number, code=refusal.code)
+        self._settle([manifest for manifest, refusal in listed if refusal is None])
         self._is_known = True
         age_s = settings.checkpoint_every_s
         if self._kept:
@@ -197,7 +207,7 @@ class Checkpoints:
 
     def _opened(self) -> Place:
         assert self._place is not None
-        for manifest in self._kept:
+        for manifest in (*self._kept, *self._unverified):
             if manifest.source and self._of and manifest.source[0] != self._of[0]:
                 raise TidemarkError(
                     "checkpoint.foreign",
@@ -233,12 +243,15 @@ class Checkpoints:
             epoch=facts["epoch"],
             positions=facts["positions"],
             files=files,
-        )
+        ).signed(self._key)
 
     def _keep(self, place: Place, newest: Manifest) -> None:
         """Let older copies go."""
         self._settle([*self._kept, newest])
-        place.prune(self._kept)
+        if len(self._kept) >= self.settings.checkpoint_keep:
+            # Of another key, or from before there were keys: they stay until there are enough.
+            self._unverified = []
+        place.prune([*self._kept, *self._unverified])
         failpoint("checkpoints.pruned")
         used = {file.name for file in newest.files}
         self._hashes = {key: file for key, file in self._hashes.items() if key[0] in used}

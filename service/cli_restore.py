@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from connectors.postgres.lsn import format_lsn
@@ -22,6 +23,10 @@ from service.settings import PREFIX
 
 copies = typer.Typer()
 From = Annotated[str, typer.Argument(help="folder or s3:// URL that the service copied to")]
+Key = Annotated[
+    Path | None,
+    typer.Option(help="file with the key of the checkpoints; default: TIDEMARK_CHECKPOINT_KEY"),
+]
 Prefix = Annotated[str, typer.Option(help="first word of slot and publication")]
 
 
@@ -35,14 +40,32 @@ def restore(
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="rebuild what the source cannot tell any more")
     ] = False,
+    key: Key = None,
+    trust_storage: Annotated[
+        bool,
+        typer.Option(
+            "--trust-storage", help="take what no key vouches for; it may run code in the service"
+        ),
+    ] = False,
 ) -> None:
     """Bring the state back from a checkpoint; the service then catches up from its slot."""
     from service.restore import Wanted, shown_groups
     from service.restore import restore as bring_back
 
     dsn = source or os.environ.get(f"{PREFIX}SOURCE", "")
-    wanted = Wanted(place, state.absolute(), prefix, dsn, number, rebuild)
     try:
+        wanted = Wanted(
+            place,
+            state.absolute(),
+            prefix,
+            dsn,
+            number,
+            rebuild,
+            key=_key_of(key),
+            # One that the environment has is there for the service too.
+            is_key_kept=key is not None,
+            is_trusted=trust_storage,
+        )
         groups = bring_back(wanted, lambda text: console.print(text, highlight=False))
     except TidemarkError as error:
         _fail(error)
@@ -53,17 +76,24 @@ def restore(
 def checkpoints(
     place: From,
     prefix: Prefix = "tidemark",
+    key: Key = None,
     verify: Annotated[bool, typer.Option("--verify", help="read all of them to the end")] = False,
 ) -> None:
     """List the checkpoints in a place."""
-    from service.restore import manifests_of
+    from service.restore import listed
     from service.restore import verify as read_all
 
-    table = Table("group", "number", "made at", "epoch", "position", "MiB", "whole", box=None)
+    titles = ("group", "number", "made at", "epoch", "position", "MiB", "authentic", "whole")
+    table = Table(*titles, box=None)
     is_bad = False
     try:
-        for manifest in manifests_of(place, prefix):
-            whole = ""
+        known = _key_of(key)
+        for manifest, refusal in listed(place, prefix, known):
+            whole, authentic = "", "yes"
+            if refusal is not None:
+                is_known = refusal.code != "checkpoint.no_key"
+                authentic = f"no [{refusal.code}]" if is_known else "unknown"
+                is_bad = is_bad or (verify and is_known)
             if verify:
                 with tempfile.TemporaryDirectory() as folder:
                     try:
@@ -78,12 +108,28 @@ def checkpoints(
                 str(manifest.epoch),
                 format_lsn(manifest.position) if manifest.position else "-",
                 str(manifest.nbytes >> 20),
-                whole,
+                escape(authentic),
+                escape(whole),
             )
     except TidemarkError as error:
         _fail(error)
     console.print(table)
     raise typer.Exit(1 if is_bad else 0)
+
+
+def _key_of(path: Path | None) -> bytes | None:
+    """The key in a file, or in the environment. TidemarkError checkpoint.key, secret.missing."""
+    from service.checkpoint_key import configured_key, read_key
+
+    setting = os.environ.get(f"{PREFIX}CHECKPOINT_KEY", "")
+    if path is None:
+        return configured_key(setting) if setting else None
+    try:
+        return read_key(path)
+    except FileNotFoundError:
+        raise TidemarkError(
+            "checkpoint.key", f'there is no key in "{path}"', hint="give --key another file"
+        ) from None
 
 
 def _fail(error: TidemarkError) -> None:

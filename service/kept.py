@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from connectors.exchange import Exchange, ObjectExchange, open_exchange
+from connectors.authenticated_exchange import AuthenticatedExchange, new_key
+from connectors.exchange import Exchange, FolderExchange, ObjectExchange, open_exchange
 from connectors.feed_source import Places
 from connectors.kept_parts import FOLDER, KeptPart, KeySet, place_of
 from connectors.source import SnapshotPart
@@ -33,7 +34,7 @@ from service.spool import Spool
 from storage.failpoints import failpoint
 
 MANIFEST = "manifest.json"
-FORMAT = 3
+FORMAT = 4
 # More changed keys than this are not looked up one by one.
 MOST_KEYS = 200_000
 
@@ -64,7 +65,10 @@ class Kept:
         self.token = uuid.uuid4().hex
         self._positions: list[int] = []
         self._path = folder / MANIFEST
+        self._outside = None if exchange == FolderExchange(folder) else exchange
+        self._key = new_key()
         self._exchange = exchange
+        self._authenticate()
         self._identity = identity
         self._relations: dict[str, KeptRelation] = {}
         self._starts: dict[str, dict[str, Any]] = {}
@@ -75,11 +79,18 @@ class Kept:
         if (found.get("format"), found.get("identity")) != (FORMAT, self._identity):
             return False
         self.token = found["token"]
+        self._key = bytes.fromhex(found["key"])
+        self._authenticate()
         self._positions, self._starts = found["positions"], found["starts"]
         for name, facts in found["relations"].items():
             facts["columns"] = tuple(facts["columns"])
             self._relations[name] = KeptRelation(**facts)
         return True
+
+    def _authenticate(self) -> None:
+        """Whoever can write where parts are kept, if not in the build's folder, lacks the key."""
+        if self._outside is not None:
+            self._exchange = AuthenticatedExchange(self._outside, self._key)
 
     def forget(self, why: str) -> None:
         """Nothing of what was read holds any more, nor for another try that begins with this."""
@@ -216,12 +227,14 @@ class Kept:
             "format": FORMAT,
             "identity": self._identity,
             "token": self.token,
+            "key": self._key.hex(),
             "positions": self._positions,
             "starts": self._starts,
-            "exchange": self._exchange.url if isinstance(self._exchange, ObjectExchange) else "",
+            "exchange": self._outside.url if isinstance(self._outside, ObjectExchange) else "",
             "relations": {name: vars(kept) for name, kept in self._relations.items()},
         }
         draft = self._path.with_suffix(".draft")
+        draft.touch(mode=0o600)
         draft.write_text(json.dumps(checked(facts)))
         failpoint("build.manifest.before")
         os.replace(draft, self._path)

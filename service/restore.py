@@ -1,9 +1,10 @@
 """`tidemark restore`: the state from its checkpoints elsewhere, on a machine that has none.
 
 Everything is brought and checked beside the state's directory, which gets its name last. Invariant:
-the directory is there with all that was copied, or not at all; and where the source cannot tell
-any more what came after a copy, that copy is not used: what it holds is rebuilt, if that is asked
-for, and refused by name otherwise.
+the directory is there with all that was copied, or not at all; nothing of a copy is opened before
+the key has vouched for its manifest, and all of its files are those that the manifest names; and
+where the source cannot tell any more what came after a copy, that copy is not used: what it holds
+is rebuilt, if that is asked for, and refused by name otherwise.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from connectors.postgres.source import PostgresSource
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import SourceError, TidemarkError
 from service import release, state_version
+from service.checkpoint_key import FILE as KEY_FILE
+from service.checkpoint_key import write_key
 from service.checkpoint_place import Manifest, Place, groups_in, open_place
 from service.metrics import replace_file
 from service.positions import PROGRESS
@@ -31,7 +34,9 @@ from storage.rocks import named_value
 @dataclass(frozen=True)
 class Wanted:
     """url: where the copies lie. number: which one, by default the newest. source: the database
-    that is followed, "" to leave the look at its slot to the service."""
+    that is followed, "" to leave the look at its slot to the service. key: what vouches for the
+    copies, is_key_kept: and goes into the state, as the service's. is_trusted: they are taken
+    unchecked, for nobody but the service can write to the place."""
 
     url: str
     state: Path
@@ -39,6 +44,9 @@ class Wanted:
     source: str = ""
     number: int | None = None
     is_rebuild: bool = False
+    key: bytes | None = None
+    is_key_kept: bool = False
+    is_trusted: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,8 @@ class Group:
 
 def restore(wanted: Wanted, tell: Callable[[str], None]) -> list[Group]:
     """Bring the state back. TidemarkError restore.not_empty, checkpoint.missing,
-    checkpoint.corrupt, checkpoint.too_old, checkpoint.format, state.version; source.*"""
+    checkpoint.corrupt, checkpoint.unauthentic, checkpoint.no_key, checkpoint.too_old,
+    checkpoint.format, state.version; source.*"""
     _check_empty(wanted.state)
     names = groups_in(wanted.url, wanted.prefix)
     if not names:
@@ -71,7 +80,12 @@ def restore(wanted: Wanted, tell: Callable[[str], None]) -> list[Group]:
             _bring(group, _folder_of(draft, group.name))
         else:
             tell(f"group {group.name}: its views are rebuilt: {group.refusal}")
+    for group in groups:
+        if group.refusal is None:
+            _open_once(group, _folder_of(draft, group.name))
     draft.mkdir(parents=True, exist_ok=True)
+    if wanted.key is not None and wanted.is_key_kept:
+        write_key(draft / KEY_FILE, wanted.key)
     if wanted.state.is_dir():
         wanted.state.rmdir()
     draft.rename(wanted.state)
@@ -79,14 +93,16 @@ def restore(wanted: Wanted, tell: Callable[[str], None]) -> list[Group]:
     return groups
 
 
-def manifests_of(url: str, prefix: str) -> list[Manifest]:
-    """All copies in a place, group by group, oldest first."""
-    return [m for g in groups_in(url, prefix) for m in open_place(url, prefix, g).manifests()]
+def listed(url: str, prefix: str, key: bytes | None) -> list[tuple[Manifest, TidemarkError | None]]:
+    """All copies in a place, group by group, oldest first; and why the key does not vouch for one,
+    if so."""
+    groups = groups_in(url, prefix)
+    return [found for g in groups for found in open_place(url, prefix, g, key).listed()]
 
 
 def verify(url: str, manifest: Manifest, folder: Path) -> None:
-    """Read a copy to its end. TidemarkError checkpoint.corrupt."""
-    place = open_place(url, manifest.prefix, manifest.group)
+    """Read the files of a copy to their end. TidemarkError checkpoint.corrupt."""
+    place = open_place(url, manifest.prefix, manifest.group, None)
     for file in manifest.files:
         place.bring(file, folder)
         (folder / file.name).unlink()
@@ -102,7 +118,8 @@ def _check_empty(state: Path) -> None:
 
 
 def _choose(wanted: Wanted, name: str) -> Group:
-    place = open_place(wanted.url, wanted.prefix, name)
+    trust = wanted.is_trusted
+    place = open_place(wanted.url, wanted.prefix, name, wanted.key, is_trusted=trust)
     numbers = place.numbers()
     if not numbers:
         raise TidemarkError(
@@ -169,9 +186,11 @@ def _bring(group: Group, folder: Path) -> None:
     store = folder / state_version.STORE
     store.mkdir(parents=True)
     for file in group.manifest.files:
-        if Path(file.name).name != file.name:
-            raise TidemarkError("checkpoint.corrupt", f'"{file.name}" is no name of a file')
         group.place.bring(file, store)
+
+
+def _open_once(group: Group, folder: Path) -> None:
+    store = folder / state_version.STORE
     try:
         named_value(store, PROGRESS)
     except StorageError as error:

@@ -36,7 +36,8 @@ class Settings(BaseModel):
     source, sink: libpq connection strings; without a sink the source database is the sink too.
     prefix: names of publication and slot begin with it; two services on one database need two.
     checkpoint_to: a folder or s3:// URL to which the state is copied every checkpoint_every_s, ""
-    for none; checkpoint_keep copies stay.
+    for none; checkpoint_keep copies stay. checkpoint_key: what vouches for them, or a reference to
+    it; "": a file in the state's directory.
     spark_rows: `backfill: auto` takes Spark from this many estimated source rows on.
     spark_master: "local[N]", a cluster's master URL, or a Spark Connect server's (sc://host:port).
     spark_exchange: where executors leave their files that share no disk with the service, an
@@ -75,6 +76,7 @@ class Settings(BaseModel):
     checkpoint_to: str = ""
     checkpoint_every_s: float = Field(300, gt=0)
     checkpoint_keep: int = Field(2, ge=1)
+    checkpoint_key: str = Field("", repr=False)
     spark_rows: int = Field(1_000_000, ge=0)
     spark_master: str = "local[2]"
     spark_exchange: str = Field("", pattern=r"^(s3://.+)?$")
@@ -178,6 +180,11 @@ class Settings(BaseModel):
     def group(self) -> str:
         """Which group of views this process is for."""
         return self._group
+
+    @property
+    def home(self) -> Path:
+        """The service's own directory, in which those of all groups lie."""
+        return self.state if self.group == DEFAULT_GROUP else self.state.parents[1]
 
     @property
     def sink_key(self) -> str:

@@ -20,16 +20,18 @@ from pathlib import Path
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
+from connectors.authenticated_exchange import AuthenticatedExchange, new_key
 from connectors.exchange import Exchange, FolderExchange
 from connectors.kept_parts import RUNS, OnProgress, Progress, is_kept
 from connectors.pages import decode_delta, encode_delta
 from connectors.source import SnapshotPart
 from connectors.spark.frame import FRAME, Row, to_table
+from connectors.spark.records import DONE, FAILED, PART, TaskRecord, decode_error
 from connectors.spark.result import BackfillResult, added_up
 from connectors.spark.segment import Job
 from connectors.spark.session import GONE, LazySession
 from connectors.spark.stages import NO_INPUT, NODE, Cut, Spec, cut
-from connectors.spark.tasks import DONE, FAILED, PART, TaskRecord, read_parts, run_slots
+from connectors.spark.tasks import read_parts, run_slots
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.errors import TemporaryError, TidemarkError
@@ -77,12 +79,12 @@ class SparkBackfill:
 
         columns: what is kept of each relation, all of `needed_columns` at least. parts: of each
         relation, reading exactly these. evaluator: picklable, called once in each task. work_dir:
-        on the state's file system. exchange: what the executors reach too, work_dir if not given.
+        on the state's file system. exchange: what the executors reach too, work_dir if not given;
+        others may write there, so a key that travels in the job alone says what tasks have left.
         on_progress is called in this thread; what it raises cancels the backfill. TidemarkError
         as raised in a task; spark.lost when the session was, time and again; else spark.failed.
         """
         nodes = tuple(nodes)
-        exchange = exchange or FolderExchange(work_dir)
         flat = tuple((name, part) for name, shares in parts.items() for part in shares)
         tables = table_specs(columns, scope, relations, parts)
         specs = node_specs(nodes, scope, evaluator())
@@ -91,13 +93,15 @@ class SparkBackfill:
             spark = self._session.get(partial(on_progress, waiting))
             buckets = self._buckets or _bucket_count(relations, self._session.cores)
             stages = cut(nodes, tables, specs, buckets)
-            run = exchange.below(f"{RUNS}/{uuid.uuid4().hex}")
+            run = (exchange or FolderExchange(work_dir)).below(f"{RUNS}/{uuid.uuid4().hex}")
+            if exchange is not None:
+                run = AuthenticatedExchange(run, new_key())
             failpoint("spark.job.before")
             job = Job(run, nodes, scope, stages, flat, evaluator, columns)
             failure = self._attempt(spark, job, on_progress)
             if failure is None:
                 failpoint("spark.files.before")
-                return gather(run, work_dir)
+                return gather(job, work_dir)
             found = _told(run)
             run.remove()
             if found is not None:
@@ -149,7 +153,7 @@ class _Watch:
         for name in sorted(self._exchange.sizes(DONE).keys() - self._seen):
             self._seen.add(name)
             if name.startswith(PART):
-                record: TaskRecord = pickle.loads(self._exchange.get(f"{DONE}/{name}"))
+                record = TaskRecord.decode(self._exchange.get(f"{DONE}/{name}"))
                 parts, rows = parts + 1, rows + record.rows
                 size_bytes += record.size_bytes
             else:
@@ -278,7 +282,7 @@ def _bucket_count(relations: Sequence[Relation], cores: int) -> int:
 def _told(exchange: Exchange) -> TidemarkError | None:
     """What a task has said before it failed; a refusal rather than what another try may heal."""
     names = exchange.sizes(FAILED)
-    errors: list[TidemarkError] = [pickle.loads(exchange.get(f"{FAILED}/{n}")) for n in names]
+    errors = [decode_error(exchange.get(f"{FAILED}/{name}")) for name in names]
     return min(errors, key=lambda error: error.is_temporary, default=None)
 
 
@@ -300,15 +304,42 @@ def _session_lost(failure: Exception) -> TidemarkError:
     )
 
 
-def gather(exchange: Exchange, folder: Path) -> BackfillResult:
-    """The result that all tasks of a run have left; what lies elsewhere is brought to `folder`."""
-    names = sorted(exchange.sizes(DONE))
-    records: list[TaskRecord] = [pickle.loads(exchange.get(f"{DONE}/{n}")) for n in names]
-    files = [file for record in records for file in record.files]
-    return BackfillResult(
-        [replace(file, path=str(exchange.bring(file.path, folder))) for file in files],
-        [exchange.bring(name, folder) for record in records for name in record.output],
-        added_up([decode_delta(r.errors) for r in records if r.errors is not None]),
-        added_up([decode_delta(r.rejected) for r in records if r.rejected is not None]),
-        sum(record.rows for record in records),
+def gather(job: Job, folder: Path) -> BackfillResult:
+    """The result that all tasks of a run have left; what lies elsewhere is brought to `folder`.
+
+    TemporaryError backfill.lost where a task has left nothing, or a file of it is gone.
+    """
+    exchange = job.exchange
+    try:
+        found = sorted(exchange.sizes(DONE))
+        by_name = {name: TaskRecord.decode(exchange.get(f"{DONE}/{name}")) for name in found}
+        records = list(by_name.values())
+        missing = _expected(job, records) - by_name.keys()
+        if missing:
+            raise _lost(f"{len(missing)} records of tasks, {min(missing)} among them")
+        files = [file for record in records for file in record.files]
+        return BackfillResult(
+            [replace(file, path=str(exchange.bring(file.path, folder))) for file in files],
+            [exchange.bring(name, folder) for record in records for name in record.output],
+            added_up([decode_delta(r.errors) for r in records if r.errors is not None]),
+            added_up([decode_delta(r.rejected) for r in records if r.rejected is not None]),
+            sum(record.rows for record in records),
+        )
+    except FileNotFoundError as error:
+        raise _lost(str(error)) from error
+
+
+def _expected(job: Job, records: Iterable[TaskRecord]) -> set[str]:
+    """The names of the records of all tasks: what others have fed has run."""
+    slots = {slot for slot, _, _ in calling_pages(job.cut)}
+    slots.update(*(record.fed for record in records))
+    return {f"{PART}{number}" for number in range(len(job.parts))} | set(map(str, slots))
+
+
+def _lost(what: str) -> TemporaryError:
+    return TemporaryError(
+        "backfill.lost",
+        "something that the tasks of the backfill have left is gone",
+        detail=what[:1000],
+        hint="the backfill is tried again; see who else can remove files from this storage",
     )

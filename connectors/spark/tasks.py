@@ -13,7 +13,7 @@ import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -22,6 +22,7 @@ import pyarrow as pa
 from connectors.kept_parts import is_kept, rejected_of
 from connectors.pages import decode_delta, encode_delta
 from connectors.spark.frame import Row, from_batches, to_batches
+from connectors.spark.records import DONE, FAILED, PART, TaskRecord, encode_error
 from connectors.spark.segment import PAGE_ROWS, Job, Segment, split
 from connectors.spark.stages import NODE, STATE, Spec, Stage
 from dataflow.collect import ErrorRows
@@ -32,27 +33,9 @@ from storage.failpoints import failpoint
 from storage.memory import MemoryArrangement, MemoryStore, MemorySums
 from storage.store import ArrangementSpec, BulkFile
 
-DONE, FAILED, FILES = "done", "failed", "files"
-PART = "part-"
+FILES = "files"
 
 Batches = Iterable[pa.RecordBatch]
-
-
-@dataclass
-class TaskRecord:
-    """What a finished task leaves in the job's exchange.
-
-    files: their paths are names there, as are those of `output`, files of one page. errors,
-    rejected: a page each. rows, size_bytes: read by it, from the source or from what was kept.
-    """
-
-    files: list[BulkFile] = field(default_factory=list)
-    output: list[str] = field(default_factory=list)
-    errors: bytes | None = None
-    rejected: bytes | None = None
-    rows: int = 0
-    size_bytes: int = 0
-    is_kept: bool = False
 
 
 @lru_cache(maxsize=1)
@@ -81,7 +64,7 @@ def read_part(job: Job, number: int) -> Iterator[Row]:
         for rows in part.read():
             record.rows += len(rows)
             record.size_bytes += rows.nbytes()
-            yield from segment.pages(segment.read(rows))
+            yield from _noted(segment.pages(segment.read(rows)), record)
         rejected = rejected_of(part)
         if rejected is not None:
             record.rejected = encode_delta(rejected)
@@ -110,12 +93,12 @@ def run_slot(job: Job, slot: int, inputs: dict[int, list[Delta]]) -> Iterator[Ro
     if stage.kind == NODE:
         store = MemoryStore()
         segment = Segment(job, stage, store, errors)
-        yield from segment.pages(segment.step(inputs))
+        yield from _noted(segment.pages(segment.step(inputs)), record)
         for kept in store.kept():
             if kept.spec.name in stage.moved:
                 to = job.cut.stages[stage.moved[kept.spec.name]]
                 for rows in _state_rows(kept):
-                    yield from split(rows, _state_key(kept.spec), to, 0)
+                    yield from _noted(split(rows, _state_key(kept.spec), to, 0), record)
             else:
                 record.files += _write_state(job, kept.spec, _state_rows(kept), slot)
     elif stage.kind == STATE:
@@ -125,6 +108,13 @@ def run_slot(job: Job, slot: int, inputs: dict[int, list[Delta]]) -> Iterator[Ro
         record.output = _write_output(job, Delta.concat(inputs[0]).consolidate(), slot)
     failpoint("spark.slot.after")
     _finish(job, str(slot), record, errors)
+
+
+def _noted(pages: Iterable[Row], record: TaskRecord) -> Iterator[Row]:
+    """The pages, whose slots are noted."""
+    for page in pages:
+        record.fed.add(page[0])
+        yield page
 
 
 def _state_rows(kept: MemoryArrangement | MemorySums) -> Iterator[Delta]:
@@ -180,7 +170,7 @@ def _finish(job: Job, name: str, record: TaskRecord, errors: ErrorRows) -> None:
     found = errors.take()
     if len(found):
         record.errors = encode_delta(found)
-    job.exchange.put(f"{DONE}/{name}", pickle.dumps(record))
+    job.exchange.put(f"{DONE}/{name}", record.encode())
 
 
 @contextmanager
@@ -189,5 +179,5 @@ def _failures_kept(job: Job) -> Iterator[None]:
     try:
         yield
     except TidemarkError as error:
-        job.exchange.put(f"{FAILED}/{uuid.uuid4().hex}", pickle.dumps(error))
+        job.exchange.put(f"{FAILED}/{uuid.uuid4().hex}", encode_error(error))
         raise

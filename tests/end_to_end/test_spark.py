@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
+from connectors.exchange import open_exchange
+from tests.connectors.spark.test_records import Trap
 from tests.end_to_end.test_views import CHANGES, QUERIES, SHOP, assert_equal, flush_position
+from tests.harness.object_store import object_store
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 
@@ -45,3 +49,42 @@ def test_spark_backfill_under_changes(database: Database, tmp_path: Path) -> Non
             for name, query in QUERIES.items():
                 service.wait(name, position)
                 assert_equal(database, name, query)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("java") is None, reason="no Java on this machine, Spark needs it")
+def test_whoever_can_write_to_the_bucket_delays_a_view_and_no_more(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records in the bucket are exchanged for pickles until the service has refused one."""
+    database.execute(SHOP)
+    name, query = next(iter(QUERIES.items()))
+    marker, is_live = tmp_path / "ran", threading.Event()
+    with (
+        object_store(monkeypatch) as bucket,
+        RunningService(database.dsn, tmp_path, spark_exchange=bucket) as service,
+    ):
+
+        def tamper() -> None:
+            base = open_exchange(bucket).below("tidemark")
+            while not (is_live.is_set() or is_refused(service)):
+                for view in base.folders():
+                    for run in base.below(f"{view}/run").folders():
+                        done = base.below(f"{view}/run/{run}")
+                        for record in done.sizes("done"):
+                            done.put(f"done/{record}", pickle.dumps(Trap(marker)))
+
+        attack = threading.Thread(target=tamper)
+        attack.start()
+        try:
+            service.create(name, query, wait_s=300, backfill="spark")
+        finally:
+            is_live.set()
+            attack.join()
+        assert_equal(database, name, query)
+        assert is_refused(service)
+    assert not marker.exists()
+
+
+def is_refused(service: RunningService) -> bool:
+    return "backfill.unauthentic" in service.log_tail(1_000_000)

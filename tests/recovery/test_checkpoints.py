@@ -15,10 +15,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dataflow.errors import TidemarkError
+from service.checkpoint_key import FILE as KEY_FILE
+from service.checkpoint_key import read_key
 from service.checkpoint_place import Manifest, groups_in, open_place
 from service.checkpoints import Checkpoints
 from service.restore import Wanted, restore
@@ -41,8 +44,11 @@ FILE = "tests/recovery/test_checkpoints.py"
 OFTEN = {"checkpoint_every_s": 0.5, "checkpoint_keep": 2}
 
 
-def _checkpoints(url: str) -> list[Manifest]:
-    return open_place(url, "tidemark", "default").manifests()
+def _checkpoints(url: str, state: Path) -> list[Manifest]:
+    """Those that the key of a state vouches for."""
+    path = state / KEY_FILE
+    place = open_place(url, "tidemark", "default", read_key(path) if path.exists() else None)
+    return [manifest for manifest, refusal in place.listed() if refusal is None]
 
 
 class World:
@@ -50,7 +56,7 @@ class World:
 
     def __init__(self, database: Database, folder: Path, place: str) -> None:
         database.execute(SCHEMA)
-        self.database, self.place = database, place
+        self.database, self.place, self.key = database, place, folder / "copied.key"
         self.writer = Writer(database, 5)
         self.checker = Checker(database, self.writer)
         self.service = RunningService(database.dsn, folder, checkpoint_to=place, **OFTEN)
@@ -66,7 +72,7 @@ class World:
         """As many as are kept, none of them older than an epoch."""
 
         def is_done() -> bool:
-            found = _checkpoints(self.place)
+            found = _checkpoints(self.place, self.service.state)
             return len(found) == 2 and found[0].epoch > epoch
 
         self.service.await_so(is_done, 180)
@@ -76,12 +82,15 @@ class World:
         self.service.start()
 
     def lose_the_machine(self) -> None:
+        """But for the key, which somebody has copied."""
         self.service.kill()
+        shutil.copy(self.service.state / KEY_FILE, self.key)
         shutil.rmtree(self.service.state)
 
     def restore(self, *options: str) -> subprocess.CompletedProcess[str]:
         state = str(self.service.state)
         command = [sys.executable, "-m", "service.cli", "restore", self.place, "--state", state]
+        command += ["--key", str(self.key)]
         environment = {**os.environ, "TIDEMARK_SOURCE": self.database.dsn}
         return subprocess.run(
             [*command, *options],
@@ -209,6 +218,10 @@ class Copied:
             epoch = self.engine.step(self.world.batch(self.engine.position + 1))
             self.engine.commit(epoch, written=0)
 
+    def kept(self) -> list[Manifest]:
+        """The checkpoints that count."""
+        return _checkpoints(self.url, self.folder / "state")
+
     def copy(self) -> Manifest:
         """One more checkpoint, in this thread."""
         self.checkpoints._look()
@@ -218,11 +231,12 @@ class Copied:
         self.checkpoints.close()
         self.engine.store.close()
 
-    def restored(self, number: int | None = None) -> dict[str, Counter]:
+    def restored(self, number: int | None = None, **options: Any) -> dict[str, Counter]:
         """What comes of a copy when it is brought back and goes on to the end of history."""
         state = self.folder / "restored"
         shutil.rmtree(state, ignore_errors=True)
-        restore(Wanted(self.url, state, number=number), lambda _: None)
+        wanted = {"key": read_key(self.folder / "state" / KEY_FILE), **options}
+        restore(Wanted(self.url, state, number=number, **wanted), lambda _: None)
         known = read_world(self.folder)
         known.confirmed = 0
         return go_on(state, known, self.world)
@@ -253,7 +267,7 @@ def test_each_kept_copy_is_whole_and_only_what_is_new_is_sent(copied: Copied) ->
     assert copied.restored() == good
     copied.step(3)
     third = copied.copy()
-    assert [m.number for m in _checkpoints(str(copied.place))] == [2, 3]
+    assert [m.number for m in copied.kept()] == [2, 3]
     used = {f.sha256 for m in (second, third) for f in m.files}
     assert {p.name for p in (copied.place / "tidemark/default/files").iterdir()} == used
     assert copied.restored(2) == good
@@ -268,10 +282,10 @@ def test_a_bucket_is_a_place(
         for _ in range(3):
             made.copy()
             made.step(1)
-        assert [m.number for m in _checkpoints(url)] == [2, 3]
+        assert [m.number for m in made.kept()] == [2, 3]
         assert groups_in(url, "tidemark") == ["default"]
         made.restored(2)
-        newest = _checkpoints(url)[-1]
+        newest = made.kept()[-1]
         made.checkpoints._place.exchange.put(newest.files[0].place, b"other")  # type: ignore[union-attr]
         with pytest.raises(TidemarkError, match=r"\[checkpoint.corrupt\]"):
             made.restored()
@@ -294,7 +308,7 @@ def test_the_source_keeps_what_comes_after_the_oldest_copy(copied: Copied) -> No
     copied.slot.confirmed = first.position + 3
     third = copied.copy()
     assert checkpoints.confirmable(1000) == third.position
-    assert [m.number for m in _checkpoints(str(copied.place))] == [third.number]
+    assert [m.number for m in copied.kept()] == [third.number]
 
 
 def test_a_damaged_copy_is_refused(copied: Copied) -> None:
@@ -349,11 +363,11 @@ def test_a_kill_leaves_no_half_copy(stopped: Path, tmp_path: Path, where: str) -
     )
     assert child.returncode == -signal.SIGKILL
     after = Copied(tmp_path)
-    numbers = [m.number for m in _checkpoints(str(after.place))]
+    numbers = [m.number for m in after.kept()]
     assert numbers == ([1] if where in ("copied", "sent") else [1, 2])
     after.restored()
     after.copy()
-    used = {f.sha256 for m in _checkpoints(str(after.place)) for f in m.files}
+    used = {f.sha256 for m in after.kept() for f in m.files}
     assert {p.name for p in (after.place / "tidemark/default/files").iterdir()} == used
     after.close()
 

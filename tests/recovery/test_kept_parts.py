@@ -3,6 +3,7 @@ PostgreSQL's own count of the rows that scans have read."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from connectors.kept_parts import KeptPart, is_kept
 from connectors.postgres.replication import ReplicationStream
 from connectors.postgres.source import PostgresSource
 from connectors.source import SnapshotPart
+from dataflow.errors import TemporaryError
 from dataflow.schema import Relation
 from service import kept as kept_module
 from service.kept import Kept, forget_others, is_left
@@ -306,3 +308,39 @@ def test_a_source_with_places_is_read_on_where_the_build_began(tmp_path: Path) -
     assert first == second == ({"log": {"0": 5}}, {"note": b"\x05"})
     assert [is_kept(part) for part in again] == [True, True, False]
     assert [[d.rows() for d in part.read()] for part in again[:2]] == rows
+
+
+def test_parts_that_lie_elsewhere_are_read_with_the_key_of_their_build(tmp_path: Path) -> None:
+    """Which the manifest has, in the state; whoever can write elsewhere cannot give it rows."""
+    columns, elsewhere = tuple(range(len(LOG.fields))), FolderExchange(tmp_path / "elsewhere")
+
+    def opened(folder: str) -> list[KeptPart]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        kept = Kept(tmp_path / folder, elsewhere.below(folder), "v1")
+        kept.recall()
+        kept.begin(0)
+        cut = kept.cut(
+            lambda *_: [DrawnPart(LOG, columns, range(n, n + 9)) for n in (0, 9, 18)],
+            LOG,
+            columns,
+            3,
+        )
+        kept.save()
+        return kept.wrapped(LOG, cut, kept.finished(LOG))
+
+    rows = [[d.rows() for d in part.read()] for part in opened("ours")]
+    manifest = tmp_path / "ours" / "manifest.json"
+    assert manifest.stat().st_mode & 0o777 == 0o600
+    key = json.loads(manifest.read_text())["key"]
+    theirs = opened("theirs")
+    for part in theirs:
+        list(part.read())
+    again = opened("ours")
+    assert all(map(is_kept, again))
+    assert [[d.rows() for d in part.read()] for part in again] == rows
+    ours = [elsewhere.below("ours").path / part.place for part in again]  # type: ignore[attr-defined]
+    assert all(bytes.fromhex(key) not in path.read_bytes() for path in ours)
+    ours[0].write_bytes((elsewhere.path / "theirs" / theirs[0].place).read_bytes())
+    with pytest.raises(TemporaryError, match=r"\[backfill\.unauthentic\]"):
+        list(again[0].read())
+    assert [[d.rows() for d in part.read()] for part in again] == rows

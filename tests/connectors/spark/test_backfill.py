@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from connectors.exchange import FolderExchange
+from connectors.exchange import Exchange, FolderExchange
 from connectors.kept_parts import Progress
 from connectors.pages import decode_delta
 from connectors.spark import segment
@@ -167,12 +167,16 @@ def living_rows(relation: Relation, parts: list[DrawnPart]) -> dict[int, tuple]:
 
 def run_here(plan: Plan, work_dir: Path, buckets: int, *, is_wide: bool = False) -> BackfillResult:
     """All tasks of a backfill one after the other in this process, without a JVM."""
+    return gather(run_tasks(plan, FolderExchange(work_dir), buckets, is_wide=is_wide), work_dir)
+
+
+def run_tasks(plan: Plan, exchange: Exchange, buckets: int, *, is_wide: bool = False) -> Job:
+    """The same without its end: the job, whose tasks have left their files in the exchange."""
     nodes, relations = lower(plan), relations_of(plan)
     parts, columns = parts_of(plan, is_wide=is_wide), kept_of(plan, is_wide=is_wide)
     tables = table_specs(columns, "v1", relations, parts)
     stages = cut(nodes, tables, node_specs(nodes, "v1", no_evaluator()), buckets)
     flat = tuple((name, part) for name, shares in parts.items() for part in shares)
-    exchange = FolderExchange(work_dir)
     job = Job(exchange, nodes, "v1", stages, flat, no_evaluator, columns)
     pages = calling_pages(stages)
     for number in range(len(flat)):
@@ -185,7 +189,7 @@ def run_here(plan: Plan, work_dir: Path, buckets: int, *, is_wide: bool = False)
             later = list(run_slot(job, slot, inputs))
             assert all(to > slot for to, _, _ in later)
             pages += later
-    return gather(exchange, work_dir)
+    return job
 
 
 def check(plan: Plan, result: BackfillResult, state: Path, *, is_wide: bool = False) -> None:
