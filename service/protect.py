@@ -6,6 +6,8 @@ called `protect` before.
 
 from __future__ import annotations
 
+import os
+
 from connectors import netguard, secrets
 from connectors.postgres import asking, session
 from service.access import is_loopback
@@ -20,8 +22,9 @@ def protect(settings: Settings) -> None:
     netguard.install(
         netguard.Guard(
             hosts=tuple(settings.allow_hosts.split()),
-            folders=tuple(settings.allow_folders.split()),
-            forbidden=tuple(filter(None, (str(settings.state), settings.tls_key))),
+            # Absolute: Spark's workers have another working directory.
+            folders=tuple(map(os.path.abspath, settings.allow_folders.split())),
+            forbidden=tuple(map(os.path.abspath, filter(None, _own_files(settings)))),
             credentials=tuple(folders),
             is_local=is_loopback(settings.host),
         )
@@ -29,3 +32,9 @@ def protect(settings: Settings) -> None:
     session.LIMITS.statement_s = settings.statement_timeout_s
     session.LIMITS.long_statement_s = settings.long_statement_timeout_s
     asking.PATIENCE.silence_s = settings.silence_s
+
+
+def _own_files(settings: Settings) -> tuple[str, ...]:
+    """What no source may read, whatever folder is listed: rows and secrets of everybody."""
+    copies = "" if settings.checkpoint_to.startswith("s3://") else settings.checkpoint_to
+    return str(settings.state), settings.tls_key, copies
