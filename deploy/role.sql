@@ -41,18 +41,21 @@ ALTER ROLE :"role" REPLICATION;
 SELECT format('GRANT USAGE ON SCHEMA %I TO %I', trim(name), :'role')
 FROM regexp_split_to_table(:'schemas', ',') AS name \gexec
 
--- PostgreSQL lets only a table's owner publish it: the role becomes a member of the owners. That
--- of a superuser is left out, since it would make the role one too.
+-- PostgreSQL lets only a table's owner publish it: the role becomes a member of the owners. A
+-- superuser is left out, and so is a member of one, since either would give the role its rights.
 SELECT DISTINCT format('GRANT %I TO %I', o.rolname, :'role')
 FROM pg_class AS c JOIN pg_roles AS o ON o.oid = c.relowner
-WHERE c.relkind IN ('r', 'p') AND NOT o.rolsuper AND o.rolname <> :'role'
+WHERE c.relkind IN ('r', 'p') AND o.rolname <> :'role'
+    AND NOT EXISTS (SELECT FROM pg_roles AS s WHERE s.rolsuper AND pg_has_role(o.oid, s.oid, 'MEMBER'))
     AND c.relnamespace::regnamespace::text IN (
         SELECT quote_ident(trim(name)) FROM regexp_split_to_table(:'schemas', ',') AS name)
 \gexec
 
-SELECT c.oid::regclass AS "owned by a superuser: cannot be published by the role",
+SELECT c.oid::regclass AS "owned by a superuser or a member of one: not published by the role",
     format('ALTER TABLE %s OWNER TO ...', c.oid::regclass) AS "to run"
 FROM pg_class AS c JOIN pg_roles AS o ON o.oid = c.relowner
-WHERE c.relkind IN ('r', 'p') AND o.rolsuper AND c.relnamespace::regnamespace::text IN (
+WHERE c.relkind IN ('r', 'p') AND o.rolname <> :'role'
+    AND EXISTS (SELECT FROM pg_roles AS s WHERE s.rolsuper AND pg_has_role(o.oid, s.oid, 'MEMBER'))
+    AND c.relnamespace::regnamespace::text IN (
         SELECT quote_ident(trim(name)) FROM regexp_split_to_table(:'schemas', ',') AS name);
 \endif

@@ -14,6 +14,7 @@ from connectors.postgres import control_life
 from connectors.postgres.claim_schema import OWNERS
 from connectors.postgres.idempotency_schema import IDEMPOTENCY, WORKERS
 from connectors.postgres.psql_schema import PSQL, PSQL_CHANGES, PSQL_LIFE, PSQL_VERIFY
+from connectors.postgres.quoting import quote_text
 from connectors.postgres.session import translated
 from connectors.postgres.token_schema import TOKENS
 from dataflow.errors import SinkError
@@ -262,6 +263,27 @@ STEPS = (
 VERSION = len(STEPS)
 
 
+# An identity's sequence goes with its table, an array's and a row's type with what they are of.
+_GIVE = """
+DO $give$ DECLARE what text; BEGIN FOR what IN
+SELECT 'SCHEMA tidemark' UNION ALL
+SELECT format('TABLE %s', c.oid::regclass) FROM pg_class c
+WHERE c.relnamespace = 'tidemark'::regnamespace AND c.relkind = ANY ('{{r,p,v,m,f,S}}')
+AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid
+AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('a', 'i') AND c.relkind = 'S') UNION ALL
+SELECT format('ROUTINE %s', p.oid::regprocedure) FROM pg_proc p
+WHERE p.pronamespace = 'tidemark'::regnamespace UNION ALL
+SELECT format('TYPE %s', t.oid::regtype) FROM pg_type t LEFT JOIN pg_class c ON c.oid = t.typrelid
+WHERE t.typnamespace = 'tidemark'::regnamespace
+AND (t.typtype = ANY ('{{e,d,r}}') OR c.relkind = 'c')
+LOOP EXECUTE format('ALTER %s OWNER TO %I', what, {0}); END LOOP;
+IF to_regclass('tidemark.tables') IS NOT NULL THEN FOR what IN
+SELECT c.oid::regclass FROM tidemark.tables t JOIN pg_class c ON c.oid IN (t.table_oid, t.view_oid)
+JOIN pg_roles o ON o.oid = c.relowner WHERE o.rolsuper
+LOOP EXECUTE format('ALTER TABLE %s OWNER TO %I', what, {0}); END LOOP; END IF; END $give$;
+"""
+
+
 def ensure(connection: Connection) -> None:
     """Create what is missing and commit. SinkError sink.privilege, sink.version."""
     with (
@@ -284,6 +306,15 @@ def ensure(connection: Connection) -> None:
             cursor.execute(step)
             cursor.execute("INSERT INTO tidemark.version (version) VALUES (%s)", (number,))
             failpoint("catalog.step.after")
+
+
+def give_schema_to(role: str) -> str:
+    """The statement that makes a role the owner of schema tidemark and of all that is in it.
+
+    Tables and views that show rows go along where a superuser owns them; those of other roles are
+    their creators'. On one line, to be copied; for a superuser, or the owner of all of it.
+    """
+    return _GIVE.replace("\n", " ").strip().format(quote_text(role))
 
 
 def _version(cursor: Any) -> int | None:

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from psycopg2 import sql
 
+from connectors.postgres.quoting import LEADS_TO_SUPERUSER, quote_name
 from connectors.postgres.session import Session
 from dataflow.errors import SourceError
 from dataflow.schema import Relation, RelationName
 
-_FACTS = """
+_FACTS = f"""
 SELECT c.oid, c.relkind, c.relreplident, c.relpersistence,
   EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisprimary) AS has_key,
   c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid) AS has_children,
@@ -26,7 +27,8 @@ SELECT c.oid, c.relkind, c.relreplident, c.relpersistence,
      FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid
      WHERE t.isleaf AND c.relkind = 'p'),
   (SELECT array_agg(a.relid::oid::bigint) FROM pg_partition_ancestors(c.oid) a
-     WHERE a.relid <> c.oid)
+     WHERE a.relid <> c.oid),
+  {LEADS_TO_SUPERUSER.format("c.relowner")}
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
 """
@@ -50,6 +52,7 @@ class TableFacts:
     is_filtered: bool
     leaves: list[str] | None
     ancestors: list[int] | None
+    leads_to_superuser: bool
 
 
 class Publication:
@@ -231,11 +234,12 @@ def check_table(name: RelationName, table: TableFacts) -> None:
             relation=name,
         )
     if not table.is_owned:
+        detail, hint = _ownership(name, table)
         raise SourceError(
             "source.privilege",
             f'role "{table.user}" may not publish table "{name}"',
-            detail="PostgreSQL lets only the owner of a table add it to a publication",
-            hint=f'GRANT "{table.owner}" TO "{table.user}";',
+            detail=detail,
+            hint=hint,
             relation=name,
         )
     if table.is_filtered:
@@ -246,6 +250,18 @@ def check_table(name: RelationName, table: TableFacts) -> None:
             relation=name,
         )
     _check_identity(name, table)
+
+
+def _ownership(name: RelationName, table: TableFacts) -> tuple[str, str]:
+    """Detail and hint for a table of another role. Nobody is made a member of a superuser."""
+    detail = "PostgreSQL lets only the owner of a table add it to a publication"
+    user = quote_name(table.user)
+    if not table.leads_to_superuser:
+        return detail, f"GRANT {quote_name(table.owner)} TO {user};"
+    why = f'membership in its owner "{table.owner}" would give a superuser\'s rights'
+    other = "or give it to a role of its own that is no superuser, and grant that one"
+    full = f"{quote_name(name.schema)}.{quote_name(name.name)}"
+    return f"{detail}; {why}; {other}", f"ALTER TABLE {full} OWNER TO {user};"
 
 
 def _check_identity(name: RelationName, table: TableFacts) -> None:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from connectors.postgres.control_schema import give_schema_to
 from connectors.postgres.publication import TableFacts, check_table
-from connectors.postgres.quoting import quote_name
+from connectors.postgres.quoting import LEADS_TO_SUPERUSER, quote_name
 from connectors.postgres.session import Session
 from connectors.postgres.slot import OLDEST_VERSION, no_free_slot, no_free_wal_sender
 from dataflow.errors import SinkError, SourceError, TidemarkError
@@ -32,7 +33,7 @@ SELECT rolname, rolsuper, rolcanlogin,
     has_database_privilege(oid, current_database(), 'TEMPORARY'), current_database()
 FROM pg_roles AS r WHERE rolname = coalesce(%s, current_user)
 """
-_TABLES = """
+_TABLES = f"""
 SELECT n.nspname, c.relname, c.oid, c.relkind, c.relreplident, c.relpersistence,
   EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisprimary),
   c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid),
@@ -44,7 +45,7 @@ SELECT n.nspname, c.relname, c.oid, c.relkind, c.relreplident, c.relpersistence,
   (SELECT array_agg(DISTINCT l.relkind::text || l.relreplident::text)
      FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid
      WHERE t.isleaf AND c.relkind = 'p'),
-  NULL
+  NULL, {LEADS_TO_SUPERUSER.format("c.relowner")}
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace, pg_roles AS r
 WHERE r.rolname = %(role)s AND c.relkind IN ('r', 'p') AND NOT c.relispartition
   AND c.relpersistence <> 't' AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'tidemark')
@@ -53,6 +54,26 @@ WHERE r.rolname = %(role)s AND c.relkind IN ('r', 'p') AND NOT c.relispartition
       SELECT coalesce((parse_ident(x))[array_length(parse_ident(x), 1) - 1], 'public'),
         (parse_ident(x))[array_length(parse_ident(x), 1)] FROM unnest(%(tables)s::text[]) AS x))
 ORDER BY 1, 2
+"""
+
+
+# Owners of schema tidemark and of what is in it whose rights a role lacks.
+_OWNERS = """
+SELECT o.rolname, o.rolsuper, pg_has_role(%(role)s, o.oid, 'USAGE') FROM pg_roles AS o
+WHERE o.oid IN (
+    SELECT nspowner FROM pg_namespace WHERE nspname = 'tidemark'
+    UNION SELECT relowner FROM pg_class WHERE relnamespace = to_regnamespace('tidemark')
+    UNION SELECT proowner FROM pg_proc WHERE pronamespace = to_regnamespace('tidemark')
+    UNION SELECT typowner FROM pg_type WHERE typnamespace = to_regnamespace('tidemark'))
+ORDER BY 1
+"""
+
+
+# Publications of ours that a role may neither change nor drop; a group's has its name behind.
+_PUBLICATIONS = """
+SELECT p.pubname, o.rolname, o.rolsuper FROM pg_publication AS p JOIN pg_roles AS o
+ON o.oid = p.pubowner WHERE p.pubname ~ ('^' || %s || '(_[a-z][a-z0-9]*)?$')
+AND NOT pg_has_role(%s, o.oid, 'USAGE') ORDER BY 1
 """
 
 
@@ -90,6 +111,7 @@ def check_source(
         lambda: check_slot_limit(session),
         lambda: check_disk(session),
         *_role_looks(found[0], session, slot),
+        *_owner_looks(session, name, slot),
     ]
     return [*checks, *_gathered("source", session, looks), *check_tables(session, name, tables)]
 
@@ -257,6 +279,21 @@ def _role_looks(facts: tuple, session: Session, publication: str) -> list[Callab
     ]
 
 
+def _owner_looks(session: Session, role: str, publication: str) -> list[Callable[[], Check]]:
+    """What a service has left that ran as another role. As with schema tidemark, only what a
+    superuser owns is given to the role by itself."""
+    found = session.rows(_PUBLICATIONS, (publication, role))
+
+    def look(name: str, owner: str, is_super: bool) -> Callable[[], Check]:
+        hint = f"ALTER PUBLICATION {quote_name(name)} OWNER TO {quote_name(role)};"
+        what = f'publication "{name}" belongs to "{owner}", not to role "{role}"'
+        problem = SourceError("source.privilege", what, hint=hint)
+        check = Check(f"source: publication {name}", owner, problem, fix=hint if is_super else "")
+        return lambda: check
+
+    return [look(*facts) for facts in found]
+
+
 def _sink_primary(session: Session) -> Check:
     if session.rows("SELECT pg_is_in_recovery()")[0][0]:
         hint = "point the sink's DSN at the primary"
@@ -268,20 +305,27 @@ def _sink_primary(session: Session) -> Check:
 
 
 def _control_schema(session: Session, role: str, may_create: bool, database: str) -> Check:
+    """Schema tidemark and all in it are the role's, or it may create them.
+
+    Another's are given to it, and never the other way round: membership in their owner would be
+    more than the schema. What a superuser owns is given by itself; any other owner may be the role
+    of another service that still writes there.
+    """
     name = "sink: schema tidemark"
-    found = session.rows(
-        "SELECT nspowner::regrole::text, pg_has_role(%s, nspowner, 'USAGE') FROM pg_namespace"
-        " WHERE nspname = 'tidemark'",
-        (role,),
-    )
-    if not found and may_create:
+    owners = session.rows(_OWNERS, {"role": role})
+    lacking = [(owner, is_super) for owner, is_super, is_usable in owners if not is_usable]
+    if not owners and may_create:
         return Check(name, "to be created")
-    if found and found[0][1]:
-        return Check(name, f"owned by {found[0][0]}")
-    if found:
-        hint = f"GRANT {found[0][0]} TO {quote_name(role)};"
-        what = f'schema "tidemark" belongs to {found[0][0]}, not to role "{role}"'
-        return Check(name, found[0][0], SinkError("sink.privilege", what, hint=hint), fix=hint)
+    if owners and not lacking:
+        return Check(name, f"owned by {', '.join(owner for owner, *_ in owners)}")
+    if lacking:
+        others = ", ".join(f'"{owner}"' for owner, _ in lacking)
+        what = f'schema "tidemark", or what is in it, belongs to {others}, not to role "{role}"'
+        is_safe = all(is_super for _, is_super in lacking)
+        detail = "" if is_safe else f"a service that runs as {others} loses it by the change"
+        hint = give_schema_to(role)
+        problem = SinkError("sink.privilege", what, detail=detail, hint=hint)
+        return Check(name, others, problem, fix=hint if is_safe else "")
     hint = f"GRANT CREATE ON DATABASE {quote_name(database)} TO {quote_name(role)};"
     what = f'role "{role}" may not create schema "tidemark"'
     return Check(name, "missing", SinkError("sink.privilege", what, hint=hint), fix=hint)
