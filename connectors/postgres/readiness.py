@@ -3,7 +3,7 @@
 `tidemark init` and `tidemark doctor` show these checks. All of them ask for a role, which need not
 be the one that asks. Invariant: nothing is changed here. A check that is not well carries the
 error with which the service itself would refuse, whose hint is what to run; `fix` is the same as
-a statement, where it changes nothing but settings and rights of ours.
+a statement, where it changes nothing but rights of ours, or a setting of the server.
 """
 
 from __future__ import annotations
