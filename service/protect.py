@@ -11,12 +11,14 @@ import os
 from connectors import netguard, secrets
 from connectors.postgres import asking, session
 from service.access import is_loopback
+from service.private_files import keep_private
 from service.settings import Settings
 
 
 def protect(settings: Settings) -> None:
-    """Say what users of the API may refer to and reach, how long statements may take, and servers
-    be silent."""
+    """Say what users of the API may refer to and reach, how long statements may take, servers be
+    silent, and that files are for the service's user alone."""
+    keep_private()
     folders = settings.secret_folders.split()
     secrets.allow(settings.secret_variables.split(), folders)
     netguard.install(
