@@ -153,6 +153,7 @@ class ChildServer(ABC):
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                umask=0o077,
                 **surroundings,
             )
         return self._server

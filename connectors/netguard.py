@@ -2,8 +2,8 @@
 
 Who may declare a source or a sink chooses addresses that this process then opens, from inside the
 operator's network. Invariant: every address given by a user passes here before it is opened, by
-what its name resolves to and not by how it is spelt; the same for files, links followed. What
-the operator wrote into the settings is not asked about.
+what its name resolves to and not by how it is spelt; the same for files, links followed. Files are
+denied unless a listed folder holds them. What the operator wrote into the settings is not checked.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _PORT = re.compile(r":\d{1,5}\Z")
 @dataclass(frozen=True)
 class Guard:
     """What is allowed. hosts: globs of names, addresses and networks, () for any but the ones
-    that are never; folders: roots of files, () for any but the forbidden ones; is_local: whether
-    this machine's own addresses are. credentials: folders of secrets, for certificates alone."""
+    that are never; folders: roots of files, () for none; is_local: whether this machine's own
+    addresses are. credentials: folders of secrets, for certificates alone."""
 
     hosts: Sequence[str] = ()
     folders: Sequence[str] = ()
@@ -72,18 +72,22 @@ class Guard:
         return ""
 
     def may_read(self, path: str) -> bool:
-        """Whether a file or folder of this real path may be read as a source."""
+        """Whether a file or folder of this real path may be read as a source.
+
+        >>> Guard().may_read("/data/a.csv"), Guard(folders=["/data"]).may_read("/data/a.csv")
+        (False, True)
+        """
         hidden = (*_NEVER, *self.forbidden, *self.credentials)
         if any(_is_below(path, folder) for folder in hidden):
             return False
-        return not self.folders or any(_is_below(path, folder) for folder in self.folders)
+        return any(_is_below(path, folder) for folder in self.folders)
 
     def may_trust(self, path: str) -> bool:
         """Whether a file of this real path may be used as a certificate or its key."""
         if any(_is_below(path, folder) for folder in (*_NEVER, *self.forbidden)):
             return False
         roots = (*self.folders, *self.credentials, *_SYSTEM_CERTIFICATES)
-        return not self.folders or any(_is_below(path, root) for root in roots)
+        return any(_is_below(path, root) for root in roots)
 
 
 _guard = Guard()
@@ -93,6 +97,11 @@ def install(guard: Guard) -> None:
     """Say once, when a process starts, what is allowed."""
     global _guard
     _guard = guard
+
+
+def installed() -> Guard:
+    """What is allowed, for a process elsewhere that installs the same."""
+    return _guard
 
 
 def check_host(host: str, port: int = 0) -> list[str]:
@@ -169,11 +178,14 @@ def check_open(number: int, path: str) -> None:
 
 
 def _forbidden(path: str, setting: str) -> SourceError:
+    detail = "it lies, links followed, outside of what the service's settings allow"
+    if setting == "TIDEMARK_ALLOW_FOLDERS" and not _guard.folders:
+        detail = f"no folder is allowed: {setting} is empty"
     return SourceError(
         "path.forbidden",
         f'path "{path}" must not be read',
-        detail="it lies, links followed, outside of what the service's settings allow",
-        hint=f"the service's operator allows folders by {setting}",
+        detail=detail,
+        hint=f"the service's operator lists the folder in {setting}",
     )
 
 

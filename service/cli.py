@@ -27,6 +27,7 @@ from service.cli_sinks import sinks
 from service.cli_sources import dead_letters, sources
 from service.cli_tokens import tokens
 from service.cli_verify import validate, verify
+from service.private_files import keep_private, make_private, own_folders
 from service.settings import Settings
 from service.state_lock import StateLock
 from storage.errors import StorageError
@@ -121,9 +122,14 @@ def serve(
 
 def _lock_state(settings: Settings) -> StateLock:
     """The state folder for this service alone, before anything looks at it."""
+    from service.log import log
+
     url = f"http{'s' if settings.tls_cert else ''}://{settings.host}:{settings.port}"
     place = f"pid {os.getpid()} on {socket.gethostname()}, {url}"
     try:
+        for folder in own_folders(settings):
+            if not make_private(folder):
+                log.warning("state.readable_by_others", path=str(folder))
         return StateLock(settings.state, place)
     except StorageError as error:
         _fail(error.code, error.detail, error.hint)
@@ -234,6 +240,7 @@ def doctor(
 
 def main() -> None:
     """The console script."""
+    keep_private()
     app()
 
 

@@ -28,6 +28,9 @@ def init(
     tables: Annotated[str, typer.Option(help="tables that views will read: a,sales.b")] = "",
     schemas: Annotated[str, typer.Option(help="schemas where views will lie")] = "public",
     prefix: Annotated[str, typer.Option(help="first word of slot and publication")] = "tidemark",
+    alter_system: Annotated[
+        bool, typer.Option("--alter-system", help="change wal_level of the whole server, too")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="look and tell; do nothing")] = False,
 ) -> None:
     """Prepare a database for the service, or say exactly what to run."""
@@ -38,6 +41,7 @@ def init(
         prefix,
         tuple(t.strip() for t in tables.split(",")) if tables else None,
         tuple(s.strip() for s in schemas.split(",")),
+        alter_system,
     )
     try:
         steps = prepare(wanted, is_dry=dry_run)

@@ -149,6 +149,7 @@ class Demo:
     @contextlib.contextmanager
     def _service(self, dsn: str, folder: Path):
         environment = {**os.environ, PREFIX + "SOURCE": dsn, PREFIX + "LOG_LEVEL": "warning"}
+        environment[PREFIX + "ALLOW_FOLDERS"] = str(folder / "products")
         port = free_port()
         self._url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "service.cli", "serve", "--port", str(port)]

@@ -1,8 +1,9 @@
 """`tidemark init`: makes a database ready for the service, and says what it may not do itself.
 
 It looks at everything that the service will need, runs what heals a check where that touches
-nothing but settings, rights and schemas of ours, and creates schema tidemark. A table is never
-changed: how one gets a replica identity is its owner's choice. Running it again is safe.
+nothing but rights and schemas of ours, and creates schema tidemark. A table is never changed: how
+one gets a replica identity is its owner's choice. A setting of the server is changed only when it
+was asked for. Running it again is safe.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from dataflow.errors import TidemarkError
 from storage.failpoints import failpoint
 
 RESTART = "then restart the server"
+_SETTING = "ALTER SYSTEM"
 
 
 @dataclass(frozen=True)
 class Wanted:
     """What to prepare. source, sink: DSNs, of an administrator where there is one. role: the
     service's, None: the DSN's own. tables: that views will read, None: any; schemas: where
-    views will lie."""
+    views will lie. may_alter_system: settings of the whole server may be changed."""
 
     source: str
     sink: str
@@ -33,6 +35,7 @@ class Wanted:
     prefix: str = "tidemark"
     tables: tuple[str, ...] | None = None
     schemas: tuple[str, ...] = ("public",)
+    may_alter_system: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,14 +56,17 @@ def prepare(wanted: Wanted, *, is_dry: bool) -> list[Step]:
         before = [*_source(wanted, source), *_sink(wanted, sink)]
         tried: dict[str, str] = {}
         if not is_dry:
-            tried = {**_heal(_source(wanted, source), source), **_heal(_sink(wanted, sink), sink)}
+            may_set = wanted.may_alter_system
+            tried = _heal(_source(wanted, source), source, may_alter_system=may_set)
+            tried |= _heal(_sink(wanted, sink), sink, may_alter_system=may_set)
         after = [*_source(wanted, source), *_sink(wanted, sink)] if tried else before
     finally:
         source.close()
         sink.close()
     ill = {check.name for check in before if check.problem is not None}
     steps = [_step(check, check.name in ill, tried.get(check.name)) for check in after]
-    is_sink_well = all(s.outcome != "to do" for s in steps if s.check.name.startswith("sink:"))
+    of_sink = [s for s in steps if s.check.name.startswith("sink:") and not s.check.can_wait]
+    is_sink_well = all(s.outcome != "to do" for s in of_sink)
     if is_sink_well and not is_dry:
         steps.append(_make_schema(wanted))
     return steps
@@ -87,18 +93,22 @@ def _sink(wanted: Wanted, session: Session) -> Sequence[Check]:
     return check_sink(session, wanted.role, wanted.schemas)
 
 
-def _heal(checks: Sequence[Check], session: Session) -> dict[str, str]:
+def _heal(checks: Sequence[Check], session: Session, *, may_alter_system: bool) -> dict[str, str]:
     """Run what heals the checks that are not well; name -> what PostgreSQL said against it.
 
+    A setting of the server that may not be changed is said, not tried: others run on it too.
     A GRANT without the right to it may be a mere warning: whether it helped is to be looked at.
     """
     said = {}
     for check in checks:
         if check.problem is None or not check.fix or check.is_optional:
             continue
+        if check.fix.startswith(_SETTING) and not may_alter_system:
+            said[check.name] = "a setting of the whole server; --alter-system changes it"
+            continue
         try:
             session.execute(check.fix, doing=f"cannot run {check.fix}")
-            if check.fix.startswith("ALTER SYSTEM"):
+            if check.fix.startswith(_SETTING):
                 session.execute("SELECT pg_reload_conf()")
             said[check.name] = ""
             failpoint("init.heal.after")

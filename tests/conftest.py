@@ -11,12 +11,14 @@ reason, where the broker's jars are not there.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from connectors import netguard
 from connectors.kafka.embedded import EmbeddedKafka, missing
 from connectors.postgres.embedded import EmbeddedPostgres
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, versions_to_test
@@ -51,6 +53,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _turn(item: pytest.Item) -> int:
     folder = item.path.relative_to(TESTS).parts[0]
     return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def folders_of_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Connectors used in this process may read what tests write; a service has its own setting."""
+    roots = (str(tmp_path_factory.getbasetemp()), tempfile.gettempdir())
+    netguard.install(netguard.Guard(folders=roots))
 
 
 @pytest.fixture(scope="session")

@@ -74,8 +74,10 @@ class LocalFolder:
 
     def open(self, stat: FileStat) -> IO[bytes]:
         """The file, unbuffered."""
+        path = f"{self.pattern.root}/{stat.path}"
+        netguard.check_path(path)
         try:
-            file = open(f"{self.pattern.root}/{stat.path}", "rb", buffering=0)  # noqa: SIM115
+            file = open(path, "rb", buffering=0)  # noqa: SIM115
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise file_changed(stat.path) from None
         except OSError as error:
@@ -85,7 +87,7 @@ class LocalFolder:
                 "source.file_denied", what, detail=str(error), hint=hint
             ) from error
         try:
-            netguard.check_open(file.fileno(), f"{self.pattern.root}/{stat.path}")
+            netguard.check_open(file.fileno(), path)
             self.verify(file, stat)
         except BaseException:
             file.close()
@@ -106,6 +108,8 @@ class LocalFolder:
                 # A link to a folder is followed where the pattern says how deep, never into a loop.
                 if entry.is_dir(follow_symlinks=not is_any_depth):
                     if self.pattern.enters((*names, entry.name)):
+                        if entry.is_symlink():
+                            netguard.check_path(f"{folder}/{entry.name}")
                         folders.append(entry.name)
                 elif self.pattern.matches(path) and entry.is_file():
                     stat = self._stat(entry, path)

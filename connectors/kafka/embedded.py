@@ -185,7 +185,12 @@ class EmbeddedKafka(ChildServer):
 
     def _run(self, command: list[str], failure: str) -> None:
         made = subprocess.run(
-            command, capture_output=True, text=True, check=False, start_new_session=True
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            start_new_session=True,
+            umask=0o077,
         )
         if made.returncode:
             raise _failed(failure, made.stdout + made.stderr)

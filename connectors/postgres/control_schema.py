@@ -20,7 +20,8 @@ from connectors.postgres.psql_schema import (
     PSQL_PINNED,
     PSQL_VERIFY,
 )
-from connectors.postgres.session import translated
+from connectors.postgres.quoting import quote_text
+from connectors.postgres.session import Session, translated
 from connectors.postgres.sink_guard import GUARD
 from connectors.postgres.token_schema import TOKENS
 from dataflow.errors import SinkError
@@ -270,6 +271,37 @@ STEPS = (
 VERSION = len(STEPS)
 
 
+# Owners of schema tidemark and of what is in it whose rights a role lacks.
+_OWNERS = """
+SELECT o.rolname, o.rolsuper, pg_has_role(%(role)s, o.oid, 'USAGE') FROM pg_roles AS o
+WHERE o.oid IN (
+    SELECT nspowner FROM pg_namespace WHERE nspname = 'tidemark'
+    UNION SELECT relowner FROM pg_class WHERE relnamespace = to_regnamespace('tidemark')
+    UNION SELECT proowner FROM pg_proc WHERE pronamespace = to_regnamespace('tidemark')
+    UNION SELECT typowner FROM pg_type WHERE typnamespace = to_regnamespace('tidemark'))
+ORDER BY 1
+"""
+# An identity's sequence goes with its table, an array's and a row's type with what they are of.
+_GIVE = """
+DO $give$ DECLARE what text; BEGIN FOR what IN
+SELECT 'SCHEMA tidemark' UNION ALL
+SELECT format('TABLE %s', c.oid::regclass) FROM pg_class c
+WHERE c.relnamespace = 'tidemark'::regnamespace AND c.relkind = ANY ('{{r,p,v,m,f,S}}')
+AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid
+AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('a', 'i') AND c.relkind = 'S') UNION ALL
+SELECT format('ROUTINE %s', p.oid::regprocedure) FROM pg_proc p
+WHERE p.pronamespace = 'tidemark'::regnamespace UNION ALL
+SELECT format('TYPE %s', t.oid::regtype) FROM pg_type t LEFT JOIN pg_class c ON c.oid = t.typrelid
+WHERE t.typnamespace = 'tidemark'::regnamespace
+AND (t.typtype = ANY ('{{e,d,r}}') OR c.relkind = 'c')
+LOOP EXECUTE format('ALTER %s OWNER TO %I', what, {0}); END LOOP;
+IF to_regclass('tidemark.tables') IS NOT NULL THEN FOR what IN
+SELECT c.oid::regclass FROM tidemark.tables t JOIN pg_class c ON c.oid IN (t.table_oid, t.view_oid)
+JOIN pg_roles o ON o.oid = c.relowner WHERE o.rolsuper
+LOOP EXECUTE format('ALTER TABLE %s OWNER TO %I', what, {0}); END LOOP; END IF; END $give$;
+"""
+
+
 def ensure(connection: Connection) -> None:
     """Create what is missing and commit. SinkError sink.privilege, sink.version."""
     with (
@@ -292,6 +324,21 @@ def ensure(connection: Connection) -> None:
             cursor.execute(step)
             cursor.execute("INSERT INTO tidemark.version (version) VALUES (%s)", (number,))
             failpoint("catalog.step.after")
+
+
+def owners_of_schema(session: Session, role: str) -> list[tuple[str, bool, bool]]:
+    """(owner, whether a superuser, whether the role has its rights) of schema tidemark and of what
+    is in it; [] without a schema."""
+    return session.rows(_OWNERS, {"role": role})
+
+
+def give_schema_to(role: str) -> str:
+    """The statement that makes a role the owner of schema tidemark and of all that is in it.
+
+    Tables and views that show rows go along where a superuser owns them; those of other roles are
+    their creators'. On one line, to be copied; for a superuser, or the owner of all of it.
+    """
+    return _GIVE.replace("\n", " ").strip().format(quote_text(role))
 
 
 def _version(cursor: Any) -> int | None:

@@ -201,6 +201,10 @@ class EmbeddedPostgres(ChildServer):
             return directory
         package = directory.parent.parent
         copy = self.directory / "install" / package.name / directory.parent.name
+        for folder in (copy.parent.parent, copy.parent):
+            # Whatever our umask is, the server's user goes through; the directory above is its own.
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o755)
         shutil.copytree(directory.parent, copy, symlinks=True)
         libraries = package.parent / f"{WHEEL}.libs"  # found by the binaries relative to themselves
         if libraries.exists():

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg2
 
 from connectors.postgres.control import Control
-from connectors.postgres.quoting import quote_name
+from connectors.postgres.quoting import LEADS_TO_SUPERUSER, quote_name
 from connectors.sink import SinkTable
 from dataflow.errors import SinkError, TidemarkError
 from dataflow.schema import RelationName
@@ -28,11 +28,11 @@ SELECT r.rolname, current_user,
 FROM tidemark.views AS v JOIN pg_roles AS r ON r.rolname = v.created_by
 WHERE v.schema = %(schema)s AND v.name = %(name)s AND r.rolname <> current_user
 """
-_MAY_ACT = """
+_MAY_ACT = f"""
 SELECT rolsuper OR pg_has_role(oid, (SELECT nspowner FROM pg_namespace WHERE nspname = 'tidemark'),
         'USAGE')
     OR coalesce((SELECT pg_has_role(a.oid, o.oid, 'USAGE') FROM pg_roles AS o WHERE o.rolname = %s),
-        false)
+        false), (SELECT {LEADS_TO_SUPERUSER.format("o.oid")} FROM pg_roles AS o WHERE rolname = %s)
 FROM pg_roles AS a WHERE rolname = %s
 """
 
@@ -106,11 +106,15 @@ def check_owner(control: Control, asker: str, title: str, owner: str) -> None:
 
     TidemarkError view.not_owner.
     """
-    found = control.rows(_MAY_ACT, owner, asker)
+    found = control.rows(_MAY_ACT, owner, owner, asker)
     if not found or not found[0][0]:
+        hint = "let its owner do it"
+        # A role that is gone has no members, and nobody becomes one of a superuser.
+        if found and found[0][1] is False:
+            hint += f", or GRANT {quote_name(owner)} TO {quote_name(asker)};"
         raise TidemarkError(
             "view.not_owner",
             f'role "{asker}" does not own view "{title}"',
             detail=f'its owner is "{owner}"',
-            hint=f"let its owner do it, or GRANT {quote_name(owner)} TO {quote_name(asker)};",
+            hint=hint,
         )

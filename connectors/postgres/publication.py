@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from psycopg2 import sql
 
+from connectors.postgres.quoting import LEADS_TO_SUPERUSER, quote_name
 from connectors.postgres.session import Session
 from dataflow.errors import SourceError
 from dataflow.schema import Relation, RelationName
 
-_FACTS = """
+_FACTS = f"""
 SELECT c.oid, c.relkind, c.relreplident, c.relpersistence,
   EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisprimary) AS has_key,
   c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid) AS has_children,
@@ -26,9 +27,18 @@ SELECT c.oid, c.relkind, c.relreplident, c.relpersistence,
      FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid
      WHERE t.isleaf AND c.relkind = 'p'),
   (SELECT array_agg(a.relid::oid::bigint) FROM pg_partition_ancestors(c.oid) a
-     WHERE a.relid <> c.oid)
+     WHERE a.relid <> c.oid),
+  {LEADS_TO_SUPERUSER.format("c.relowner")}
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
+"""
+
+
+# Publications of ours that a role may neither change nor drop; a group's has its name behind.
+_PUBLICATIONS = """
+SELECT p.pubname, o.rolname, o.rolsuper FROM pg_publication AS p JOIN pg_roles AS o
+ON o.oid = p.pubowner WHERE p.pubname ~ ('^' || %s || '(_[a-z][a-z0-9]*)?$')
+AND NOT pg_has_role(%s, o.oid, 'USAGE') ORDER BY 1
 """
 
 
@@ -50,6 +60,7 @@ class TableFacts:
     is_filtered: bool
     leaves: list[str] | None
     ancestors: list[int] | None
+    leads_to_superuser: bool
 
 
 class Publication:
@@ -209,6 +220,12 @@ class Publication:
             )
 
 
+def others_publications(session: Session, name: str, role: str) -> list[tuple[str, str, bool]]:
+    """(name, owner, whether that is a superuser) of a service's publications that are another
+    role's; name: of the first, a group's stands behind it."""
+    return session.rows(_PUBLICATIONS, (name, role))
+
+
 def check_table(name: RelationName, table: TableFacts) -> None:
     """Refuse a table that cannot be followed, or that would suffer from being published."""
     if table.kind not in ("r", "p") or table.persistence != "p" or table.has_children:
@@ -231,11 +248,12 @@ def check_table(name: RelationName, table: TableFacts) -> None:
             relation=name,
         )
     if not table.is_owned:
+        detail, hint = _ownership(name, table)
         raise SourceError(
             "source.privilege",
             f'role "{table.user}" may not publish table "{name}"',
-            detail="PostgreSQL lets only the owner of a table add it to a publication",
-            hint=f'GRANT "{table.owner}" TO "{table.user}";',
+            detail=detail,
+            hint=hint,
             relation=name,
         )
     if table.is_filtered:
@@ -246,6 +264,18 @@ def check_table(name: RelationName, table: TableFacts) -> None:
             relation=name,
         )
     _check_identity(name, table)
+
+
+def _ownership(name: RelationName, table: TableFacts) -> tuple[str, str]:
+    """Detail and hint for a table of another role. Nobody is made a member of a superuser."""
+    detail = "PostgreSQL lets only the owner of a table add it to a publication"
+    user = quote_name(table.user)
+    if not table.leads_to_superuser:
+        return detail, f"GRANT {quote_name(table.owner)} TO {user};"
+    why = f'membership in its owner "{table.owner}" would give a superuser\'s rights'
+    other = "or give it to a role of its own that is no superuser, and grant that one"
+    full = f"{quote_name(name.schema)}.{quote_name(name.name)}"
+    return f"{detail}; {why}; {other}", f"ALTER TABLE {full} OWNER TO {user};"
 
 
 def _check_identity(name: RelationName, table: TableFacts) -> None:

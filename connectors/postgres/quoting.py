@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 NAME_BYTES = 63
+# Whether a role, by the SQL that gives its oid, is a superuser or a member of one, by whatever
+# way: who becomes its member can act as that superuser.
+LEADS_TO_SUPERUSER = (
+    "EXISTS (SELECT FROM pg_roles AS s WHERE s.rolsuper AND pg_has_role({}, s.oid, 'MEMBER'))"
+)
 
 
 def quote_name(name: str) -> str:

@@ -3,7 +3,7 @@
 `tidemark init` and `tidemark doctor` show these checks. All of them ask for a role, which need not
 be the one that asks. Invariant: nothing is changed here. A check that is not well carries the
 error with which the service itself would refuse, whose hint is what to run; `fix` is the same as
-a statement, where it changes nothing but settings and rights of ours.
+a statement, where it changes nothing but rights of ours, or a setting of the server.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from connectors.postgres.publication import TableFacts, check_table
-from connectors.postgres.quoting import quote_name
+from connectors.postgres.control_schema import give_schema_to, owners_of_schema
+from connectors.postgres.publication import TableFacts, check_table, others_publications
+from connectors.postgres.query_role import QUERY_ROLE, lacking
+from connectors.postgres.quoting import LEADS_TO_SUPERUSER, quote_name
 from connectors.postgres.session import Session
 from connectors.postgres.slot import OLDEST_VERSION, no_free_slot, no_free_wal_sender
 from dataflow.errors import SinkError, SourceError, TidemarkError
@@ -32,7 +34,7 @@ SELECT rolname, rolsuper, rolcanlogin,
     has_database_privilege(oid, current_database(), 'TEMPORARY'), current_database()
 FROM pg_roles AS r WHERE rolname = coalesce(%s, current_user)
 """
-_TABLES = """
+_TABLES = f"""
 SELECT n.nspname, c.relname, c.oid, c.relkind, c.relreplident, c.relpersistence,
   EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisprimary),
   c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid),
@@ -44,7 +46,7 @@ SELECT n.nspname, c.relname, c.oid, c.relkind, c.relreplident, c.relpersistence,
   (SELECT array_agg(DISTINCT l.relkind::text || l.relreplident::text)
      FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid
      WHERE t.isleaf AND c.relkind = 'p'),
-  NULL
+  NULL, {LEADS_TO_SUPERUSER.format("c.relowner")}
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace, pg_roles AS r
 WHERE r.rolname = %(role)s AND c.relkind IN ('r', 'p') AND NOT c.relispartition
   AND c.relpersistence <> 't' AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'tidemark')
@@ -60,7 +62,8 @@ ORDER BY 1, 2
 class Check:
     """One look. found: what is there; problem: why it is not enough, with what to run as its
     hint; note: what is good to know although it is enough. fix: a statement that heals it.
-    is_optional: nobody has said that this is needed."""
+    is_optional: nobody has said that this is needed; can_wait: the service runs without it, and
+    refuses what needs it."""
 
     name: str
     found: str = ""
@@ -68,6 +71,7 @@ class Check:
     note: str = ""
     fix: str = ""
     is_optional: bool = False
+    can_wait: bool = False
 
 
 def check_source(
@@ -90,11 +94,13 @@ def check_source(
         lambda: check_slot_limit(session),
         lambda: check_disk(session),
         *_role_looks(found[0], session, slot),
+        *_owner_looks(session, name, slot),
+        lambda: _query_role("source", session, name, _schemas_of(session, tables)),
     ]
     return [*checks, *_gathered("source", session, looks), *check_tables(session, name, tables)]
 
 
-def check_sink(session: Session, role: str | None, schemas: Iterable[str]) -> list[Check]:
+def check_sink(session: Session, role: str | None, schemas: Sequence[str]) -> list[Check]:
     """All that a sink needs; schemas: where views are to lie."""
     checks = _gathered("sink", session, [lambda: _sink_primary(session)])
     if checks[0].problem is not None:
@@ -105,6 +111,7 @@ def check_sink(session: Session, role: str | None, schemas: Iterable[str]) -> li
     name, _, _, _, may_create, _, database = found[0]
     looks = [lambda: _control_schema(session, name, may_create, database)]
     looks += [lambda schema=schema: _view_schema(session, name, schema) for schema in schemas]
+    looks.append(lambda: _query_role("sink", session, name, schemas))
     return [*checks, *_gathered("sink", session, looks)]
 
 
@@ -257,6 +264,46 @@ def _role_looks(facts: tuple, session: Session, publication: str) -> list[Callab
     ]
 
 
+def _owner_looks(session: Session, role: str, publication: str) -> list[Callable[[], Check]]:
+    """What a service has left that ran as another role. As with schema tidemark, only what a
+    superuser owns is given to the role by itself."""
+    found = others_publications(session, publication, role)
+
+    def look(name: str, owner: str, is_super: bool) -> Callable[[], Check]:
+        hint = f"ALTER PUBLICATION {quote_name(name)} OWNER TO {quote_name(role)};"
+        what = f'publication "{name}" belongs to "{owner}", not to role "{role}"'
+        problem = SourceError("source.privilege", what, hint=hint)
+        check = Check(f"source: publication {name}", owner, problem, fix=hint if is_super else "")
+        return lambda: check
+
+    return [look(*facts) for facts in found]
+
+
+def _schemas_of(session: Session, tables: Sequence[str] | None) -> list[str]:
+    """Of tables' names as SQL; where none are named, the schema that every name without one has."""
+    if not tables:
+        return ["public"]
+    found = session.rows(
+        "SELECT DISTINCT coalesce((parse_ident(x))[array_length(parse_ident(x), 1) - 1], 'public')"
+        " FROM unnest(%s::text[]) AS x ORDER BY 1",
+        (list(tables),),
+    )
+    return [schema for (schema,) in found]
+
+
+def _query_role(side: str, session: Session, role: str, schemas: Sequence[str]) -> Check:
+    """The role as which users' functions run; without it views that call them are refused."""
+    name = f"{side}: role {QUERY_ROLE}"
+    needed = lacking(session, role, schemas)
+    if not needed:
+        return Check(name, "without rights")
+    hint = " ".join(needed)
+    what = f'role "{QUERY_ROLE}" is missing, or is not what it is to be for role "{role}"'
+    detail = "users' functions run as it for views that the service itself owns"
+    problem = _ERRORS[side](f"{side}.privilege", what, detail=detail, hint=hint)
+    return Check(name, "incomplete", problem, fix=hint, can_wait=True)
+
+
 def _sink_primary(session: Session) -> Check:
     if session.rows("SELECT pg_is_in_recovery()")[0][0]:
         hint = "point the sink's DSN at the primary"
@@ -268,20 +315,27 @@ def _sink_primary(session: Session) -> Check:
 
 
 def _control_schema(session: Session, role: str, may_create: bool, database: str) -> Check:
+    """Schema tidemark and all in it are the role's, or it may create them.
+
+    Another's are given to it, and never the other way round: membership in their owner would be
+    more than the schema. What a superuser owns is given by itself; any other owner may be the role
+    of another service that still writes there.
+    """
     name = "sink: schema tidemark"
-    found = session.rows(
-        "SELECT nspowner::regrole::text, pg_has_role(%s, nspowner, 'USAGE') FROM pg_namespace"
-        " WHERE nspname = 'tidemark'",
-        (role,),
-    )
-    if not found and may_create:
+    owners = owners_of_schema(session, role)
+    lacking = [(owner, is_super) for owner, is_super, is_usable in owners if not is_usable]
+    if not owners and may_create:
         return Check(name, "to be created")
-    if found and found[0][1]:
-        return Check(name, f"owned by {found[0][0]}")
-    if found:
-        hint = f"GRANT {found[0][0]} TO {quote_name(role)};"
-        what = f'schema "tidemark" belongs to {found[0][0]}, not to role "{role}"'
-        return Check(name, found[0][0], SinkError("sink.privilege", what, hint=hint), fix=hint)
+    if owners and not lacking:
+        return Check(name, f"owned by {', '.join(owner for owner, *_ in owners)}")
+    if lacking:
+        others = ", ".join(f'"{owner}"' for owner, _ in lacking)
+        what = f'schema "tidemark", or what is in it, belongs to {others}, not to role "{role}"'
+        is_safe = all(is_super for _, is_super in lacking)
+        detail = "" if is_safe else f"a service that runs as {others} loses it by the change"
+        hint = give_schema_to(role)
+        problem = SinkError("sink.privilege", what, detail=detail, hint=hint)
+        return Check(name, others, problem, fix=hint if is_safe else "")
     hint = f"GRANT CREATE ON DATABASE {quote_name(database)} TO {quote_name(role)};"
     what = f'role "{role}" may not create schema "tidemark"'
     return Check(name, "missing", SinkError("sink.privilege", what, hint=hint), fix=hint)

@@ -10,18 +10,17 @@ of a domain runs the domain's conditions); every transaction in which it ran is 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg2
 
+from connectors.postgres.query_role import QUERY_ROLE, lacking
 from connectors.postgres.quoting import quote_name
-from connectors.postgres.session import PINNED_PATH, connect, to_error
+from connectors.postgres.session import PINNED_PATH, Session, to_error
 from dataflow.errors import SinkError, SourceError
 
-# As whom functions run for views of the service itself. It logs in nowhere, owns nothing and may
-# use schemas, as every caller of a function must.
-QUERY_ROLE = "tidemark_query"
 CONFINED = "tidemark_confined"
 _FRAME = "tidemark_frame"
 _FRAMES = f"""
@@ -41,15 +40,17 @@ _MAY_SET = """
 SELECT r.rolsuper, pg_has_role(session_user, r.oid, %s) FROM pg_roles r WHERE r.rolname = %s
 """
 _READINESS = """
-SELECT (SELECT oid FROM pg_roles WHERE rolname = %(role)s),
-    (SELECT pg_has_role(session_user, oid, %(word)s) AND pg_has_role(session_user, oid, 'USAGE')
-        FROM pg_roles WHERE rolname = %(role)s),
-    (SELECT has_database_privilege(oid, current_database(), 'TEMPORARY')
-        FROM pg_roles WHERE rolname = %(role)s),
+SELECT coalesce((SELECT pg_has_role(session_user, q.oid, %(word)s)
+            AND pg_has_role(session_user, q.oid, 'USAGE')
+            AND has_database_privilege(q.oid, current_database(), 'TEMPORARY')
+            AND NOT (q.rolcanlogin OR q.rolsuper OR q.rolcreatedb OR q.rolcreaterole
+                OR q.rolinherit OR q.rolreplication OR q.rolbypassrls)
+            AND NOT EXISTS (SELECT FROM pg_auth_members WHERE member = q.oid)
+        FROM pg_roles q WHERE q.rolname = %(role)s), false),
     (SELECT array_agg(n.nspname::text ORDER BY n.nspname)
-        FROM pg_namespace n, pg_roles r WHERE r.rolname = %(role)s
-            AND n.nspname !~ '^pg_' AND n.nspname NOT IN ('information_schema', 'tidemark')
-            AND NOT has_schema_privilege(r.oid, n.oid, 'USAGE')
+        FROM pg_namespace n LEFT JOIN pg_roles r ON r.rolname = %(role)s
+        WHERE n.nspname !~ '^pg_' AND n.nspname NOT IN ('information_schema', 'tidemark')
+            AND NOT has_schema_privilege(coalesce(r.rolname, 'public'), n.oid, 'USAGE')
             AND has_schema_privilege(session_user, n.oid, 'USAGE WITH GRANT OPTION')),
     (SELECT format('%%I, which calls %%s', t.evtname, p.oid::regprocedure)
         FROM pg_event_trigger t JOIN pg_proc p ON p.oid = t.evtfoid
@@ -157,7 +158,7 @@ def ready(cursor: Any, dsn: str, side: str = "source") -> str:
 
     SourceError source.query_role, source.event_trigger (or sink...).
     """
-    exists, is_ours, may_temp, schemas, trigger = _facts(cursor)
+    is_well, schemas, trigger = _facts(cursor)
     if trigger is not None:
         raise _ERRORS[side](
             f"{side}.event_trigger",
@@ -165,10 +166,16 @@ def ready(cursor: Any, dsn: str, side: str = "source") -> str:
             detail="its function belongs to a role that is no superuser",
             hint="drop or disable the trigger, or give its function to a superuser",
         )
-    if exists is None or not is_ours or not may_temp or schemas:
-        exists, is_ours, may_temp, _, _ = _make_ready(dsn, side)
-        if exists is None or not is_ours or not may_temp:
-            raise _no_query_role(cursor, side)
+    if is_well and not schemas:
+        return QUERY_ROLE
+    left = _make_ready(dsn, side, schemas or [])
+    if left:
+        raise _ERRORS[side](
+            f"{side}.query_role",
+            f'the service cannot act as role "{QUERY_ROLE}" at the {side}',
+            detail="users' functions run as this role, which has no right to any table",
+            hint=f"as an administrator: tidemark init, or {' '.join(left)}",
+        )
     return QUERY_ROLE
 
 
@@ -178,51 +185,19 @@ def _facts(cursor: Any) -> tuple[Any, ...]:
     return cursor.fetchone()
 
 
-def _make_ready(dsn: str, side: str) -> tuple[Any, ...]:
-    """Make the role and its few rights, in a session that commits, as far as the login may; the
-    facts of then."""
-    session = connect(dsn, side=side)
+def _make_ready(dsn: str, side: str, schemas: list[str]) -> list[str]:
+    """Make the role what it is to be, in a session that commits, as far as the login may; the
+    statements that it may not run."""
+    session = Session(dsn, side)
     try:
-        session.autocommit = True
-        with session.cursor() as cursor:
-            exists, is_ours, may_temp, _, _ = _facts(cursor)
-            login, database = _login(cursor), session.info.dbname
-            if exists is None:
-                _try(cursor, f"CREATE ROLE {QUERY_ROLE} NOLOGIN NOINHERIT")
-            if not is_ours:
-                option = " WITH INHERIT TRUE, SET TRUE" if session.server_version >= 160000 else ""
-                _try(cursor, f"GRANT {QUERY_ROLE} TO {quote_name(login)}{option}")
-            if not may_temp:
-                _try(cursor, f"GRANT TEMPORARY ON DATABASE {quote_name(database)} TO {QUERY_ROLE}")
-            for schema in _facts(cursor)[3] or ():
-                _try(cursor, f"GRANT USAGE ON SCHEMA {quote_name(schema)} TO {QUERY_ROLE}")
-            return _facts(cursor)
+        ((login,),) = session.rows("SELECT session_user::text")
+        for statement in lacking(session, login, schemas):
+            # It may not be ours to do, or another process does it just now: looked at again below.
+            with suppress(SourceError, SinkError):
+                session.execute(statement)
+        return lacking(session, login, ())
     finally:
         session.close()
-
-
-def _try(cursor: Any, statement: str) -> None:
-    """Run what the login may not be allowed to, or another process does just now; it is looked at
-    again afterwards."""
-    try:
-        cursor.execute(statement)
-    except psycopg2.Error as error:
-        if cursor.connection.closed:
-            raise to_error(error, "source", f"cannot run {statement}") from error
-
-
-def _no_query_role(cursor: Any, side: str) -> SourceError | SinkError:
-    login, database = _login(cursor), cursor.connection.info.dbname
-    option = " WITH INHERIT TRUE, SET TRUE" if cursor.connection.server_version >= 160000 else ""
-    return _ERRORS[side](
-        f"{side}.query_role",
-        f'the service cannot act as role "{QUERY_ROLE}" at the {side}',
-        detail="users' functions run as this role, which has no right to any table",
-        hint="as an administrator: run deploy/role.sql again, or"
-        f" CREATE ROLE {QUERY_ROLE} NOLOGIN NOINHERIT;"
-        f" GRANT {QUERY_ROLE} TO {quote_name(login)}{option};"
-        f" GRANT TEMPORARY ON DATABASE {quote_name(database)} TO {QUERY_ROLE};",
-    )
 
 
 def _login(cursor: Any) -> str:

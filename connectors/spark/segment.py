@@ -8,10 +8,11 @@ keep is one range of key hashes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from connectors import netguard
 from connectors.exchange import Exchange
 from connectors.pages import encode_delta
 from connectors.source import SnapshotPart
@@ -34,7 +35,8 @@ PAGE_ROWS = 1 << 16
 class Job:
     """All that a task needs to know; picklable. columns: what the parts read of each relation.
 
-    exchange: where the tasks of one run leave what they made.
+    exchange: where the tasks of one run leave what they made. guard: what the service may reach,
+    which holds for its tasks as well.
     """
 
     exchange: Exchange
@@ -44,6 +46,7 @@ class Job:
     parts: tuple[tuple[RelationName, SnapshotPart], ...]
     evaluator: Callable[[], Evaluator]
     columns: Mapping[RelationName, tuple[int, ...]]
+    guard: netguard.Guard = field(default_factory=netguard.installed)
 
 
 class Segment:

@@ -19,6 +19,7 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
+from connectors import netguard
 from connectors.kept_parts import is_kept, rejected_of
 from connectors.pages import decode_delta, encode_delta
 from connectors.spark.frame import Row, from_batches, to_batches
@@ -40,7 +41,9 @@ Batches = Iterable[pa.RecordBatch]
 
 @lru_cache(maxsize=1)
 def _load_job(content: bytes) -> Job:
-    return pickle.loads(content)
+    job: Job = pickle.loads(content)
+    netguard.install(job.guard)
+    return job
 
 
 def read_parts(content: bytes) -> Callable[[Batches], Iterator[pa.RecordBatch]]:

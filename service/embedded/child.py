@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 
 from dataflow.errors import TemporaryError, TidemarkError
-from service.embedded.folders import usable
+from service.embedded.folders import make_shared, usable
 
 # A machine that has just been set up compiles first.
 READY_S = 600.0
@@ -38,7 +38,7 @@ class Child:
     def __init__(self, dsn: str, state_dir: Path | None, settings: Mapping[str, object]) -> None:
         """TidemarkError engine.not_started, or why it is refused."""
         self._pid = os.getpid()
-        self._log = self._open_log(state_dir)
+        self._log = self._open_log(dsn, state_dir)
         self._process = self._start(dsn, state_dir, settings)
         try:
             told = self._await_start()
@@ -77,12 +77,15 @@ class Child:
         self._process.stdout.close()
         self._log.close()
 
-    def _open_log(self, state_dir: Path | None) -> Any:
+    def _open_log(self, dsn: str, state_dir: Path | None) -> Any:
         if state_dir is None:
             return tempfile.TemporaryFile(prefix="tidemark-engine-")
         with usable(state_dir):
-            state_dir.mkdir(parents=True, exist_ok=True)
-            return (state_dir / _LOG).open("a+b")
+            make_shared(state_dir, is_private=not dsn)
+            # The umask is the user's own process's.
+            return open(
+                state_dir / _LOG, "a+b", opener=lambda path, flags: os.open(path, flags, 0o600)
+            )
 
     def _start(
         self, dsn: str, state_dir: Path | None, settings: Mapping[str, object]

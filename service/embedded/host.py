@@ -28,6 +28,7 @@ from service import kernels
 from service.doctor import check_service
 from service.embedded.place import Place
 from service.log import configure, log
+from service.private_files import keep_private
 from service.protect import protect
 from service.settings import Settings
 from service.supervisor import Supervisor
@@ -41,6 +42,7 @@ _DROP_S = 60.0
 def main() -> int:
     """Serve until the parent is gone; 1 when there is no engine, for the reason that was told."""
     parent = os.getppid()
+    keep_private()
     signal.signal(signal.SIGTERM, _not_yet)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     wanted = json.loads(sys.stdin.buffer.readline())

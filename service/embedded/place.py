@@ -20,7 +20,7 @@ from connectors.postgres.embedded import EmbeddedPostgres, KeptPostgres
 from connectors.postgres.engine_lock import EngineLock, with_search_path
 from connectors.postgres.function_tables import SCHEMA
 from dataflow.errors import TidemarkError
-from service.embedded.folders import usable
+from service.embedded.folders import make_shared, usable
 
 STATE, SERVER, LOCK = "state", "postgres", "engine.lock"
 # So long an engine before may take to end.
@@ -65,7 +65,7 @@ class Place:
             self._folder = self._temporary()
         else:
             with usable(self._folder):
-                self._folder.mkdir(parents=True, exist_ok=True)
+                make_shared(self._folder, is_private=self.is_private)
             self._lock(self._folder)
         if self._given:
             self.dsn = with_search_path(self._given)

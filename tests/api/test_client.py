@@ -42,7 +42,11 @@ KILLS = 4
 @pytest.fixture(scope="module")
 def service(place: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     with (
-        RunningService(place.dsn, tmp_path_factory.mktemp("client")) as running,
+        RunningService(
+            place.dsn,
+            tmp_path_factory.mktemp("client"),
+            allow_folders=tmp_path_factory.getbasetemp(),
+        ) as running,
         pytest.MonkeyPatch.context() as monkeypatch,
     ):
         admin = running.call("POST", "/tokens", {"name": "tests", "role": "admin"}).json()

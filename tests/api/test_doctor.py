@@ -72,7 +72,7 @@ def test_a_source_that_cannot_be_followed_does_for_feeds(
     (folder / "a.csv").write_text("id,price\n1,2.50\n2,3.50\n")
     columns = [{"name": "id", "type": "bigint"}, {"name": "price", "type": "numeric(10,2)"}]
     relation = {"path": f"{folder}/*.csv", "columns": columns}
-    with RunningService(plain.dsn, tmp_path / "service") as service:
+    with RunningService(plain.dsn, tmp_path / "service", allow_folders=folder) as service:
         body = {"name": "shop", "type": "files", "options": {"relations": {"prices": relation}}}
         assert service.call("POST", "/sources", body).status_code == 201
         service.create("spent", "SELECT sum(price) AS total FROM shop.prices", backfill="local")

@@ -25,12 +25,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def service(
-    postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory
+    postgres: EmbeddedPostgres, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningService]:
     with new_database(postgres) as database:
         database.execute("CREATE SCHEMA sales")
         where = tmp_path_factory.mktemp("service")
-        with RunningService(database.dsn, where) as running:
+        with RunningService(database.dsn, where, allow_folders=f"{folder} /nowhere") as running:
             yield running
 
 

@@ -68,7 +68,7 @@ def test_a_view_over_a_watched_folder_and_a_table(database: Database, tmp_path: 
 
     relation = {"path": f"{folder}/*.jsonl", "columns": COLUMNS}
     options = {"settle_ms": 50, "poll_interval_ms": 20, "relations": {"purchases": relation}}
-    with RunningService(database.dsn, tmp_path / "state") as service:
+    with RunningService(database.dsn, tmp_path / "state", allow_folders=folder) as service:
         body = {"name": "shop", "type": "files", "options": options}
         made = service.call("POST", "/sources", body)
         assert made.status_code == 201, made.text

@@ -88,7 +88,7 @@ def test_nothing_is_compiled_while_views_wait(
     is_empty = os.environ.get("TIDEMARK_TEST_KERNELS") == "empty"
     if is_empty:
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
-    with RunningService(database.dsn, tmp_path) as service:
+    with RunningService(database.dsn, tmp_path, allow_folders=tmp_path) as service:
         shown = service.log_tail(100_000).count("compiling kernels")
         assert shown > 2 or not is_empty, service.log_tail()
         for name, query in REPRESENTATIVE.items():

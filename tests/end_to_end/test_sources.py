@@ -45,8 +45,9 @@ def _write(path: Path, rows: list[tuple[Any, ...]]) -> None:
 def service(database: Database, tmp_path: Path) -> Iterator[RunningService]:
     database.execute("CREATE TABLE customers (id integer PRIMARY KEY, region text NOT NULL)")
     database.execute("INSERT INTO customers SELECT n, 'r' || n % 3 FROM generate_series(1, 9) n")
-    (tmp_path / "shop").mkdir()
-    with RunningService(database.dsn, tmp_path / "service") as running:
+    shop = tmp_path / "shop"
+    shop.mkdir()
+    with RunningService(database.dsn, tmp_path / "service", allow_folders=shop) as running:
         yield running
 
 

@@ -61,6 +61,8 @@ class RunningService:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "service.cli", "serve"],
                 env=self._environment,
+                # Whatever that of the machine is: what a service writes does not depend on it.
+                umask=0o022,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
             )

@@ -31,5 +31,6 @@ def place(postgres: EmbeddedPostgres) -> Iterator[Database]:
 @pytest.fixture(scope="package")
 def service(place: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     """Over that database."""
-    with RunningService(place.dsn, tmp_path_factory.mktemp("service")) as running:
+    folder, root = tmp_path_factory.mktemp("service"), tmp_path_factory.getbasetemp()
+    with RunningService(place.dsn, folder, allow_folders=root) as running:
         yield running

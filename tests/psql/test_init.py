@@ -91,15 +91,23 @@ def test_init_by_an_administrator(server: EmbeddedPostgres) -> None:
 
 
 def test_a_server_that_is_not_ready() -> None:
+    """Its settings are its administrator's: they are changed only when that was asked for."""
     settings = {"wal_level": "minimal", "max_wal_senders": 0, "max_slot_wal_keep_size": "16MB"}
     with EmbeddedPostgres(settings=settings) as server:
-        said = init(server.dsn)
-        assert said.returncode == 1
-        for word in ("source.wal_level", "source.slot_limit", "source.no_free_wal_sender"):
-            assert f"[{word}]" in said.stdout, said.stdout
+        auto = server.directory / "data" / "postgresql.auto.conf"
+        before = auto.read_text()
+        for options in ([], ["--dry-run"], ["--alter-system", "--dry-run"]):
+            said = init(server.dsn, *options)
+            assert said.returncode == 1
+            for word in ("source.wal_level", "source.slot_limit", "source.no_free_wal_sender"):
+                assert f"[{word}]" in said.stdout, said.stdout
+            assert "run: ALTER SYSTEM SET wal_level = logical; then restart" in said.stdout
+            assert ("--alter-system changes it" in said.stdout) == (not options)
+            assert auto.read_text() == before
+        said = init(server.dsn, "--alter-system")
         assert "run: restart the server" in said.stdout
-        written = "SELECT setting FROM pg_file_settings WHERE name = 'wal_level'"
-        assert Database(server, "postgres").rows(written) == [("logical",)]
+        written = "SELECT name, setting FROM pg_file_settings WHERE sourcefile LIKE '%auto.conf'"
+        assert Database(server, "postgres").rows(written) == [("wal_level", "logical")]
 
 
 def test_the_role_is_enough(server: EmbeddedPostgres, tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ def world(database: Database, tmp_path: Path) -> Iterator[World]:
             tmp_path / "service",
             sink=before_sink.dsn(sink.dsn),
             silence_s=SILENCE_S,
+            allow_folders=tmp_path / "stock",
         ) as service,
     ):
         yield World(service, database, sink, before_source, before_sink)

@@ -41,7 +41,7 @@ def admin(broker: EmbeddedKafka) -> Iterator[KafkaAdminClient]:
 def service(database: Database, tmp_path: Path) -> Iterator[RunningService]:
     database.execute("CREATE TABLE users (id integer PRIMARY KEY, region text NOT NULL)")
     database.execute("INSERT INTO users SELECT n, 'r' || n % 3 FROM generate_series(0, 9) n")
-    with RunningService(database.dsn, tmp_path / "service") as running:
+    with RunningService(database.dsn, tmp_path / "service", allow_folders=tmp_path) as running:
         yield running
 
 

@@ -97,7 +97,8 @@ def test_state_behind_the_sink(
     world = World(broker, database, tmp_path / "shop", views)
     world.go_on()
     # The database keeps its changes: a state that is set back may not be behind the slot.
-    with RunningService(database.dsn, tmp_path / "service", sync_interval_s=3600) as service:
+    more = {"sync_interval_s": 3600, "allow_folders": world.folder}
+    with RunningService(database.dsn, tmp_path / "service", **more) as service:
         world.declare(service)
         for name, query in views.items():
             service.create(name, query, backfill="local")

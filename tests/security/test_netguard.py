@@ -4,24 +4,39 @@ and the clouds, files by what the kernel says an open file is."""
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
+import pickle
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
+import psycopg2
 import pytest
 
-from connectors import netguard
+from connectors import netguard, secrets
+from connectors.exchange import FolderExchange
+from connectors.files.folder import LocalFolder
 from connectors.files.options import read_options as read_files
+from connectors.files.pattern import split_pattern
 from connectors.formats.registry import SchemaRegistry
 from connectors.kafka.client import Client
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.options import read_options as read_kafka
 from connectors.kafka.topics import Topics
 from connectors.netguard import Guard
+from connectors.spark.segment import Job
+from connectors.spark.stages import Cut
+from connectors.spark.tasks import _load_job
 from dataflow.errors import SourceError, TidemarkError
+from service.protect import protect
+from service.settings import Settings
+from tests.harness.postgres import Database
+from tests.harness.service import RunningService
 
 # What a user writes -> whether it is reached by a service on loopback, and by one for others.
 ADDRESSES = [
@@ -182,6 +197,130 @@ def _rows(pattern: str) -> list[bytes]:
     return found
 
 
+def _file_sources(path: Path) -> Iterator[dict[str, Any]]:
+    """Ways to say a path in the options of a source of files."""
+    relation = {"format": "csv", "header": False, "columns": [{"name": "line", "type": "text"}]}
+    for written in (
+        str(path),
+        f"{path.parent}/../{path.parent.name}/{path.name}",
+        f"/{path}",
+        f"{path.parent}/[{path.name[0]}]{path.name[1:]}",
+        f"{path.parent}/**/{path.name}",
+    ):
+        yield {"relations": {"lines": {"path": written, **relation}}}
+
+
+def test_nothing_is_read_without_a_listed_folder(database: Database, tmp_path: Path) -> None:
+    """Neither to declare a source, nor to propose its columns, by REST or by psql."""
+    (tmp_path / "pass.csv").write_text("host:5432:shop:me:hunter2\n")
+    (tmp_path / "linked").symlink_to("/etc")
+    with RunningService(database.dsn, tmp_path / "service") as service:
+        for path in (tmp_path / "pass.csv", Path("/etc/passwd"), tmp_path / "linked" / "passwd"):
+            for options in _file_sources(path):
+                body = {"type": "files", "options": options}
+                made = service.call("POST", "/sources", {"name": "s", **body})
+                del options["relations"]["lines"]["columns"]
+                for answer in (made, service.call("POST", "/sources/discover", body)):
+                    problem = answer.json()
+                    assert (answer.status_code, problem["code"]) == (403, "path.forbidden"), problem
+                    assert "TIDEMARK_ALLOW_FOLDERS" in problem["hint"]
+                    assert "TIDEMARK_ALLOW_FOLDERS is empty" in problem["detail"]
+                    assert "hunter2" not in answer.text and "root:" not in answer.text
+        assert service.call("GET", "/sources").json()["sources"] == []
+        options = next(_file_sources(Path("/etc/passwd")))
+        statement = "CALL tidemark.create_source('s', 'files', %s)"
+        with pytest.raises(psycopg2.Error) as refused:
+            database.execute(statement, (json.dumps(options),))
+        assert "TIDEMARK_ALLOW_FOLDERS" in (refused.value.diag.message_hint or "")
+
+
+def test_certificates_lie_where_secrets_or_those_of_the_system_do(tmp_path: Path) -> None:
+    own = tmp_path / "ca.pem"
+    own.write_text("-----BEGIN CERTIFICATE-----\n")
+    netguard.install(Guard(credentials=(str(tmp_path / "secrets"),)))
+    kafka = {"bootstrap_servers": "192.0.2.1:9092", "topics": {"t": {"format": "json"}}}
+    for name in ("ca_file", "certificate_file", "key_file"):
+        read = read_kafka({**kafka, "tls": {name: str(own)}}, needs_columns=False)
+        with pytest.raises(SourceError) as refused:
+            read.connection.config()
+        assert refused.value.code == "path.forbidden", name
+    for name in ("ca", "certificate", "key"):
+        with pytest.raises(SourceError) as refused:
+            SchemaRegistry({"url": "http://192.0.2.1", name: str(own)}).by_id(1)
+        assert refused.value.code == "path.forbidden", name
+    bucket = {"path": "s3://bucket/*.csv", "endpoint": "http://192.0.2.1", "ca_file": str(own)}
+    with pytest.raises(SourceError) as refused:
+        read_files({"relations": {"r": bucket}})[0].folder().look()
+    assert refused.value.code == "path.forbidden"
+    assert "TIDEMARK_SECRET_FOLDERS" in refused.value.hint
+    (tmp_path / "secrets").mkdir()
+    own.rename(tmp_path / "secrets" / "ca.pem")
+    netguard.check_certificate(str(tmp_path / "secrets" / "ca.pem"))
+    netguard.check_certificate("/etc/ssl/certs")
+
+
+def test_what_the_settings_say_holds_for_each_process(tmp_path: Path) -> None:
+    """A relative folder is meant from where the service was started; copies are never rows."""
+    copies, state = tmp_path / "copies", tmp_path / "state"
+    settings = Settings.model_validate(
+        {
+            "source": "x",
+            "state": state,
+            "allow_folders": f"{tmp_path} relative",
+            "checkpoint_to": str(copies),
+            "secret_folders": "",
+            "secret_variables": "",
+        }
+    )
+    before = secrets._allowed
+    protect(settings)
+    try:
+        assert [os.path.isabs(folder) for folder in netguard.installed().folders] == [True, True]
+        for path in (state / "a.csv", copies / "default" / "1" / "a.csv"):
+            with pytest.raises(SourceError) as refused:
+                netguard.check_path(str(path))
+            assert refused.value.code == "path.forbidden"
+        netguard.check_path(str(tmp_path / "in"))
+        for reference in ("${env:PATH}", "${env:SECRET_X}", "${file:/etc/passwd}"):
+            with pytest.raises(SourceError) as refused:
+                secrets.resolve(reference)
+            assert refused.value.code == "secret.forbidden"
+    finally:
+        secrets.allow(before.variables, before.folders)
+
+
+def _no_evaluator() -> Any:
+    raise NotImplementedError
+
+
+def test_workers_of_spark_allow_what_the_service_does() -> None:
+    """A job brings it along: a worker is a process that reads no settings."""
+    netguard.install(Guard(folders=("/srv/in",)))
+    nothing = Cut((), ())
+    job = pickle.dumps(Job(FolderExchange(Path("x")), (), "v", nothing, (), _no_evaluator, {}))
+    netguard.install(Guard())
+    _load_job(job)
+    assert netguard.installed() == Guard(folders=("/srv/in",))
+
+
+def test_a_rejected_row_is_read_again_from_where_it_lay(tmp_path: Path) -> None:
+    """Not from where its file's name leads by now."""
+    folder, shut = tmp_path / "in", tmp_path / "shut"
+    folder.mkdir()
+    shut.mkdir()
+    (folder / "a.csv").write_text("x\n")
+    (shut / "a.csv").write_text("y\n")
+    netguard.install(Guard(folders=(str(folder),)))
+    local = read_files({"relations": {"r": {"path": f"{folder}/*.csv", "settle_ms": 0}}})[0]
+    (stat,) = local.folder().look()
+    (folder / "a.csv").unlink()
+    (folder / "a.csv").symlink_to(shut / "a.csv")
+    for path in (stat.path, "../shut/a.csv"):
+        with pytest.raises(SourceError) as refused:
+            local.folder().open(replace(stat, path=path))
+        assert refused.value.code == "path.forbidden"
+
+
 def test_files_by_where_they_really_lie(tmp_path: Path) -> None:
     open_, shut, state = (tmp_path / name for name in ("open", "shut", "state"))
     for folder in (open_, shut, state):
@@ -189,7 +328,8 @@ def test_files_by_where_they_really_lie(tmp_path: Path) -> None:
         (folder / "a.csv").write_text(f"{folder.name}\n")
     (open_ / "linked").symlink_to(shut)
     (open_ / "file.csv").symlink_to(shut / "a.csv")
-    netguard.install(Guard(forbidden=(str(state),), credentials=("/run/secrets",)))
+    everywhere = ("/",)
+    netguard.install(Guard((), everywhere, (str(state),), credentials=("/run/secrets",)))
     assert _rows(f"{shut}/*.csv") == [b"shut\n"]
     for pattern in (
         f"{state}/*.csv",
@@ -211,6 +351,9 @@ def test_files_by_where_they_really_lie(tmp_path: Path) -> None:
         with pytest.raises(SourceError) as refused:
             _rows(pattern)
         assert refused.value.code == "path.forbidden", pattern
+    with pytest.raises(SourceError) as refused:
+        LocalFolder(split_pattern(f"{open_}/*/*"), 0).look()
+    assert refused.value.code == "path.forbidden"
     os.unlink(open_ / "file.csv")
     os.unlink(open_ / "linked")
     assert _rows(f"{open_}/*.csv") == [b"open\n"]

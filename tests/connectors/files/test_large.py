@@ -17,7 +17,9 @@ MOST_GROWTH_BYTES = 60 << 20
 
 READER = """
 import resource, sys, time
+from connectors import netguard
 from tests.connectors.files.kept import make_source
+netguard.install(netguard.Guard(folders=("/",)))
 path, rows, is_snapshot = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "snapshot"
 columns = [{"name": "id", "type": "int8"}, {"name": "filler", "type": "text"}]
 source = make_source({"settle_ms": 0, "relations": {"t": {"path": path, "columns": columns}}})
