@@ -274,6 +274,8 @@ class PostgresAnalyzer:
             foreign_code.check_harmless(cursor, oid, called, self._asker)
         cursor.execute(_ROUTINES, (called,))
         routines = tuple(Routine(*row) for row in cursor.fetchall())
+        if self._keeps_rows:
+            foreign_code.check_routines(text, routines)
         values = {_SESSION_VALUE_NAMES[int(i)] for i in _SESSION_VALUES.findall(tree)}
         return Analysis(text.strip().removesuffix(";"), fields, routines, tuple(sorted(values)))
 

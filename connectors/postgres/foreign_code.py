@@ -8,11 +8,14 @@ session could not write without running what the owner of a type may put there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from connectors.postgres.sandbox import no_role
 from dataflow.errors import SqlError
+from dataflow.sql.analysis import Routine
+from dataflow.types import SESSION_SETTINGS
 
 # What a view's rule depends on that somebody made; what came with PostgreSQL itself is pinned.
 _CALLED = """
@@ -104,6 +107,14 @@ JOIN pg_type t ON d.refclassid = 'pg_type'::regclass AND t.oid = d.refobjid
 WHERE r.ev_class = %s AND t.typtype = 'd' AND t.oid >= 16384
 LIMIT 1
 """
+# Settings that every session of ours has alike, or that are the server's and no secret.
+_SETTING = re.compile(r"current_setting\('([\w.]*)'::text(?:, (?:true|false))?\)")
+_PINNED = {name.lower() for name in SESSION_SETTINGS} | {
+    *("server_version", "server_version_num", "server_encoding", "block_size"),
+    *("integer_datetimes", "max_identifier_length"),
+}
+# Of those that begin like questions to the server, what looks at arguments alone.
+_OF_ARGUMENTS = ("pg_typeof", "pg_collation_for", "pg_column_size", "pg_size_pretty")
 # Functions of extensions belong to a superuser, and some run whatever text they are given.
 _OF_EXTENSIONS = """
 SELECT DISTINCT p.oid::regprocedure::text, e.extname
@@ -124,6 +135,33 @@ _TELLING_EXTENSIONS = (
     *("pg_surgery", "pg_visibility", "pg_walinspect", "pgrowlocks", "pgstattuple", "plperlu"),
     *("plpython3u", "pltclu", "postgres_fdw", "sslinfo", "tablefunc", "xml2"),
 )
+
+
+def tells(routine: Routine) -> bool:
+    """Whether a stable function of PostgreSQL's own tells of more than its arguments: of settings,
+    rights, sessions or tables."""
+    name = routine.name
+    if "." in name or routine.volatility != "s" or name in _OF_ARGUMENTS:
+        return False
+    is_question = name.startswith(("pg_", "has_", "inet_", "row_security"))
+    return is_question or "_to_xml" in name or name == "current_setting"
+
+
+def check_routines(text: str, routines: Sequence[Routine]) -> None:
+    """What a maintained view calls says the same whoever asks. text: PostgreSQL's own of the query.
+
+    SqlError sql.session_function.
+    """
+    settings = [name.lower() for name in _SETTING.findall(text)]
+    is_pinned = len(settings) == text.count("current_setting(") and _PINNED.issuperset(settings)
+    for routine in routines:
+        if tells(routine) and not (is_pinned and routine.name == "current_setting"):
+            raise SqlError(
+                "sql.session_function",
+                f"{routine.name}() tells of the server or the session",
+                detail="a view's rows are computed once, in sessions of the service",
+                hint="leave it out, or write its value as a constant",
+            )
 
 
 def check_trusted(cursor: Any, relation: int, role: str) -> None:

@@ -19,6 +19,7 @@ from psycopg2.extensions import new_type, string_types
 
 from connectors.postgres import sandbox
 from connectors.postgres.analyzer import PostgresAnalyzer
+from connectors.postgres.foreign_code import tells
 from connectors.postgres.session import connect, is_temporary, to_error
 from connectors.sink import Progress
 from dataflow.errors import SourceError, SqlError, TemporaryError, TidemarkError
@@ -216,16 +217,9 @@ def _progress(cursor: Any) -> dict[str, Progress]:
 
 def _require_harmless(analysis: Analysis) -> None:
     for routine in analysis.routines:
-        is_ours = "." not in routine.name
         is_volatile = routine.volatility == "v" and routine.name not in _HARMLESS
-        is_telling = is_ours and routine.volatility == "s" and _tells(routine.name)
-        if is_volatile or is_telling:
+        if is_volatile or tells(routine):
             raise _not_allowed(f"it calls {routine.name}()")
-
-
-def _tells(name: str) -> bool:
-    """Whether a stable function of PostgreSQL's own tells of more than its arguments."""
-    return name.startswith("pg_") or "_to_xml" in name or name == "current_setting"
 
 
 def _not_allowed(
