@@ -19,8 +19,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dataflow.errors import TidemarkError
-from service.access import Guesses, is_loopback, role_for
+from service.access import Guesses, is_loopback
+from service.authorization import Authorization, require_role
 from service.log import log
+from service.operations import operation_at, role_for
 from service.problems import Refused, answer
 from service.settings import Settings
 from service.tokens import ANYBODY, OPEN, Caller, Role, Tokens
@@ -46,9 +48,12 @@ _HEADERS = {
 class Guard:
     """Wraps an application."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, tokens: Tokens) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: Settings, tokens: Tokens, authorization: Authorization
+    ) -> None:
         self._app = app
         self._tokens = tokens
+        self._authorization = authorization
         self._guesses = Guesses()
         self._is_local = is_loopback(settings.host)
         self._is_tls = bool(settings.tls_cert)
@@ -69,13 +74,13 @@ class Guard:
             await _refuse(refused, scope, receive, told)
             return
         except TidemarkError as error:
-            await _refuse(_unavailable(error), scope, receive, told)
+            await _refuse(_refused(error, 503), scope, receive, told)
             return
         scope.setdefault("state", {})["caller"] = caller
         if not _is_stream(scope):
             await self._app(scope, _limited(receive), told)
             return
-        watched = _Watched(receive, scope["type"], lambda: self._is_still(caller))
+        watched = _Watched(receive, scope["type"], lambda: self._is_still(caller, scope))
         try:
             await self._app(scope, watched, told)
         finally:
@@ -138,23 +143,28 @@ class Guard:
         if caller is None:
             self._refuse_unknown(scope)
         assert caller is not None
-        if caller.role < wanted:
-            raise Refused(
-                "auth.role",
-                403,
-                f"this needs the role {wanted.word}",
-                detail=f'token "{caller.name}" is of a {caller.role.word}',
-                hint="ask an admin for a token of that role",
-                headers=_challenge(', error="insufficient_scope"'),
-            )
+        try:
+            require_role(caller, wanted)
+        except TidemarkError as error:
+            challenge = _challenge(', error="insufficient_scope"')
+            raise _refused(error, 403, challenge) from None
         return caller
 
-    async def _is_still(self, caller: Caller) -> bool:
-        """Whether who began a stream may go on with it."""
+    async def _is_still(self, caller: Caller, scope: Scope) -> bool:
+        """Whether who began a stream may go on with it: by the token, and by PostgreSQL's rights
+        on the view. What else has become of the view the stream tells by itself."""
         if caller is OPEN:
             return not await self._is_any()
         names = await run_in_threadpool(self._tokens.live_names)
-        return caller.name in names
+        found = operation_at("GET", scope["path"])
+        if caller.name not in names or found is None or not caller.db_role:
+            return caller.name in names
+        require = self._authorization.require_named
+        try:
+            await run_in_threadpool(require, caller, found[0].name, found[1].get("name", ""))
+        except TidemarkError as error:
+            return error.code not in ("auth.rights", "auth.db_role")
+        return True
 
     async def _is_any(self) -> bool:
         is_any = self._tokens.is_any
@@ -205,9 +215,11 @@ async def _refuse(refused: Refused, scope: Scope, receive: Receive, send: Send) 
         await send({"type": "websocket.close", "code": 1008, "reason": refused.problem.code})
 
 
-def _unavailable(error: TidemarkError) -> Refused:
-    """The refusal that an error of the control tables is."""
-    return Refused(error.code, 503, error.what, detail=error.detail, hint=error.hint)
+def _refused(error: TidemarkError, status: int, headers: dict[str, str] | None = None) -> Refused:
+    """An error as the refusal of a request."""
+    return Refused(
+        error.code, status, error.what, detail=error.detail, hint=error.hint, headers=headers
+    )
 
 
 def _challenge(more: str = "") -> dict[str, str]:

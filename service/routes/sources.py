@@ -34,19 +34,19 @@ def _catalog(request: Request) -> SourceCatalog:
 def create_source(request: Request, body: CreateSource, response: Response) -> SourceModel:
     """Declare a source. It is reached and compared with what is declared first."""
     response.headers["Location"] = f"/sources/{body.name}"
-    return _catalog(request).create(body)
+    return _catalog(request).create(body, request.state.caller)
 
 
 @router.post("/sources/discover")
 def discover_source(request: Request, body: DiscoverSource) -> Discovered:
     """Propose columns from samples. Nothing is created."""
-    return Discovered(options=_catalog(request).discover(body))
+    return Discovered(options=_catalog(request).discover(body, request.state.caller))
 
 
 @router.get("/sources")
 def list_sources(request: Request, limit: Limit = None, after: After = "") -> SourceList:
     """All sources beside the database, or a page of them."""
-    found = _catalog(request).list(one_more(limit), after)
+    found = _catalog(request).list(request.state.caller, one_more(limit), after)
     sources, following = paged(found, limit, lambda source: source.name)
     return SourceList(sources=sources, next=following)
 
@@ -54,19 +54,19 @@ def list_sources(request: Request, limit: Limit = None, after: After = "") -> So
 @router.get("/sources/{name}")
 def show_source(request: Request, name: str) -> SourceModel:
     """One source as it stands."""
-    return _catalog(request).show(name)
+    return _catalog(request).show(name, request.state.caller)
 
 
 @router.put("/sources/{name}")
 def change_source(request: Request, name: str, body: ChangeSource) -> SourceModel:
     """Give a source other options; relations that views read must stay what they are."""
-    return _catalog(request).change(name, body.options)
+    return _catalog(request).change(name, body.options, request.state.caller)
 
 
 @router.delete("/sources/{name}", status_code=204)
 def drop_source(request: Request, name: str) -> Response:
     """Forget a source that no view reads."""
-    _catalog(request).drop(name)
+    _catalog(request).drop(name, request.state.caller)
     return Response(status_code=204)
 
 

@@ -16,7 +16,7 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.testclient import WebSocketDenialResponse
 
 from connectors.postgres.embedded import EmbeddedPostgres
-from service import access, guard
+from service import guard, operations
 from service.app import create_app
 from service.settings import Settings
 from service.tokens import Tokens
@@ -119,17 +119,13 @@ def test_every_route_as_every_caller(
 
 def test_exceptions_are_the_documented_ones() -> None:
     """What is open to more, or to fewer, than the rule says is said in the test too."""
-    for method, path in access.EXCEPTIONS:
-        plain = re.sub(r":\w+}", "}", path)
-        listed = {m: r for (m, p), r in EXCEPTIONS.items() if p == plain}
-        assert listed, path
-        for asked, least in listed.items():
-            if method in (asked, "*"):
-                assert access.role_for(asked, plain).word == (least or "public")
+    for method, path in operations.ROUTES:
+        least = _least(method, path)
+        assert operations.role_for(method, path).word == (least or "public"), path
     # Spellings of a path do not lead around the rule.
     for path in ("/tokens/", "//tokens", "/tokens/%61", "/TOKENS", "/views/validate/x"):
-        assert access.role_for("POST", path) >= access.Role.OPERATOR
-    assert access.role_for("PATCH", "/health") is access.Role.OPERATOR
+        assert operations.role_for("POST", path) >= operations.Role.OPERATOR
+    assert operations.role_for("PATCH", "/health") is operations.Role.OPERATOR
 
 
 def test_answers_to_strangers(client: TestClient, tokens: dict[str, str]) -> None:
@@ -262,7 +258,7 @@ def test_a_stream_ends_with_its_token(
         """Answers go nowhere."""
 
     headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {token}".encode())]
-    wrapped = guard.Guard(endless, _settings(place, tmp_path), tokens)
+    wrapped = guard.Guard(endless, _settings(place, tmp_path), tokens, app.state.authorization)
 
     async def run() -> None:
         for scope in (
