@@ -101,6 +101,25 @@ class Authorization:
         enough = all if is_change else any
         return {relation for relation, each in found.items() if enough(each)}
 
+    def require_records(
+        self, caller: Caller, name: str, found: set[tuple[str, str]] | None, *wanted: str
+    ) -> None:
+        """Whether what `relations_of` has found for a caller and an operation holds a source, or
+        some relations of it (wanted: the source, relations). TidemarkError auth.rights."""
+        source, *relations = wanted
+        if found is None:
+            return
+        here = {relation for of, relation in found if of == source}
+        if here and here.issuperset(relations):
+            return
+        title = ", ".join(f'"{source}.{r}"' for r in relations if r not in here) or f'"{source}"'
+        does = "own all views that read" if name == "dead_letter.change" else "read a view of"
+        raise _no_right(
+            f'role "{caller.db_role}" may not {does} {title}',
+            "records are shown to those who may SELECT from a view that reads them, and tried again"
+            " or dropped by the owner of all such views",
+        )
+
     def readers_of(self, caller: Caller, owner: str) -> tuple[str, ...]:
         """The roles that must be allowed to read what a view's query reads, its owner first: both
         who asks for the query and who owns the view, since it shows the answer to its readers."""

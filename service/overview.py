@@ -119,6 +119,8 @@ class Glances:
         rows = self._authorization.seen(by, self._control.list_views())
         titles = {row.title for row in rows}
         return {
+            # Their words may quote rows of any view.
+            "reasons": [],
             "views": [v for v in kept.views if f"{v.schema_name}.{v.name}" in titles],
             "sinks": [s for s in kept.sinks if s.view in titles],
             "sources": self._source_glances(by),

@@ -100,13 +100,28 @@ class SourceCatalog:
     # --- dead letters --------------------------------------------------------------------------
 
     def dead_letters(
-        self, source: str, relation: str, limit: int, after: str
+        self, by: Caller, source: str, relation: str, limit: int, after: str
     ) -> list[DeadLetterModel]:
-        """Some dead letters, by place."""
-        return [self._letter(x) for x in self._letters.read(source, relation, limit, after)]
+        """Some dead letters, by place: of relations that a view reads which the caller may read.
 
-    def choose_dead_letters(self, desired: str, body: ChooseDeadLetters) -> int:
-        """Ask the pipelines to "retry" or "drop" some; how many there are."""
+        TidemarkError auth.rights when that is none of the source's.
+        """
+        name = "dead_letter.list"
+        readable = self._authorization.relations_of(by, name, self._control.list_views())
+        if source:
+            wanted = [source, relation] if relation else [source]
+            self._authorization.require_records(by, name, readable, *wanted)
+        found = self._letters.read(source, relation, limit, after, among=readable)
+        return [self._letter(x) for x in found]
+
+    def choose_dead_letters(self, by: Caller, desired: str, body: ChooseDeadLetters) -> int:
+        """Ask the pipelines to "retry" or "drop" some; how many there are. All views that read
+        them must be the caller's: TidemarkError auth.rights."""
+        name = "dead_letter.change"
+        owned = self._authorization.relations_of(by, name, self._control.list_views())
+        of_all = [n.name for n in self._letters.counts() if n.source == body.source]
+        relations = [body.relation] if body.relation else of_all
+        self._authorization.require_records(by, name, owned, body.source, *relations)
         if body.places and not body.relation:
             raise SourceError("request.invalid", "places were given without their relation")
         self._row(body.source)

@@ -79,17 +79,17 @@ def list_dead_letters(
     after: Annotated[str, Query(description="the last place of the page before")] = "",
 ) -> DeadLetterList:
     """Records that are not rows of their relation, by place."""
-    letters = _catalog(request).dead_letters(source, relation, limit, after)
+    letters = _catalog(request).dead_letters(request.state.caller, source, relation, limit, after)
     return DeadLetterList(dead_letters=letters)
 
 
 @router.post("/dead-letters/retry", status_code=202)
 def retry_dead_letters(request: Request, body: ChooseDeadLetters) -> Chosen:
     """Decode records again; those that are rows now are taken in, the others stay."""
-    return Chosen(count=_catalog(request).choose_dead_letters("retry", body))
+    return Chosen(count=_catalog(request).choose_dead_letters(request.state.caller, "retry", body))
 
 
 @router.post("/dead-letters/drop", status_code=202)
 def drop_dead_letters(request: Request, body: ChooseDeadLetters) -> Chosen:
     """Give records up for good."""
-    return Chosen(count=_catalog(request).choose_dead_letters("drop", body))
+    return Chosen(count=_catalog(request).choose_dead_letters(request.state.caller, "drop", body))
