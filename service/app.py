@@ -23,13 +23,14 @@ from service.console_files import read_files
 from service.conventions import Conventions
 from service.guard import Guard
 from service.life import Life
+from service.limits import QueryLimits
 from service.log import log
 from service.models import ProblemModel
 from service.openapi import describe
 from service.overview import Glances
 from service.parts import Parts
 from service.planning import too_deep
-from service.problems import answer, problem_of
+from service.problems import Refused, answer, problem_of
 from service.reading import Reading
 from service.route_table import RouteTable
 from service.routes import (
@@ -84,6 +85,7 @@ def create_app(settings: Settings) -> FastAPI:
     parts = Parts(settings)
     authorization = Authorization(Parts(settings))
     app.state.authorization = authorization
+    app.state.limits = QueryLimits(settings)
     app.state.catalog = Catalog(settings, parts, authorization)
     app.state.life = Life(parts, authorization)
     app.state.sinks = SinkCatalog(parts, authorization)
@@ -113,6 +115,7 @@ def create_app(settings: Settings) -> FastAPI:
     # Around all else: what is refused counts too.
     app.add_middleware(CountCalls, figures=figures)
     app.add_exception_handler(TidemarkError, _on_error)
+    app.add_exception_handler(Refused, _on_refused)
     app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RecursionError, _on_depth)
@@ -123,6 +126,11 @@ def create_app(settings: Settings) -> FastAPI:
 def _on_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, TidemarkError)
     return answer(problem_of(error))
+
+
+def _on_refused(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Refused)
+    return answer(error.problem, error.headers)
 
 
 def _on_bad_request(_: Request, error: Exception) -> JSONResponse:

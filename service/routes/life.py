@@ -16,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service.catalog import Catalog
 from service.life import Asked, Life
+from service.limits import run_limited
 from service.models import MoveView, RenameView, ReplaceView, ViewModel
 from service.tokens import Caller
 
@@ -105,7 +106,7 @@ async def _done(
     """Ask, wait, and show the view that was asked for first."""
     life: Life = request.app.state.life
     catalog: Catalog = request.app.state.catalog
-    asked = await run_in_threadpool(ask, life, request.state.caller)
+    asked = await run_limited(request, ask, life, request.state.caller)
     deadline = time.monotonic() + wait_s
     waiting = list(asked)
     while True:

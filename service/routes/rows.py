@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.catalog import Catalog
+from service.limits import QueryLimits
 from service.models import Query as QueryBody
 from service.models import QueryAnswer, RowPage
 from service.reading import Reading
@@ -57,12 +58,15 @@ async def run_query(request: Request, body: QueryBody) -> Response:
     reading: Reading = request.app.state.reading
     catalog: Catalog = request.app.state.catalog
     role = request.state.caller.db_role or ""
-    dsn, query, views = await run_in_threadpool(reading.prepare, body, role)
+    limits: QueryLimits = request.app.state.limits
+    async with limits.worker(request.state.caller):
+        dsn, query, views = await limits.run(reading.prepare, body, role)
     if views and body.wait_s:
         wanted = catalog.format_position(await run_in_threadpool(catalog.current_position))
         for view in views:
             await until_visible(catalog, view, wanted, body.wait_s)
-    answer = await run_in_threadpool(reading.run, dsn, query, body)
+    async with limits.worker(request.state.caller):
+        answer = await limits.run(reading.run, dsn, query, body)
     return Response(answer, media_type="application/json")
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
+from service.limits import run_limited
 from service.routes.paging import After, Limit, Whole, one_more, paged
 from service.source_catalog import SourceCatalog
 from service.source_models import (
@@ -31,16 +32,17 @@ def _catalog(request: Request) -> SourceCatalog:
 
 
 @router.post("/sources", status_code=201)
-def create_source(request: Request, body: CreateSource, response: Response) -> SourceModel:
+async def create_source(request: Request, body: CreateSource, response: Response) -> SourceModel:
     """Declare a source. It is reached and compared with what is declared first."""
     response.headers["Location"] = f"/sources/{body.name}"
-    return _catalog(request).create(body, request.state.caller)
+    return await run_limited(request, _catalog(request).create, body, request.state.caller)
 
 
 @router.post("/sources/discover")
-def discover_source(request: Request, body: DiscoverSource) -> Discovered:
+async def discover_source(request: Request, body: DiscoverSource) -> Discovered:
     """Propose columns from samples. Nothing is created."""
-    return Discovered(options=_catalog(request).discover(body, request.state.caller))
+    discover = _catalog(request).discover
+    return Discovered(options=await run_limited(request, discover, body, request.state.caller))
 
 
 @router.get("/sources")
@@ -58,9 +60,10 @@ def show_source(request: Request, name: str) -> SourceModel:
 
 
 @router.put("/sources/{name}")
-def change_source(request: Request, name: str, body: ChangeSource) -> SourceModel:
+async def change_source(request: Request, name: str, body: ChangeSource) -> SourceModel:
     """Give a source other options; relations that views read must stay what they are."""
-    return _catalog(request).change(name, body.options, request.state.caller)
+    change = _catalog(request).change
+    return await run_limited(request, change, name, body.options, request.state.caller)
 
 
 @router.delete("/sources/{name}", status_code=204)

@@ -25,8 +25,10 @@ def health(request: Request, response: Response) -> Health:
 
 
 @router.get("/health/live")
-def health_live() -> Live:
-    """200 as long as the API answers, however the views are: for whoever restarts what hangs."""
+async def health_live() -> Live:
+    """200 as long as the API answers, however the views are: for whoever restarts what hangs.
+
+    It needs no thread and no database: neither here nor on its way here (service/guard.py)."""
     return Live()
 
 

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.catalog import Catalog, path_name
+from service.limits import run_limited
 from service.models import (
     CreateView,
     DataflowAnswer,
@@ -43,7 +44,7 @@ async def create_view(
 ) -> ViewModel:
     """Create a view. With wait_s the answer comes once it is live or failed, or time is up."""
     catalog = _catalog(request)
-    name = await run_in_threadpool(catalog.create, body, request.state.caller)
+    name = await run_limited(request, catalog.create, body, request.state.caller)
     view = await until_settled(lambda: catalog.view(name), wait_s)
     response.headers["Location"] = f"/views/{name}"
     return view
@@ -58,9 +59,10 @@ def list_views(request: Request, limit: Limit = None, after: After = "") -> View
 
 
 @router.post("/validate")
-def validate_view(request: Request, body: ValidateView) -> Validation:
+async def validate_view(request: Request, body: ValidateView) -> Validation:
     """Analyze a query: columns, key, warnings, estimate. Nothing is created."""
-    return _catalog(request).validate(body.query, request.state.caller)
+    validate = _catalog(request).validate
+    return await run_limited(request, validate, body.query, request.state.caller)
 
 
 @router.get("/{name}")
