@@ -242,14 +242,23 @@ def _take_token(scope: Scope, headers: dict[str, str]) -> str:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     found = token.strip() if scheme.lower() == "bearer" else ""
     query = scope.get("query_string", b"")
-    if b"access_token=" not in query:
+    if b"access_token" not in query and b"%" not in query:
         return found
     pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
-    scope["query_string"] = urlencode([p for p in pairs if p[0] != "access_token"]).encode()
-    # Browsers cannot set headers of event streams and WebSockets; nothing else needs it.
-    is_stream = scope["type"] == "websocket" or "text/event-stream" in headers.get("accept", "")
-    given = next(value for name, value in pairs if name == "access_token")
-    return found or (given if is_stream else "")
+    given = [value for name, value in pairs if name == "access_token"]
+    if given:
+        scope["query_string"] = urlencode([p for p in pairs if p[0] != "access_token"]).encode()
+    return found or (given[0] if given and _takes_query_token(scope, headers) else "")
+
+
+def _takes_query_token(scope: Scope, headers: dict[str, str]) -> bool:
+    """Whether it is a stream as a browser asks for it, which can set no header for that: changes
+    of a view, by WebSocket or as server-sent events. Nothing else needs it, whatever it accepts."""
+    asked = operation_at(scope.get("method", "GET"), scope["path"])
+    if asked is None or asked[0].name != "view.changes":
+        return False
+    is_events = "text/event-stream" in headers.get("accept", "")
+    return scope["type"] == "websocket" or (scope["method"] == "GET" and is_events)
 
 
 def _check_body(scope: Scope, headers: dict[str, str]) -> None:
