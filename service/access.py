@@ -1,9 +1,7 @@
-"""Who may do what: one rule for all routes, and one table of exceptions.
+"""Where requests come from: this machine or another, and how often an address has guessed tokens.
 
-Reading (GET, HEAD) is for readers, everything else for operators, unless EXCEPTIONS says
-otherwise. The rule is applied by method and path before any route is looked at, so that a new
-route, a static file or a WebSocket is covered without its author's doing. Invariant: what is not
-in the table as public is answered to nobody who has not shown a token, once there is one.
+Invariant: guesses slow down those who guess, and lock nobody out. Who may do what is decided in
+`service/authorization.py`.
 """
 
 from __future__ import annotations
@@ -11,50 +9,11 @@ from __future__ import annotations
 import ipaddress
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
-
-from starlette.routing import compile_path
-
-from service.tokens import Role
-
-# (method, path as routes write it) -> who may. "*" stands for every method.
-EXCEPTIONS: Mapping[tuple[str, str], Role] = {
-    # Load balancers have no token; without one it says no more than whether all is well.
-    ("GET", "/health"): Role.PUBLIC,
-    ("GET", "/health/live"): Role.PUBLIC,
-    # The files of the console: what they show is asked for with a token.
-    ("GET", "/"): Role.PUBLIC,
-    ("GET", "/docs"): Role.PUBLIC,
-    ("GET", "/assets/{name}"): Role.PUBLIC,
-    # They ask by POST since queries are long, and change nothing.
-    ("POST", "/views/validate"): Role.READER,
-    ("POST", "/views/{name}/verify"): Role.READER,
-    ("POST", "/query"): Role.READER,
-    ("*", "/tokens"): Role.ADMIN,
-    ("*", "/tokens/{name}"): Role.ADMIN,
-}
-_READING = ("GET", "HEAD", "OPTIONS")
-_PATTERNS = [(m, compile_path(path)[0], role) for (m, path), role in EXCEPTIONS.items()]
 
 # Failed attempts that an address has at once, and how fast it gets new ones.
 BURST = 10
 REFILL_S = 6.0
 MOST_ADDRESSES = 10_000
-
-
-def role_for(method: str, path: str) -> Role:
-    """The least role that may make a request.
-
-    >>> role_for("GET", "/views/a").word, role_for("DELETE", "/views/a").word
-    ('reader', 'operator')
-    >>> role_for("HEAD", "/health").word, role_for("GET", "/tokens").word
-    ('public', 'admin')
-    """
-    asked = "GET" if method == "HEAD" else method
-    for wanted, pattern, role in _PATTERNS:
-        if wanted in (asked, "*") and pattern.match(path):
-            return role
-    return Role.READER if method in _READING else Role.OPERATOR
 
 
 class Guesses:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -16,19 +16,21 @@ from starlette.exceptions import HTTPException
 from dataflow.errors import TidemarkError
 from service import release
 from service.api_figures import ApiFigures, CountCalls
+from service.authorization import Authorization, authorize
 from service.catalog import Catalog
 from service.change_feed import ChangeFeeds
 from service.console_files import read_files
 from service.conventions import Conventions
 from service.guard import Guard
 from service.life import Life
+from service.limits import QueryLimits
 from service.log import log
 from service.models import ProblemModel
 from service.openapi import describe
 from service.overview import Glances
 from service.parts import Parts
 from service.planning import too_deep
-from service.problems import answer, problem_of
+from service.problems import Refused, answer, problem_of
 from service.reading import Reading
 from service.route_table import RouteTable
 from service.routes import (
@@ -81,11 +83,14 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
     )
     parts = Parts(settings)
-    app.state.catalog = Catalog(settings, parts)
-    app.state.life = Life(parts)
-    app.state.sinks = SinkCatalog(parts)
-    app.state.sources = SourceCatalog(settings, Parts(settings))
-    app.state.glances = Glances(parts, app.state.catalog, app.state.sources)
+    authorization = Authorization(Parts(settings))
+    app.state.authorization = authorization
+    app.state.limits = QueryLimits(settings)
+    app.state.catalog = Catalog(settings, parts, authorization)
+    app.state.life = Life(parts, authorization)
+    app.state.sinks = SinkCatalog(parts, authorization)
+    app.state.sources = SourceCatalog(settings, Parts(settings), authorization)
+    app.state.glances = Glances(parts, authorization, app.state.catalog, app.state.sources)
     app.state.console = read_files()
     app.state.verify = Verify(settings, parts)
     app.state.reading = Reading(Parts(settings))
@@ -97,17 +102,20 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.tokens = Tokens(parts.control())
     app.state.parts = parts
     for router in ROUTERS:
-        app.include_router(router)
+        app.include_router(router, dependencies=[Depends(authorize)])
     describe(app)
     routes = [route for router in ROUTERS for route in router.routes]
     table = RouteTable(routes, open_paths=[OPEN_PATH])
     # The guard comes last: it is the outermost layer.
     address = f"{socket.gethostname()} {settings.host}:{settings.port}"
     app.add_middleware(Conventions, table=table, control=parts.control(), server=address)
-    app.add_middleware(Guard, settings=settings, tokens=app.state.tokens)
+    app.add_middleware(
+        Guard, settings=settings, tokens=app.state.tokens, authorization=authorization
+    )
     # Around all else: what is refused counts too.
     app.add_middleware(CountCalls, figures=figures)
     app.add_exception_handler(TidemarkError, _on_error)
+    app.add_exception_handler(Refused, _on_refused)
     app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RecursionError, _on_depth)
@@ -118,6 +126,11 @@ def create_app(settings: Settings) -> FastAPI:
 def _on_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, TidemarkError)
     return answer(problem_of(error))
+
+
+def _on_refused(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Refused)
+    return answer(error.problem, error.headers)
 
 
 def _on_bad_request(_: Request, error: Exception) -> JSONResponse:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from connectors.postgres import control_sinks, control_verify, ownership
+from connectors.postgres import control_sinks, control_verify
 from connectors.postgres.control import ViewRow
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.sink import Progress
@@ -24,12 +24,14 @@ from dataflow.schema import stored
 from dataflow.sql.explain import explain_text
 from dataflow.sql.view_key import why_bag
 from service import fields
+from service.authorization import Authorization
 from service.changes import DROPPED, PAUSED, table_of
 from service.disk import no_room
 from service.estimate import SHORT_S, estimated
 from service.family import children_of
 from service.groups import follows_database, group_of, groups_on_disk
-from service.metrics import is_fresh, read_dataflow, read_metrics
+from service.health import STALE_S, is_stale, reasons_of
+from service.metrics import read_dataflow, read_metrics
 from service.models import (
     AskModel,
     CreateView,
@@ -48,36 +50,38 @@ from service.planning import plan_definition
 from service.problems import problem_told
 from service.settings import DEFAULT_GROUP, Settings
 from service.shared_parts import dataflow_of, shared_with_others, shown
-from service.signals import FINAL_CODES
 from service.sink_catalog import find_view
 from service.state_version import versions
+from service.tokens import Caller
 from service.view_facts import key_names, kind_of, require_parents
 from storage.failpoints import failpoint
 
-STALE_S = 10.0
 MAX_POSITION = 2**64 - 1
 
 
 class Catalog:
     """One for an API process; safe for several threads."""
 
-    def __init__(self, settings: Settings, parts: Parts) -> None:
+    def __init__(self, settings: Settings, parts: Parts, authorization: Authorization) -> None:
         self._settings = settings
         self._parts = parts
+        self._authorization = authorization
         self._control = parts.control()
         self._sink = parts.sink()
         self._started_at = time.monotonic()
 
     # --- creating ----------------------------------------------------------------------------
 
-    def create(self, body: CreateView, asker: str = "", identity: str = "") -> str:
+    def create(self, body: CreateView, by: Caller, identity: str = "") -> str:
         """Ask for a view; its name as paths take it. Refuses what cannot be kept up to date.
 
-        asker: the role that is to own it and must be allowed to read what it reads, "" for the
-        service itself. identity: of the view, so that asking twice is asking once.
+        by: who asks; its database role is to own the view and must be allowed to read what it
+        reads. identity: of the view, so that asking twice is asking once.
         """
         schema, name = parse_name(body.name)
         self._control.ensure()
+        self._authorization.require(by, "view.create")
+        asker = by.db_role
         rows = self._control.list_views()
         definition = plan_definition(
             identity or uuid.uuid4().hex,
@@ -89,9 +93,8 @@ class Catalog:
             asker=asker,
         )
         require_parents(definition, rows, body.options.group)
-        if asker:
-            parents = definition.parents() if self._parts.is_sink_apart else ()
-            ownership.check_creator(self._control, asker, schema, parents)
+        self._authorization.require_schema(by, schema)
+        self._authorization.require_parents(asker, definition.parents())
         self._sink.check(definition.table)
         group = body.options.group
         relations = definition.relations()
@@ -120,14 +123,17 @@ class Catalog:
         failpoint("api.view.created")
         return path_name(schema, name)
 
-    def validate(self, query: str, asker: str = "") -> Validation:
-        """What would be created, by this role."""
+    def validate(self, query: str, by: Caller) -> Validation:
+        """What this caller would create."""
         self._control.ensure()
+        self._authorization.require(by, "view.validate")
+        asker = by.db_role
         rows = self._control.list_views()
         sources = self._control.list_sources()
         definition = plan_definition(
             "", ("", ""), query, self._parts, rows, sources=sources, asker=asker
         )
+        self._authorization.require_parents(asker, definition.parents())
         plan = definition.plan
         return Validation(
             kind=kind_of(plan),
@@ -143,12 +149,13 @@ class Catalog:
             estimate=estimated(self._parts, definition, rows, "auto"),
         )
 
-    def drop(self, name: str, before: Callable[[], None] | None = None) -> str:
+    def drop(self, name: str, by: Caller, before: Callable[[], None] | None = None) -> str:
         """Ask for a view to be dropped; its identity. Refused while other views read it.
 
         before: called once it is known that nothing refuses it.
         """
         row = self._row(name)
+        self._authorization.require(by, "view.drop", row)
         children = children_of(row, self._control.list_views())
         if children:
             raise TidemarkError(
@@ -185,12 +192,14 @@ class Catalog:
         verified = control_verify.newest(self._control)
         return self._model(row, self._control.count_errors(), verified)
 
-    def views(self, most: int | None = None, after: str = "") -> list[ViewModel]:
-        """Views by name, all or some of those behind one. TidemarkError view.bad_name."""
+    def views(self, by: Caller, most: int | None = None, after: str = "") -> list[ViewModel]:
+        """The views that a caller may see, by name, all or some of those behind one.
+        TidemarkError view.bad_name."""
         self._control.ensure()
         behind = parse_name(after) if after else ("", "")
         errors, verified = self._control.count_errors(), control_verify.newest(self._control)
-        rows = sorted(self._control.list_views(), key=lambda r: (r.schema, r.name))
+        rows = self._authorization.seen(by, self._control.list_views())
+        rows.sort(key=lambda r: (r.schema, r.name))
         found = [r for r in rows if (r.schema, r.name) > behind][:most]
         return [self._model(row, errors, verified) for row in found]
 
@@ -227,13 +236,13 @@ class Catalog:
         reasons = [
             reason if group == DEFAULT_GROUP else f'group "{group}": {reason}'
             for group, figures in groups.items()
-            for reason in _reasons(figures)
+            for reason in reasons_of(figures)
         ]
         with suppress(OSError):
             reasons += filter(None, [no_room(shutil.disk_usage(self._settings.state).free)])
         default = groups.pop(DEFAULT_GROUP)
         is_young = time.monotonic() - self._started_at < STALE_S
-        if is_young and _is_stale(default) and "refused" not in (default or {}):
+        if is_young and is_stale(default) and "refused" not in (default or {}):
             status, reasons = "starting", []
         else:
             status = "degraded" if reasons else "ok"
@@ -367,25 +376,6 @@ def _away(row: ViewRow, figures: dict[str, Any]) -> list[str]:
     found = [f'source "{name}" is away: {told[name]}' for name in read if told.get(name)]
     sink_error = figures.get("sink_error")
     return [*found, sink_error] if sink_error else found
-
-
-def _is_stale(figures: dict[str, Any] | None) -> bool:
-    return figures is None or not is_fresh(figures, STALE_S)
-
-
-def _reasons(figures: dict[str, Any] | None) -> list[str]:
-    """What keeps a group's views from being up to date."""
-    if figures is None:
-        return ["the pipeline has not reported lately"]
-    words = ("wal_alarm", "source_error", "sink_error")
-    found = [str(figures[k]) for k in words if figures.get(k)]
-    if figures.get("checkpoint_error"):
-        found.append(f"the state is not copied: {figures['checkpoint_error']}")
-    refusal = figures.get("refused")
-    if refusal:
-        hint = f": {refusal['hint']}" if refusal["code"] in FINAL_CODES else ""
-        return [*found, f"{refusal['title']} [{refusal['code']}]{hint}"]
-    return ["the pipeline has not reported lately", *found] if _is_stale(figures) else found
 
 
 def _field_models(facts: list[dict[str, Any]]) -> list[FieldModel]:

@@ -19,8 +19,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dataflow.errors import TidemarkError
-from service.access import Guesses, is_loopback, role_for
+from service.access import Guesses, is_loopback
+from service.authorization import Authorization, require_role
 from service.log import log
+from service.operations import operation_at, role_for
 from service.problems import Refused, answer
 from service.settings import Settings
 from service.tokens import ANYBODY, OPEN, Caller, Role, Tokens
@@ -46,9 +48,12 @@ _HEADERS = {
 class Guard:
     """Wraps an application."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, tokens: Tokens) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: Settings, tokens: Tokens, authorization: Authorization
+    ) -> None:
         self._app = app
         self._tokens = tokens
+        self._authorization = authorization
         self._guesses = Guesses()
         self._is_local = is_loopback(settings.host)
         self._is_tls = bool(settings.tls_cert)
@@ -69,13 +74,13 @@ class Guard:
             await _refuse(refused, scope, receive, told)
             return
         except TidemarkError as error:
-            await _refuse(_unavailable(error), scope, receive, told)
+            await _refuse(_refused(error, 503), scope, receive, told)
             return
         scope.setdefault("state", {})["caller"] = caller
         if not _is_stream(scope):
             await self._app(scope, _limited(receive), told)
             return
-        watched = _Watched(receive, scope["type"], lambda: self._is_still(caller))
+        watched = _Watched(receive, scope["type"], lambda: self._is_still(caller, scope))
         try:
             await self._app(scope, watched, told)
         finally:
@@ -120,6 +125,10 @@ class Guard:
         method = scope.get("method", "GET")
         wanted = role_for(method, scope["path"])
         token = _take_token(scope, headers)
+        found = operation_at(method, scope["path"])
+        if found is not None and found[0].name == "health.live":
+            # Whoever asks: nothing is looked up, so that nothing is waited for.
+            return ANYBODY
         if wanted is Role.PUBLIC and not token:
             return OPEN if self._is_local and not await self._is_any() else ANYBODY
         if not token and self._is_local and not await self._is_any():
@@ -138,23 +147,28 @@ class Guard:
         if caller is None:
             self._refuse_unknown(scope)
         assert caller is not None
-        if caller.role < wanted:
-            raise Refused(
-                "auth.role",
-                403,
-                f"this needs the role {wanted.word}",
-                detail=f'token "{caller.name}" is of a {caller.role.word}',
-                hint="ask an admin for a token of that role",
-                headers=_challenge(', error="insufficient_scope"'),
-            )
+        try:
+            require_role(caller, wanted)
+        except TidemarkError as error:
+            challenge = _challenge(', error="insufficient_scope"')
+            raise _refused(error, 403, challenge) from None
         return caller
 
-    async def _is_still(self, caller: Caller) -> bool:
-        """Whether who began a stream may go on with it."""
+    async def _is_still(self, caller: Caller, scope: Scope) -> bool:
+        """Whether who began a stream may go on with it: by the token, and by PostgreSQL's rights
+        on the view. What else has become of the view the stream tells by itself."""
         if caller is OPEN:
             return not await self._is_any()
         names = await run_in_threadpool(self._tokens.live_names)
-        return caller.name in names
+        found = operation_at("GET", scope["path"])
+        if caller.name not in names or found is None or not caller.db_role:
+            return caller.name in names
+        require = self._authorization.require_named
+        try:
+            await run_in_threadpool(require, caller, found[0].name, found[1].get("name", ""))
+        except TidemarkError as error:
+            return error.code not in ("auth.rights", "auth.db_role")
+        return True
 
     async def _is_any(self) -> bool:
         is_any = self._tokens.is_any
@@ -205,9 +219,11 @@ async def _refuse(refused: Refused, scope: Scope, receive: Receive, send: Send) 
         await send({"type": "websocket.close", "code": 1008, "reason": refused.problem.code})
 
 
-def _unavailable(error: TidemarkError) -> Refused:
-    """The refusal that an error of the control tables is."""
-    return Refused(error.code, 503, error.what, detail=error.detail, hint=error.hint)
+def _refused(error: TidemarkError, status: int, headers: dict[str, str] | None = None) -> Refused:
+    """An error as the refusal of a request."""
+    return Refused(
+        error.code, status, error.what, detail=error.detail, hint=error.hint, headers=headers
+    )
 
 
 def _challenge(more: str = "") -> dict[str, str]:
@@ -226,14 +242,23 @@ def _take_token(scope: Scope, headers: dict[str, str]) -> str:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     found = token.strip() if scheme.lower() == "bearer" else ""
     query = scope.get("query_string", b"")
-    if b"access_token=" not in query:
+    if b"access_token" not in query and b"%" not in query:
         return found
     pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
-    scope["query_string"] = urlencode([p for p in pairs if p[0] != "access_token"]).encode()
-    # Browsers cannot set headers of event streams and WebSockets; nothing else needs it.
-    is_stream = scope["type"] == "websocket" or "text/event-stream" in headers.get("accept", "")
-    given = next(value for name, value in pairs if name == "access_token")
-    return found or (given if is_stream else "")
+    given = [value for name, value in pairs if name == "access_token"]
+    if given:
+        scope["query_string"] = urlencode([p for p in pairs if p[0] != "access_token"]).encode()
+    return found or (given[0] if given and _takes_query_token(scope, headers) else "")
+
+
+def _takes_query_token(scope: Scope, headers: dict[str, str]) -> bool:
+    """Whether it is a stream as a browser asks for it, which can set no header for that: changes
+    of a view, by WebSocket or as server-sent events. Nothing else needs it, whatever it accepts."""
+    asked = operation_at(scope.get("method", "GET"), scope["path"])
+    if asked is None or asked[0].name != "view.changes":
+        return False
+    is_events = "text/event-stream" in headers.get("accept", "")
+    return scope["type"] == "websocket" or (scope["method"] == "GET" and is_events)
 
 
 def _check_body(scope: Scope, headers: dict[str, str]) -> None:

@@ -17,6 +17,7 @@ from connectors.postgres.table_names import UNKNOWN, KnownNames
 from connectors.sink import SinkTable
 from dataflow.errors import TidemarkError
 from dataflow.sql.renaming import with_renamed_table
+from service.authorization import Authorization
 from service.changes import (
     CANCELLED,
     DROPPED,
@@ -44,7 +45,14 @@ from service.renewals import (
     why_untold,
 )
 from service.sink_catalog import find_view
-from service.view_facts import busy, is_pausing, require_parents
+from service.tokens import Caller
+from service.view_facts import (
+    busy,
+    require_free,
+    require_not_pausing,
+    require_parents,
+    require_status,
+)
 from storage.failpoints import failpoint
 
 
@@ -60,22 +68,29 @@ class Asked:
 
 
 class Life:
-    """One for an API process; safe for several threads. Names are as users write them."""
+    """One for an API process; safe for several threads. Names are as users write them.
 
-    def __init__(self, parts: Parts) -> None:
+    by: who asks. Every call raises what `Authorization.require` does.
+    """
+
+    def __init__(self, parts: Parts, authorization: Authorization) -> None:
         self._parts = parts
+        self._authorization = authorization
         self._control = parts.control()
         self._tables = parts.view_tables()
 
     # --- another version -------------------------------------------------------------------------
 
-    def replace(self, name: str, query: str, options: Mapping[str, Any] | None = None) -> Asked:
-        """Another query for a view. options: those to change; the group stays.
+    def replace(
+        self, name: str, query: str, options: Mapping[str, Any] | None = None, *, by: Caller
+    ) -> Asked:
+        """Another query for a view. options: those to change; the group stays. Both its owner and
+        who asks must be allowed to read what the query reads.
 
         TidemarkError view.not_live, view.busy, view.cycle, view.has_sinks, view.children_refuse,
         view.has_dependents, and what creating it would be refused for.
         """
-        row = self._to_change(name)
+        row = self._to_change(name, "view.replace", by)
         changed = {**row.options, **(options or {})}
         if changed.get("group") != row.options.get("group"):
             raise TidemarkError(
@@ -84,20 +99,25 @@ class Life:
                 detail="a view stays in its group",
                 hint="drop the view and create it in the other group",
             )
-        return self._ask_version(row, self._planned(row, query, is_known=True), changed, "replace")
+        definition = self._planned(row, query, is_known=True)
+        for role in self._authorization.readers_of(by, row.created_by):
+            if role != row.created_by:
+                self._planned(row, query, is_known=True, asker=role)
+            self._authorization.require_parents(role, definition.parents())
+        return self._ask_version(row, definition, changed, "replace")
 
-    def rebuild(self, name: str) -> Asked:
+    def rebuild(self, name: str, *, by: Caller) -> Asked:
         """Compute a view anew from a new snapshot, and show the difference; also the way out of
         "failed". As `replace` by its own query, under the names that its tables have now."""
-        row = self._to_change(name)
+        row = self._to_change(name, "view.rebuild", by)
         definition = self._planned(row, row.query, names_in(row.plan), is_known=True)
         return self._ask_version(row, definition, row.options, "rebuild")
 
-    def _to_change(self, name: str) -> ViewRow:
-        row = self._row(name)
-        _require_status(row, "live", "failed")
-        _require_free(row)
-        _require_not_pausing(row)
+    def _to_change(self, name: str, operation: str, by: Caller) -> ViewRow:
+        row = self._row(name, operation, by)
+        require_status(row, "live", "failed")
+        require_free(row)
+        require_not_pausing(row)
         return row
 
     def _ask_version(
@@ -119,10 +139,17 @@ class Life:
         return Asked(row.identity, path_name(row.schema, row.name), change["id"])
 
     def _planned(
-        self, row: ViewRow, query: str, names: KnownNames = UNKNOWN, *, is_known: bool = False
+        self,
+        row: ViewRow,
+        query: str,
+        names: KnownNames = UNKNOWN,
+        *,
+        is_known: bool = False,
+        asker: str | None = None,
     ) -> ViewDefinition:
         """Another version of a view. names: what its tables were called in the query; is_known: it
-        may be named in its own query, which is refused by its name and not read as a table."""
+        may be named in its own query, which is refused by its name and not read as a table; asker:
+        whose rights count, its owner's by default."""
         rows, sources = self._control.list_views(), self._control.list_sources()
         name = ("", "") if is_known else (row.schema, row.name)
         found = plan_definition(
@@ -132,7 +159,7 @@ class Life:
             self._parts,
             rows,
             sources=sources,
-            asker=row.created_by,
+            asker=row.created_by if asker is None else asker,
             names=names,
         )
         table = replace(found.table, schema=row.schema, name=row.name)
@@ -170,9 +197,9 @@ class Life:
         if missing:
             raise readers_refuse(row.title, missing)
 
-    def cancel(self, name: str) -> Asked:
+    def cancel(self, name: str, *, by: Caller) -> Asked:
         """Give up what is under way; the view stays what it is. TidemarkError view.no_change."""
-        row = self._row(name)
+        row = self._row(name, "view.cancel", by)
         change = row.change
         told = {**(row.replacing or {}), "status": CANCELLED}
         wanted = {"desired": PAUSED} if row.status == PAUSED else {}
@@ -190,10 +217,10 @@ class Life:
 
     # --- pauses ----------------------------------------------------------------------------------
 
-    def pause(self, name: str, *, cascade: bool = False) -> list[Asked]:
+    def pause(self, name: str, *, by: Caller, cascade: bool = False) -> list[Asked]:
         """Keep a view's rows as they are and compute it no longer; with cascade the views that
         read it too. TidemarkError view.not_live, view.busy, view.has_sinks, view.has_children."""
-        row = self._row(name)
+        row = self._row(name, "view.pause", by)
         rows = self._control.list_views()
         # One that is being resumed waits for this one.
         readers = [r for r in _staying(row, rows) if r.desired != PAUSED]
@@ -205,22 +232,21 @@ class Life:
                 hint="pause those first, or all of them with cascade",
             )
         for found in (row, *readers):
-            _require_free(found)
-            _require_status(found, "live")
+            self._authorization.require(by, "view.pause", found)
+            require_free(found)
+            require_status(found, "live")
             self._require_no_sinks(found, "they would stand still and look up to date")
         for found in (*reversed(readers), row):
             if not control_life.ask_pause(self._control, found.identity):
                 raise busy(found)
-        return [self._pausing(found) for found in (row, *readers)]
+        return [
+            Asked(r.identity, path_name(r.schema, r.name), status=PAUSED) for r in (row, *readers)
+        ]
 
-    @staticmethod
-    def _pausing(row: ViewRow) -> Asked:
-        return Asked(row.identity, path_name(row.schema, row.name), status=PAUSED)
-
-    def resume(self, name: str, *, cascade: bool = False) -> list[Asked]:
+    def resume(self, name: str, *, by: Caller, cascade: bool = False) -> list[Asked]:
         """Compute a paused view anew and keep it up to date again; with cascade the paused views
         that read it too. TidemarkError view.not_paused, and as `replace`."""
-        row = self._row(name)
+        row = self._row(name, "view.resume", by)
         if row.status != PAUSED:
             raise TidemarkError(
                 "view.not_paused",
@@ -233,7 +259,8 @@ class Life:
         awaited = frozenset(r.identity for r in (row, *readers))
         planned = []
         for found in (row, *readers):
-            _require_free(found)
+            self._authorization.require(by, "view.resume", found)
+            require_free(found)
             definition = self._planned(found, found.query, names_in(found.plan))
             require_parents(definition, rows, group_of(found), awaited)
             planned.append((found, definition))
@@ -246,10 +273,11 @@ class Life:
 
     # --- names -----------------------------------------------------------------------------------
 
-    def rename(self, name: str, new: str) -> Asked:
-        """Another name in the same schema. TidemarkError view.bad_name, view.name_taken,
-        sink.name_taken, view.has_sinks, view.busy."""
-        row = self._row(name)
+    def rename(self, name: str, new: str, *, by: Caller) -> Asked:
+        """Another name in the same schema, where CREATE is needed. TidemarkError view.bad_name,
+        view.name_taken, sink.name_taken, view.has_sinks, view.busy."""
+        row = self._row(name, "view.rename", by)
+        self._authorization.require_schema(by, row.schema)
         try:
             _, plain = parse_name(f"x.{new}")
         except TidemarkError as error:
@@ -261,17 +289,18 @@ class Life:
             ) from None
         return self._move(row, SinkTable(row.schema, plain, (), (0,)))
 
-    def move(self, name: str, schema: str) -> Asked:
+    def move(self, name: str, schema: str, *, by: Caller) -> Asked:
         """The same name in another schema. TidemarkError as `rename`, sink.schema_missing."""
-        row = self._row(name)
+        row = self._row(name, "view.move", by)
         # Read as a name is, so that it folds and is refused alike.
         wanted, _ = parse_name(f"{schema}.x")
+        self._authorization.require_schema(by, wanted)
         return self._move(row, SinkTable(wanted, row.name, (), (0,)))
 
     def _move(self, row: ViewRow, table: SinkTable) -> Asked:
-        _require_status(row, "live", PAUSED, FAILED)
-        _require_free(row)
-        _require_not_pausing(row)
+        require_status(row, "live", PAUSED, FAILED)
+        require_free(row)
+        require_not_pausing(row)
         self._require_no_sinks(row, TOLD_BY_NAME)
         rows = self._control.list_views()
         if any((r.schema, r.name) == (table.schema, table.name) for r in rows):
@@ -309,14 +338,16 @@ class Life:
 
     # --- inside ----------------------------------------------------------------------------------
 
-    def _row(self, name: str) -> ViewRow:
+    def _row(self, name: str, operation: str, by: Caller) -> ViewRow:
+        """The view of this name, for an operation on it."""
         self._control.ensure()
-        return find_view(self._control, name)
+        row = find_view(self._control, name)
+        self._authorization.require(by, operation, row)
+        return row
 
     def _require_no_sinks(self, row: ViewRow, why: str) -> None:
         found = control_sinks.list_sinks(self._control)
-        names = [s.name for s in found if s.view_identity == row.identity]
-        if names:
+        if names := [s.name for s in found if s.view_identity == row.identity]:
             raise sinks_refuse(row.title, names, why)
 
 
@@ -349,26 +380,6 @@ def failure_of(row: ViewRow, told: Mapping[str, Any]) -> TidemarkError:
         detail=told.get("detail") or "",
         hint=told.get("hint") or "",
     )
-
-
-def _require_free(row: ViewRow) -> None:
-    if row.change is not None or row.desired == DROPPED:
-        raise busy(row)
-
-
-def _require_not_pausing(row: ViewRow) -> None:
-    if is_pausing(row):
-        raise busy(row)
-
-
-def _require_status(row: ViewRow, *statuses: str) -> None:
-    if row.status not in statuses or row.desired not in (LIVE, PAUSED):
-        raise TidemarkError(
-            "view.not_live",
-            f'view "{row.title}" is not {" or ".join(statuses)}',
-            detail=f"it is {row.status}",
-            hint="resume it" if row.status == PAUSED else "wait until it is live",
-        )
 
 
 def _require_no_cycle(row: ViewRow, definition: ViewDefinition, rows: Sequence[ViewRow]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from service.openapi_examples import ANSWERS, PROBLEMS
+from service.operations import OPERATIONS, ROUTES
 from service.problems import PROBLEM_TYPE
 
 _SCHEMA = {"$ref": "#/components/schemas/ProblemModel"}
@@ -48,6 +49,8 @@ def _complete(path: str, method: str, call: dict[str, Any]) -> None:
     codes = [*_ALWAYS, *(_CHANGING if method != "get" else ("400",))]
     if path.endswith(("/wait", "/rows")) or path == "/query":
         codes.append("504")
+    if OPERATIONS[ROUTES[method.upper(), path]].is_dear:
+        codes.append("429")
     if path.endswith("/changes"):
         codes += ["409", "410"]
     for code in sorted(codes):

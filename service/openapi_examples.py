@@ -109,6 +109,10 @@ PROBLEMS: dict[str, tuple[str, dict[str, Any]]] = {
         "the request does not fit",
         {"title": "the request is not valid", "code": "request.invalid"},
     ),
+    "429": (
+        "too many at a time",
+        {"title": "too many queries are running", "code": "request.too_many"},
+    ),
     "500": ("a fault of the service", {"title": "an error of the service", "code": "internal"}),
     "503": (
         "not just now; another try may do",

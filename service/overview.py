@@ -17,9 +17,11 @@ from connectors.postgres import control_sinks
 from connectors.postgres.control import ViewRow
 from connectors.postgres.error_rows import LeftOut, read_left_out
 from dataflow.errors import TidemarkError
-from service.catalog import STALE_S, Catalog
+from service.authorization import Authorization
+from service.catalog import Catalog
 from service.changes import table_of
 from service.groups import group_of
+from service.health import STALE_S
 from service.log import log
 from service.metrics import is_fresh
 from service.models import ProblemModel
@@ -37,6 +39,7 @@ from service.parts import SOURCE, Parts
 from service.problems import problem_told
 from service.sink_catalog import find_view
 from service.source_catalog import SourceCatalog
+from service.tokens import OPEN, Caller
 from storage import clock
 
 _KEPT_S = 0.5
@@ -65,8 +68,15 @@ _FIGURES = {
 class Glances:
     """One for an API process; safe for several threads."""
 
-    def __init__(self, parts: Parts, catalog: Catalog, sources: SourceCatalog) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        authorization: Authorization,
+        catalog: Catalog,
+        sources: SourceCatalog,
+    ) -> None:
         self._control = parts.control()
+        self._authorization = authorization
         self._sink = parts.sink()
         self._catalog = catalog
         self._sources = sources
@@ -79,14 +89,17 @@ class Glances:
         self._history = History(catalog.metrics)
         self._history.begin()
 
-    def overview(self, role: str, *, has_history: bool = False) -> Overview:
-        """What there is, at most half a second old, for someone of this role."""
+    def overview(self, by: Caller, *, has_history: bool = False) -> Overview:
+        """What there is, at most half a second old, as far as a caller may see it."""
         with self._lock:
             if self._kept is None or time.monotonic() - self._kept_at > _KEPT_S:
                 self._kept, self._kept_at = self._look(), time.monotonic()
             kept = self._kept
         history = self._history.courses() if has_history else []
-        return kept.model_copy(update={"role": role, "history": history})
+        told = {"role": by.role.word, "history": history}
+        if by.db_role:
+            told |= self._seen(by, kept)
+        return kept.model_copy(update=told)
 
     def left_out(self, name: str, limit: int, after: str) -> LeftOutList:
         """A page of the rows left out of a view. TidemarkError view.not_found, request.invalid."""
@@ -100,6 +113,18 @@ class Glances:
         )
 
     # --- inside --------------------------------------------------------------------------------
+
+    def _seen(self, by: Caller, kept: Overview) -> dict[str, Any]:
+        """What stays of views and sinks for a database role, and of what sources say."""
+        rows = self._authorization.seen(by, self._control.list_views())
+        titles = {row.title for row in rows}
+        return {
+            # Their words may quote rows of any view.
+            "reasons": [],
+            "views": [v for v in kept.views if f"{v.schema_name}.{v.name}" in titles],
+            "sinks": [s for s in kept.sinks if s.view in titles],
+            "sources": self._source_glances(by),
+        }
 
     def _look(self) -> Overview:
         self._control.ensure()
@@ -118,7 +143,7 @@ class Glances:
                 self._view(r, figures.get(group_of(r)) or {}, lags.get(group_of(r)), errors)
                 for r in rows
             ],
-            sources=self._source_glances(),
+            sources=self._source_glances(OPEN),
             sinks=self._sink_glances(figures),
             pipelines=[_pipeline(g, f, lags[g] or 0) for g, f in figures.items() if f],
         )
@@ -176,7 +201,7 @@ class Glances:
                 log.debug("overview.uncounted", view=row.title, code=error.code)
                 break
 
-    def _source_glances(self) -> list[SourceGlance]:
+    def _source_glances(self, by: Caller) -> list[SourceGlance]:
         return [
             SourceGlance(
                 name=source.name,
@@ -188,7 +213,7 @@ class Glances:
                 dead_letters=sum(r.dead_letters for r in source.relations),
                 relations=[r.name for r in source.relations],
             )
-            for source in self._sources.list()
+            for source in self._sources.list(by)
         ]
 
     def _sink_glances(self, figures: dict[str, dict[str, Any] | None]) -> list[SinkGlance]:

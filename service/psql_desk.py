@@ -21,7 +21,7 @@ from service import psql_verify
 from service.log import log
 from service.parts import Parts
 from service.psql_life import LifeOperations
-from service.psql_operations import Look, Operations
+from service.psql_operations import Look, Operations, Owned
 from service.psql_text import failure_of
 from service.settings import Settings
 
@@ -152,7 +152,8 @@ class PsqlDesk:
 def desk_of(settings: Settings, state: Any) -> PsqlDesk:
     """The desk of an application. state: its catalogs, as create_app keeps them."""
     control = Parts(settings).control()
-    operations = Operations(control, state.catalog, state.sinks, state.sources)
+    owned = Owned(control, state.authorization)
+    operations = Operations(owned, control, state.catalog, state.sinks, state.sources)
     operations.add(psql_verify.operations(operations.owned, state.verify))
     operations.add(LifeOperations(control, operations.owned, state.life).by_name)
     return PsqlDesk(settings.sink, control, operations, state.catalog.nudge_source)

@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 from connectors.postgres.control import Control, ViewRow
-from connectors.postgres.ownership import check_creator, check_owner
 from connectors.postgres.requests import Outcome, Request
 from dataflow.errors import TidemarkError
+from service.authorization import of_session
 from service.changes import PAUSED
-from service.family import readers_of
 from service.life import Asked, Life
 from service.models import ReplaceView
-from service.names import parse_name, path_name
+from service.names import path_name
 from service.psql_operations import Look, NoOptions, Owned, Subject, parsed
 from service.psql_text import failure_of
 
@@ -81,50 +80,60 @@ class LifeOperations:
 
     def _replace(self, request: Request) -> Look:
         body = parsed(Replace, request.arguments)
+        by = of_session(request.asker)
         return self._change(
             request,
             body.name,
             "replace",
-            lambda name: [self._life.replace(name, body.query, dict(body.options))],
+            lambda name: [self._life.replace(name, body.query, dict(body.options), by=by)],
         )
 
     def _rebuild(self, request: Request) -> Look:
         body = parsed(Alone, request.arguments)
-        return self._change(request, body.name, "rebuild", lambda name: [self._life.rebuild(name)])
+        by = of_session(request.asker)
+        return self._change(
+            request, body.name, "rebuild", lambda name: [self._life.rebuild(name, by=by)]
+        )
 
     def _pause(self, request: Request) -> Look:
         body = parsed(Cascade, request.arguments)
-        row = self._subject(request, body.name, cascade=body.options.cascade)
+        row = self._subject(request, body.name)
         if request.status == "running" and row.desired == PAUSED:
             asked = [Asked(row.identity, row.title, status=PAUSED)]
         else:
             name = path_name(row.schema, row.name)
-            asked = self._life.pause(name, cascade=body.options.cascade)
+            by = of_session(request.asker)
+            asked = self._life.pause(name, by=by, cascade=body.options.cascade)
         return lambda _: self._look(asked, f"view {row.title} is paused")
 
     def _resume(self, request: Request) -> Look:
         body = parsed(Cascade, request.arguments)
-        cascade = body.options.cascade
+        by, cascade = of_session(request.asker), body.options.cascade
         return self._change(
             request,
             body.name,
             "resume",
-            lambda name: self._life.resume(name, cascade=cascade),
-            cascade=cascade,
+            lambda name: self._life.resume(name, by=by, cascade=cascade),
         )
 
     def _rename(self, request: Request) -> Look:
         body = parsed(Rename, request.arguments)
+        by = of_session(request.asker)
         return self._change(
-            request, body.name, "rename", lambda name: [self._life.rename(name, body.new_name)]
+            request,
+            body.name,
+            "rename",
+            lambda name: [self._life.rename(name, body.new_name, by=by)],
         )
 
     def _move(self, request: Request) -> Look:
         body = parsed(Move, request.arguments)
-        schema, _ = parse_name(f"{body.new_schema}.x")
-        check_creator(self._control, request.asker, schema, ())
+        by = of_session(request.asker)
         return self._change(
-            request, body.name, "rename", lambda name: [self._life.move(name, body.new_schema)]
+            request,
+            body.name,
+            "rename",
+            lambda name: [self._life.move(name, body.new_schema, by=by)],
         )
 
     def _cancel(self, request: Request) -> Look:
@@ -132,7 +141,8 @@ class LifeOperations:
         row = self._subject(request, body.name)
         is_done = request.status == "running" and row.change is None
         if not is_done:
-            self._life.cancel(path_name(row.schema, row.name))
+            by = of_session(request.asker)
+            self._life.cancel(path_name(row.schema, row.name), by=by)
         return lambda _: Outcome(f"view {row.title}: what was under way is given up")
 
     def _change(
@@ -141,10 +151,8 @@ class LifeOperations:
         text: str,
         kind: str,
         ask: Callable[[str], Sequence[Asked]],
-        *,
-        cascade: bool = False,
     ) -> Look:
-        row = self._subject(request, text, cascade=cascade)
+        row = self._subject(request, text)
         if request.status == "running" and self._is_begun(request, row, kind):
             change = row.change or {}
             asked: Sequence[Asked] = [Asked(row.identity, row.title, change.get("id", ""))]
@@ -171,14 +179,11 @@ class LifeOperations:
         )
         return rows[0][0] or []
 
-    def _subject(self, request: Request, text: str, *, cascade: bool = False) -> ViewRow:
-        """The view that is meant, with those that read it the asker's to change."""
+    def _subject(self, request: Request, text: str) -> ViewRow:
+        """The view that is meant, which is the asker's to change."""
         row = self._owned.find(request, text)
         if row is None:
             raise TidemarkError("view.not_found", f"view {text} was dropped")
-        readers = readers_of(row, self._control.list_views()) if cascade else ()
-        for reader in readers:
-            check_owner(self._control, request.asker, reader.title, reader.created_by)
         self._owned.note(request, row.identity)
         self._noted(request)
         return row

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from connectors.postgres.control import Control, ViewRow
-from connectors.postgres.ownership import check_owner
 from connectors.postgres.requests import Outcome, Request
 from dataflow.errors import TidemarkError
+from service.authorization import Authorization, of_session, operation_of
 from service.catalog import Catalog
 from service.changes import DROPPED
 from service.models import CreateView
@@ -66,8 +66,9 @@ class DropSource(Subject):
 class Owned:
     """The views that requests are about, each its asker's to change."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: Control, authorization: Authorization) -> None:
         self._control = control
+        self._authorization = authorization
 
     def find(self, request: Request, text: str) -> ViewRow | None:
         """The view that is meant; None when it was noted and is gone.
@@ -76,7 +77,15 @@ class Owned:
         """
         if request.target is not None:
             rows = self._control.list_views()
-            return next((row for row in rows if row.identity == request.target), None)
+            row = next((row for row in rows if row.identity == request.target), None)
+        else:
+            row = self._named(text)
+        if row is not None:
+            name = operation_of(request.operation)
+            self._authorization.require(of_session(request.asker), name, row)
+        return row
+
+    def _named(self, text: str) -> ViewRow:
         schema, name = parse_name(text)
         row = self._control.get_view(schema, name)
         if row is None:
@@ -85,7 +94,6 @@ class Owned:
                 f'view "{schema}.{name}" does not exist',
                 hint="SELECT schema, name FROM tidemark.status;",
             )
-        check_owner(self._control, request.asker, row.title, row.created_by)
         return row
 
     def note(self, request: Request, target: str | None) -> None:
@@ -102,9 +110,14 @@ class Operations:
     """The operations by the names of their procedures; usable from several threads."""
 
     def __init__(
-        self, control: Control, catalog: Catalog, sinks: SinkCatalog, sources: SourceCatalog
+        self,
+        owned: Owned,
+        control: Control,
+        catalog: Catalog,
+        sinks: SinkCatalog,
+        sources: SourceCatalog,
     ) -> None:
-        self.owned = Owned(control)
+        self.owned = owned
         self._control = control
         self._catalog = catalog
         self._sinks = sinks
@@ -122,14 +135,9 @@ class Operations:
 
     def begin(self, request: Request) -> Look:
         """Ask for what is wanted, as far as it was not asked for yet. TidemarkError."""
-        operation = self._by_name.get(request.operation)
-        if operation is None:
-            raise TidemarkError(
-                "request.invalid",
-                f'there is no operation "{request.operation}"',
-                hint="the procedures of schema tidemark are those that this service knows",
-            )
-        return operation(request)
+        # Refuses what is in no table, before it is looked for here.
+        operation_of(request.operation)
+        return self._by_name[request.operation](request)
 
     # --- views -------------------------------------------------------------------------------
 
@@ -137,7 +145,7 @@ class Operations:
         body = parsed(CreateView, request.arguments)
         self.owned.note(request, request.identity)
         if not any(row.identity == request.identity for row in self._control.list_views()):
-            self._catalog.create(body, request.asker, request.identity)
+            self._catalog.create(body, of_session(request.asker), request.identity)
         return lambda rows: _is_live(rows, request.identity)
 
     def _drop_view(self, request: Request) -> Look:
@@ -146,8 +154,9 @@ class Operations:
         if row is not None and row.desired != DROPPED:
             self.owned.note(request, row.identity)
             name = path_name(row.schema, row.name)
-            erase = functools.partial(self._sinks.erase_all, name)
-            self._catalog.drop(name, erase if body.options.drop_topics else None)
+            by = of_session(request.asker)
+            erase = functools.partial(self._sinks.erase_all, name, by)
+            self._catalog.drop(name, by, erase if body.options.drop_topics else None)
         identity = row.identity if row is not None else request.target or ""
         return lambda _: None if self._catalog.exists(identity) else Outcome("view is dropped")
 
@@ -157,15 +166,16 @@ class Operations:
         body = parsed(CreateSource, request.arguments)
         if request.status != "running" or self._control.get_source(body.name) is None:
             self.owned.note(request, None)
-            self._sources.create(body)
+            self._sources.create(body, of_session(request.asker))
         return lambda _: Outcome(f'source "{body.name}" is declared')
 
     def _drop_source(self, request: Request) -> Look:
         name = parsed(DropSource, request.arguments).name
         if request.status != "running" or self._control.get_source(name) is not None:
-            self._sources.show(name)
+            by = of_session(request.asker)
+            self._sources.show(name, by)
             self.owned.note(request, None)
-            self._sources.drop(name)
+            self._sources.drop(name, by)
         return lambda _: Outcome(f'source "{name}" is dropped')
 
 

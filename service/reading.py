@@ -11,7 +11,6 @@ from typing import Any
 
 from connectors.postgres.control import ViewRow
 from connectors.postgres.one_shot import Answer, OneShot, prepare, run
-from connectors.postgres.rights import require_view
 from connectors.postgres.shadows import name_of
 from connectors.postgres.sink_target import target_of
 from connectors.postgres.view_rows import read_page
@@ -39,15 +38,6 @@ class Reading:
     def __init__(self, parts: Parts) -> None:
         self._settings = parts.settings
         self._control = parts.control()
-
-    def require_right(self, view: str, role: str) -> None:
-        """What a token with a database role may see of a view, that role may read.
-
-        TidemarkError view.not_found, auth.rights.
-        """
-        if role:
-            self._control.ensure()
-            require_view(self._control, find_view(self._control, view), role)
 
     def page(self, view: str, wish: RowWish) -> tuple[bytes, str]:
         """A page of a view's rows as JSON, and its entity tag.

@@ -17,9 +17,6 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, compile_path
 
-# Taken by the guard's layer, whatever the route.
-_ALWAYS = frozenset({"access_token"})
-
 
 @dataclass(frozen=True)
 class PathRoutes:
@@ -51,7 +48,7 @@ class PathRoutes:
     def unknown(self, method: str, given: Iterable[str]) -> list[str]:
         """Query parameters that the route does not know."""
         known = self.parameters.get(method)
-        return [] if known is None else sorted(set(given) - known - _ALWAYS)
+        return [] if known is None else sorted(set(given) - known)
 
     def repeated(self, method: str, given: Iterable[str]) -> list[str]:
         """Query parameters that are given more than once: each that it knows has one value."""

@@ -14,6 +14,7 @@ import uvicorn
 from connectors.postgres.control import Control
 from service import headway, signals, tls
 from service.app import create_app
+from service.connections import limited
 from service.log import configure, log
 from service.protect import protect
 from service.psql_desk import desk_of
@@ -23,6 +24,8 @@ from service.verify_rounds import VerifyRounds
 
 # Answers on their way have so long; then they are cut off, streams as well.
 ANSWER_S = 2
+# A connection that asks nothing more is closed.
+KEEP_ALIVE_S = 5
 
 
 class Server(uvicorn.Server):
@@ -63,6 +66,8 @@ def main() -> int:
     rounds = VerifyRounds(settings, app.state.verify, Control(settings.sink))
     config = uvicorn.Config(
         app,
+        http=limited(settings),
+        timeout_keep_alive=KEEP_ALIVE_S,
         host=settings.host,
         port=settings.port,
         log_config=None,

@@ -18,6 +18,7 @@ from service.metrics import read_dataflow, read_supervisor
 from service.parts import Parts
 from service.prometheus import Told
 from service.settings import Settings
+from service.tokens import OPEN
 
 
 class Scrape:
@@ -36,7 +37,7 @@ class Scrape:
         groups = self._catalog.metrics()
         views, letters = None, {}
         try:
-            views = self._catalog.views()
+            views = self._catalog.views(OPEN)
             letters = self._dead_letters()
         except TidemarkError as error:
             log.warning("catalog.retry", code=error.code)

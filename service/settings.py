@@ -60,6 +60,10 @@ class Settings(BaseModel):
     statement_timeout_s: of ordinary statements, long_statement_timeout_s: of those over whole
     tables; 0 for any time. silence_s: how long PostgreSQL may give no sign of life before a
     connection to it counts as lost.
+    header_timeout_s, body_timeout_s: in which time the headers of a request to the API, and then
+    its body, have to be whole; connections: how many there may be.
+    query_workers: how many queries and analyses of queries the API runs at once,
+    query_workers_per_token: and how many of them for one token.
     verify_interval_s: each view is compared with PostgreSQL's answer this often, 0: only when asked
     for; verify_timeout_s: for each statement of that; verify_most_cost: on the interval, views
     whose query PostgreSQL thinks more costly are left out, 0: none.
@@ -110,7 +114,18 @@ class Settings(BaseModel):
     statement_timeout_s: float = Field(60.0, ge=0)
     long_statement_timeout_s: float = Field(86400.0, ge=0)
     silence_s: float = Field(60.0, ge=1)
+    header_timeout_s: float = Field(10.0, gt=0)
+    body_timeout_s: float = Field(60.0, gt=0)
+    connections: int = Field(2_000, ge=10)
+    query_workers: int = Field(8, ge=2)
+    query_workers_per_token: int = Field(4, ge=1)
     _group: str = PrivateAttr(DEFAULT_GROUP)
+
+    @model_validator(mode="after")
+    def _no_token_has_all_workers(self) -> Settings:
+        if self.query_workers_per_token >= self.query_workers:
+            raise ValueError("query_workers_per_token is less than query_workers")
+        return self
 
     @model_validator(mode="after")
     def _certificate_has_its_key(self) -> Settings:

@@ -7,6 +7,7 @@ view have been looked at before the catalog knows the sink.
 from __future__ import annotations
 
 import uuid
+from typing import TYPE_CHECKING
 
 from connectors.postgres import control_sinks
 from connectors.postgres.control import Control, ViewRow
@@ -20,7 +21,11 @@ from service.models import CreateSink, SinkModel
 from service.names import parse_name
 from service.parts import Parts
 from service.problems import problem_told
+from service.tokens import Caller
 from service.view_facts import busy
+
+if TYPE_CHECKING:
+    from service.authorization import Authorization
 
 DROPPED = "dropped"
 
@@ -28,14 +33,16 @@ DROPPED = "dropped"
 class SinkCatalog:
     """One for an API process; safe for several threads."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, authorization: Authorization) -> None:
         self._parts = parts
+        self._authorization = authorization
         self._control = parts.control()
 
-    def add(self, view: str, body: CreateSink) -> SinkModel:
+    def add(self, view: str, body: CreateSink, by: Caller) -> SinkModel:
         """Ask for a sink of a live view. TidemarkError view.not_live, view.busy, sink.exists, and
         what its options and its cluster refuse."""
         row = self._view(view)
+        self._authorization.require(by, "sink.add", row)
         if row.status != "live" or row.desired != LIVE:
             raise TidemarkError(
                 "view.not_live",
@@ -71,18 +78,21 @@ class SinkCatalog:
 
     def show(self, view: str, name: str) -> SinkModel:
         """One sink as it stands. TidemarkError sink.not_found."""
-        return _model(self._sink(view, name))
+        return _model(self._sink(self._view(view), name))
 
-    def drop(self, view: str, name: str, *, is_erased: bool) -> str:
+    def drop(self, view: str, name: str, by: Caller, *, is_erased: bool) -> str:
         """Ask for a sink to be dropped, erased with what it has written; its identity."""
-        sink = self._sink(view, name)
+        row = self._view(view)
+        self._authorization.require(by, "sink.drop", row)
+        sink = self._sink(row, name)
         desired = ERASED if is_erased else DROPPED
         control_sinks.update_sink(self._control, sink.identity, desired=desired, status="dropping")
         return sink.identity
 
-    def erase_all(self, view: str) -> None:
+    def erase_all(self, view: str, by: Caller) -> None:
         """Ask for all sinks of a view to be dropped with what they have written."""
         row = self._view(view)
+        self._authorization.require(by, "sink.drop", row)
         control_sinks.drop_sinks(self._control, row.identity, is_erased=True)
 
     def exists(self, identity: str) -> bool:
@@ -93,8 +103,7 @@ class SinkCatalog:
         found = control_sinks.list_sinks(self._control)
         return [s for s in found if s.view_identity == row.identity]
 
-    def _sink(self, view: str, name: str) -> SinkRow:
-        row = self._view(view)
+    def _sink(self, row: ViewRow, name: str) -> SinkRow:
         found = control_sinks.find_sink(self._control, row.identity, name)
         if found is None:
             raise TidemarkError(

@@ -15,11 +15,12 @@ from connectors.source import MAIN_SOURCE
 from dataflow.errors import SourceError
 from dataflow.schema import VIEW_SOURCE
 from service import fields
+from service.authorization import Authorization
 from service.changes import DROPPED
 from service.declared import connector, feed_source, keep_oids, relation_facts
 from service.groups import groups_on_disk
 from service.metrics import read_metrics
-from service.models import FieldModel
+from service.models import FieldModel, ProblemModel
 from service.names import RESERVED_SCHEMAS
 from service.parts import Parts
 from service.problems import problem_told
@@ -32,71 +33,95 @@ from service.source_models import (
     RelationModel,
     SourceModel,
 )
+from service.tokens import Caller
 
 
 class SourceCatalog:
     """One for an API process; safe for several threads."""
 
-    def __init__(self, settings: Settings, parts: Parts) -> None:
+    def __init__(self, settings: Settings, parts: Parts, authorization: Authorization) -> None:
         self._settings = settings
+        self._authorization = authorization
         self._parts = parts
         self._control: Control = parts.control()
         self._letters = DeadLetters(self._control)
 
     # --- sources -------------------------------------------------------------------------------
 
-    def create(self, body: CreateSource) -> SourceModel:
+    def create(self, body: CreateSource, by: Caller) -> SourceModel:
         """Declare a source that can be reached and is what it is declared to be."""
         self._control.ensure()
+        self._authorization.require(by, "source.declare")
         self._check_name(body.name)
         relations = self._declared(body.type, body.options)
         row = SourceRow(body.name, "", type=body.type, options=body.options, relations=relations)
         feed_source(row).check()
         self._control.insert_source(row)
-        return self.show(body.name)
+        return self.show(body.name, by)
 
-    def change(self, name: str, options: Mapping[str, Any]) -> SourceModel:
+    def change(self, name: str, options: Mapping[str, Any], by: Caller) -> SourceModel:
         """Give a source other options; what views read must stay what it is."""
+        self._authorization.require(by, "source.declare")
         row = self._row(name)
         relations = self._declared(row.type, options)
         self._require_unread(name, keep_oids(relations, row.relations))
         changed = SourceRow(name, "", type=row.type, options=options, relations=relations)
         feed_source(changed).check()
         self._control.update_source(name, options=dict(options), relations=relations)
-        return self.show(name)
+        return self.show(name, by)
 
-    def discover(self, body: DiscoverSource) -> dict[str, Any]:
+    def discover(self, body: DiscoverSource, by: Caller) -> dict[str, Any]:
         """The options with proposed columns."""
+        self._authorization.require(by, "source.declare")
         return dict(connector(body.type).discover(body.options))
 
-    def drop(self, name: str) -> None:
+    def drop(self, name: str, by: Caller) -> None:
         """Forget a source that no view reads, with its dead letters."""
+        self._authorization.require(by, "source.drop")
         row = self._row(name)
         self._require_unread(name, {r["name"] for r in row.relations})
         self._control.delete_source(name)
         self._letters.mark_gone(name)
 
-    def show(self, name: str) -> SourceModel:
+    def show(self, name: str, by: Caller) -> SourceModel:
         """One source as it stands."""
-        return self._model(self._row(name), self._control.list_views(), self._letters.counts())
+        row, views = self._row(name), self._control.list_views()
+        told = self._model(row, views, self._letters.counts())
+        return _without_words(told, self._authorization.relations_of(by, "source.list", views))
 
-    def list(self, most: int | None = None, after: str = "") -> list[SourceModel]:
+    def list(self, by: Caller, most: int | None = None, after: str = "") -> list[SourceModel]:
         """Declared sources by name, all or some of those behind one."""
         self._control.ensure()
         views, counts = self._control.list_views(), self._letters.counts()
         rows = [r for r in self._control.list_sources() if r.type != "postgres" and r.name > after]
-        return [self._model(row, views, counts) for row in rows[:most]]
+        readable = self._authorization.relations_of(by, "source.list", views)
+        return [_without_words(self._model(row, views, counts), readable) for row in rows[:most]]
 
     # --- dead letters --------------------------------------------------------------------------
 
     def dead_letters(
-        self, source: str, relation: str, limit: int, after: str
+        self, by: Caller, source: str, relation: str, limit: int, after: str
     ) -> list[DeadLetterModel]:
-        """Some dead letters, by place."""
-        return [self._letter(x) for x in self._letters.read(source, relation, limit, after)]
+        """Some dead letters, by place: of relations that a view reads which the caller may read.
 
-    def choose_dead_letters(self, desired: str, body: ChooseDeadLetters) -> int:
-        """Ask the pipelines to "retry" or "drop" some; how many there are."""
+        TidemarkError auth.rights when that is none of the source's.
+        """
+        name = "dead_letter.list"
+        readable = self._authorization.relations_of(by, name, self._control.list_views())
+        if source:
+            wanted = [source, relation] if relation else [source]
+            self._authorization.require_records(by, name, readable, *wanted)
+        found = self._letters.read(source, relation, limit, after, among=readable)
+        return [self._letter(x) for x in found]
+
+    def choose_dead_letters(self, by: Caller, desired: str, body: ChooseDeadLetters) -> int:
+        """Ask the pipelines to "retry" or "drop" some; how many there are. All views that read
+        them must be the caller's: TidemarkError auth.rights."""
+        name = "dead_letter.change"
+        owned = self._authorization.relations_of(by, name, self._control.list_views())
+        of_all = [n.name for n in self._letters.counts() if n.source == body.source]
+        relations = [body.relation] if body.relation else of_all
+        self._authorization.require_records(by, name, owned, body.source, *relations)
         if body.places and not body.relation:
             raise SourceError("request.invalid", "places were given without their relation")
         self._row(body.source)
@@ -199,6 +224,16 @@ class SourceCatalog:
             desired=letter.desired,
             first_seen=letter.first_seen.isoformat(),
         )
+
+
+def _without_words(source: SourceModel, readable: set[tuple[str, str]] | None) -> SourceModel:
+    """What is told of a source to somebody who may read its records by way of no view: of an error
+    its code alone, since its words may quote a record."""
+    if readable is None or source.error is None or any(s == source.name for s, _ in readable):
+        return source
+    code = source.error.code
+    error = ProblemModel(title=code, status=source.error.status, code=code)
+    return source.model_copy(update={"error": error})
 
 
 def _readers(views: Sequence[ViewRow], source: str, relation: str) -> list[str]:

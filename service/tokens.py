@@ -51,12 +51,13 @@ class Role(IntEnum):
 
 @dataclass(frozen=True)
 class Caller:
-    """Who makes a request. db_role: whose rights the views have that it creates, "" for the
-    service's own."""
+    """Who asks for something. db_role: whose rights count, and who owns what is created, "" for
+    the service itself; is_session: that role has logged in to PostgreSQL and asks by CALL."""
 
     name: str
     role: Role
     db_role: str = ""
+    is_session: bool = False
 
 
 ANYBODY = Caller("", Role.PUBLIC)

@@ -67,6 +67,11 @@ class Verify:
         self._readers: list[Reader] = []
         self._is_closed = False
 
+    @property
+    def timeout_s(self) -> float:
+        """How long a verification that is asked for waits for one that goes on."""
+        return self._settings.verify_timeout_s
+
     def verify(self, name: str, limit: int = 20) -> VerificationModel:
         """Compare a live view with PostgreSQL's answer, with at most `limit` differing rows.
 

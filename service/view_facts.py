@@ -13,7 +13,7 @@ from dataflow.errors import TidemarkError
 from dataflow.schema import VIEW_SOURCE, RelationName, stored
 from dataflow.sql.plan import ViewPlan
 from service import fields
-from service.changes import PAUSED
+from service.changes import DROPPED, LIVE, PAUSED
 from service.definition import ViewDefinition
 from service.groups import group_of
 from service.plan_facts import plan_facts
@@ -108,3 +108,26 @@ def busy(row: ViewRow) -> TidemarkError:
         detail=f"a {going} is under way",
         hint="wait until it is done, or cancel it",
     )
+
+
+def require_free(row: ViewRow) -> None:
+    """No change of the view is under way, and it is to stay. TidemarkError view.busy."""
+    if row.change is not None or row.desired == DROPPED:
+        raise busy(row)
+
+
+def require_not_pausing(row: ViewRow) -> None:
+    """Nobody has asked for a pause that is to come yet. TidemarkError view.busy."""
+    if is_pausing(row):
+        raise busy(row)
+
+
+def require_status(row: ViewRow, *statuses: str) -> None:
+    """The view has one of these. TidemarkError view.not_live."""
+    if row.status not in statuses or row.desired not in (LIVE, PAUSED):
+        raise TidemarkError(
+            "view.not_live",
+            f'view "{row.title}" is not {" or ".join(statuses)}',
+            detail=f"it is {row.status}",
+            hint="resume it" if row.status == PAUSED else "wait until it is live",
+        )

@@ -123,7 +123,7 @@ class PostgresAnalyzer:
         self._shadows.make(query, self._make_shadow)
         body, moved = self._shadows.rename(query, self._exists)
         with self._step("the query cannot be analyzed", query, moved):
-            self._make(body)
+            self._make(body, is_users=True)
             found = self._described(f"pg_temp.{_VIEW}")
             self.named = self._named()
             if self._keeps_rows:
@@ -252,11 +252,11 @@ class PostgresAnalyzer:
         cursor.execute("SET LOCAL search_path = pg_temp; SET LOCAL transaction_read_only = on")
         cursor.execute(f"SELECT * FROM {source}")
 
-    def _make(self, text: str) -> None:
+    def _make(self, text: str, *, is_users: bool = False) -> None:
         """Make our temporary view of a text: the one place where a user's text is parsed."""
         cursor = self._cursor()
         assert self._sandbox is not None
-        self._sandbox.make_view(cursor, _VIEW, text)
+        self._sandbox.make_view(cursor, _VIEW, text, is_users=is_users)
 
     def _described(self, view: str | int) -> Analysis:
         """Text, fields and calls of a view; leaves the search_path at pg_temp."""

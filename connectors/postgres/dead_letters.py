@@ -6,7 +6,7 @@ someone dropped it, in the transaction of the epoch that says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -74,14 +74,26 @@ class DeadLetters:
     def __init__(self, control: Control) -> None:
         self._control = control
 
-    def read(self, source: str, relation: str, limit: int, after: str = "") -> list[DeadLetter]:
-        """Some of a source's ("" of any, of any relation), by place, after a place."""
+    def read(
+        self,
+        source: str,
+        relation: str,
+        limit: int,
+        after: str = "",
+        *,
+        among: Collection[tuple[str, str]] | None = None,
+    ) -> list[DeadLetter]:
+        """Some of a source's ("" of any, of any relation), by place, after a place; among: only of
+        these (source, relation)."""
+        sources, relations = [s for s, _ in among or ()], [r for _, r in among or ()]
         sql = (
             f"SELECT {_COLUMNS}, desired, first_seen, sink_key FROM tidemark.dead_letters "
             "WHERE (%s = '' OR source = %s) AND (%s = '' OR relation = %s) AND place > %s "
+            "AND (%s OR (source, relation) IN (SELECT * FROM unnest(%s::text[], %s::text[]))) "
             "ORDER BY source, relation, place LIMIT %s"
         )
-        found = self._control.ask(sql, source, source, relation, relation, after, limit)
+        chosen = (source, source, relation, relation, after)
+        found = self._control.ask(sql, *chosen, among is None, sources, relations, limit)
         return [_letter(row) for row in found]
 
     def counts(self) -> dict[RelationName, int]:

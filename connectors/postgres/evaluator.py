@@ -160,7 +160,9 @@ class PostgresEvaluator:
             try:
                 out[0].extend(self._rows(statement, [t.slice(start, stop) for t in texts]))
             except psycopg2.Error as error:
-                state, text = _row_error(error, (sql, statement), is_one=len(edges) == 2)
+                state, text = _row_error(
+                    error, (sql, self._body(statement)), is_one=len(edges) == 2
+                )
                 if len(edges) == 2:
                     group = texts[0].slice(start, start + 1).to_list()[0]
                     out[1].add(int(group), state, text)
@@ -193,7 +195,7 @@ class PostgresEvaluator:
         try:
             return self._run(statement, []) * n
         except psycopg2.Error as error:
-            state, text = _row_error(error, (sql, statement))
+            state, text = _row_error(error, (sql, self._body(statement)))
             for row in range(n):
                 errors.add(row, state, text)
             return [None] * n
@@ -211,7 +213,9 @@ class PostgresEvaluator:
             try:
                 found = self._run(statement, [t.slice(start, stop) for t in texts])
             except psycopg2.Error as error:
-                state, text = _row_error(error, (sql, statement), is_one=stop - start == 1)
+                state, text = _row_error(
+                    error, (sql, self._body(statement)), is_one=stop - start == 1
+                )
                 if stop - start == 1:
                     errors.add(start, state, text)
                     continue
@@ -274,6 +278,9 @@ class PostgresEvaluator:
                 if not self._connection.closed:
                     cursor.execute("ROLLBACK")
 
+    def _body(self, statement: Statement) -> str:
+        return sandbox.as_login(statement.body, self._owner)
+
     def _prepare(self, cursor: Any, name: str, statement: Statement) -> None:
         """Make the statement's function and give it to whose rights it is to have. Nothing of it
         is looked into before it is called."""
@@ -281,7 +288,7 @@ class PostgresEvaluator:
             cursor.execute("START TRANSACTION READ WRITE")
             path = self._settings.get("search_path") or sandbox.path_of(cursor, self._owner)
             cursor.execute("SELECT set_config('search_path', %s, true)", (path,))
-            cursor.execute(statement.as_function(name))
+            cursor.execute(statement.as_function(name, self._owner))
             cursor.execute(f"SET LOCAL search_path TO {PINNED_PATH}")
             sandbox.give(cursor, f"pg_temp.{name}({statement.parameters})", self._owner)
             cursor.execute("COMMIT")
@@ -348,13 +355,13 @@ def _literal(texts: Column) -> bytes:
 
 
 def _row_error(
-    error: psycopg2.Error, what_ran: tuple[str, Statement], *, is_one: bool = True
+    error: psycopg2.Error, what_ran: tuple[str, str], *, is_one: bool = True
 ) -> tuple[str, str]:
     """(SQLSTATE, words) of a row's own error; anything else is raised as what it is.
 
     is_one: of a single row. More of them may only have taken too long together.
     """
-    sql, statement = what_ran
+    sql, body = what_ran
     state = error.pgcode or "XX000"
     if state == _CANCELED and not is_one:
         return state, ""
@@ -369,7 +376,7 @@ def _row_error(
             "the role may not evaluate an expression",
             detail=f"{sql}: {' '.join(str(error).split())}",
         ) from error
-    if state[:2] == "42" and not _is_within_function(error, statement.body):
+    if state[:2] == "42" and not _is_within_function(error, body):
         # Not from inside a function: the statement itself no longer fits, a function is gone.
         what = "an expression can no longer be evaluated"
         raise to_error(error, "source", what, code="source.evaluation") from error

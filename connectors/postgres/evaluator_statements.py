@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from connectors.postgres.quoting import quote_text
+from connectors.postgres.sandbox import as_login
 from dataflow.types import SqlType, TypeKind
 
 # String literals and quoted names are passed over: a "$1" in them is no argument.
@@ -36,11 +37,15 @@ class Statement:
         casts = [f"q.{n}::{type}" for n, type in zip(names, self.results, strict=True)]
         return f"SELECT {', '.join(casts)}, true FROM ({self.select}) AS q({', '.join(names)})"
 
-    def as_function(self, name: str) -> str:
-        """What makes it a function, in which no role can be set once it is given away, and whose
-        plan is kept for the session. It parses its body under the search_path of now."""
+    def as_function(self, name: str, owner: str) -> str:
+        """What makes it a function that is to be given to a role, in which no other can be set.
+
+        Its plan is kept for the session. It parses its body under the search_path of now.
+        """
         columns = [f"v{i} {type}" for i, type in enumerate(self.results)]
-        body = f"#variable_conflict use_column\nBEGIN RETURN QUERY {self.body}; END"
+        body = (
+            f"#variable_conflict use_column\nBEGIN RETURN QUERY {as_login(self.body, owner)}; END"
+        )
         return (
             f"CREATE FUNCTION pg_temp.{name}({self.parameters}) RETURNS"
             f" TABLE({', '.join(columns)}, is_row boolean) LANGUAGE plpgsql SECURITY DEFINER"

@@ -1,4 +1,4 @@
-"""Who owns a view's table in the sink, and who may do what with a view.
+"""Who owns a view's table in the sink.
 
 Who asked for a view by CALL owns its table where the service's role may give tables away (it is a
 superuser, or a member of that role); else the table stays the service's, and the creator may read
@@ -13,11 +13,9 @@ from typing import Any
 
 import psycopg2
 
-from connectors.postgres.control import Control
-from connectors.postgres.quoting import LEADS_TO_SUPERUSER, quote_name
+from connectors.postgres.quoting import quote_name
 from connectors.sink import SinkTable
-from dataflow.errors import SinkError, TidemarkError
-from dataflow.schema import RelationName
+from dataflow.errors import SinkError
 
 # A table is given away by members alone, to a role that may create tables where it lies; and the
 # service must inherit that role's rights, to drop the table later.
@@ -27,13 +25,6 @@ SELECT r.rolname, current_user,
     AND pg_has_role(current_user, r.oid, %(membership)s)
 FROM tidemark.views AS v JOIN pg_roles AS r ON r.rolname = v.created_by
 WHERE v.schema = %(schema)s AND v.name = %(name)s AND r.rolname <> current_user
-"""
-_MAY_ACT = f"""
-SELECT rolsuper OR pg_has_role(oid, (SELECT nspowner FROM pg_namespace WHERE nspname = 'tidemark'),
-        'USAGE')
-    OR coalesce((SELECT pg_has_role(a.oid, o.oid, 'USAGE') FROM pg_roles AS o WHERE o.rolname = %s),
-        false), (SELECT {LEADS_TO_SUPERUSER.format("o.oid")} FROM pg_roles AS o WHERE rolname = %s)
-FROM pg_roles AS a WHERE rolname = %s
 """
 
 
@@ -69,52 +60,3 @@ def give_to_creator(cursor: Any, table: SinkTable, relations: Iterable[tuple[str
             detail=str(error.diag.message_primary or error),
             hint="see the detail; drop the view and create it again",
         ) from None
-
-
-def check_creator(
-    control: Control, asker: str, schema: str, parents: Iterable[RelationName]
-) -> None:
-    """Whether a role may have a view in this schema of the sink that reads these views.
-
-    SinkError sink.privilege.
-    """
-    found = control.rows(
-        "SELECT has_schema_privilege(%s, oid, 'CREATE') FROM pg_namespace WHERE nspname = %s",
-        asker,
-        schema,
-    )
-    # A schema that is missing has its own error.
-    if found and not found[0][0]:
-        raise SinkError(
-            "sink.privilege",
-            f'role "{asker}" may not create views in schema "{schema}"',
-            hint=f"GRANT USAGE, CREATE ON SCHEMA {quote_name(schema)} TO {quote_name(asker)};",
-        )
-    for parent in parents:
-        name = f"{quote_name(parent.schema)}.{quote_name(parent.name)}"
-        found = control.rows("SELECT has_table_privilege(%s, %s, 'SELECT')", asker, name)
-        if not found[0][0]:
-            raise SinkError(
-                "sink.privilege",
-                f'role "{asker}" may not read view "{parent.schema}.{parent.name}"',
-                hint=f"GRANT SELECT ON {name} TO {quote_name(asker)};",
-            )
-
-
-def check_owner(control: Control, asker: str, title: str, owner: str) -> None:
-    """Whether a role may change or drop a view: its owner, a member of it, or of the service's.
-
-    TidemarkError view.not_owner.
-    """
-    found = control.rows(_MAY_ACT, owner, owner, asker)
-    if not found or not found[0][0]:
-        hint = "let its owner do it"
-        # A role that is gone has no members, and nobody becomes one of a superuser.
-        if found and found[0][1] is False:
-            hint += f", or GRANT {quote_name(owner)} TO {quote_name(asker)};"
-        raise TidemarkError(
-            "view.not_owner",
-            f'role "{asker}" does not own view "{title}"',
-            detail=f'its owner is "{owner}"',
-            hint=hint,
-        )

@@ -12,9 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from connectors.postgres.control import Control, ViewRow
 from connectors.postgres.quoting import quote_name
-from dataflow.errors import SourceError, TidemarkError
+from dataflow.errors import SourceError
 
 # What a rule's action keeps of each relation, up to version 15 and since. Column n is bit n + 7,
 # bit 7 the whole row (nodes/parsenodes.h); 2 in requiredPerms is SELECT.
@@ -56,12 +55,6 @@ SELECT p.oid::regprocedure::text FROM pg_proc AS p
 WHERE p.oid = ANY (%s) AND NOT has_function_privilege(%s, p.oid, 'EXECUTE') ORDER BY 1
 """
 
-_MAY_SEE = """
-SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace, pg_roles AS r
-WHERE (n.nspname, c.relname, r.rolname) = (%s, %s, %s)
-    AND has_schema_privilege(r.oid, n.oid, 'USAGE') AND has_table_privilege(r.oid, c.oid, 'SELECT')
-"""
-
 
 @dataclass(frozen=True)
 class _Relation:
@@ -82,19 +75,6 @@ class _Relation:
     def sql(self) -> str:
         """The qualified name."""
         return f"{quote_name(self.schema)}.{quote_name(self.name)}"
-
-
-def require_view(control: Control, row: ViewRow, role: str) -> None:
-    """Whether `role` may read a view in the sink. TidemarkError auth.rights."""
-    if control.rows(_MAY_SEE, row.schema, row.name, role):
-        return
-    name = f"{quote_name(row.schema)}.{quote_name(row.name)}"
-    raise TidemarkError(
-        "auth.rights",
-        f'role "{role}" may not read view "{row.title}"',
-        detail="it is the database role of the token",
-        hint=f"GRANT SELECT ON {name} TO {quote_name(role)}; and USAGE on its schema, in the sink",
-    )
 
 
 def check_rights(cursor: Any, view: int, role: str) -> None:

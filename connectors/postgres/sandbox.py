@@ -10,6 +10,7 @@ of a domain runs the domain's conditions); every transaction in which it ran is 
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ import psycopg2
 from connectors.postgres.query_role import QUERY_ROLE, lacking
 from connectors.postgres.quoting import quote_name
 from connectors.postgres.session import PINNED_PATH, Session, to_error
-from dataflow.errors import SinkError, SourceError
+from dataflow.errors import SourceError
 
 CONFINED = "tidemark_confined"
 _FRAME = "tidemark_frame"
@@ -36,6 +37,8 @@ BEGIN
     RETURN QUERY EXECUTE 'EXPLAIN (VERBOSE, FORMAT JSON) ' || query;
 END $frame$;
 """
+# Strings and quoted names are passed over.
+_USERS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\b(CURRENT_USER|CURRENT_ROLE|USER)\b""")
 _MAY_SET = """
 SELECT r.rolsuper, pg_has_role(session_user, r.oid, %s) FROM pg_roles r WHERE r.rolname = %s
 """
@@ -57,7 +60,6 @@ SELECT coalesce((SELECT pg_has_role(session_user, q.oid, %(word)s)
         JOIN pg_roles a ON a.oid = p.proowner
         WHERE t.evtenabled <> 'D' AND NOT a.rolsuper AND a.rolname <> session_user LIMIT 1)
 """
-_ERRORS = {"source": SourceError, "sink": SinkError}
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,13 @@ class Sandbox:
         ((plan,),) = cursor.fetchall()
         return plan
 
-    def make_view(self, cursor: Any, name: str, query: str) -> None:
-        """Make a temporary view of a text, which is parsed inside of a frame."""
-        self.run(cursor, f"CREATE TEMP VIEW {name} AS {query}")
+    def make_view(self, cursor: Any, name: str, query: str, *, is_users: bool = False) -> None:
+        """Make a temporary view of a text, which is parsed inside of a frame.
+
+        is_users: it is as a user wrote it, and will not be run; else it is PostgreSQL's own.
+        """
+        text = query if is_users else as_login(query, self.role)
+        self.run(cursor, f"CREATE TEMP VIEW {name} AS {text}")
 
     def lend_tables(self, cursor: Any, view: str) -> None:
         """Let a temporary view, once made and checked, read tables with the login's rights.
@@ -107,20 +113,32 @@ class Sandbox:
         return f"pg_temp.{CONFINED}()"
 
 
-def enter(cursor: Any, dsn: str, role: str = "", side: str = "source") -> Sandbox:
+def as_login(text: str, role: str) -> str:
+    """A text of PostgreSQL's own, whose CURRENT_USER is the service wherever the frame's owner
+    stands for it.
+
+    >>> as_login("SELECT CURRENT_USER AS u, 'CURRENT_USER'::text AS t", QUERY_ROLE)
+    "SELECT SESSION_USER AS u, 'CURRENT_USER'::text AS t"
+    """
+    if role != QUERY_ROLE:
+        return text
+    return _USERS.sub(lambda found: "SESSION_USER" if found[1] else found[0], text)
+
+
+def enter(cursor: Any, dsn: str, role: str = "") -> Sandbox:
     """Make the frames of a transaction, for a role that the login may act as, "" for QUERY_ROLE.
 
     dsn: of the cursor's session. The transaction is to be rolled back in the end. SourceError
-    source.role, source.query_role, source.event_trigger (or sink...).
+    source.role, source.query_role, source.event_trigger.
     """
-    query_role = ready(cursor, dsn, side)
+    query_role = ready(cursor, dsn)
     owner = role or query_role
     try:
         cursor.execute(_FRAMES)
         for frame in (f"{_FRAME}(text, text)", f"{_FRAME}_explain(text)"):
             give(cursor, f"pg_temp.{frame}", owner)
     except psycopg2.Error as error:
-        raise to_error(error, side, f'cannot act as role "{owner}"') from error
+        raise to_error(error, "source", f'cannot act as role "{owner}"') from error
     return Sandbox(owner, path_of(cursor, owner))
 
 
@@ -153,26 +171,26 @@ def path_of(cursor: Any, role: str) -> str:
     return ", ".join(parts)
 
 
-def ready(cursor: Any, dsn: str, side: str = "source") -> str:
+def ready(cursor: Any, dsn: str) -> str:
     """QUERY_ROLE, once it is there and may use what it must; made where the login may.
 
-    SourceError source.query_role, source.event_trigger (or sink...).
+    SourceError source.query_role, source.event_trigger.
     """
     is_well, schemas, trigger = _facts(cursor)
     if trigger is not None:
-        raise _ERRORS[side](
-            f"{side}.event_trigger",
+        raise SourceError(
+            "source.event_trigger",
             f"an event trigger would run with the service's rights: {trigger}",
             detail="its function belongs to a role that is no superuser",
             hint="drop or disable the trigger, or give its function to a superuser",
         )
     if is_well and not schemas:
         return QUERY_ROLE
-    left = _make_ready(dsn, side, schemas or [])
+    left = _make_ready(dsn, schemas or [])
     if left:
-        raise _ERRORS[side](
-            f"{side}.query_role",
-            f'the service cannot act as role "{QUERY_ROLE}" at the {side}',
+        raise SourceError(
+            "source.query_role",
+            f'the service cannot act as role "{QUERY_ROLE}" at the source',
             detail="users' functions run as this role, which has no right to any table",
             hint=f"as an administrator: tidemark init, or {' '.join(left)}",
         )
@@ -185,15 +203,15 @@ def _facts(cursor: Any) -> tuple[Any, ...]:
     return cursor.fetchone()
 
 
-def _make_ready(dsn: str, side: str, schemas: list[str]) -> list[str]:
+def _make_ready(dsn: str, schemas: list[str]) -> list[str]:
     """Make the role what it is to be, in a session that commits, as far as the login may; the
     statements that it may not run."""
-    session = Session(dsn, side)
+    session = Session(dsn)
     try:
         ((login,),) = session.rows("SELECT session_user::text")
         for statement in lacking(session, login, schemas):
             # It may not be ours to do, or another process does it just now: looked at again below.
-            with suppress(SourceError, SinkError):
+            with suppress(SourceError):
                 session.execute(statement)
         return lacking(session, login, ())
     finally:

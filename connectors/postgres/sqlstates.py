@@ -55,6 +55,7 @@ _BY_ENDING = {
     "busy": errorcodes.LOCK_NOT_AVAILABLE,
 }
 _BY_FIRST_WORD = {
+    "auth": errorcodes.INSUFFICIENT_PRIVILEGE,
     "format": errorcodes.INVALID_PARAMETER_VALUE,
     "registry": errorcodes.INVALID_PARAMETER_VALUE,
     "sql": errorcodes.FEATURE_NOT_SUPPORTED,

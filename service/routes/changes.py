@@ -24,9 +24,9 @@ from fastapi import (
 from starlette.types import Receive, Scope, Send
 
 from dataflow.errors import TidemarkError
+from service.authorization import authorize_view
 from service.log import log
 from service.problems import problem_of
-from service.routes.rights import require_right
 from service.subscriptions import Subscription, Subscriptions, Wish, error_frame, too_slow
 
 router = APIRouter(prefix="/views", tags=["changes"])
@@ -107,7 +107,6 @@ async def follow_changes(request: Request, name: str, wish: WishOf) -> Response:
 
     A browser's EventSource resumes by itself, by Last-Event-ID, which goes before `resume`.
     """
-    await require_right(request, name)
     return EventStream(await _subscriptions(request).open(name, wish))
 
 
@@ -116,7 +115,7 @@ async def follow_changes_by_socket(socket: WebSocket, name: str, wish: WishOf) -
     """The same events as texts `{"event": ..., "data": ...}`."""
     await socket.accept()
     try:
-        await require_right(socket, name)
+        await authorize_view(socket, "view.changes")
         subscription = await _subscriptions(socket).open(name, wish)
     except TidemarkError as error:
         await socket.send_text(error_frame("socket", error).decode())

@@ -16,7 +16,9 @@ from starlette.concurrency import run_in_threadpool
 
 from service.catalog import Catalog
 from service.life import Asked, Life
+from service.limits import run_limited
 from service.models import MoveView, RenameView, ReplaceView, ViewModel
+from service.tokens import Caller
 
 LATER = {"model": ViewModel, "description": "still under way after wait_s"}
 
@@ -34,14 +36,17 @@ async def replace_view(
     """Give a view another query; its rows stay readable and up to date until the new ones are
     there."""
     return await _done(
-        request, response, lambda life: [life.replace(name, body.query, body.options)], wait_s
+        request,
+        response,
+        lambda life, by: [life.replace(name, body.query, body.options, by=by)],
+        wait_s,
     )
 
 
 @router.delete("/replace")
 async def cancel_change(request: Request, response: Response, name: str) -> ViewModel:
     """Give up what is under way for a view, which stays what it is."""
-    return await _done(request, response, lambda life: [life.cancel(name)], 0)
+    return await _done(request, response, lambda life, by: [life.cancel(name, by=by)], 0)
 
 
 @router.post("/rebuild")
@@ -49,7 +54,7 @@ async def rebuild_view(
     request: Request, response: Response, name: str, wait_s: WaitS = 0
 ) -> ViewModel:
     """Compute a view anew from a new snapshot and show the difference; the way out of failed."""
-    return await _done(request, response, lambda life: [life.rebuild(name)], wait_s)
+    return await _done(request, response, lambda life, by: [life.rebuild(name, by=by)], wait_s)
 
 
 @router.post("/pause")
@@ -57,7 +62,9 @@ async def pause_view(
     request: Request, response: Response, name: str, wait_s: WaitS = 0, cascade: Cascade = False
 ) -> ViewModel:
     """Leave a view's rows as they are, and compute it no longer."""
-    return await _done(request, response, lambda life: life.pause(name, cascade=cascade), wait_s)
+    return await _done(
+        request, response, lambda life, by: life.pause(name, by=by, cascade=cascade), wait_s
+    )
 
 
 @router.post("/resume")
@@ -65,7 +72,9 @@ async def resume_view(
     request: Request, response: Response, name: str, wait_s: WaitS = 0, cascade: Cascade = False
 ) -> ViewModel:
     """Compute a paused view anew, show the difference, and keep it up to date again."""
-    return await _done(request, response, lambda life: life.resume(name, cascade=cascade), wait_s)
+    return await _done(
+        request, response, lambda life, by: life.resume(name, by=by, cascade=cascade), wait_s
+    )
 
 
 @router.post("/rename")
@@ -73,7 +82,9 @@ async def rename_view(
     request: Request, response: Response, name: str, body: RenameView, wait_s: WaitS = 10
 ) -> ViewModel:
     """Give a view another name; views that read it follow."""
-    return await _done(request, response, lambda life: [life.rename(name, body.name)], wait_s)
+    return await _done(
+        request, response, lambda life, by: [life.rename(name, body.name, by=by)], wait_s
+    )
 
 
 @router.post("/move")
@@ -81,16 +92,21 @@ async def move_view(
     request: Request, response: Response, name: str, body: MoveView, wait_s: WaitS = 10
 ) -> ViewModel:
     """Move a view to another schema; views that read it follow."""
-    return await _done(request, response, lambda life: [life.move(name, body.schema_name)], wait_s)
+    return await _done(
+        request, response, lambda life, by: [life.move(name, body.schema_name, by=by)], wait_s
+    )
 
 
 async def _done(
-    request: Request, response: Response, ask: Callable[[Life], Sequence[Asked]], wait_s: float
+    request: Request,
+    response: Response,
+    ask: Callable[[Life, Caller], Sequence[Asked]],
+    wait_s: float,
 ) -> ViewModel:
     """Ask, wait, and show the view that was asked for first."""
     life: Life = request.app.state.life
     catalog: Catalog = request.app.state.catalog
-    asked = await run_in_threadpool(ask, life)
+    asked = await run_limited(request, ask, life, request.state.caller)
     deadline = time.monotonic() + wait_s
     waiting = list(asked)
     while True:

@@ -10,6 +10,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
+from service.limits import run_limited
 from service.models import CreateSink, SinkList, SinkModel
 from service.routes.paging import After, Limit, paged
 from service.routes.waiting import GOING, until_gone, until_settled
@@ -31,7 +32,7 @@ async def add_sink(
 ) -> SinkModel:
     """Send a live view to a further place. With wait_s the answer comes once that has begun."""
     sinks = _sinks(request)
-    await run_in_threadpool(sinks.add, view, body)
+    await run_limited(request, sinks.add, view, body, request.state.caller)
     return await until_settled(lambda: sinks.show(view, body.name), wait_s)
 
 
@@ -63,5 +64,6 @@ async def drop_sink(
 ) -> Response:
     """Stop writing to a sink; answers when that is done (or time is up: 202)."""
     sinks = _sinks(request)
-    identity = await run_in_threadpool(sinks.drop, view, sink, is_erased=drop_topic)
+    caller = request.state.caller
+    identity = await run_in_threadpool(sinks.drop, view, sink, caller, is_erased=drop_topic)
     return await until_gone(lambda: sinks.exists(identity), wait_s)

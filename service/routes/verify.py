@@ -6,16 +6,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
+from service.limits import QueryLimits
 from service.routes.paging import Whole
-from service.routes.rights import NeedsRight
-from service.verify import MOST_EXAMPLES
+from service.verify import MOST_EXAMPLES, Verify
 from service.verify_models import VerificationModel
 
 router = APIRouter(prefix="/views", tags=["views"])
 
 
-@router.post("/{name}/verify", dependencies=[NeedsRight])
-def verify_view(
+@router.post("/{name}/verify")
+async def verify_view(
     request: Request,
     name: str,
     limit: Annotated[
@@ -24,4 +24,7 @@ def verify_view(
 ) -> VerificationModel:
     """Run the view's query in PostgreSQL at exactly the position that the view shows, and compare
     all rows. Neither the source nor the pipeline waits for it."""
-    return request.app.state.verify.verify(name, limit)
+    limits: QueryLimits = request.app.state.limits
+    verify: Verify = request.app.state.verify
+    async with limits.verification(request.state.caller, verify.timeout_s):
+        return await limits.run(verify.verify, name, limit)

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.catalog import Catalog, path_name
+from service.limits import run_limited
 from service.models import (
     CreateView,
     DataflowAnswer,
@@ -43,7 +44,7 @@ async def create_view(
 ) -> ViewModel:
     """Create a view. With wait_s the answer comes once it is live or failed, or time is up."""
     catalog = _catalog(request)
-    name = await run_in_threadpool(catalog.create, body, request.state.caller.db_role)
+    name = await run_limited(request, catalog.create, body, request.state.caller)
     view = await until_settled(lambda: catalog.view(name), wait_s)
     response.headers["Location"] = f"/views/{name}"
     return view
@@ -52,15 +53,16 @@ async def create_view(
 @router.get("")
 def list_views(request: Request, limit: Limit = None, after: After = "") -> ViewList:
     """All views by name, or a page of them."""
-    found = _catalog(request).views(one_more(limit), after)
+    found = _catalog(request).views(request.state.caller, one_more(limit), after)
     views, following = paged(found, limit, lambda v: path_name(v.schema_name, v.name))
     return ViewList(views=views, next=following)
 
 
 @router.post("/validate")
-def validate_view(request: Request, body: ValidateView) -> Validation:
+async def validate_view(request: Request, body: ValidateView) -> Validation:
     """Analyze a query: columns, key, warnings, estimate. Nothing is created."""
-    return _catalog(request).validate(body.query, request.state.caller.db_role)
+    validate = _catalog(request).validate
+    return await run_limited(request, validate, body.query, request.state.caller)
 
 
 @router.get("/{name}")
@@ -79,8 +81,9 @@ async def drop_view(
     """Drop a view, its table and its state; answers when nothing is left (or time is up: 202)."""
     catalog = _catalog(request)
     sinks = request.app.state.sinks
-    before = functools.partial(sinks.erase_all, name) if drop_topics else None
-    identity = await run_in_threadpool(catalog.drop, name, before)
+    caller = request.state.caller
+    before = functools.partial(sinks.erase_all, name, caller) if drop_topics else None
+    identity = await run_in_threadpool(catalog.drop, name, caller, before)
     return await until_gone(lambda: catalog.exists(identity), wait_s)
 
 

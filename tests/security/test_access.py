@@ -16,7 +16,7 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.testclient import WebSocketDenialResponse
 
 from connectors.postgres.embedded import EmbeddedPostgres
-from service import access, guard
+from service import guard, operations
 from service.app import create_app
 from service.settings import Settings
 from service.tokens import Tokens
@@ -119,17 +119,13 @@ def test_every_route_as_every_caller(
 
 def test_exceptions_are_the_documented_ones() -> None:
     """What is open to more, or to fewer, than the rule says is said in the test too."""
-    for method, path in access.EXCEPTIONS:
-        plain = re.sub(r":\w+}", "}", path)
-        listed = {m: r for (m, p), r in EXCEPTIONS.items() if p == plain}
-        assert listed, path
-        for asked, least in listed.items():
-            if method in (asked, "*"):
-                assert access.role_for(asked, plain).word == (least or "public")
+    for method, path in operations.ROUTES:
+        least = _least(method, path)
+        assert operations.role_for(method, path).word == (least or "public"), path
     # Spellings of a path do not lead around the rule.
     for path in ("/tokens/", "//tokens", "/tokens/%61", "/TOKENS", "/views/validate/x"):
-        assert access.role_for("POST", path) >= access.Role.OPERATOR
-    assert access.role_for("PATCH", "/health") is access.Role.OPERATOR
+        assert operations.role_for("POST", path) >= operations.Role.OPERATOR
+    assert operations.role_for("PATCH", "/health") is operations.Role.OPERATOR
 
 
 def test_answers_to_strangers(client: TestClient, tokens: dict[str, str]) -> None:
@@ -151,11 +147,39 @@ def test_answers_to_strangers(client: TestClient, tokens: dict[str, str]) -> Non
 
 
 def test_a_token_in_the_query_is_for_streams_alone(
+    app: FastAPI, client: TestClient, tokens: dict[str, str]
+) -> None:
+    """No Accept header and no spelling makes another route take it."""
+    let_in = set()
+    for method, path in _routes(app):
+        least = _least(method, path)
+        if method == "WS" or not least:
+            continue
+        filled = re.sub(r"{\w+}", "nosuch", path)
+        for spelt in ("access_token", "access%5Ftoken", "x=1&%61ccess_token"):
+            for accept in ("*/*", "text/event-stream", "application/json, text/event-stream"):
+                asked = f"{filled}?{spelt}={tokens[ADMIN]}"
+                answer = client.request(method, asked, headers={"Accept": accept})
+                if answer.status_code != 401:
+                    let_in.add((method, path, "event-stream" in accept))
+                assert tokens[ADMIN] not in answer.text
+    assert let_in == {("GET", "/views/{name}/changes", True)}
+    # A parameter that is called alike is another one.
+    asked = "/views?my_access_token=x"
+    answer = client.get(asked, headers=_headers(tokens[READER]))
+    assert (answer.status_code, answer.json()["code"]) == (422, "request.invalid")
+
+
+def test_a_socket_elsewhere_takes_no_token_in_the_query(
     client: TestClient, tokens: dict[str, str]
 ) -> None:
-    path = f"/views/nosuch?access_token={tokens[READER]}"
-    assert client.get(path).status_code == 401
-    assert client.get(path, headers={"Accept": "text/event-stream"}).status_code == 404
+    for path in ("/views", "/views/nosuch/rows", "/query", "/tokens", "/views/nosuch/changes/x"):
+        with (
+            pytest.raises(WebSocketDenialResponse) as refused,
+            client.websocket_connect(f"ws://localhost{path}?access_token={tokens[ADMIN]}"),
+        ):
+            raise AssertionError("let in")
+        assert refused.value.status_code == 401, path
 
 
 def test_forged_requests_of_other_pages(client: TestClient, tokens: dict[str, str]) -> None:
@@ -262,7 +286,7 @@ def test_a_stream_ends_with_its_token(
         """Answers go nowhere."""
 
     headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {token}".encode())]
-    wrapped = guard.Guard(endless, _settings(place, tmp_path), tokens)
+    wrapped = guard.Guard(endless, _settings(place, tmp_path), tokens, app.state.authorization)
 
     async def run() -> None:
         for scope in (

@@ -11,8 +11,10 @@ from typing import Any
 
 from connectors.postgres.control import ViewRow
 from dataflow.errors import TidemarkError
+from service.authorization import Authorization
 from service.life import Life
 from service.sink_catalog import SinkCatalog
+from service.tokens import OPEN
 from tests.simulation.faults import Faults
 from tests.simulation.reads import is_alike
 from tests.simulation.shop import QUERIES
@@ -51,8 +53,8 @@ class Mender:
     """People who look after views that have failed, or soon will. parts: as of the API."""
 
     def __init__(self, parts: Any, database: Database, faults: Faults, random: Random) -> None:
-        self._life = Life(parts)
-        self._sinks = SinkCatalog(parts)
+        self._life = Life(parts, Authorization(parts))
+        self._sinks = SinkCatalog(parts, Authorization(parts))
         self._database = database
         self._faults = faults
         self._random = random
@@ -69,15 +71,15 @@ class Mender:
                     # They could not be told what another table has otherwise.
                     self._drop_sinks(row)
                 if is_replaced and not is_alike(row.query, QUERIES[0]):
-                    self._life.replace(row.title, self._random.choice(QUERIES))
+                    self._life.replace(row.title, self._random.choice(QUERIES), by=OPEN)
                 else:
-                    self._life.rebuild(row.title)
+                    self._life.rebuild(row.title, by=OPEN)
             except TidemarkError as error:
                 self._faults.trace("refused", error.code)
 
     def _drop_sinks(self, row: ViewRow) -> None:
         for sink in self._sinks.list(row.title):
-            self._sinks.drop(row.title, sink.name, is_erased=False)
+            self._sinks.drop(row.title, sink.name, OPEN, is_erased=False)
 
     def _is_broken(self, row: ViewRow) -> bool:
         if row.status == "failed":

@@ -13,11 +13,13 @@ from typing import Any
 from connectors.postgres.control import SourceRow, ViewRow
 from dataflow.errors import TidemarkError
 from service import fields
+from service.authorization import Authorization
 from service.changes import DROPPED
 from service.family import children_of
 from service.life import Life
 from service.plan_facts import plan_facts
 from service.planning import plan_definition
+from service.tokens import OPEN
 from service.view_facts import key_names, kind_of, require_parents
 from tests.simulation.faults import Faults
 from tests.simulation.reads import SCHEMA, is_alike
@@ -125,7 +127,7 @@ class Operator:
         self._faults = faults
         self._random = random
         self._control = parts.control()
-        self._life = Life(parts)
+        self._life = Life(parts, Authorization(parts))
         self._count = 0
 
     def act(self) -> None:
@@ -150,18 +152,18 @@ class Operator:
             return self._drop(row, rows)
         self._faults.trace("people", f"{kind} {name}")
         if kind == "replace":
-            self._life.replace(name, random.choice(self._queries))
+            self._life.replace(name, random.choice(self._queries), by=OPEN)
         elif kind == "rebuild":
-            self._life.rebuild(name)
+            self._life.rebuild(name, by=OPEN)
         elif kind == "pause":
-            self._life.pause(name, cascade=random.random() < 0.7)
+            self._life.pause(name, by=OPEN, cascade=random.random() < 0.7)
         elif kind == "resume":
-            self._life.resume(name, cascade=random.random() < 0.7)
+            self._life.resume(name, by=OPEN, cascade=random.random() < 0.7)
         elif kind == "rename":
             self._count += 1
-            self._life.rename(name, f"n{self._count}")
+            self._life.rename(name, f"n{self._count}", by=OPEN)
         elif kind == "cancel":
-            self._life.cancel(name)
+            self._life.cancel(name, by=OPEN)
         return None
 
     def create(self) -> None:

@@ -11,10 +11,12 @@ from connectors.postgres import control_life
 from connectors.postgres.control import ViewRow
 from dataflow.errors import TidemarkError
 from service import fields
+from service.authorization import Authorization
 from service.life import Life
 from service.models import CreateSink
 from service.planning import plan_definition
 from service.sink_catalog import SinkCatalog
+from service.tokens import OPEN
 from service.view_facts import key_names, kind_of, require_parents
 from tests.simulation.fibers import Process
 from tests.simulation.parts import SimParts
@@ -67,12 +69,12 @@ def live_view(world: World, parts: SimParts) -> ViewRow:
 
 def test_a_view_that_is_being_paused_is_busy(world: World) -> None:
     parts: Any = SimParts(world, world.host(Process(0)))
-    row, life = live_view(world, parts), Life(parts)
-    asked(world, lambda: life.pause("public.v"))
+    row, life = live_view(world, parts), Life(parts, Authorization(parts))
+    asked(world, lambda: life.pause("public.v", by=OPEN))
     for ask in (
-        lambda: life.replace("public.v", QUERIES[4]),
-        lambda: life.rebuild("public.v"),
-        lambda: life.rename("public.v", "w"),
+        lambda: life.replace("public.v", QUERIES[4], by=OPEN),
+        lambda: life.rebuild("public.v", by=OPEN),
+        lambda: life.rename("public.v", "w", by=OPEN),
     ):
         with pytest.raises(TidemarkError, match="is being changed") as refused:
             asked(world, ask)
@@ -88,19 +90,19 @@ def test_a_view_that_is_being_paused_is_busy(world: World) -> None:
 def test_a_pause_does_not_pass_a_change(world: World) -> None:
     """Two who ask at once, both having seen the view as it was."""
     parts: Any = SimParts(world, world.host(Process(0)))
-    row, life = live_view(world, parts), Life(parts)
+    row, life = live_view(world, parts), Life(parts, Authorization(parts))
     world.database.update(row.identity, {"change": {"id": "x", "kind": "version", "version": 1}})
     assert not asked(world, lambda: control_life.ask_pause(parts.control(), row.identity))
     with pytest.raises(TidemarkError, match="is being changed"):
-        asked(world, lambda: life.pause("public.v"))
+        asked(world, lambda: life.pause("public.v", by=OPEN))
     assert world.database.views[0].desired == "live"
 
 
 def test_no_sink_is_added_while_the_view_is_changed(world: World) -> None:
     """It would be told of the one version or the other, and of neither what came before."""
     parts = SimParts(world, world.host(Process(0)))
-    life, sinks = Life(parts), SinkCatalog(parts)
+    life, sinks = Life(parts, Authorization(parts)), SinkCatalog(parts, Authorization(parts))
     row = asked(world, lambda: live_view(world, parts))
-    asked(world, lambda: life.replace(row.title, QUERIES[2]))
+    asked(world, lambda: life.replace(row.title, QUERIES[2], by=OPEN))
     with pytest.raises(TidemarkError, match=r"view\.busy"):
-        asked(world, lambda: sinks.add(row.title, CreateSink(name="s", type="kafka")))
+        asked(world, lambda: sinks.add(row.title, CreateSink(name="s", type="kafka"), OPEN))

@@ -20,7 +20,9 @@ from connectors.sink import SinkTable
 from connectors.source import MAIN_SOURCE
 from connectors.view_sink import ViewEpoch
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
+from service.authorization import Authorization
 from service.sink_catalog import SinkCatalog
+from service.tokens import OPEN
 from tests.simulation import features
 from tests.simulation.change_files import rows_at, shown_before
 from tests.simulation.faults import Faults
@@ -251,7 +253,7 @@ class SinkPeople:
 
     def __init__(self, parts: Any, topics: Topics, seed: int) -> None:
         self._control = parts.control()
-        self._catalog = SinkCatalog(parts)
+        self._catalog = SinkCatalog(parts, Authorization(parts))
         self._topics = topics
         self._random = features.stream(seed, "sinks")
         self._count = 0
@@ -275,9 +277,8 @@ class SinkPeople:
         if sinks and random.random() < 0.3:
             row = random.choice(sinks)
             faults.trace("people", f"drop sink {row.title}")
-            self._catalog.drop(
-                f"{row.schema}.{row.view}", row.name, is_erased=random.random() < 0.5
-            )
+            is_erased = random.random() < 0.5
+            self._catalog.drop(f"{row.schema}.{row.view}", row.name, OPEN, is_erased=is_erased)
         elif views and len(sinks) < 4:
             self._count += 1
             view = random.choice(views)

@@ -1,0 +1,86 @@
+"""What PostgreSQL says of a role in the sink: facts only, `service/authorization.py` decides.
+
+Nothing is remembered: a GRANT, a REVOKE and a dropped role count at the next question. Membership
+is PostgreSQL's own (pg_has_role with USAGE: the rights that a role has without SET ROLE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from connectors.postgres.control import Control
+from connectors.postgres.quoting import LEADS_TO_SUPERUSER, quote_name
+
+# Since version 16 a member may be one that cannot SET ROLE.
+_ROLE = """
+SELECT r.rolsuper,
+    pg_has_role(session_user, r.oid, CASE WHEN current_setting('server_version_num')::integer
+        >= 160000 THEN 'SET' ELSE 'MEMBER' END),
+    r.rolsuper OR pg_has_role(r.oid, n.nspowner, 'USAGE')
+FROM pg_roles AS r, pg_namespace AS n WHERE r.rolname = %s AND n.nspname = 'tidemark'
+"""
+_VIEWS = f"""
+SELECT v.identity, coalesce(pg_has_role(r.oid, o.oid, 'USAGE'), false), EXISTS (
+    SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE (n.nspname, c.relname) = (v.schema, v.name)
+        AND has_schema_privilege(r.oid, n.oid, 'USAGE')
+        AND has_table_privilege(r.oid, c.oid, 'SELECT')),
+    coalesce(NOT {LEADS_TO_SUPERUSER.format("o.oid")}, false)
+FROM tidemark.views AS v JOIN pg_roles AS r ON r.rolname = %s
+LEFT JOIN pg_roles AS o ON o.rolname = v.created_by
+WHERE %s OR v.identity = ANY (%s)
+"""
+
+
+@dataclass(frozen=True)
+class RoleFacts:
+    """A role. may_be_set: the service can act as it; is_of_service: it is a superuser or a member
+    of the role that owns schema tidemark."""
+
+    is_super: bool
+    may_be_set: bool
+    is_of_service: bool
+
+
+@dataclass(frozen=True)
+class ViewRights:
+    """What a role is to a view: its owner or a member of that, somebody who may SELECT from it.
+    may_join: the owner is there, and who becomes its member does not become a superuser's."""
+
+    is_owner: bool = False
+    may_read: bool = False
+    may_join: bool = False
+
+
+def find_role(control: Control, role: str) -> RoleFacts | None:
+    """A role of the sink, or None."""
+    found = control.rows(_ROLE, role)
+    return RoleFacts(*found[0]) if found else None
+
+
+def rights_on_views(
+    control: Control, role: str, identities: Sequence[str] | None = None
+) -> dict[str, ViewRights]:
+    """By identity, what a role is to some views, or to all; {} when there is no such role."""
+    found = control.rows(_VIEWS, role, identities is None, list(identities or ()))
+    return {identity: ViewRights(*rights) for identity, *rights in found}
+
+
+def may_create_in(control: Control, role: str, schema: str) -> bool | None:
+    """Whether a role may create tables in a schema; None when there is no such schema."""
+    sql = "SELECT has_schema_privilege(%s, oid, 'CREATE') FROM pg_namespace WHERE nspname = %s"
+    found = control.rows(sql, role, schema)
+    return found[0][0] if found else None
+
+
+def may_select(control: Control, role: str, schema: str, name: str) -> bool:
+    """Whether a role may SELECT from a table that is there."""
+    table = f"{quote_name(schema)}.{quote_name(name)}"
+    return bool(control.rows("SELECT has_table_privilege(%s, %s, 'SELECT')", role, table)[0][0])
+
+
+def may_call(control: Control, role: str, procedure: str) -> bool:
+    """Whether a role may CALL a procedure, given with its argument types."""
+    sql = "SELECT has_function_privilege(%s, %s, 'EXECUTE')"
+    return bool(control.rows(sql, role, procedure)[0][0])
