@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import engine_refresh, estimate, fire, generated, report_parts, single_records, tpch
+from bench import (
+    engine_refresh,
+    estimate,
+    fire,
+    generated,
+    report_parts,
+    sandbox,
+    single_records,
+    tpch,
+)
 from bench.aims import LEAST_CHANGES_S, LEAST_LOAD_ROWS_S, LEAST_RATIOS, at_least
 from bench.cells import answer, measured, number, rates, table
 from bench.record import RESULTS, Record, read_all
@@ -50,7 +59,7 @@ def compose(records: Sequence[Record]) -> str:
             lines += ["", *section(by_part[part], newest)]
     lines += single_records.topics() + single_records.exchange()
     lines += tpch.section() + estimate.section() + generated.section()
-    lines += engine_refresh.section()
+    lines += engine_refresh.section() + sandbox.section()
     lines += fire.section()
     if LESSONS.exists():
         lines += ["", LESSONS.read_text().rstrip()]
