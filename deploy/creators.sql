@@ -6,6 +6,8 @@
 -- Variables: creators, a role; sources (no): yes lets it declare sources too, which reads topics,
 -- and files of the service's machine, with the service's rights. Running it again is safe.
 \set ON_ERROR_STOP on
+-- Names below mean PostgreSQL's own, whatever schema public has of them.
+SET search_path TO pg_catalog, pg_temp;
 \if :{?sources} \else
 \set sources no
 \endif

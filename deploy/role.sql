@@ -9,6 +9,8 @@
 -- that the service itself owns. Then, as the role itself: tidemark init "dbname=shop user=tidemark".
 -- Running it again is safe.
 \set ON_ERROR_STOP on
+-- Names below mean PostgreSQL's own, whatever schema public has of them.
+SET search_path TO pg_catalog, pg_temp;
 \if :{?role} \else
 \set role tidemark
 \endif

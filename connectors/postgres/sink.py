@@ -221,7 +221,7 @@ class PostgresSink:
                 target = self._keys.target(cursor, table, place.widened)
             changes = split_delta(target, delta)
             copied = take_copied(target, changes)
-            if is_large(changes):
+            if is_large(changes) or (table is not None and self._guards.is_copied(table)):
                 flush(cursor, waiting)
                 apply_by_copy(cursor, target, changes)
             else:

@@ -108,6 +108,14 @@ REVOKE EXECUTE ON FUNCTION tidemark.guard, tidemark.is_foreign FROM PUBLIC;
 _FOREIGN = """
 SELECT schema, name FROM tidemark.tables WHERE NOT is_staged AND tidemark.is_foreign(table_oid)
 """
+# Whoever owns a type can make a cast from text to it, which is code of theirs: their values are to
+# be read as COPY reads them, by the type's input function. An enum's array is read so too.
+_CAST = f"""
+SELECT DISTINCT t.schema, t.name FROM tidemark.tables AS t
+JOIN pg_attribute AS a ON a.attrelid = t.table_oid AND a.attnum > 0 AND NOT a.attisdropped
+JOIN pg_type AS y ON y.oid = a.atttypid JOIN pg_roles AS r ON r.oid = y.typowner
+WHERE NOT t.is_staged AND y.typtype <> 'e' AND NOT {_TRUSTED}
+"""
 
 
 class Guards:
@@ -116,6 +124,7 @@ class Guards:
 
     def __init__(self) -> None:
         self._foreign: frozenset[tuple[str, str]] | None = None
+        self._cast: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def is_known(self) -> bool:
@@ -131,7 +140,13 @@ class Guards:
         if self._foreign is None:
             cursor.execute(_FOREIGN)
             self._foreign = frozenset(cursor.fetchall())
+            cursor.execute(_CAST)
+            self._cast = frozenset(cursor.fetchall())
         return (table.schema, table.name) in self._foreign
+
+    def is_copied(self, table: SinkTable) -> bool:
+        """Whether values of a view's table are never to be cast from text; once `covers` knows."""
+        return (table.schema, table.name) in self._cast
 
 
 def guard_sql(table: SinkTable, *, writes: bool) -> str:

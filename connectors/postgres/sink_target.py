@@ -275,7 +275,12 @@ def array_type(type: SqlType) -> str:
     Types that we know nothing of travel as text: an array of a composite type would be spread
     into its columns by unnest, and arrays of arrays do not exist.
     """
-    return "text[]" if type.kind is TypeKind.OPAQUE else f"{type.name}[]"
+    return "text[]" if _is_text(type) else f"{type.name}[]"
+
+
+def _is_text(type: SqlType) -> bool:
+    # An enum is read by PostgreSQL itself; a cast from text could be one that its owner made.
+    return type.kind is TypeKind.OPAQUE and not type.is_enum
 
 
 def unnest_rows(change: Change, first: int) -> str:
@@ -283,10 +288,10 @@ def unnest_rows(change: Change, first: int) -> str:
     count = len(change.columns)
     arrays = ", ".join(f"${first + k}" for k in range(count))
     raw = ", ".join(f"c{k + 1}" for k in range(count))
-    if all(c.type.kind is not TypeKind.OPAQUE for c in change.columns):
+    if not any(_is_text(c.type) for c in change.columns):
         return f"unnest({arrays}) AS u({raw})"
     typed = ", ".join(
-        f"c{k}::{c.type.name} AS c{k}" if c.type.kind is TypeKind.OPAQUE else f"c{k}"
+        f"c{k}::{c.type.name} AS c{k}" if _is_text(c.type) else f"c{k}"
         for k, c in enumerate(change.columns, 1)
     )
     return f"(SELECT {typed} FROM unnest({arrays}) AS r({raw})) AS u"

@@ -204,13 +204,19 @@ class PostgresKeysPart:
             connection.close()
 
     def _types(self, connection: Connection) -> tuple[bool, list[str]]:
-        """Whether the table is the root of partitions, and the key's types as SQL names them."""
+        """Whether the table is the root of partitions, and the key's types as SQL names them, ""
+        for one that somebody made: our session neither casts to it nor checks a domain."""
         found = rows_of(
             connection,
-            "SELECT c.relkind = 'p', a.attname, format_type(a.atttypid, a.atttypmod)"
-            " FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"
-            " WHERE c.oid = %s::bigint::oid AND a.attnum > 0 AND NOT a.attisdropped",
-            (self.relation.oid,),
+            "WITH RECURSIVE made(attname, oid) AS (SELECT attname, atttypid FROM pg_attribute"
+            " WHERE attrelid = %(oid)s::bigint::oid AND attnum > 0 AND NOT attisdropped"
+            " UNION ALL SELECT m.attname, t.typbasetype FROM made m JOIN pg_type t ON t.oid = m.oid"
+            " WHERE t.typtype = 'd')"
+            " SELECT c.relkind = 'p', m.attname,"
+            " CASE WHEN t.oid < 16384 THEN format_type(t.oid, -1) ELSE '' END"
+            " FROM pg_class c, made m JOIN pg_type t ON t.oid = m.oid"
+            " WHERE c.oid = %(oid)s::bigint::oid AND t.typtype <> 'd'",
+            {"oid": self.relation.oid},
         )
         types = {name: type for _, name, type in found}
         wanted = [self.relation.fields[i].name for i in self.relation.key]
@@ -224,8 +230,14 @@ class PostgresKeysPart:
         ]
         aliases = [sql.Identifier(f"k{i}") for i in range(len(fields))]
         casts = [
-            sql.SQL("given.{}::{}").format(alias, sql.SQL(type))
+            sql.SQL("given.{}::{}").format(alias, sql.SQL(type or "text"))
             for alias, type in zip(aliases, types, strict=True)
+        ]
+        keys_of = [
+            sql.Identifier("found", f.name)
+            if type
+            else sql.SQL("format('%s', {})").format(sql.Identifier("found", f.name))
+            for f, type in zip(fields, types, strict=True)
         ]
         name = self.relation.name
         return sql.SQL(
@@ -234,7 +246,7 @@ class PostgresKeysPart:
             _all_selected(self.relation, self.columns),
             sql.SQL("" if is_root else "ONLY "),
             sql.Identifier(name.schema, name.name),
-            sql.SQL(", ").join(sql.Identifier("found", f.name) for f in fields),
+            sql.SQL(", ").join(keys_of),
             sql.SQL(", ").join(casts),
             sql.SQL(", ").join(given),
             sql.SQL(", ").join(aliases),

@@ -83,13 +83,20 @@ class Page:
 
 @dataclass(frozen=True)
 class _Part:
-    """What rows are ordered by. cast: of a value that stands beside it."""
+    """What rows are ordered by. cast: of a value that stands beside it; is_users: somebody made
+    its type."""
 
     sql: str
     is_descending: bool = False
     nulls_first: bool = False
     may_be_null: bool = False
     cast: str = ""
+    is_users: bool = False
+
+    @property
+    def text(self) -> str:
+        """Its value as a text."""
+        return _as_text(self.sql) if self.is_users else f"({self.sql})::text"
 
 
 def read_page(dsn: str, key: str, request: PageRequest, timeout_s: float) -> Page:
@@ -144,12 +151,12 @@ def page_sql(request: PageRequest, parts: Sequence[_Part]) -> str:
     """The statement for one page, and a row more."""
     target = target_of(request.table)
     columns = [_column(name) for name in request.columns]
-    columns += [f"({part.sql})::text" for part in parts]
+    columns += [part.text for part in parts]
     sql = f"SELECT {', '.join(columns)} FROM {target.sql} AS t"
     if target.is_bag:
         sql += f" CROSS JOIN LATERAL generate_series(1, t.{quote_name(target.count)}) AS s(n)"
     types = {f.name: f.type for f in request.table.fields}
-    conditions = [_condition(c, _cast(types[c.column])) for c in request.conditions]
+    conditions = [_condition(c, types[c.column]) for c in request.conditions]
     if request.after:
         conditions.append(_behind(parts, request.after))
     if conditions:
@@ -180,6 +187,7 @@ def _parts(request: PageRequest) -> list[_Part]:
             o.nulls_first,
             fields[o.column].is_nullable,
             _cast(fields[o.column].type),
+            fields[o.column].type.is_users,
         )
         for o in request.order
     ]
@@ -188,7 +196,11 @@ def _parts(request: PageRequest) -> list[_Part]:
         return [*parts, _Part(f"t.{quote_name(target.hash)}"), _Part("s.n")]
     named = {o.column for o in request.order}
     keys = [table.fields[i] for i in table.key]
-    behind = (_Part(_column(f.name), cast=_cast(f.type)) for f in keys if f.name not in named)
+    behind = (
+        _Part(_column(f.name), cast=_cast(f.type), is_users=f.type.is_users)
+        for f in keys
+        if f.name not in named
+    )
     return [*parts, *behind]
 
 
@@ -202,13 +214,19 @@ def _cast(kind: SqlType) -> str:
     return f"::{kind.name}" if kind.hashing == RECORD_HASH else ""
 
 
-def _condition(condition: Condition, cast: str) -> str:
-    column = _column(condition.column)
+def _as_text(sql: str) -> str:
+    """By its type's output function: a cast to text could be one that the type's owner made."""
+    return f"CASE WHEN num_nonnulls({sql}) > 0 THEN format('%s', {sql}) END"
+
+
+def _condition(condition: Condition, type: SqlType) -> str:
+    column, cast = _column(condition.column), _cast(type)
     values = [f"{quote_text(v)}{cast}" for v in condition.values]
     if condition.operator in COMPARISONS:
         sql = f"{column} {COMPARISONS[condition.operator]} {values[0]}"
     elif condition.operator in PATTERNS:
-        sql = f"{column}::text {PATTERNS[condition.operator]} {quote_text(condition.values[0])}"
+        text = _as_text(column) if type.is_users else f"{column}::text"
+        sql = f"{text} {PATTERNS[condition.operator]} {quote_text(condition.values[0])}"
     elif condition.operator == "in":
         sql = f"{column} IN ({', '.join(values)})"
     else:
