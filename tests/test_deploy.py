@@ -8,11 +8,9 @@ from __future__ import annotations
 import configparser
 import json
 import re
-import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,9 +19,13 @@ from typing import Any
 import pytest
 import yaml
 
+from connectors.postgres.embedded import EmbeddedPostgres
 from service.cli import app as commands
 from service.metric_list import BY_NAME
+from service.prepare import Wanted, prepare
 from service.settings import PREFIX, Settings
+from tests.harness.postgres import SERVER_SETTINGS, Database
+from tests.harness.psql import as_role
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
@@ -177,38 +179,7 @@ def test_variables_are_settings() -> None:
     assert faults == []
 
 
-def instructions() -> list[tuple[str, str]]:
-    """The Dockerfile's lines, continued ones joined."""
-    text = (DEPLOY / "Dockerfile").read_text()
-    joined = re.sub(r"\\\n", " ", re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE))
-    lines = [line.strip() for line in joined.splitlines() if line.strip()]
-    return [(w, rest.strip()) for w, _, rest in (line.partition(" ") for line in lines)]
-
-
-def test_the_image_has_all_packages_and_is_nobody_in_particular() -> None:
-    found = instructions()
-    known = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL"}
-    known |= {"HEALTHCHECK", "ENTRYPOINT", "CMD"}
-    assert {word for word, _ in found} <= known
-    copied = [shlex.split(rest) for word, rest in found if word == "COPY"]
-    ours = [parts[:-1] for parts in copied if not parts[0].startswith("--")]
-    sources = {source for parts in ours for source in parts}
-    assert all((ROOT / source).exists() for source in sources)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    packages = project["tool"]["setuptools"]["packages"]["find"]["include"]
-    assert {name.rstrip("*") for name in packages} <= sources
-    assert {f"{m}.py" for m in project["tool"]["setuptools"]["py-modules"]} <= sources
-    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().split()
-    assert not sources & set(ignored)
-    for word, rest in found:
-        if word in ("ENTRYPOINT", "CMD"):
-            assert isinstance(json.loads(rest), list)
-        if word == "RUN":
-            checked = subprocess.run(["sh", "-n", "-c", rest], capture_output=True, check=False)
-            assert checked.returncode == 0, checked.stderr
-    users = [rest for word, rest in found if word == "USER"]
-    assert users and users[-1] != "root"
-    assert all(":" in rest.split()[0] for word, rest in found if word == "FROM")
+# --- compose, Kubernetes, systemd -----------------------------------------------------------------
 
 
 def test_compose_and_manifests_are_whole() -> None:
@@ -223,6 +194,11 @@ def test_compose_and_manifests_are_whole() -> None:
             source = volume.split(":")[0]
             assert source in volumes or (DEPLOY / source).exists(), volume
         assert ":" in service["image"] or "build" in service
+        tag = service["image"].partition(":")[2].partition("$")[0]
+        assert "build" in service or re.fullmatch(r"v?\d+\.\d+(\.\d+)?", tag), service["image"]
+        for key, value in service.get("environment", {}).items():
+            is_secret = "PASSWORD" in key or "password=" in str(value)
+            assert not is_secret or re.search(r"\$\{[A-Z_]+:\?[^}]+\}$", str(value)), (name, key)
     built = services["tidemark"]["build"]
     assert (DEPLOY / built["context"] / built["dockerfile"]).is_file()
     scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
@@ -233,6 +209,8 @@ def test_compose_and_manifests_are_whole() -> None:
     assert workload["spec"]["replicas"] == 1
     pod = workload["spec"]["template"]["spec"]
     (container,) = pod["containers"]
+    check_that_a_pod_is_shut_in(pod, container)
+    check_that_the_network_is_shut(manifests, workload)
     mounts = {m["name"] for m in container["volumeMounts"]}
     claims = {c["metadata"]["name"] for c in workload["spec"]["volumeClaimTemplates"]}
     assert mounts == claims | {v["name"] for v in pod["volumes"]}
@@ -242,6 +220,70 @@ def test_compose_and_manifests_are_whole() -> None:
         assert container[probe]["httpGet"]["path"] == "/health/live"
     known = {c.name or c.callback.__name__ for c in commands.registered_commands if c.callback}
     assert set(container["args"]) <= known
+
+
+def check_that_a_pod_is_shut_in(pod: dict[str, Any], container: dict[str, Any]) -> None:
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] > 0 and pod["securityContext"]["runAsGroup"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+    assert not [v for v in pod["volumes"] if "hostPath" in v]
+    own = container["securityContext"]
+    assert own["readOnlyRootFilesystem"] is True and own["capabilities"] == {"drop": ["ALL"]}
+    assert own["allowPrivilegeEscalation"] is False and own["privileged"] is False
+
+
+def check_that_the_network_is_shut(manifests: list[Any], workload: dict[str, Any]) -> None:
+    """In to the API alone, out to name servers, PostgreSQL and Kafka."""
+    (policy,) = [m["spec"] for m in manifests if m["kind"] == "NetworkPolicy"]
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    ours = {p["containerPort"] for p in container["ports"]}
+    assert all(rule.get("ports") for rule in (*policy["ingress"], *policy["egress"]))
+    assert {p["port"] for rule in policy["ingress"] for p in rule["ports"]} == ours
+    out = {p["port"]: rule for rule in policy["egress"] for p in rule["ports"]}
+    assert set(out) == {53, 5432, 9092, 9093}
+    assert out[53]["to"]
+
+
+def test_the_role_of_compose_is_no_superuser() -> None:
+    """The script as PostgreSQL's image runs it, then the service's own look at what it may."""
+    compose = yaml.safe_load((DEPLOY / "compose.yml").read_text())
+    source = compose["services"]["tidemark"]["environment"]["TIDEMARK_SOURCE"]
+    assert "user=tidemark " in source and "dbname=shop " in source
+    assert compose["services"]["postgres"]["environment"]["POSTGRES_USER"] == "postgres"
+    mounts = compose["services"]["postgres"]["volumes"]
+    assert "./compose_role.sh:/docker-entrypoint-initdb.d/10-role.sh:ro" in mounts
+    script = (DEPLOY / "compose_role.sh").read_text()
+    with EmbeddedPostgres(settings=SERVER_SETTINGS) as server:
+        admin = Database(server, "postgres")
+        admin.execute("CREATE DATABASE shop")
+        path = f"{server.program('psql').parent}:/usr/bin:/bin"
+        own = {"PGHOST": "127.0.0.1", "PGPORT": str(server.port), "PATH": path}
+        given = {"POSTGRES_USER": "postgres", "POSTGRES_DB": "shop", "SERVICE_PASSWORD": "a b'c"}
+        ended = subprocess.run(
+            ["sh", "-c", script.replace("/etc/tidemark/role.sql", str(DEPLOY / "role.sql"))],
+            env={**own, **given},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+        shop = Database(server, "shop")
+        powers = "SELECT rolsuper, rolcreaterole, rolcreatedb, rolbypassrls, rolcanlogin"
+        assert shop.rows(f"{powers} FROM pg_roles WHERE rolname = 'tidemark'") == [
+            (False, False, False, False, True)
+        ]
+        known = shop.rows("SELECT rolpassword FROM pg_authid WHERE rolname = 'tidemark'")
+        assert known[0][0].startswith("SCRAM-SHA-256$")
+        as_role(shop, "shop", "CREATE TABLE orders (id int PRIMARY KEY)")
+        as_role(shop, "shop", "GRANT SELECT ON orders TO tidemark")
+        dsn = f"host=127.0.0.1 port={server.port} user=tidemark dbname=shop"
+        steps = prepare(Wanted(dsn, dsn, tables=("orders",)), is_dry=False)
+        assert [s.check.name for s in steps if s.outcome == "to do"] == []
 
 
 def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
