@@ -5,7 +5,9 @@
 -- Variables: role (tidemark); schemas, where the tables lie that views read, and views, where views
 -- are to lie, both with commas between names (public); password (none is set: use pg_hba.conf or
 -- \password). Where the views live in another database, run it there too, with -v sink_only=yes.
--- Then, as the role itself: tidemark init "dbname=shop user=tidemark". Running it again is safe.
+-- It makes a second role, tidemark_query, which has no rights: users' functions run as it for views
+-- that the service itself owns. Then, as the role itself: tidemark init "dbname=shop user=tidemark".
+-- Running it again is safe.
 \set ON_ERROR_STOP on
 \if :{?role} \else
 \set role tidemark
@@ -34,7 +36,30 @@ SELECT format('GRANT CONNECT, CREATE, TEMPORARY ON DATABASE %I TO %I', current_d
 SELECT format('GRANT USAGE, CREATE ON SCHEMA %I TO %I', trim(name), :'role')
 FROM regexp_split_to_table(:'views', ',') AS name \gexec
 
+-- The role without rights. One that is there is made so again: it logs in nowhere, is a member of
+-- nothing, and sees nothing of schema tidemark.
+SELECT current_setting('server_version_num')::int >= 160000 AS has_grant_options \gset
+SELECT 'CREATE ROLE tidemark_query' WHERE to_regrole('tidemark_query') IS NULL \gexec
+ALTER ROLE tidemark_query NOLOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOINHERIT NOREPLICATION
+    NOBYPASSRLS;
+SELECT format('REVOKE %s FROM tidemark_query', m.roleid::regrole)
+    || CASE WHEN :'has_grant_options' THEN format(' GRANTED BY %s', m.grantor::regrole) ELSE '' END
+FROM pg_auth_members AS m WHERE m.member = 'tidemark_query'::regrole \gexec
+SELECT 'REVOKE ALL ON SCHEMA tidemark FROM tidemark_query'
+WHERE to_regnamespace('tidemark') IS NOT NULL \gexec
+\if :has_grant_options
+GRANT tidemark_query TO :"role" WITH INHERIT TRUE, SET TRUE;
+\else
+GRANT tidemark_query TO :"role";
+\endif
+SELECT format('GRANT TEMPORARY ON DATABASE %I TO tidemark_query', current_database()) \gexec
+SELECT format('GRANT USAGE ON SCHEMA %I TO tidemark_query', trim(name))
+FROM regexp_split_to_table(:'views', ',') AS name \gexec
+
 \if :sink_only \else
+SELECT format('GRANT USAGE ON SCHEMA %I TO tidemark_query', trim(name))
+FROM regexp_split_to_table(:'schemas', ',') AS name \gexec
+
 -- The replication slot and the stream.
 ALTER ROLE :"role" REPLICATION;
 

@@ -119,7 +119,7 @@ def check_all(settings: Settings, *, is_deep: bool = False) -> list[Finding]:
 def _of_check(check: Check, *, is_followed: bool) -> Finding:
     """A check of a database; whoever reads feeds alone need not follow its tables."""
     error = check.problem
-    is_note = check.is_optional or (
+    is_note = (check.is_optional or check.can_wait) or (
         error is not None and error.code in _FOLLOWING and not is_followed
     )
     return Finding(check.name, check.found, error, is_note, check.note)

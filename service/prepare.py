@@ -65,7 +65,8 @@ def prepare(wanted: Wanted, *, is_dry: bool) -> list[Step]:
         sink.close()
     ill = {check.name for check in before if check.problem is not None}
     steps = [_step(check, check.name in ill, tried.get(check.name)) for check in after]
-    is_sink_well = all(s.outcome != "to do" for s in steps if s.check.name.startswith("sink:"))
+    of_sink = [s for s in steps if s.check.name.startswith("sink:") and not s.check.can_wait]
+    is_sink_well = all(s.outcome != "to do" for s in of_sink)
     if is_sink_well and not is_dry:
         steps.append(_make_schema(wanted))
     return steps

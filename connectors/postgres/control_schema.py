@@ -15,7 +15,7 @@ from connectors.postgres.claim_schema import OWNERS
 from connectors.postgres.idempotency_schema import IDEMPOTENCY, WORKERS
 from connectors.postgres.psql_schema import PSQL, PSQL_CHANGES, PSQL_LIFE, PSQL_VERIFY
 from connectors.postgres.quoting import quote_text
-from connectors.postgres.session import translated
+from connectors.postgres.session import Session, translated
 from connectors.postgres.token_schema import TOKENS
 from dataflow.errors import SinkError
 from storage.failpoints import failpoint
@@ -263,6 +263,16 @@ STEPS = (
 VERSION = len(STEPS)
 
 
+# Owners of schema tidemark and of what is in it whose rights a role lacks.
+_OWNERS = """
+SELECT o.rolname, o.rolsuper, pg_has_role(%(role)s, o.oid, 'USAGE') FROM pg_roles AS o
+WHERE o.oid IN (
+    SELECT nspowner FROM pg_namespace WHERE nspname = 'tidemark'
+    UNION SELECT relowner FROM pg_class WHERE relnamespace = to_regnamespace('tidemark')
+    UNION SELECT proowner FROM pg_proc WHERE pronamespace = to_regnamespace('tidemark')
+    UNION SELECT typowner FROM pg_type WHERE typnamespace = to_regnamespace('tidemark'))
+ORDER BY 1
+"""
 # An identity's sequence goes with its table, an array's and a row's type with what they are of.
 _GIVE = """
 DO $give$ DECLARE what text; BEGIN FOR what IN
@@ -306,6 +316,12 @@ def ensure(connection: Connection) -> None:
             cursor.execute(step)
             cursor.execute("INSERT INTO tidemark.version (version) VALUES (%s)", (number,))
             failpoint("catalog.step.after")
+
+
+def owners_of_schema(session: Session, role: str) -> list[tuple[str, bool, bool]]:
+    """(owner, whether a superuser, whether the role has its rights) of schema tidemark and of what
+    is in it; [] without a schema."""
+    return session.rows(_OWNERS, {"role": role})
 
 
 def give_schema_to(role: str) -> str:

@@ -34,6 +34,14 @@ WHERE n.nspname = %s AND c.relname = %s
 """
 
 
+# Publications of ours that a role may neither change nor drop; a group's has its name behind.
+_PUBLICATIONS = """
+SELECT p.pubname, o.rolname, o.rolsuper FROM pg_publication AS p JOIN pg_roles AS o
+ON o.oid = p.pubowner WHERE p.pubname ~ ('^' || %s || '(_[a-z][a-z0-9]*)?$')
+AND NOT pg_has_role(%s, o.oid, 'USAGE') ORDER BY 1
+"""
+
+
 @dataclass(frozen=True)
 class TableFacts:
     """What decides whether a table may be published; the fields in the order of _FACTS."""
@@ -210,6 +218,12 @@ class Publication:
                 hint="let all views read the partitioned table, or all its partitions",
                 relation=name,
             )
+
+
+def others_publications(session: Session, name: str, role: str) -> list[tuple[str, str, bool]]:
+    """(name, owner, whether that is a superuser) of a service's publications that are another
+    role's; name: of the first, a group's stands behind it."""
+    return session.rows(_PUBLICATIONS, (name, role))
 
 
 def check_table(name: RelationName, table: TableFacts) -> None:

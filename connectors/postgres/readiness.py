@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from connectors.postgres.control_schema import give_schema_to
-from connectors.postgres.publication import TableFacts, check_table
+from connectors.postgres.control_schema import give_schema_to, owners_of_schema
+from connectors.postgres.publication import TableFacts, check_table, others_publications
+from connectors.postgres.query_role import QUERY_ROLE, lacking
 from connectors.postgres.quoting import LEADS_TO_SUPERUSER, quote_name
 from connectors.postgres.session import Session
 from connectors.postgres.slot import OLDEST_VERSION, no_free_slot, no_free_wal_sender
@@ -57,31 +58,12 @@ ORDER BY 1, 2
 """
 
 
-# Owners of schema tidemark and of what is in it whose rights a role lacks.
-_OWNERS = """
-SELECT o.rolname, o.rolsuper, pg_has_role(%(role)s, o.oid, 'USAGE') FROM pg_roles AS o
-WHERE o.oid IN (
-    SELECT nspowner FROM pg_namespace WHERE nspname = 'tidemark'
-    UNION SELECT relowner FROM pg_class WHERE relnamespace = to_regnamespace('tidemark')
-    UNION SELECT proowner FROM pg_proc WHERE pronamespace = to_regnamespace('tidemark')
-    UNION SELECT typowner FROM pg_type WHERE typnamespace = to_regnamespace('tidemark'))
-ORDER BY 1
-"""
-
-
-# Publications of ours that a role may neither change nor drop; a group's has its name behind.
-_PUBLICATIONS = """
-SELECT p.pubname, o.rolname, o.rolsuper FROM pg_publication AS p JOIN pg_roles AS o
-ON o.oid = p.pubowner WHERE p.pubname ~ ('^' || %s || '(_[a-z][a-z0-9]*)?$')
-AND NOT pg_has_role(%s, o.oid, 'USAGE') ORDER BY 1
-"""
-
-
 @dataclass(frozen=True)
 class Check:
     """One look. found: what is there; problem: why it is not enough, with what to run as its
     hint; note: what is good to know although it is enough. fix: a statement that heals it.
-    is_optional: nobody has said that this is needed."""
+    is_optional: nobody has said that this is needed; can_wait: the service runs without it, and
+    refuses what needs it."""
 
     name: str
     found: str = ""
@@ -89,6 +71,7 @@ class Check:
     note: str = ""
     fix: str = ""
     is_optional: bool = False
+    can_wait: bool = False
 
 
 def check_source(
@@ -112,11 +95,12 @@ def check_source(
         lambda: check_disk(session),
         *_role_looks(found[0], session, slot),
         *_owner_looks(session, name, slot),
+        lambda: _query_role("source", session, name, _schemas_of(session, tables)),
     ]
     return [*checks, *_gathered("source", session, looks), *check_tables(session, name, tables)]
 
 
-def check_sink(session: Session, role: str | None, schemas: Iterable[str]) -> list[Check]:
+def check_sink(session: Session, role: str | None, schemas: Sequence[str]) -> list[Check]:
     """All that a sink needs; schemas: where views are to lie."""
     checks = _gathered("sink", session, [lambda: _sink_primary(session)])
     if checks[0].problem is not None:
@@ -127,6 +111,7 @@ def check_sink(session: Session, role: str | None, schemas: Iterable[str]) -> li
     name, _, _, _, may_create, _, database = found[0]
     looks = [lambda: _control_schema(session, name, may_create, database)]
     looks += [lambda schema=schema: _view_schema(session, name, schema) for schema in schemas]
+    looks.append(lambda: _query_role("sink", session, name, schemas))
     return [*checks, *_gathered("sink", session, looks)]
 
 
@@ -282,7 +267,7 @@ def _role_looks(facts: tuple, session: Session, publication: str) -> list[Callab
 def _owner_looks(session: Session, role: str, publication: str) -> list[Callable[[], Check]]:
     """What a service has left that ran as another role. As with schema tidemark, only what a
     superuser owns is given to the role by itself."""
-    found = session.rows(_PUBLICATIONS, (publication, role))
+    found = others_publications(session, publication, role)
 
     def look(name: str, owner: str, is_super: bool) -> Callable[[], Check]:
         hint = f"ALTER PUBLICATION {quote_name(name)} OWNER TO {quote_name(role)};"
@@ -292,6 +277,31 @@ def _owner_looks(session: Session, role: str, publication: str) -> list[Callable
         return lambda: check
 
     return [look(*facts) for facts in found]
+
+
+def _schemas_of(session: Session, tables: Sequence[str] | None) -> list[str]:
+    """Of tables' names as SQL; where none are named, the schema that every name without one has."""
+    if not tables:
+        return ["public"]
+    found = session.rows(
+        "SELECT DISTINCT coalesce((parse_ident(x))[array_length(parse_ident(x), 1) - 1], 'public')"
+        " FROM unnest(%s::text[]) AS x ORDER BY 1",
+        (list(tables),),
+    )
+    return [schema for (schema,) in found]
+
+
+def _query_role(side: str, session: Session, role: str, schemas: Sequence[str]) -> Check:
+    """The role as which users' functions run; without it views that call them are refused."""
+    name = f"{side}: role {QUERY_ROLE}"
+    needed = lacking(session, role, schemas)
+    if not needed:
+        return Check(name, "without rights")
+    hint = " ".join(needed)
+    what = f'role "{QUERY_ROLE}" is missing, or is not what it is to be for role "{role}"'
+    detail = "users' functions run as it for views that the service itself owns"
+    problem = _ERRORS[side](f"{side}.privilege", what, detail=detail, hint=hint)
+    return Check(name, "incomplete", problem, fix=hint, can_wait=True)
 
 
 def _sink_primary(session: Session) -> Check:
@@ -312,7 +322,7 @@ def _control_schema(session: Session, role: str, may_create: bool, database: str
     of another service that still writes there.
     """
     name = "sink: schema tidemark"
-    owners = session.rows(_OWNERS, {"role": role})
+    owners = owners_of_schema(session, role)
     lacking = [(owner, is_super) for owner, is_super, is_usable in owners if not is_usable]
     if not owners and may_create:
         return Check(name, "to be created")
