@@ -19,8 +19,9 @@ from urllib.parse import quote
 from dataflow.errors import SourceError
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^{}]+)\}")
-# Shorter ones would be found in any text.
+# Shorter ones would be found in any text, and what is missing there would tell them.
 LEAST_KNOWN = 6
+_BEFORE, _BEHIND = r"(?<=[\"'=:])", r"(?=[\"'\s,;:&@)]|\Z)"
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,20 @@ def remember(secret: str) -> None:
     """Note a secret that this process holds, so that `hide` finds it wherever it stands."""
     if len(secret) >= LEAST_KNOWN:
         _known.add(secret)
+
+
+def without(text: str, secret: str) -> str:
+    """A text about a secret's use without that secret.
+
+    One of LEAST_KNOWN letters or more is replaced wherever it stands; a shorter one only where it
+    is a whole value, in quotes or after "=" or ":", and never inside a word.
+
+    >>> without("password=a: a user has failed", "a"), without("xhunter2y", "hunter2")
+    ('password=***: a user has failed', 'x***y')
+    """
+    if len(secret) >= LEAST_KNOWN:
+        return text.replace(secret, "***")
+    return re.sub(_BEFORE + re.escape(secret) + _BEHIND, "***", text) if secret else text
 
 
 def hide(text: str) -> str:

@@ -21,18 +21,29 @@ from dataflow.errors import TidemarkError
 from service import release
 from service.cli_init import commands
 from service.cli_life import life
-from service.cli_output import Url, client_of, console, print_finding, print_problem
+from service.cli_output import (
+    Url,
+    client_of,
+    console,
+    print_finding,
+    print_problem,
+    read_text,
+    settings_of,
+)
 from service.cli_restore import copies
 from service.cli_sinks import sinks
 from service.cli_sources import dead_letters, sources
 from service.cli_tokens import tokens
 from service.cli_verify import validate, verify
 from service.private_files import keep_private, make_private, own_folders
+from service.redaction import scrub
 from service.settings import Settings
 from service.state_lock import StateLock
 from storage.errors import StorageError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False
+)
 app.add_typer(life)
 app.add_typer(sinks, name="sinks")
 app.add_typer(sources, name="sources")
@@ -83,9 +94,7 @@ def serve(
     from service.protect import protect
     from service.supervisor import Supervisor
 
-    if source is None and "TIDEMARK_SOURCE" not in os.environ:
-        _fail("source.dsn", "no source given", "pass --source DSN or set TIDEMARK_SOURCE")
-    settings = Settings.load(
+    settings = settings_of(
         source=source,
         sink=sink,
         state=state.absolute() if state else None,
@@ -226,9 +235,7 @@ def doctor(
     from service.doctor import PROBLEM, check_all
     from service.protect import protect
 
-    if source is None and "TIDEMARK_SOURCE" not in os.environ:
-        _fail("source.dsn", "no source given", "pass --source DSN or set TIDEMARK_SOURCE")
-    settings = Settings.load(source=source, sink=sink, state=state)
+    settings = settings_of(source=source, sink=sink, state=state)
     protect(settings)
     found = [f.facts() for f in check_all(settings, is_deep=is_deep)]
     if as_json:
@@ -241,11 +248,20 @@ def doctor(
 def main() -> None:
     """The console script."""
     keep_private()
-    app()
+    try:
+        app()
+    except Exception as error:
+        # A service logs what nobody has caught as an event (service/log.py), with its place.
+        if sys.argv[1:2] == ["serve"] or os.environ.get("TIDEMARK_LOG_LEVEL") == "debug":
+            raise
+        hint = "report it; TIDEMARK_LOG_LEVEL=debug shows where it happened"
+        why = scrub(f"{type(error).__name__}: {error}"[:500])
+        print_problem("internal", "the command has failed unexpectedly", why, hint)
+        sys.exit(1)
 
 
 def _text_of(query: str) -> str:
-    return sys.stdin.read() if query == "-" else query
+    return read_text(query) if query == "-" else query
 
 
 def _print_view(view: tidemark.ViewState) -> None:

@@ -6,13 +6,12 @@ was.
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 import tidemark
-from service.cli_output import Url, client_of, console
+from service.cli_output import Url, client_of, console, read_text
 
 life = typer.Typer()
 WaitS = Annotated[float, typer.Option(help="wait this long for it to be done")]
@@ -27,7 +26,7 @@ def replace(
     url: Url = tidemark.DEFAULT_URL,
 ) -> None:
     """Give a view another query; its rows stay readable until the new ones are there."""
-    text = sys.stdin.read() if query == "-" else query
+    text = read_text(query) if query == "-" else query
     with client_of(url) as client:
         _tell(client.view(name).replace(text, wait_s=wait_s))
 

@@ -7,10 +7,12 @@ that a service has not told, and a text of its own is never taken for markup.
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,6 +20,9 @@ from rich.markup import escape
 
 import tidemark
 from dataflow.errors import TidemarkError
+
+if TYPE_CHECKING:
+    from service.settings import Settings
 
 console = Console()
 complain = Console(stderr=True)
@@ -38,10 +43,67 @@ def client_of(url: str) -> Iterator[tidemark.Client]:
         raise typer.Exit(1) from None
 
 
+def settings_of(**options: object) -> Settings:
+    """The settings by options and environment; what is missing or wrong ends the command with exit
+    code 2, as does a wrong command line."""
+    from pydantic import ValidationError
+
+    from service.settings import PREFIX, Settings
+
+    if not (options.get("source") or os.environ.get(f"{PREFIX}SOURCE")):
+        hint = f"set {PREFIX}SOURCE to the DSN of the source database"
+        if "source" in options:
+            hint = f"pass --source DSN or set {PREFIX}SOURCE"
+        # The sink is the source where nobody says otherwise: that one alone will do.
+        if not (sink := os.environ.get(f"{PREFIX}SINK")) or "source" in options:
+            print_problem("source.dsn", "no source given", "", hint)
+            raise typer.Exit(2)
+        options = {**options, "source": sink}
+    try:
+        return Settings.load(**options)
+    except ValidationError as error:
+        for fault in error.errors():
+            name = ".".join(map(str, fault["loc"])) or "settings"
+            detail = fault["msg"].removeprefix("Value error, ")
+            hint = f"{PREFIX}{name.upper()} or its option; docs/OPERATING.md has all of them"
+            if not fault["loc"]:
+                hint = "docs/OPERATING.md has all settings"
+            print_problem("setting.invalid", f'setting "{name}" is wrong', detail, hint)
+        raise typer.Exit(2) from None
+
+
+def read_text(path: str | Path) -> str:
+    """What a file holds; "-" stands for standard input. What cannot be read ends the command."""
+    is_input = str(path) == "-"
+    shown = "standard input" if is_input else f'file "{path}"'
+    try:
+        content = sys.stdin.buffer.read() if is_input else Path(path).read_bytes()
+        return content.decode()
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        print_problem(
+            "file.unreadable", f"{shown} cannot be read", why, "check its path and rights"
+        )
+    except UnicodeDecodeError as error:
+        why = f"byte {error.start} is not UTF-8"
+        print_problem("file.unreadable", f"{shown} is no text", why, "write it as UTF-8")
+    raise typer.Exit(1)
+
+
 def read_json(path: Path) -> dict[str, Any]:
-    """What a file of JSON holds; "-" stands for standard input."""
-    text = typer.get_text_stream("stdin").read() if str(path) == "-" else path.read_text()
-    return json.loads(text)
+    """The JSON object that a file holds; "-" stands for standard input."""
+    shown = "standard input" if str(path) == "-" else f'file "{path}"'
+    try:
+        found = json.loads(read_text(path))
+    except (json.JSONDecodeError, RecursionError) as error:
+        why, hint = str(error), "options are a JSON object, as docs/SOURCES.md shows them"
+        print_problem("file.not_json", f"{shown} is no JSON", why, hint)
+        raise typer.Exit(1) from None
+    if not isinstance(found, dict):
+        why, hint = f"it is a {type(found).__name__}", 'options are a JSON object: {"name": ...}'
+        print_problem("file.not_json", f"{shown} is no JSON object", why, hint)
+        raise typer.Exit(1)
+    return found
 
 
 def print_problem(code: str, what: str, detail: str, hint: str) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 from rich.table import Table
 
 import tidemark
 from dataflow.errors import TidemarkError
-from service.cli_output import Url, client_of, complain, console, print_problem
-from service.settings import Settings
+from service.cli_output import Url, client_of, complain, console, print_problem, settings_of
 from service.tokens import Tokens
 
 tokens = typer.Typer(no_args_is_help=True, help="Who may use the API: tokens with roles.")
@@ -64,8 +64,9 @@ def list_tokens(url: Url = tidemark.DEFAULT_URL) -> None:
 def revoke_token(name: str, direct: Direct = False, url: Url = tidemark.DEFAULT_URL) -> None:
     """End a token for good."""
     if direct:
+        opened = _opened()
         try:
-            _opened().revoke(name, "direct")
+            opened.revoke(name, "direct")
         except TidemarkError as error:
             _fail(error)
     else:
@@ -81,19 +82,22 @@ def _create_directly(name: str, role: str, db_role: str, days: float | None) -> 
         asked = CreateToken.model_validate(
             {"name": name, "role": role, "db_role": db_role or None, "expires_days": days}
         )
-    except ValueError as error:
-        print_problem("request.invalid", "the token is not valid", str(error), "see --help")
+    except ValidationError as error:
+        why = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        print_problem("request.invalid", "the token is not valid", why, "see --help")
         raise typer.Exit(1) from None
+    opened = _opened()
     try:
         if asked.db_role:
             from service.parts import Parts
 
-            Parts(Settings.load()).source.check_role(asked.db_role)
+            Parts(settings_of()).source.check_role(asked.db_role)
         lifetime_s = None if days is None else days * 86_400
-        return _opened().create(name, role, db_role=db_role, lifetime_s=lifetime_s, by="direct")[0]
+        return opened.create(name, role, db_role=db_role, lifetime_s=lifetime_s, by="direct")[0]
     except TidemarkError as error:
-        _fail(error)
-        raise AssertionError("unreachable") from None
+        again = " --direct; then this one again" if error.code == "token.first_not_admin" else ""
+        print_problem(error.code, error.what, error.detail, error.hint + again)
+        raise typer.Exit(1) from None
 
 
 def _opened() -> Tokens:
@@ -101,7 +105,7 @@ def _opened() -> Tokens:
     from service.log import configure
 
     configure("warning", "cli")
-    return Tokens(Control(Settings.load().sink))
+    return Tokens(Control(settings_of().sink))
 
 
 def _fail(error: TidemarkError) -> None:

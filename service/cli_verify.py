@@ -6,15 +6,14 @@ Both print for people; all that the service has answered comes with --json.
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
+import os
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
 import tidemark
-from service.cli_output import Url, client_of, console, print_problem
+from service.cli_output import Url, client_of, console, print_problem, read_text
 
 DEFAULT_URL = tidemark.DEFAULT_URL
 _MARKS = {"missing": "-", "surplus": "+"}
@@ -111,12 +110,12 @@ def validate(
 def _query_in(query: str) -> str:
     """What a file holds; a text that is no file is the query."""
     if query == "-":
-        return sys.stdin.read()
+        return read_text(query)
     if not query:
         print_problem("request.invalid", "there is no query", "", "give a file, or -e 'SELECT ...'")
         raise typer.Exit(1)
-    is_file = len(query) < 4096 and "\n" not in query and Path(query).is_file()
-    return Path(query).read_text() if is_file else query
+    is_short = len(query) < 4096 and not {"\n", "\0"} & set(query)
+    return read_text(query) if is_short and os.path.isfile(query) else query
 
 
 def _print_estimate(found: tidemark.Estimate) -> None:

@@ -138,7 +138,8 @@ class Guard:
                 "auth.missing",
                 401,
                 "this needs a token",
-                hint="send Authorization: Bearer TOKEN; `tidemark token create` makes one",
+                hint="send Authorization: Bearer TOKEN, which an admin makes; without any, with "
+                "the service's settings, run: tidemark token create NAME --role admin --direct",
                 headers=_challenge(),
             )
         fresh = self._tokens.is_fresh(token)

@@ -279,7 +279,7 @@ def replace_file(path: Path, figures: dict[str, Any]) -> None:
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return found if isinstance(found, dict) else None
 

@@ -59,6 +59,7 @@ _STATUS = {
     "changes.view_failed": 409,
     "token.not_found": 404,
     "token.name_taken": 409,
+    "token.first_not_admin": 409,
     "host.forbidden": 403,
     "path.forbidden": 403,
     "secret.forbidden": 403,

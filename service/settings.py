@@ -101,7 +101,7 @@ class Settings(BaseModel):
     verify_interval_s: float = Field(0, ge=0)
     verify_timeout_s: float = Field(300, gt=0)
     verify_most_cost: float = Field(10_000_000, ge=0)
-    log_level: str = "info"
+    log_level: str = Field("info", pattern=r"(?i)^(debug|info|warning|error)$")
     log_format: Literal["json", "text"] = "json"
     tls_cert: str = ""
     tls_key: str = ""

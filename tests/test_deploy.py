@@ -8,24 +8,16 @@ from __future__ import annotations
 import configparser
 import json
 import re
-import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 import zipfile
 from collections.abc import Iterator
-from contextlib import suppress
-from fnmatch import fnmatch
-from importlib import metadata
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from connectors.postgres.embedded import EmbeddedPostgres
 from service.cli import app as commands
@@ -185,125 +177,6 @@ def test_variables_are_settings() -> None:
             named = named_variables(path.read_text())
             faults += [f"{path.name}: {v}" for v in sorted(named - VARIABLES) if "_TEST_" not in v]
     assert faults == []
-
-
-def instructions() -> list[tuple[str, str]]:
-    """The Dockerfile's lines, continued ones joined."""
-    text = (DEPLOY / "Dockerfile").read_text()
-    joined = re.sub(r"\\\n", " ", re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE))
-    lines = [line.strip() for line in joined.splitlines() if line.strip()]
-    return [(w, rest.strip()) for w, _, rest in (line.partition(" ") for line in lines)]
-
-
-def test_the_image_has_all_packages_and_is_nobody_in_particular() -> None:
-    found = instructions()
-    known = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "VOLUME", "EXPOSE", "STOPSIGNAL"}
-    known |= {"HEALTHCHECK", "ENTRYPOINT", "CMD", "ARG"}
-    assert {word for word, _ in found} <= known
-    copied = [shlex.split(rest) for word, rest in found if word == "COPY"]
-    ours = [parts[:-1] for parts in copied if not parts[0].startswith("--")]
-    sources = {source for parts in ours for source in parts}
-    assert all((ROOT / source).exists() for source in sources)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    packages = project["tool"]["setuptools"]["packages"]["find"]["include"]
-    assert {name.rstrip("*") for name in packages} <= sources
-    assert {f"{m}.py" for m in project["tool"]["setuptools"]["py-modules"]} <= sources
-    assert not [source for source in sources if is_ignored(source)]
-    for word, rest in found:
-        if word in ("ENTRYPOINT", "CMD"):
-            assert isinstance(json.loads(rest), list)
-        if word == "RUN":
-            checked = subprocess.run(["sh", "-n", "-c", rest], capture_output=True, check=False)
-            assert checked.returncode == 0, checked.stderr
-    users = [rest for word, rest in found if word == "USER"]
-    assert users and users[-1] != "root"
-    given = dict(rest.split("=", 1) for word, rest in found if word == "ARG")
-    bases = {rest.split()[0] for word, rest in found if word == "FROM"}
-    assert bases == {"${PYTHON_IMAGE}${PYTHON_DIGEST}"}
-    # An exact version, to which --build-arg adds what it means.
-    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", given["PYTHON_IMAGE"])
-    assert given["PYTHON_DIGEST"] == ""
-
-
-def is_ignored(source: str) -> bool:
-    """Whether what the image copies is kept from its build; the last pattern that fits counts."""
-    is_left_out = False
-    for line in (DEPLOY / "Dockerfile.dockerignore").read_text().split():
-        glob = line.removeprefix("!")
-        if fnmatch(source, glob) or source.startswith(f"{glob}/"):
-            is_left_out = not line.startswith("!")
-    return is_left_out
-
-
-# --- the lock -------------------------------------------------------------------------------------
-
-
-def locked(name: str) -> dict[str, tuple[Requirement, list[str]]]:
-    """Package -> (its pinned requirement, hashes) of a lock."""
-    joined = re.sub(r"\\\n", " ", (DEPLOY / name).read_text())
-    found = {}
-    for line in joined.splitlines():
-        if line.strip() and not line.startswith("#"):
-            text, *hashes = re.split(r"\s+--hash=", line.strip())
-            requirement = Requirement(text)
-            found[canonicalize_name(requirement.name)] = (requirement, hashes)
-    return found
-
-
-def version_of(requirement: Requirement) -> str:
-    (pin,) = requirement.specifier
-    assert pin.operator == "==", requirement
-    return pin.version
-
-
-def test_the_lock_has_what_the_project_asks_for() -> None:
-    """Each package that pyproject.toml names, in a version that it takes, and what they need."""
-    lock = locked("requirements.lock")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [Requirement(text) for text in project["dependencies"]]
-    faults, seen = [], set()
-    while wanted:
-        one = wanted.pop()
-        name = canonicalize_name(one.name)
-        if name not in lock:
-            faults.append(f"{one} is not locked")
-            continue
-        version = version_of(lock[name][0])
-        if not one.specifier.contains(version, prereleases=True):
-            faults.append(f"{one} is locked as {version}")
-        with suppress(PackageNotFoundError):
-            # What another version of it needs says nothing of this one.
-            if name in seen or metadata.version(name) != version:
-                continue
-            seen.add(name)
-            needed = [Requirement(text) for text in metadata.requires(name) or ()]
-            extras = [{"extra": extra} for extra in (one.extras or ("",))]
-            wanted += [n for n in needed if not n.marker or any(map(n.marker.evaluate, extras))]
-    assert faults == []
-    for name in ("requirements.lock", "build.lock"):
-        for requirement, hashes in locked(name).values():
-            assert version_of(requirement) and hashes, requirement
-            assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", one) for one in hashes), requirement
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
-    for text in build:
-        one = Requirement(text)
-        pinned, hashes = locked("build.lock")[canonicalize_name(one.name)]
-        assert one.specifier.contains(version_of(pinned))
-        assert (pinned, hashes) == lock[canonicalize_name(one.name)]
-
-
-def test_the_image_installs_nothing_but_what_is_locked() -> None:
-    """By hashes alone, with nothing fetched to build with."""
-    runs = [rest for word, rest in instructions() if word == "RUN"]
-    installs = [c for run in runs for c in run.split("&&") if re.search(r"\bpip\b.*\binstall\b", c)]
-    assert len(installs) == 3
-    for command in installs:
-        words = command.split()
-        if "--require-hashes" in words:
-            lock = words[words.index("-r") + 1]
-            assert lock == "build.lock" or "--no-build-isolation" in words, command
-        else:
-            assert {"--no-deps", "--no-index", "--no-build-isolation"} <= set(words), command
 
 
 # --- compose, Kubernetes, systemd -----------------------------------------------------------------

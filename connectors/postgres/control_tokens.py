@@ -12,6 +12,9 @@ from datetime import datetime
 from connectors.postgres.control import Control
 from dataflow.errors import SinkError
 
+# Who makes all others.
+FIRST_ROLE = "admin"
+
 
 @dataclass(frozen=True)
 class TokenRow:
@@ -33,13 +36,26 @@ _COLUMNS = ", ".join(f.name for f in fields(TokenRow))
 
 
 def insert_token(control: Control, row: TokenRow) -> None:
-    """Keep a new token. SinkError token.name_taken."""
+    """Keep a new token. SinkError token.name_taken, token.first_not_admin.
+
+    Of two that are made at once neither sees the other: a first one that is no admin's is refused
+    all the same.
+    """
     found = control.ask(
         "INSERT INTO tidemark.tokens (id, name, role, hash, db_role, created_by, expires_at)"
-        " VALUES (%s, %s, %s, %s, %s, %s, %s)"
+        " SELECT %s, %s, %s, %s, %s, %s, %s::timestamptz"
+        f" WHERE %s = '{FIRST_ROLE}' OR EXISTS (SELECT FROM tidemark.tokens)"
         " ON CONFLICT (name) WHERE revoked_at IS NULL DO NOTHING RETURNING 1",
         *(row.id, row.name, row.role, row.hash, row.db_role, row.created_by, row.expires_at),
+        row.role,
     )
+    if not found and row.role != FIRST_ROLE and not list_tokens(control):
+        raise SinkError(
+            "token.first_not_admin",
+            f'the first token must be of an {FIRST_ROLE}: "{row.name}" is to be of a {row.role}',
+            detail="from the first token on every request needs one, and only an admin makes more",
+            hint=f"first: tidemark token create {FIRST_ROLE} --role {FIRST_ROLE}",
+        )
     if not found:
         raise SinkError(
             "token.name_taken",

@@ -20,7 +20,7 @@ from psycopg2.sql import Composable
 
 from connectors.postgres.asking import PATIENCE
 from connectors.postgres.silence import Watched, WatchedReplication, WatchedSession
-from connectors.secrets import escaped, is_reference, remember, resolve_setting
+from connectors.secrets import escaped, is_reference, remember, resolve_setting, without
 from dataflow.errors import SinkError, SourceError, TemporaryError, TidemarkError
 from dataflow.types import SESSION_SETTINGS
 
@@ -306,8 +306,7 @@ def _set(connection: Connection, statement: str) -> None:
 def _refused_start(error: psycopg2.Error, keywords: dict[str, str], side: str) -> TidemarkError:
     text = _text(error)
     for secret in _SECRETS:
-        if keywords.get(secret):
-            text = text.replace(keywords[secret], "***")
+        text = without(text, keywords.get(secret, ""))
     shown = redact(make_dsn(**keywords))
     is_refused = any(words in text for words in _REFUSED_LOGIN) or 'role "' in text
     if is_refused and _NO_ROOM not in text:

@@ -40,6 +40,12 @@ class Place:
     def of(cls, url: str, token: str | None, ca: str | Path | None) -> Place:
         """token: None takes that of the environment, TIDEMARK_TOKEN."""
         given = os.environ.get("TIDEMARK_TOKEN", "") if token is None else token
+        if not (given.isascii() and given.isprintable()):
+            raise TidemarkError(
+                "auth.invalid",
+                "the token is none: it has letters that no token has",
+                hint="give it as `tidemark token create` has printed it, without its line's end",
+            )
         return cls(url.rstrip("/"), given, str(ca or ""))
 
     def settings(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.secrets import is_reference, refuse_plain, resolve
+from connectors.secrets import is_reference, refuse_plain, resolve, without
 from dataflow.errors import SourceError
 
 
@@ -37,3 +37,24 @@ def test_only_a_whole_reference_is_one() -> None:
     assert is_reference("${file:/run/secrets/a}")
     assert not is_reference("x${env:A}")
     assert not is_reference("${env:}")
+
+
+@pytest.mark.parametrize("secret", ["a", "in", "host", "p+w", "short"])
+def test_a_short_secret_is_hidden_as_a_whole_value(secret: str) -> None:
+    words = f"a host in the hostile inn has {secret}s, x{secret}, {secret}_y; shortly p+wn"
+    assert without(words, secret) == words
+    for shown in (
+        'password="{}"',
+        "password='{}' host=db",
+        "password={}",
+        "pw: x, me:{}@db",
+        "={},",
+    ):
+        assert secret not in without(shown.format(secret), secret).split("host=db")[0].replace(
+            "password", ""
+        )
+
+
+def test_a_long_secret_is_hidden_wherever_it_stands() -> None:
+    assert without("xhunter2y hunter2, hunter2hunter2", "hunter2") == "x***y ***, ******"
+    assert without("nothing", "") == "nothing"

@@ -25,7 +25,15 @@ ERRORS = {
     "StorageError",
 }
 # Calls whose first argument is a code, beside the errors themselves.
-MAKERS = {"_fail", "Refused", "kind", "_ERRORS[side]", "ERRORS[self.side]", "super().__init__"}
+MAKERS = {
+    "_fail",
+    "print_problem",
+    "Refused",
+    "kind",
+    "_ERRORS[side]",
+    "ERRORS[self.side]",
+    "super().__init__",
+}
 SIDES = ("source", "sink")
 COMPUTED = {
     "{side}.unreachable": [f"{side}.unreachable" for side in SIDES],
