@@ -308,8 +308,23 @@ $$;
 PSQL_PINNED = (
     _REQUEST
     + """
-ALTER FUNCTION tidemark.is_for SET search_path = pg_catalog, pg_temp;
-ALTER FUNCTION tidemark.shown_progress SET search_path = pg_catalog, pg_temp;
+-- In PL/pgSQL their plans are kept for the session.
+CREATE OR REPLACE FUNCTION tidemark.is_for(owner text, relation regclass) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN coalesce(has_table_privilege(relation, 'SELECT'), false) OR EXISTS (
+        SELECT FROM pg_roles WHERE rolname = owner AND pg_has_role(oid, 'USAGE'));
+END $$;
+CREATE OR REPLACE FUNCTION tidemark.shown_progress(status text, progress jsonb) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN concat_ws(', ',
+        coalesce(progress ->> 'phase', status),
+        nullif((progress ->> 'rows')::bigint, 0) || ' rows',
+        (progress ->> 'parts_done')::bigint * 100
+            / nullif((progress ->> 'parts_total')::bigint, 0) || ' %',
+        'about ' || ceil((progress ->> 'remaining_s')::numeric) || ' s left');
+END $$;
 CREATE OR REPLACE VIEW tidemark.asked WITH (security_barrier) AS
 SELECT r.id, r.operation, r.arguments ->> 'name' AS name, r.status, r.asker, r.code, r.sqlstate,
     r.error, r.detail, r.hint, r.result, r.asked_at, r.ended_at

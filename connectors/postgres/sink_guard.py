@@ -36,16 +36,18 @@ USES_FOREIGN_CODE = f"""EXISTS (
 
 GUARD = f"""
 CREATE FUNCTION tidemark.is_foreign(relation oid) RETURNS boolean
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT NOT coalesce((
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    -- Not in SQL: its plan is kept for the session.
+    RETURN NOT coalesce((
         SELECT bool_and({_TRUSTED} AND (r.rolname <> 'pg_database_owner'))
         FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
         JOIN pg_roles AS r ON r.oid IN (c.relowner, CASE WHEN n.nspowner = (
                 SELECT oid FROM pg_roles WHERE rolname = 'pg_database_owner')
             THEN (SELECT datdba FROM pg_database WHERE datname = current_database())
             ELSE n.nspowner END)
-        WHERE c.oid = relation), false)
-$$;
+        WHERE c.oid = relation), false);
+END $$;
 COMMENT ON FUNCTION tidemark.is_foreign IS
     'Whether others than the service and superusers have a say in a table, or it is gone';
 
