@@ -146,7 +146,7 @@ def _view_of(
     role, is_bound = sandbox.choose_role(cursor, query.role)
     if query.role and not role:
         why = "the service's role is no member of it" if is_bound else "it is a superuser"
-        raise sandbox.no_role(query.role, why)
+        raise sandbox.no_role(query.role, why, is_super=not is_bound)
     box = sandbox.enter(cursor, dsn, role)
     box.make_view(cursor, _VIEW, query.text)
     cursor.execute("SELECT %s::regclass::oid::bigint", (f"pg_temp.{_VIEW}",))

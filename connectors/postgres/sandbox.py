@@ -11,6 +11,7 @@ of a domain runs the domain's conditions); every transaction in which it ran is 
 from __future__ import annotations
 
 import re
+import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,24 +22,31 @@ from connectors.postgres.query_role import QUERY_ROLE, lacking
 from connectors.postgres.quoting import quote_name
 from connectors.postgres.session import PINNED_PATH, Session, to_error
 from dataflow.errors import SourceError
+from dataflow.types import SESSION_SETTINGS
 
-CONFINED = "tidemark_confined"
-_FRAME = "tidemark_frame"
-_FRAMES = f"""
-CREATE FUNCTION pg_temp.{_FRAME}(statement text, path text) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = {PINNED_PATH} AS $frame$
+_HEAD = f"LANGUAGE plpgsql SECURITY DEFINER SET search_path = {PINNED_PATH}"
+_RUN = f"""(statement text, path text) RETURNS void {_HEAD} AS $frame$
 BEGIN
     PERFORM set_config('search_path', path, true);
     EXECUTE statement;
-END $frame$;
-CREATE FUNCTION pg_temp.{_FRAME}_explain(query text) RETURNS SETOF json
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = {PINNED_PATH} AS $frame$
+END $frame$"""
+_EXPLAIN = f"""(query text, path text) RETURNS SETOF json {_HEAD} AS $frame$
 BEGIN
+    PERFORM set_config('search_path', path, true);
     RETURN QUERY EXECUTE 'EXPLAIN (VERBOSE, FORMAT JSON) ' || query;
-END $frame$;
-"""
+END $frame$"""
 # Strings and quoted names are passed over.
 _USERS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\b(CURRENT_USER|CURRENT_ROLE|USER)\b""")
+# An ordinary SET outlives the function that it stands in: what comes after a frame must not be read
+# under a path, or as texts are written, that code within has chosen. So do ours: they end with the
+# transaction, which is rolled back.
+_AS_BEFORE = "; ".join(
+    [
+        "RESET ALL",
+        f"SET search_path TO {PINNED_PATH}",
+        *(f"SET {name} TO '{value}'" for name, value in SESSION_SETTINGS.items()),
+    ]
+)
 _MAY_SET = """
 SELECT r.rolsuper, pg_has_role(session_user, r.oid, %s) FROM pg_roles r WHERE r.rolname = %s
 """
@@ -64,29 +72,49 @@ SELECT coalesce((SELECT pg_has_role(session_user, q.oid, %(word)s)
 
 @dataclass(frozen=True)
 class Sandbox:
-    """The frames of one transaction, made by `enter`. role: who owns them; path: the search_path
-    under which a user's text is parsed."""
+    """Makes the frames of one transaction. role: who owns them; path: the search_path under which a
+    user's text is parsed.
+
+    Who owns a function may replace it: a frame is made for a single call, under a name that no code
+    could foresee.
+    """
 
     role: str
     path: str
 
     def run(self, cursor: Any, statement: str, path: str = "") -> None:
-        """Run a statement inside of a frame."""
-        cursor.execute(f"SELECT pg_temp.{_FRAME}(%s, %s)", (statement, path or self.path))
+        """Run a statement inside of a frame; every setting is then as the session began."""
+        name = _new_name()
+        call = cursor.mogrify("%s::text, %s::text", (statement, path or self.path)).decode()
+        cursor.execute(
+            f"CREATE FUNCTION {name}{_RUN};"
+            f" ALTER FUNCTION {name}(text, text) OWNER TO {quote_name(self.role)};"
+            f" SELECT {name}({call}); {_AS_BEFORE}"
+        )
 
     def explain(self, cursor: Any, query: str) -> list[Any]:
-        """The plan of a query, with planning inside of a frame: it computes constants."""
-        cursor.execute(f"SELECT * FROM pg_temp.{_FRAME}_explain(%s)", (query,))
+        """The plan of a query, with planning inside of a frame: it computes constants. The
+        transaction is read-only from here on."""
+        name = _new_name()
+        call = cursor.mogrify("%s::text, %s::text", (query, PINNED_PATH)).decode()
+        cursor.execute(
+            f"CREATE FUNCTION {name}{_EXPLAIN};"
+            f" ALTER FUNCTION {name}(text, text) OWNER TO {quote_name(self.role)};"
+            f" SET LOCAL transaction_read_only = on; SELECT * FROM {name}({call})"
+        )
         ((plan,),) = cursor.fetchall()
+        cursor.execute(_AS_BEFORE)
         return plan
 
-    def make_view(self, cursor: Any, name: str, query: str, *, is_users: bool = False) -> None:
+    def make_view(
+        self, cursor: Any, name: str, query: str, path: str = "", *, is_users: bool = False
+    ) -> None:
         """Make a temporary view of a text, which is parsed inside of a frame.
 
         is_users: it is as a user wrote it, and will not be run; else it is PostgreSQL's own.
         """
         text = query if is_users else as_login(query, self.role)
-        self.run(cursor, f"CREATE TEMP VIEW {name} AS {text}")
+        self.run(cursor, f"CREATE TEMP VIEW {name} AS {text}", path)
 
     def lend_tables(self, cursor: Any, view: str) -> None:
         """Let a temporary view, once made and checked, read tables with the login's rights.
@@ -101,16 +129,16 @@ class Sandbox:
 
     def confine(self, cursor: Any, view: str, limit: int | None = None) -> str:
         """Make a function that reads a temporary view inside of a frame; what stands after FROM."""
-        most = "" if limit is None else f" LIMIT {limit}"
+        most, name = "" if limit is None else f" LIMIT {limit}", _new_name()
         cursor.execute(
             f"SET LOCAL search_path TO {self.path};"
-            f" CREATE OR REPLACE FUNCTION pg_temp.{CONFINED}() RETURNS SETOF pg_temp.{view}"
+            f" CREATE FUNCTION {name}() RETURNS SETOF pg_temp.{view}"
             " LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT"
             f" AS 'SELECT * FROM pg_temp.{view}{most}';"
             f" SET LOCAL search_path TO {PINNED_PATH};"
-            f" ALTER FUNCTION pg_temp.{CONFINED}() OWNER TO {quote_name(self.role)}"
+            f" ALTER FUNCTION {name}() OWNER TO {quote_name(self.role)}"
         )
-        return f"pg_temp.{CONFINED}()"
+        return f"{name}()"
 
 
 def as_login(text: str, role: str) -> str:
@@ -126,20 +154,24 @@ def as_login(text: str, role: str) -> str:
 
 
 def enter(cursor: Any, dsn: str, role: str = "") -> Sandbox:
-    """Make the frames of a transaction, for a role that the login may act as, "" for QUERY_ROLE.
+    """The sandbox of a transaction, for a role that the login may act as, "" for QUERY_ROLE.
 
     dsn: of the cursor's session. The transaction is to be rolled back in the end. SourceError
     source.role, source.query_role, source.event_trigger.
     """
     query_role = ready(cursor, dsn)
     owner = role or query_role
+    name = _new_name()
     try:
-        cursor.execute(_FRAMES)
-        for frame in (f"{_FRAME}(text, text)", f"{_FRAME}_explain(text)"):
-            give(cursor, f"pg_temp.{frame}", owner)
+        cursor.execute(f"CREATE FUNCTION {name}{_RUN}")
+        give(cursor, f"{name}(text, text)", owner)
     except psycopg2.Error as error:
         raise to_error(error, "source", f'cannot act as role "{owner}"') from error
     return Sandbox(owner, path_of(cursor, owner))
+
+
+def _new_name() -> str:
+    return f"pg_temp.tidemark_frame_{secrets.token_hex(8)}"
 
 
 def give(cursor: Any, function: str, role: str) -> None:
@@ -239,14 +271,14 @@ def choose_role(cursor: Any, asker: str) -> tuple[str, bool]:
     return ("" if found[0] else asker), False
 
 
-def no_role(role: str, why: str) -> SourceError:
+def no_role(role: str, why: str, *, is_super: bool = False) -> SourceError:
     """The error for a creator that the service cannot act for."""
+    hint = f"functions run with their creator's rights: GRANT {quote_name(role)} TO the service's"
     return SourceError(
         "source.role",
         f'the service cannot act as role "{role}" at the source',
         detail=why,
-        hint=f"functions run with their creator's rights: GRANT {quote_name(role)} TO the "
-        "service's role",
+        hint="use a role that is no superuser" if is_super else f"{hint} role",
     )
 
 
@@ -261,6 +293,6 @@ def check_role(session: Any, role: str) -> None:
         raise no_role(role, "it does not exist there")
     is_super, may_set = found[0]
     if is_super:
-        raise no_role(role, "it is a superuser, whose rights no token gives")
+        raise no_role(role, "it is a superuser, whose rights no token gives", is_super=True)
     if not may_set:
         raise no_role(role, "the service's role is no member of it")
