@@ -52,6 +52,10 @@ WITH RECURSIVE used(oid) AS (
             WHERE t.typrelid <> 0 AND a.attrelid = t.typrelid AND a.attnum > 0
                 AND NOT a.attisdropped
         UNION ALL SELECT g.rngsubtype FROM pg_range g WHERE t.oid IN (g.rngtypid, g.rngmultitypid)
+        -- A condition may turn its value into another domain's.
+        UNION ALL SELECT d.refobjid FROM pg_constraint k JOIN pg_depend d
+            ON d.classid = 'pg_constraint'::regclass AND d.objid = k.oid
+            WHERE k.contypid = t.oid AND d.refclassid = 'pg_type'::regclass
     ) AS part(oid)
 )
 """
@@ -71,7 +75,8 @@ WHERE NOT a.rolsuper AND a.rolname <> session_user LIMIT 1
 )
 # Parts of a view's output that its table keeps, as our own session writes them. A domain itself, or
 # an array of it, is kept without its conditions; inside of rows and ranges they would be computed,
-# and a row's type can be given such a part at any time.
+# and a row's type can be given such a part at any time. ANALYZE measures ranges by a function of
+# their owner's.
 _IN_OUTPUT = """
 WITH RECURSIVE used(oid, is_inside) AS (
     SELECT a.atttypid, false FROM pg_attribute a
@@ -92,7 +97,7 @@ WITH RECURSIVE used(oid, is_inside) AS (
 )
 SELECT t.oid::regtype::text, r.rolname
 FROM used JOIN pg_type t ON t.oid = used.oid JOIN pg_roles r ON r.oid = t.typowner
-WHERE (t.typtype = 'c' OR t.typtype = 'd' AND used.is_inside)
+WHERE (t.typtype IN ('c', 'r', 'm') OR t.typtype = 'd' AND used.is_inside)
     AND NOT r.rolsuper AND r.rolname <> session_user LIMIT 1
 """
 # Functions that came with PostgreSQL and tell nothing by the rights of whoever calls them.

@@ -10,6 +10,7 @@ of a domain runs the domain's conditions); every transaction in which it ran is 
 
 from __future__ import annotations
 
+import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,22 +21,29 @@ from connectors.postgres.query_role import QUERY_ROLE, lacking
 from connectors.postgres.quoting import quote_name
 from connectors.postgres.session import PINNED_PATH, Session, to_error
 from dataflow.errors import SinkError, SourceError
+from dataflow.types import SESSION_SETTINGS
 
-CONFINED = "tidemark_confined"
-_FRAME = "tidemark_frame"
-_FRAMES = f"""
-CREATE FUNCTION pg_temp.{_FRAME}(statement text, path text) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = {PINNED_PATH} AS $frame$
+_HEAD = f"LANGUAGE plpgsql SECURITY DEFINER SET search_path = {PINNED_PATH}"
+_RUN = f"""(statement text, path text) RETURNS void {_HEAD} AS $frame$
 BEGIN
     PERFORM set_config('search_path', path, true);
     EXECUTE statement;
-END $frame$;
-CREATE FUNCTION pg_temp.{_FRAME}_explain(query text) RETURNS SETOF json
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = {PINNED_PATH} AS $frame$
+END $frame$"""
+_EXPLAIN = f"""(query text, path text) RETURNS SETOF json {_HEAD} AS $frame$
 BEGIN
+    PERFORM set_config('search_path', path, true);
     RETURN QUERY EXECUTE 'EXPLAIN (VERBOSE, FORMAT JSON) ' || query;
-END $frame$;
-"""
+END $frame$"""
+# An ordinary SET outlives the function that it stands in: what comes after a frame must not be read
+# under a path, or as texts are written, that code within has chosen. So do ours: they end with the
+# transaction, which is rolled back.
+_AS_BEFORE = "; ".join(
+    [
+        "RESET ALL",
+        f"SET search_path TO {PINNED_PATH}",
+        *(f"SET {name} TO '{value}'" for name, value in SESSION_SETTINGS.items()),
+    ]
+)
 _MAY_SET = """
 SELECT r.rolsuper, pg_has_role(session_user, r.oid, %s) FROM pg_roles r WHERE r.rolname = %s
 """
@@ -62,25 +70,43 @@ _ERRORS = {"source": SourceError, "sink": SinkError}
 
 @dataclass(frozen=True)
 class Sandbox:
-    """The frames of one transaction, made by `enter`. role: who owns them; path: the search_path
-    under which a user's text is parsed."""
+    """Makes the frames of one transaction. role: who owns them; path: the search_path under which a
+    user's text is parsed.
+
+    Who owns a function may replace it: a frame is made for a single call, under a name that no code
+    could foresee.
+    """
 
     role: str
     path: str
 
     def run(self, cursor: Any, statement: str, path: str = "") -> None:
-        """Run a statement inside of a frame."""
-        cursor.execute(f"SELECT pg_temp.{_FRAME}(%s, %s)", (statement, path or self.path))
+        """Run a statement inside of a frame; every setting is then as the session began."""
+        name = _new_name()
+        call = cursor.mogrify("%s::text, %s::text", (statement, path or self.path)).decode()
+        cursor.execute(
+            f"CREATE FUNCTION {name}{_RUN};"
+            f" ALTER FUNCTION {name}(text, text) OWNER TO {quote_name(self.role)};"
+            f" SELECT {name}({call}); {_AS_BEFORE}"
+        )
 
     def explain(self, cursor: Any, query: str) -> list[Any]:
-        """The plan of a query, with planning inside of a frame: it computes constants."""
-        cursor.execute(f"SELECT * FROM pg_temp.{_FRAME}_explain(%s)", (query,))
+        """The plan of a query, with planning inside of a frame: it computes constants. The
+        transaction is read-only from here on."""
+        name = _new_name()
+        call = cursor.mogrify("%s::text, %s::text", (query, PINNED_PATH)).decode()
+        cursor.execute(
+            f"CREATE FUNCTION {name}{_EXPLAIN};"
+            f" ALTER FUNCTION {name}(text, text) OWNER TO {quote_name(self.role)};"
+            f" SET LOCAL transaction_read_only = on; SELECT * FROM {name}({call})"
+        )
         ((plan,),) = cursor.fetchall()
+        cursor.execute(_AS_BEFORE)
         return plan
 
-    def make_view(self, cursor: Any, name: str, query: str) -> None:
+    def make_view(self, cursor: Any, name: str, query: str, path: str = "") -> None:
         """Make a temporary view of a text, which is parsed inside of a frame."""
-        self.run(cursor, f"CREATE TEMP VIEW {name} AS {query}")
+        self.run(cursor, f"CREATE TEMP VIEW {name} AS {query}", path)
 
     def lend_tables(self, cursor: Any, view: str) -> None:
         """Let a temporary view, once made and checked, read tables with the login's rights.
@@ -95,33 +121,36 @@ class Sandbox:
 
     def confine(self, cursor: Any, view: str, limit: int | None = None) -> str:
         """Make a function that reads a temporary view inside of a frame; what stands after FROM."""
-        most = "" if limit is None else f" LIMIT {limit}"
+        most, name = "" if limit is None else f" LIMIT {limit}", _new_name()
         cursor.execute(
             f"SET LOCAL search_path TO {self.path};"
-            f" CREATE OR REPLACE FUNCTION pg_temp.{CONFINED}() RETURNS SETOF pg_temp.{view}"
+            f" CREATE FUNCTION {name}() RETURNS SETOF pg_temp.{view}"
             " LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT"
             f" AS 'SELECT * FROM pg_temp.{view}{most}';"
             f" SET LOCAL search_path TO {PINNED_PATH};"
-            f" ALTER FUNCTION pg_temp.{CONFINED}() OWNER TO {quote_name(self.role)}"
+            f" ALTER FUNCTION {name}() OWNER TO {quote_name(self.role)}"
         )
-        return f"pg_temp.{CONFINED}()"
+        return f"{name}()"
 
 
 def enter(cursor: Any, dsn: str, role: str = "", side: str = "source") -> Sandbox:
-    """Make the frames of a transaction, for a role that the login may act as, "" for QUERY_ROLE.
+    """The sandbox of a transaction, for a role that the login may act as, "" for QUERY_ROLE.
 
     dsn: of the cursor's session. The transaction is to be rolled back in the end. SourceError
     source.role, source.query_role, source.event_trigger (or sink...).
     """
     query_role = ready(cursor, dsn, side)
-    owner = role or query_role
+    owner, name = role or query_role, _new_name()
     try:
-        cursor.execute(_FRAMES)
-        for frame in (f"{_FRAME}(text, text)", f"{_FRAME}_explain(text)"):
-            give(cursor, f"pg_temp.{frame}", owner)
+        cursor.execute(f"CREATE FUNCTION {name}{_RUN}")
+        give(cursor, f"{name}(text, text)", owner)
     except psycopg2.Error as error:
         raise to_error(error, side, f'cannot act as role "{owner}"') from error
     return Sandbox(owner, path_of(cursor, owner))
+
+
+def _new_name() -> str:
+    return f"pg_temp.tidemark_frame_{secrets.token_hex(8)}"
 
 
 def give(cursor: Any, function: str, role: str) -> None:
