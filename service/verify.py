@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from connectors.postgres import control_verify
-from connectors.postgres.answers import Comparison, SortedRows, compare, selected
+from connectors.postgres.answers import Comparison, SortedRows, compare
 from connectors.postgres.control import ViewRow
 from connectors.postgres.lsn import format_lsn
 from connectors.postgres.moment import Moment
@@ -163,9 +163,7 @@ class Verify:
             if moment:
                 moment.close()
             with self._reading(Reader("sink", sink.connection, limits.timeout_s)) as reader:
-                table = table_of(row)
-                sink.require_ours(table)
-                reader.fill(got, selected(table))
+                reader.fill(got, sink.rows_of(table_of(row)))
             shown = {s: _shown(p) for s, p in positions.items()}
             return compare(expected, got, facts, key, limit), shown
 

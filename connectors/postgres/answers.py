@@ -18,7 +18,7 @@ from decimal import Decimal
 from typing import IO, Any
 
 from connectors.postgres.quoting import quote_name
-from connectors.postgres.sink_target import target_of
+from connectors.postgres.sink_target import Target
 from connectors.sink import SinkTable
 from dataflow.schema import Field
 from dataflow.types import TypeKind
@@ -302,12 +302,11 @@ def _unescape(cell: str) -> str:
     return "".join(out)
 
 
-def selected(table: SinkTable) -> str:
+def selected(table: SinkTable, target: Target) -> str:
     """The rows of a view's table, each as often as it is there. Not by the view that people read,
     which its owner may replace."""
-    target = target_of(table)
     columns = ", ".join(f"t.{quote_name(f.name)}" for f in table.fields)
-    sql = f"SELECT {columns} FROM {target.sql} AS t"
+    sql = f"SELECT {columns} FROM ONLY {target.sql} AS t"
     if target.is_bag:
         sql += f" CROSS JOIN LATERAL generate_series(1, t.{quote_name(target.count)})"
     return sql

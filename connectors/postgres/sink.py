@@ -34,7 +34,7 @@ from connectors.postgres.sink_apply import (
 )
 from connectors.postgres.sink_epoch import Place, begin, deltas_of, flush
 from connectors.postgres.sink_faults import about, reading, refusal_of
-from connectors.postgres.sink_guard import Guards, guard_sql, require_ours
+from connectors.postgres.sink_guard import Guards, guard_sql
 from connectors.postgres.sink_keys import WideKeys, too_wide
 from connectors.postgres.sink_patience import patiently
 from connectors.postgres.sink_read import progress_of, rows_of
@@ -208,27 +208,30 @@ class PostgresSink:
             for table, error in epoch.refusals:
                 sink_tables.tell_refusal(cursor, table, error)
             self._forget()
-        guarded: set[SinkTable] = set()
         for table, delta in deltas_of(epoch, place):
-            target = ERRORS
+            target, guard = ERRORS, b""
             if table is not None:
                 is_known = self._keys.is_known and self._guards.is_known
                 if not is_known or table in place.widened:
                     flush(cursor, waiting)
-                if table not in guarded and self._guards.covers(cursor, table):
-                    waiting.append(guard_sql(table, writes=True).encode())
-                    guarded.add(table)
+                if self._guards.covers(cursor, table):
+                    guard = guard_sql(table, writes=True).encode()
+                    if table in place.widened:
+                        flush(cursor, [guard])
                 target = self._keys.target(cursor, table, place.widened)
             changes = split_delta(target, delta)
             copied = take_copied(target, changes)
             if is_large(changes):
                 flush(cursor, waiting)
-                apply_by_copy(cursor, target, changes)
+                apply_by_copy(cursor, target, changes, guard.decode())
             else:
-                waiting += self._preparer.statements(cursor, target, changes)
+                statements = self._preparer.statements(cursor, target, changes)
+                # Before each of them: somebody may have been waited for in the one before.
+                waiting += [s for one in statements for s in ((guard, one) if guard else (one,))]
                 if copied or place.is_searched or sum(map(len, waiting)) > _GATHERED_BYTES:
                     flush(cursor, waiting)
             for _, columns, n in copied:
+                flush(cursor, [guard] if guard else [])
                 copy_rows(cursor, target, columns, n)
         place.relation = None
         if epoch.rejected is not None and len(epoch.rejected):
@@ -324,8 +327,7 @@ class PostgresSink:
         self._ensure()
         doing = f'cannot read view "{table.title}"'
         with self._own_session(doing, _COPY_SETTINGS) as session, reading(table):
-            require_ours(session.cursor(), table)
-            yield from rows_of(session.cursor(), table, is_checked=is_checked)
+            yield from rows_of(session.cursor(), self._dsn, table, is_checked=is_checked)
 
     @contextmanager
     def rows_at(
@@ -338,20 +340,19 @@ class PostgresSink:
         """
         self._ensure()
         with self._own_session(f'cannot read view "{table.title}"', _COPY_SETTINGS) as session:
-            session.set_session(isolation_level="REPEATABLE READ", readonly=True)
+            session.set_session(isolation_level="REPEATABLE READ")
             cursor = session.cursor()
             found = progress_of(cursor, self._key)
             if found is None:
                 raise SinkError("sink.no_progress", "no epoch has been written yet")
-            require_ours(cursor, table)
-            yield found, rows_of(cursor, table, is_checked=is_checked)
+            yield found, rows_of(cursor, self._dsn, table, is_checked=is_checked)
 
     def row_count(self, table: SinkTable) -> int:
         """About how many rows the view has; exact while it is small and nobody has locked it."""
         self._ensure()
         doing = f'cannot count view "{table.title}"'
         with self._own_session(doing, _COUNT_SETTINGS, is_long=False) as session:
-            return sink_tables.count_rows(session.cursor(), table)
+            return sink_tables.count_rows(session.cursor(), self._dsn, table)
 
     def _require(self, session: Connection) -> None:
         """Nobody has taken over meanwhile: what is staged or dropped now is ours."""

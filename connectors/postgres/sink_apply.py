@@ -140,8 +140,9 @@ def is_large(changes: Changes) -> bool:
     return rows > COPY_ROWS or sum(_bytes(c) for _, cs, _ in changes for c in cs) > COPY_BYTES
 
 
-def apply_by_copy(cursor: Any, target: Target, changes: Changes) -> None:
-    """Each change through a temporary table, inside the caller's transaction."""
+def apply_by_copy(cursor: Any, target: Target, changes: Changes, guard: str = "") -> None:
+    """Each change through a temporary table, inside the caller's transaction. guard: the statement
+    that goes before each that changes the target."""
     cursor.execute("SELECT reltuples FROM pg_class WHERE oid = %s::regclass", (target.sql,))
     total = max(float(cursor.fetchone()[0]), 0.0)
     known = sink_target.changes_of(target)
@@ -157,7 +158,8 @@ def apply_by_copy(cursor: Any, target: Target, changes: Changes) -> None:
         if not is_looked_up:
             cursor.execute(f"{_set(_JOINED)} ANALYZE pg_temp.tidemark_batch")
         rows = "pg_temp.tidemark_batch AS u"
-        cursor.execute(sink_target.counted(change, rows, is_looked_up=is_looked_up))
+        counted = sink_target.counted(change, rows, is_looked_up=is_looked_up)
+        cursor.execute(f"{guard};{counted}")
         met = cursor.fetchone()[0]
         if not is_looked_up:
             # What is planned later in the transaction is kept for the session, and is for few rows.

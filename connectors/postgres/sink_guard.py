@@ -23,18 +23,25 @@ FOREIGN_STATE = "TM004"
 
 # A role whose code may run as the service: the service's own, or a superuser.
 _TRUSTED = "(r.rolsuper OR r.rolname = current_user)"
-# An index is computed by its functions, which are immutable: those of PostgreSQL itself and of
-# superusers are harmless. Other parts of it are made by superusers alone.
-USES_FOREIGN_CODE = f"""EXISTS (
+# An index, or a statistic, is computed by its functions, which are immutable: those of PostgreSQL
+# itself and of superusers are harmless. Other parts of it are made by superusers alone.
+_USES_FOREIGN_CODE = f"""EXISTS (
     SELECT FROM pg_depend d
     LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
     LEFT JOIN pg_proc p ON p.oid = CASE d.refclassid WHEN 'pg_proc'::regclass THEN d.refobjid
         ELSE o.oprcode::oid END
     LEFT JOIN pg_type t ON d.refclassid = 'pg_type'::regclass AND t.oid = d.refobjid
     JOIN pg_roles r ON r.oid = coalesce(p.proowner, t.typowner)
-    WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid AND NOT {_TRUSTED})"""
+    WHERE d.classid = '{{}}'::regclass AND d.objid = {{}} AND NOT {_TRUSTED})"""
+USES_FOREIGN_CODE = _USES_FOREIGN_CODE.format("pg_class", "i.indexrelid")
+TYPES_OF = """(SELECT jsonb_object_agg(a.attname, a.atttypid::bigint) FROM pg_attribute AS a
+    WHERE a.attrelid = {} AND a.attnum > 0 AND NOT a.attisdropped)"""
 
 GUARD = f"""
+ALTER TABLE tidemark.tables ADD COLUMN types jsonb;
+COMMENT ON COLUMN tidemark.tables.types IS 'oid of the type of each column, as it was made';
+UPDATE tidemark.tables SET types = {TYPES_OF.format("table_oid")};
+
 CREATE FUNCTION tidemark.is_foreign(relation oid) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT NOT coalesce((
@@ -54,10 +61,11 @@ CREATE FUNCTION tidemark.guard(
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     wanted oid;
+    made jsonb;
     relation text := format('%I.%I', view_schema, table_name);
     what text;
 BEGIN
-    SELECT table_oid INTO wanted FROM tidemark.tables
+    SELECT table_oid, types INTO wanted, made FROM tidemark.tables
     WHERE schema = view_schema AND name = view_name AND NOT is_staged;
     IF NOT FOUND OR to_regclass(relation) IS NULL OR NOT tidemark.is_foreign(wanted) THEN
         RETURN;
@@ -90,11 +98,17 @@ BEGIN
         UNION ALL SELECT format('index %I', x.relname)
             FROM pg_index AS i JOIN pg_class AS x ON x.oid = i.indexrelid
             WHERE writes AND i.indrelid = wanted AND {USES_FOREIGN_CODE}
+        -- The planner computes its expressions.
+        UNION ALL SELECT format('statistics %I', s.stxname) FROM pg_statistic_ext AS s
+            WHERE writes AND s.stxrelid = wanted
+                AND {_USES_FOREIGN_CODE.format("pg_statistic_ext", "s.oid")}
+        -- Of another type than it was made with: what we write would be cast, by its owner's cast.
         UNION ALL SELECT format('column %I', a.attname)
             FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
             JOIN pg_roles AS r ON r.oid = t.typowner
             WHERE writes AND a.attrelid = wanted AND a.attnum > 0 AND NOT a.attisdropped
-                AND t.typtype = 'd' AND NOT {_TRUSTED}
+                AND NOT {_TRUSTED} AND (t.typtype = 'd'
+                    OR (made ->> a.attname)::oid IS DISTINCT FROM a.atttypid)
     ) AS foreign_objects LIMIT 1;
     IF what IS NOT NULL THEN
         RAISE EXCEPTION '% would run with the rights of the service', what
@@ -108,6 +122,7 @@ REVOKE EXECUTE ON FUNCTION tidemark.guard, tidemark.is_foreign FROM PUBLIC;
 _FOREIGN = """
 SELECT schema, name FROM tidemark.tables WHERE NOT is_staged AND tidemark.is_foreign(table_oid)
 """
+_IS_FOREIGN = _FOREIGN + " AND (schema, name) = (%s, %s)"
 
 
 class Guards:
@@ -132,6 +147,12 @@ class Guards:
             cursor.execute(_FOREIGN)
             self._foreign = frozenset(cursor.fetchall())
         return (table.schema, table.name) in self._foreign
+
+
+def is_foreign(cursor: Any, table: SinkTable) -> bool:
+    """Whether others have a say in a view's table."""
+    cursor.execute(_IS_FOREIGN, (table.schema, table.name))
+    return cursor.fetchone() is not None
 
 
 def guard_sql(table: SinkTable, *, writes: bool) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from connectors.postgres import copy_text
 from connectors.postgres.quoting import quote_name, quote_text
+from connectors.postgres.sink_lent import reading
 from connectors.postgres.sink_target import ERRORS, Target, target_of
 from connectors.sink import Progress, SinkTable
 from dataflow.delta import Column, Delta, row_hashes
@@ -27,20 +28,22 @@ def progress_of(cursor: Any, key: str) -> Progress | None:
     return None if row is None else Progress(row[0], row[1])
 
 
-def rows_of(cursor: Any, table: SinkTable, *, is_checked: bool = False) -> Iterator[Delta]:
-    """A view's rows in chunks; a bag's with their counts as weights.
+def rows_of(
+    cursor: Any, dsn: str, table: SinkTable, *, is_checked: bool = False
+) -> Iterator[Delta]:
+    """A view's rows in chunks; a bag's with their counts as weights. dsn: of the cursor's session.
 
     is_checked: SinkError sink.row_changed when a row of a bag does not belong to its hash.
     """
     target = target_of(table)
     if not target.is_bag:
-        yield from _keyed_rows(cursor, target)
+        yield from _keyed_rows(cursor, dsn, table)
         return
     hash_column, *columns = target.columns
     types = [TEXT, *(c.type for c in columns)]
     names = ", ".join(quote_name(c.name) for c in columns)
     wanted = f"replace({quote_name(hash_column.name)}::text, '-', ''), {names}"
-    for hashes, counts, *own in _chunks(cursor, target, wanted, types):
+    for hashes, counts, *own in _chunks(cursor, dsn, (table, wanted), types):
         delta = Delta(own, counts.values)
         if is_checked and _digits(hashes) != _digits(_hashes_of(delta)):
             raise SinkError(
@@ -60,10 +63,11 @@ def _digits(texts: Column) -> bytes:
     return texts.data[texts.values[0] : texts.values[-1]].tobytes()
 
 
-def _keyed_rows(cursor: Any, target: Target) -> Iterator[Delta]:
-    names = ", ".join(quote_name(c.name) for c in target.columns)
-    for columns in _chunks(cursor, target, names, [c.type for c in target.columns]):
-        yield Delta(columns, np.ones(len(columns[0]), np.int64))
+def _keyed_rows(cursor: Any, dsn: str, table: SinkTable) -> Iterator[Delta]:
+    columns = target_of(table).columns
+    names = ", ".join(quote_name(c.name) for c in columns)
+    for found in _chunks(cursor, dsn, (table, names), [c.type for c in columns]):
+        yield Delta(found, np.ones(len(found[0]), np.int64))
 
 
 def errors_of(cursor: Any, table: SinkTable) -> Delta:
@@ -80,6 +84,13 @@ def errors_of(cursor: Any, table: SinkTable) -> Delta:
 
 
 def _chunks(
-    cursor: Any, target: Target, wanted: str, types: Sequence[SqlType]
+    cursor: Any, dsn: str, asked: tuple[SinkTable, str], types: Sequence[SqlType]
 ) -> Iterator[list[Column]]:
-    return copy_text.copy_out(cursor, f"SELECT {wanted} FROM {target.sql}", types)
+    """asked: a view's table, and what is selected of it."""
+    table, wanted = asked
+
+    def query(target: Target) -> str:
+        return f"SELECT {wanted} FROM ONLY {target.sql}"
+
+    source = reading(cursor, dsn, table, query, len(types))
+    return copy_text.copy_out(cursor, source, types)

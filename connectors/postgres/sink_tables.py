@@ -18,7 +18,8 @@ from connectors.postgres import copy_text, sink_kept, sink_keys, sink_target
 from connectors.postgres.ownership import give_to_creator
 from connectors.postgres.quoting import quote_name, quote_text
 from connectors.postgres.sink_apply import lines_of, rows_missing, split_delta
-from connectors.postgres.sink_guard import FOREIGN_STATE, guard_sql
+from connectors.postgres.sink_guard import TYPES_OF
+from connectors.postgres.sink_lent import reading
 from connectors.postgres.sink_target import Target, staged_target_of, target_of
 from connectors.sink import NOT_STAGED, SinkTable
 from dataflow.delta import Delta
@@ -30,8 +31,9 @@ AND %s::regclass IN (table_oid, view_oid)"""
 _EXACT_ROWS = 100_000
 
 
-def count_rows(cursor: Any, table: SinkTable) -> int:
-    """About how many rows a view has; exact while it is small and nobody has locked it."""
+def count_rows(cursor: Any, dsn: str, table: SinkTable) -> int:
+    """About how many rows a view has; exact while it is small and nobody has locked it. dsn: of the
+    cursor's session."""
     target = target_of(table)
     rows = f"sum({quote_name(target.count)})" if target.is_bag else "count(*)"
     cursor.execute(
@@ -44,16 +46,21 @@ def count_rows(cursor: Any, table: SinkTable) -> int:
     if about > _EXACT_ROWS:
         return about
     try:
-        cursor.execute(guard_sql(table, writes=False))
-        cursor.execute(f"SELECT coalesce({rows}, 0)::bigint FROM {target.sql}")
+        cursor.execute(
+            reading(
+                cursor,
+                dsn,
+                table,
+                lambda target: f"SELECT coalesce({rows}, 0)::bigint FROM ONLY {target.sql}",
+                1,
+            )
+        )
     except states.UndefinedTable:
         # Dropped, or named otherwise, since we saw it.
         return 0
     except (states.LockNotAvailable, states.QueryCanceled, states.UndefinedColumn):
         return about
-    except psycopg2.Error as error:
-        if error.pgcode != FOREIGN_STATE:
-            raise
+    except SinkError:
         return about
     return cursor.fetchone()[0]
 
@@ -301,9 +308,9 @@ def _register(
     cursor: Any, table: SinkTable, table_sql: str, view_sql: str | None, *, is_staged: bool
 ) -> None:
     cursor.execute(
-        "INSERT INTO tidemark.tables (schema, name, is_staged, table_oid, view_oid) "
-        "VALUES (%s, %s, %s, %s::regclass, %s::regclass)",
-        (table.schema, table.name, is_staged, table_sql, view_sql),
+        "INSERT INTO tidemark.tables (schema, name, is_staged, table_oid, view_oid, types) "
+        f"VALUES (%s, %s, %s, %s::regclass, %s::regclass, {TYPES_OF.format('%s::regclass')})",
+        (table.schema, table.name, is_staged, table_sql, view_sql, table_sql),
     )
 
 

@@ -189,10 +189,12 @@ def _keyed_changes(target: Target) -> dict[str, Change]:
         own = " AND ".join(
             f"t.{quote_name(c.name)} = u.c{i + 1}" for i, c in zip(target.key, keys, strict=True)
         )
-        is_new = f"WHERE NOT EXISTS (SELECT FROM {sql} AS t WHERE {held} = {FIRST} AND {own}) "
+        is_new = f"WHERE NOT EXISTS (SELECT FROM ONLY {sql} AS t WHERE {held} = {FIRST} AND {own}) "
     met = " AND ".join([f"{held} = {FIRST}", *same])
     found = {
-        "d": Change(keys, f"DELETE FROM {sql} AS t USING {ROWS} WHERE {met} RETURNING 1", first),
+        "d": Change(
+            keys, f"DELETE FROM ONLY {sql} AS t USING {ROWS} WHERE {met} RETURNING 1", first
+        ),
         "i": Change(
             target.columns,
             f"INSERT INTO {sql} ({names}) SELECT {_values(target.columns)} FROM {ROWS} "
@@ -204,7 +206,7 @@ def _keyed_changes(target: Target) -> dict[str, Change]:
         new = ", ".join(
             f"{quote_name(c.name)} = u.c{k}" for k, c in enumerate(others, len(keys) + 1)
         )
-        update = f"UPDATE {sql} AS t SET {new} FROM {ROWS} WHERE {met} RETURNING 1"
+        update = f"UPDATE ONLY {sql} AS t SET {new} FROM {ROWS} WHERE {met} RETURNING 1"
         found["u"] = Change((*keys, *others), update, first)
     return found
 
@@ -241,9 +243,9 @@ def _bag_changes(target: Target) -> dict[str, Change]:
     return {
         "d": Change(
             columns[:2],
-            f"UPDATE {sql} AS t SET {count} = t.{count} + u.c2 FROM {ROWS} "
+            f"UPDATE ONLY {sql} AS t SET {count} = t.{count} + u.c2 FROM {ROWS} "
             f"WHERE {same} > 0 RETURNING 1), y AS ("
-            f"DELETE FROM {sql} AS t USING {ROWS} WHERE {same} = 0 RETURNING 1",
+            f"DELETE FROM ONLY {sql} AS t USING {ROWS} WHERE {same} = 0 RETURNING 1",
         ),
         "i": Change(
             columns,
@@ -273,9 +275,15 @@ def array_type(type: SqlType) -> str:
     """The type of an array parameter that carries values of `type`.
 
     Types that we know nothing of travel as text: an array of a composite type would be spread
-    into its columns by unnest, and arrays of arrays do not exist.
+    into its columns by unnest, and arrays of arrays do not exist. Not so enums: their owners may
+    have made a cast from text, which would run as the service.
     """
-    return "text[]" if type.kind is TypeKind.OPAQUE else f"{type.name}[]"
+    return "text[]" if _is_cast(type) else f"{type.name}[]"
+
+
+def _is_cast(type: SqlType) -> bool:
+    """Whether values travel as text."""
+    return type.kind is TypeKind.OPAQUE and not type.is_enum
 
 
 def unnest_rows(change: Change, first: int) -> str:
@@ -283,10 +291,10 @@ def unnest_rows(change: Change, first: int) -> str:
     count = len(change.columns)
     arrays = ", ".join(f"${first + k}" for k in range(count))
     raw = ", ".join(f"c{k + 1}" for k in range(count))
-    if all(c.type.kind is not TypeKind.OPAQUE for c in change.columns):
+    if not any(_is_cast(c.type) for c in change.columns):
         return f"unnest({arrays}) AS u({raw})"
     typed = ", ".join(
-        f"c{k}::{c.type.name} AS c{k}" if c.type.kind is TypeKind.OPAQUE else f"c{k}"
+        f"c{k}::{c.type.name} AS c{k}" if _is_cast(c.type) else f"c{k}"
         for k, c in enumerate(change.columns, 1)
     )
     return f"(SELECT {typed} FROM unnest({arrays}) AS r({raw})) AS u"

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import psycopg2
 from psycopg2.extensions import connection as Connection
 
 from connectors.postgres import sandbox
-from connectors.postgres.answers import SortedRows
+from connectors.postgres.answers import SortedRows, selected
 from connectors.postgres.session import connect, to_error, translated
-from connectors.postgres.sink_guard import require_ours
+from connectors.postgres.sink_lent import reading
 from connectors.sink import SinkTable
 from dataflow.errors import TidemarkError
 
@@ -30,8 +31,11 @@ class SinkMoment:
     """A read-only snapshot of the sink; `take` renews it. key: whose progress is meant."""
 
     def __init__(self, dsn: str, key: str) -> None:
-        self._key = key
-        self.connection = _read_only(dsn, "sink")
+        self._dsn, self._key = dsn, key
+        self.connection = connect(
+            dsn, side="sink", application_name=_APPLICATION, settings=_SETTINGS
+        )
+        self.connection.set_session(isolation_level="REPEATABLE READ")
 
     def take(self) -> dict[str, Any]:
         """Take a snapshot; the position of each source that all it shows is at."""
@@ -55,10 +59,10 @@ class SinkMoment:
             found.setdefault(view, []).append((operator, row))
         return found
 
-    def require_ours(self, table: SinkTable) -> None:
-        """The view's table is the one that was made for it. SinkError sink.foreign_object."""
+    def rows_of(self, table: SinkTable) -> str:
+        """What to ask for the rows of a view's table. SinkError sink.foreign_object."""
         with translated("sink", "cannot read the sink"), self.connection.cursor() as cursor:
-            require_ours(cursor, table)
+            return reading(cursor, self._dsn, table, partial(selected, table), len(table.fields))
 
     def close(self) -> None:
         """End the session."""
@@ -131,15 +135,8 @@ def open_confined(
             if not owner:
                 box.lend_tables(cursor, _VIEW)
             asked = f"SELECT * FROM {box.confine(cursor, _VIEW)}"
-            cursor.execute("SET LOCAL transaction_read_only = on")
             plan = box.explain(cursor, f"SELECT * FROM pg_temp.{_VIEW}")
         return session, asked, float(plan[0]["Plan"]["Total Cost"])
     except BaseException:
         session.close()
         raise
-
-
-def _read_only(dsn: str, side: str) -> Connection:
-    connection = connect(dsn, side=side, application_name=_APPLICATION, settings=_SETTINGS)
-    connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
-    return connection

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,9 @@ from connectors.postgres.hashing import RECORD_HASH
 from connectors.postgres.quoting import quote_name, quote_text
 from connectors.postgres.session import connect, is_temporary, to_error
 from connectors.postgres.sink_faults import table_fault
-from connectors.postgres.sink_guard import require_ours
+from connectors.postgres.sink_lent import reading
 from connectors.postgres.sink_read import progress_of
-from connectors.postgres.sink_target import target_of
+from connectors.postgres.sink_target import Target, target_of
 from connectors.sink import Progress, SinkTable
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
@@ -83,13 +84,14 @@ class Page:
 
 @dataclass(frozen=True)
 class _Part:
-    """What rows are ordered by. cast: of a value that stands beside it."""
+    """What rows are ordered by. cast: of a value that stands beside it; is_users: as `_as_text`."""
 
     sql: str
     is_descending: bool = False
     nulls_first: bool = False
     may_be_null: bool = False
     cast: str = ""
+    is_users: bool = False
 
 
 def read_page(dsn: str, key: str, request: PageRequest, timeout_s: float) -> Page:
@@ -101,13 +103,14 @@ def read_page(dsn: str, key: str, request: PageRequest, timeout_s: float) -> Pag
     settings["statement_timeout"] = f"{max(1, round(timeout_s * 1000))}ms"
     session = connect(dsn, side="sink", settings=settings, application_name="tidemark rows")
     try:
-        session.set_session(isolation_level="REPEATABLE READ", readonly=True)
+        session.set_session(isolation_level="REPEATABLE READ")
         cursor = session.cursor()
         progress = _shown(cursor, key, request.table)
-        require_ours(cursor, request.table)
         all_types = [*wanted, *(TEXT for _ in parts)]
+        query = partial(page_sql, request, parts)
+        source = reading(cursor, dsn, request.table, query, len(all_types))
         first = copy_text.FirstRows(PAGE_BYTES)
-        columns = first.copy_out(cursor, page_sql(request, parts), all_types)
+        columns = first.copy_out(cursor, source, all_types)
     except psycopg2.Error as error:
         raise _refusal(error, request) from None
     finally:
@@ -140,16 +143,15 @@ def _shown(cursor: Any, key: str, table: SinkTable) -> Progress | None:
     return found
 
 
-def page_sql(request: PageRequest, parts: Sequence[_Part]) -> str:
+def page_sql(request: PageRequest, parts: Sequence[_Part], target: Target) -> str:
     """The statement for one page, and a row more."""
-    target = target_of(request.table)
     columns = [_column(name) for name in request.columns]
-    columns += [f"({part.sql})::text" for part in parts]
-    sql = f"SELECT {', '.join(columns)} FROM {target.sql} AS t"
+    columns += [_as_text(part.sql, is_users=part.is_users) for part in parts]
+    sql = f"SELECT {', '.join(columns)} FROM ONLY {target.sql} AS t"
     if target.is_bag:
         sql += f" CROSS JOIN LATERAL generate_series(1, t.{quote_name(target.count)}) AS s(n)"
     types = {f.name: f.type for f in request.table.fields}
-    conditions = [_condition(c, _cast(types[c.column])) for c in request.conditions]
+    conditions = [_condition(c, types[c.column]) for c in request.conditions]
     if request.after:
         conditions.append(_behind(parts, request.after))
     if conditions:
@@ -180,6 +182,7 @@ def _parts(request: PageRequest) -> list[_Part]:
             o.nulls_first,
             fields[o.column].is_nullable,
             _cast(fields[o.column].type),
+            fields[o.column].type.is_users,
         )
         for o in request.order
     ]
@@ -188,12 +191,23 @@ def _parts(request: PageRequest) -> list[_Part]:
         return [*parts, _Part(f"t.{quote_name(target.hash)}"), _Part("s.n")]
     named = {o.column for o in request.order}
     keys = [table.fields[i] for i in table.key]
-    behind = (_Part(_column(f.name), cast=_cast(f.type)) for f in keys if f.name not in named)
-    return [*parts, *behind]
+    behind = [f for f in keys if f.name not in named]
+    return [
+        *parts,
+        *(_Part(_column(f.name), cast=_cast(f.type), is_users=f.type.is_users) for f in behind),
+    ]
 
 
 def _column(name: str) -> str:
     return f"t.{quote_name(name)}"
+
+
+def _as_text(value: str, *, is_users: bool) -> str:
+    """A value as text. is_users: of a type whose owner may have made a cast, which would run as the
+    service: as PostgreSQL prints it."""
+    if is_users:
+        return f"CASE WHEN num_nulls({value}) = 0 THEN format('%s', {value}) END"
+    return f"({value})::text"
 
 
 def _cast(kind: SqlType) -> str:
@@ -202,13 +216,14 @@ def _cast(kind: SqlType) -> str:
     return f"::{kind.name}" if kind.hashing == RECORD_HASH else ""
 
 
-def _condition(condition: Condition, cast: str) -> str:
-    column = _column(condition.column)
+def _condition(condition: Condition, type: SqlType) -> str:
+    column, cast = _column(condition.column), _cast(type)
     values = [f"{quote_text(v)}{cast}" for v in condition.values]
     if condition.operator in COMPARISONS:
         sql = f"{column} {COMPARISONS[condition.operator]} {values[0]}"
     elif condition.operator in PATTERNS:
-        sql = f"{column}::text {PATTERNS[condition.operator]} {quote_text(condition.values[0])}"
+        text = _as_text(column, is_users=type.is_users)
+        sql = f"{text} {PATTERNS[condition.operator]} {quote_text(condition.values[0])}"
     elif condition.operator == "in":
         sql = f"{column} IN ({', '.join(values)})"
     else:
