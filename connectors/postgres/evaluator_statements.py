@@ -20,7 +20,9 @@ _ROW = "tidemark_row"
 
 @dataclass(frozen=True)
 class Statement:
-    """A query over passed arrays $1, $2 ...: their types, its text, the types of its columns."""
+    """A query over passed arrays $1, $2 ...: their types, its text, the types of its columns, ""
+    for one that somebody made: it comes as its text, or its owner could not drop it while our
+    session has a function that names it."""
 
     parameters: str
     select: str
@@ -34,7 +36,7 @@ class Statement:
         where a function was replaced by one of another type.
         """
         names = [f"c{i}" for i in range(len(self.results))]
-        casts = [f"q.{n}::{type}" for n, type in zip(names, self.results, strict=True)]
+        casts = [_result(f"q.{n}", type) for n, type in zip(names, self.results, strict=True)]
         return f"SELECT {', '.join(casts)}, true FROM ({self.select}) AS q({', '.join(names)})"
 
     def as_function(self, name: str, owner: str) -> str:
@@ -42,7 +44,7 @@ class Statement:
 
         Its plan is kept for the session. It parses its body under the search_path of now.
         """
-        columns = [f"v{i} {type}" for i, type in enumerate(self.results)]
+        columns = [f"v{i} {type or 'text'}" for i, type in enumerate(self.results)]
         body = (
             f"#variable_conflict use_column\nBEGIN RETURN QUERY {as_login(self.body, owner)}; END"
         )
@@ -51,6 +53,17 @@ class Statement:
             f" TABLE({', '.join(columns)}, is_row boolean) LANGUAGE plpgsql SECURITY DEFINER"
             f" SET search_path FROM CURRENT AS {quote_text(body)}"
         )
+
+
+def _result(column: str, type: str) -> str:
+    if type:
+        return f"{column}::{type}"
+    shown = f"pg_catalog.format('%s', {column})"
+    return f"CASE WHEN pg_catalog.num_nonnulls({column}) > 0 THEN {shown} END"
+
+
+def _named(type: SqlType) -> str:
+    return "" if type.is_users else type.name
 
 
 def expression_statement(sql: str, types: Sequence[SqlType], result: SqlType) -> Statement:
@@ -62,7 +75,7 @@ def expression_statement(sql: str, types: Sequence[SqlType], result: SqlType) ->
 
     expression = _TOKENS.sub(column, sql)
     if not types:
-        return Statement("", f"SELECT {expression} AS value", (result.name,))
+        return Statement("", f"SELECT {expression} AS value", (_named(result),))
     arrays = ", ".join(f"${i}" for i in range(1, len(types) + 1))
     names = ", ".join(f"a{i}" for i in range(1, len(types) + 1))
     values = ", ".join(f"{value} AS a{i}" for i, (_, value) in enumerate(passed, 1))
@@ -72,7 +85,7 @@ def expression_statement(sql: str, types: Sequence[SqlType], result: SqlType) ->
         ", ".join(array for array, _ in passed),
         f"SELECT {expression} AS value FROM (SELECT {values}, position FROM unnest({arrays})"
         f" WITH ORDINALITY AS passed({names}, position)) AS {_ROW} ORDER BY position",
-        (result.name,),
+        (_named(result),),
     )
 
 
@@ -90,7 +103,7 @@ def groups_statement(sql: str, types: Sequence[SqlType], results: Sequence[SqlTy
         ", ".join(["bigint[]", *(array for array, _ in passed)]),
         f"WITH {_ROW} AS (SELECT {values} FROM unnest({arrays}) AS"
         f" passed({names})) {_TOKENS.sub(column, sql)}",
-        ("bigint", *(type.name for type in results)),
+        ("bigint", *map(_named, results)),
     )
 
 

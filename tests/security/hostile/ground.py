@@ -198,7 +198,7 @@ class Ground:
     def harmed(self) -> list[str]:
         """What must not have happened since the last look."""
         faults = [
-            f"{n.place} ran as {n.user} ({n.reach.strip()}) in a session of {n.application}, {n.way}"
+            f"{n.place} ran as {n.user} ({n.reach.strip()}) in {n.application}, {n.way}"
             for n in self.notes()
             if n.application.startswith("tidemark")
             and (n.user == self.login or n.reach.strip() != "f")
@@ -267,7 +267,8 @@ def _harden(ground: Ground) -> None:
     database, login = ground.database, ground.login
     database.execute(
         f"CREATE ROLE {login} LOGIN; ALTER TABLE public.shared OWNER TO {login};"
-        f"GRANT USAGE ON SCHEMA vault TO {login}; GRANT ALL ON ALL TABLES IN SCHEMA vault TO {login}"
+        f"GRANT USAGE ON SCHEMA vault TO {login};"
+        f"GRANT ALL ON ALL TABLES IN SCHEMA vault TO {login}"
     )
     script = Path("deploy/role.sql").read_text()
     ended = psql(database, script, role=login, schemas="public,m", views="public,m")
