@@ -22,6 +22,8 @@ _SETTINGS = {
     "max_parallel_workers_per_gather": "0",
     "lock_timeout": "1s",
     "jit": "off",
+    # A policy is an error, not code to be run.
+    "row_security": "off",
 }
 _FACTS = """
 SELECT c.oid::bigint, greatest(c.reltuples, 0)::bigint,
@@ -96,7 +98,7 @@ class PlannerStatistics:
         percent = facts.sample_percent
         name = f'"{_doubled(relation.name.schema)}"."{_doubled(relation.name.name)}"'
         sample = f"SELECT count(*) FROM {name} TABLESAMPLE SYSTEM ({percent:g})"
-        found = self._asked(lambda cursor: _rows(cursor, sample))
+        found = self._asked(lambda cursor: self._answered(cursor, sample))
         return found[0][0] * 100.0 / percent if found else None
 
     def counts(self, query: str) -> tuple[int, int] | None:

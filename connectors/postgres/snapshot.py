@@ -33,6 +33,7 @@ from connectors.postgres.snapshot_parts import (
     open_session,
     rows_of,
 )
+from connectors.postgres.source_lent import is_foreign, lock
 from connectors.postgres.wal_connection import WalConnection
 from dataflow.delta import Delta
 from dataflow.errors import SourceError, TemporaryError
@@ -82,7 +83,7 @@ class PostgresSnapshot:
                     wal.close()
             try:
                 for locked in self._locked.values():
-                    _lock(self._coordinator, locked.relation.name)
+                    _lock(self._coordinator, locked.relation)
                 with translated("source", "cannot export a snapshot"):
                     [(found,)] = rows_of(self._coordinator, "SELECT pg_export_snapshot()")
                 self.snapshot_id = str(found)
@@ -184,7 +185,7 @@ def _locked(connection: Connection, relation: Relation) -> _Locked:
         cursor.execute("SET LOCAL search_path = pg_temp")
         name = None
         while name != (name := _name_of(connection, relation)):
-            _lock(connection, name)
+            _lock(connection, replace(relation, name=name))
         found = ColumnTypes(cursor).read_fields(relation.oid)
     by_name = {field.name: number for number, field in found.items()}
     numbers = relation.numbers or [by_name.get(field.name, 0) for field in relation.fields]
@@ -206,12 +207,16 @@ def _name_of(connection: Connection, relation: Relation) -> RelationName:
     return RelationName(relation.name.source, *found[0])
 
 
-def _lock(connection: Connection, name: RelationName) -> None:
+def _lock(connection: Connection, relation: Relation) -> None:
     """ACCESS SHARE on a relation and its partitions, until the transaction ends."""
+    name = relation.name
+    table = sql.Identifier(name.schema, name.name)
     try:
         with connection.cursor() as cursor:
-            table = sql.Identifier(name.schema, name.name)
-            cursor.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(table))
+            if is_foreign(cursor, relation.oid):
+                lock(cursor, relation.oid, table)
+            else:
+                cursor.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(table))
     except psycopg2.errors.UndefinedTable:
         # It was there a moment ago.
         what = f'table "{name}" is being renamed or dropped'

@@ -8,7 +8,7 @@ each row of the snapshot is in exactly one of them.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
@@ -21,6 +21,7 @@ from psycopg2.extensions import connection as Connection
 from connectors.postgres import decode_kernels as kernels
 from connectors.postgres.decode import parse_column
 from connectors.postgres.session import connect, to_error
+from connectors.postgres.source_lent import LentTable, is_foreign
 from dataflow.delta import Column, Delta
 from dataflow.errors import TemporaryError
 from dataflow.schema import Relation
@@ -125,7 +126,7 @@ class PostgresSnapshotPart:
 
     def read(self) -> Iterator[Delta]:
         """Rows of weight 1 with the asked columns, about CHUNK_ROWS a delta."""
-        connection = open_session(self.dsn, self.snapshot_id)
+        connection = open_session(self.dsn, self.snapshot_id, is_read_only=False)
         try:
             yield from self._read_pages(connection)
         except psycopg2.Error as error:
@@ -151,23 +152,31 @@ class PostgresSnapshotPart:
             )
             found = rows_of(connection, pages, (self.where.schema, self.where.name))
             end = int(found[0][0])
+        query = self._query_of(connection)
         at, step = self.where.first, _FIRST_PAGES
         while at < end:
             stop = min(at + step, end)
-            delta, size_bytes = _copy(connection, self._query(at, stop), self)
+            delta, size_bytes = _copy(connection, query(at, stop), self)
             if len(delta):
                 yield delta
             growth = min(CHUNK_ROWS / max(len(delta), 1), _CHUNK_BYTES / max(size_bytes, 1))
             step = max(1, int((stop - at) * min(growth, 16.0)))
             at = stop
 
-    def _query(self, first: int, end: int) -> sql.Composable:
-        return sql.SQL("SELECT {} FROM ONLY {} WHERE ctid >= {} AND ctid < {}").format(
-            _all_selected(self.relation, self.columns),
-            sql.Identifier(self.where.schema, self.where.name),
-            sql.Literal(f"({first},0)"),
-            sql.Literal(f"({end},0)"),
-        )
+    def _query_of(self, connection: Connection) -> Callable[[int, int], sql.Composable]:
+        """The query for pages [first, end)."""
+        columns = _all_selected(self.relation, self.columns)
+        table = sql.SQL("ONLY {}").format(sql.Identifier(self.where.schema, self.where.name))
+        lent = _lent(connection, self, table, columns)
+        if lent is None:
+            shown = sql.SQL(", ").join(columns)
+            text = sql.SQL("SELECT {} FROM {} WHERE ctid >= {} AND ctid < {}")
+            return lambda first, end: text.format(shown, table, _at(first), _at(end))
+        function = lent.function("tid, tid", "t.at >= $1 AND t.at < $2")
+        lent.close()
+        shown = sql.SQL(", ").join(sql.Identifier(f"c{i}") for i in range(len(columns)))
+        text = sql.SQL("SELECT {} FROM {}({}, {})")
+        return lambda first, end: text.format(shown, function, _at(first), _at(end))
 
 
 @dataclass(frozen=True)
@@ -190,12 +199,12 @@ class PostgresKeysPart:
 
     def read(self) -> Iterator[Delta]:
         """Rows of weight 1 with the asked columns, found by the index of the key."""
-        connection = open_session(self.dsn, self.snapshot_id)
+        connection = open_session(self.dsn, self.snapshot_id, is_read_only=False)
         try:
-            is_root, names = self._types(connection)
+            query = self._query_of(connection, *self._types(connection))
             for start in range(0, len(self.keys), _KEYS_AT_ONCE):
                 keys = self.keys.slice(start, min(start + _KEYS_AT_ONCE, len(self.keys)))
-                delta, _ = _copy(connection, self._query(keys, names, is_root=is_root), self)
+                delta, _ = _copy(connection, query(keys), self)
                 if len(delta):
                     yield delta
         except psycopg2.Error as error:
@@ -222,35 +231,72 @@ class PostgresKeysPart:
         wanted = [self.relation.fields[i].name for i in self.relation.key]
         return bool(found and found[0][0]), [types[name] for name in wanted]
 
-    def _query(self, keys: Delta, types: Sequence[str], *, is_root: bool) -> sql.Composable:
+    def _query_of(
+        self, connection: Connection, is_root: bool, types: Sequence[str]
+    ) -> Callable[[Delta], sql.Composable]:
+        """The query for some of the keys, of these types. is_root: of partitions."""
+        columns = _all_selected(self.relation, self.columns)
+        name, fields = self.relation.name, [self.relation.fields[i] for i in self.relation.key]
+        table = sql.SQL("{}{}").format(
+            sql.SQL("" if is_root else "ONLY "), sql.Identifier(name.schema, name.name)
+        )
+        own = [sql.Identifier("t", f.name) for f in fields]
+        lent = _lent(connection, self, table, [*columns, *own])
+        if lent is None:
+            shown = sql.SQL(", ").join(columns)
+            text = sql.SQL("SELECT {} FROM {} AS t WHERE ({}) IN ({})")
+            names = sql.SQL(", ").join(map(_compared, own, types))
+            return lambda keys: text.format(shown, table, names, _rows_of(self._texts(keys), types))
+        marks = [sql.SQL(f"${i}") for i in range(1, len(types) + 1)]
+        held = [sql.SQL(f"t.c{len(columns) + i}") for i in range(len(types))]
+        names = sql.SQL(", ").join(map(_compared, held, types)).as_string(connection)
+        among = f"({names}) IN ({_rows_of(marks, types).as_string(connection)})"
+        function = lent.function(", ".join(["text[]"] * len(types)), among)
+        lent.close()
+        shown = sql.SQL(", ").join(sql.Identifier(f"c{i}") for i in range(len(columns)))
+        text = sql.SQL("SELECT {} FROM {}({})")
+        return lambda keys: text.format(shown, function, sql.SQL(", ").join(self._texts(keys)))
+
+    def _texts(self, keys: Delta) -> list[sql.Composable]:
         fields = [self.relation.fields[i] for i in self.relation.key]
-        given = [
+        return [
             sql.SQL("{}::text[]").format(sql.Literal(to_text(field.type, column).texts()))
             for field, column in zip(fields, keys.columns, strict=True)
         ]
-        aliases = [sql.Identifier(f"k{i}") for i in range(len(fields))]
-        casts = [
-            sql.SQL("given.{}::{}").format(alias, sql.SQL(type or "text"))
-            for alias, type in zip(aliases, types, strict=True)
-        ]
-        keys_of = [
-            sql.Identifier("found", f.name)
-            if type
-            else sql.SQL("format('%s', {})").format(sql.Identifier("found", f.name))
-            for f, type in zip(fields, types, strict=True)
-        ]
-        name = self.relation.name
-        return sql.SQL(
-            "SELECT {} FROM {}{} AS found WHERE ({}) IN (SELECT {} FROM unnest({}) AS given({}))"
-        ).format(
-            _all_selected(self.relation, self.columns),
-            sql.SQL("" if is_root else "ONLY "),
-            sql.Identifier(name.schema, name.name),
-            sql.SQL(", ").join(keys_of),
-            sql.SQL(", ").join(casts),
-            sql.SQL(", ").join(given),
-            sql.SQL(", ").join(aliases),
-        )
+
+
+def _compared(column: sql.Composable, type: str) -> sql.Composable:
+    """A column of a key as it stands beside a given value; type: as `_types` has it."""
+    return column if type else sql.SQL("pg_catalog.format('%s', {})").format(column)
+
+
+def _rows_of(arrays: Sequence[sql.Composable], types: Sequence[str]) -> sql.Composable:
+    """A query of the rows of columns that are given as arrays of texts."""
+    aliases = [sql.Identifier(f"k{i}") for i in range(len(types))]
+    casts = [
+        sql.SQL("given.{}::{}").format(alias, sql.SQL(type or "text"))
+        for alias, type in zip(aliases, types, strict=True)
+    ]
+    parts = (sql.SQL(", ").join(some) for some in (casts, arrays, aliases))
+    return sql.SQL("SELECT {} FROM unnest({}) AS given({})").format(*parts)
+
+
+def _lent(
+    connection: Connection,
+    part: PostgresSnapshotPart | PostgresKeysPart,
+    table: sql.Composable,
+    columns: Sequence[sql.Composable],
+) -> LentTable | None:
+    """A table that others have a say in, lent; None of another one."""
+    with connection.cursor() as cursor:
+        if is_foreign(cursor, part.relation.oid):
+            return LentTable((connection, part.dsn), part.relation.oid, table, columns)
+        cursor.execute("SET LOCAL transaction_read_only = on")
+        return None
+
+
+def _at(page: int) -> sql.Composable:
+    return sql.SQL("{}::tid").format(sql.Literal(f"({page},0)"))
 
 
 def _copy(
@@ -293,9 +339,9 @@ def _column(
     return Column(values, valid if nulls else None)
 
 
-def _all_selected(relation: Relation, columns: Sequence[int]) -> sql.Composable:
+def _all_selected(relation: Relation, columns: Sequence[int]) -> list[sql.Composable]:
     fields = [relation.fields[i] for i in columns]
-    return sql.SQL(", ").join(_selected(f.name, f.type) for f in fields)
+    return [_selected(f.name, f.type) for f in fields]
 
 
 def _selected(name: str, type: SqlType) -> sql.Composable:
@@ -310,12 +356,12 @@ def _selected(name: str, type: SqlType) -> sql.Composable:
     return sql.SQL("CASE WHEN num_nonnulls({0}) > 0 THEN format('%s', {0}) END").format(column)
 
 
-def open_session(dsn: str, snapshot_id: str | None) -> Connection:
+def open_session(dsn: str, snapshot_id: str | None, *, is_read_only: bool = True) -> Connection:
     """A read-only REPEATABLE READ transaction, in an exported snapshot if one is given."""
     connection = connect(
         dsn, application_name=_SNAPSHOT_APPLICATION, settings=_SETTINGS, is_long=True
     )
-    connection.set_session(isolation_level=ISOLATION_LEVEL_REPEATABLE_READ, readonly=True)
+    connection.set_session(isolation_level=ISOLATION_LEVEL_REPEATABLE_READ, readonly=is_read_only)
     if snapshot_id is None:
         return connection
     try:

@@ -23,6 +23,7 @@ from psycopg2.extensions import cursor as Cursor
 from connectors.postgres.column_types import ColumnTypes
 from connectors.postgres.lsn import parse_lsn
 from connectors.postgres.session import connect, to_error
+from connectors.postgres.source_lent import LentTable, is_foreign
 from dataflow.schema import Field
 
 # A row's version is xmin; hash_record_extended is the cheapest sum of several values.
@@ -100,8 +101,9 @@ SELECT t.oid::bigint, t.parent::bigint, t.link::text, t.at::text, n.nspname, c.r
 FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_type y ON y.oid = c.reltype
 """
+_NOT_SEEN = (psycopg2.errors.InsufficientPrivilege, psycopg2.errors.LockNotAvailable)
 # Rows from before a table became a partition lie at its beginning: there was no room before.
-_FIRST_PAGES = "ctid < '(1000,0)'::tid"
+_FIRST_PAGES = "{at} < '(1000,0)'::tid"
 _XID_MASK = (1 << 32) - 1
 # How long the end of a transaction may take, without and with standbys that it waits for.
 _ENDS_S, _SYNCHRONOUS_S = 0.25, 30.0
@@ -281,7 +283,7 @@ class TableCatalog:
             number: ColumnFacts(f, *versions[number])
             for number, f in types.read_fields(oid).items()
         }
-        parts = _parts(cursor, oid, before)
+        parts = _parts(_Rows(cursor, self._dsn), oid, before)
         return TableFacts(
             *(oid, schema, name, kind, identity, file, key_id, membership != 0, seen),
             *(key, identity_key, columns, parts, membership),
@@ -292,23 +294,79 @@ def _array(oids: Sequence[int]) -> str:
     return "{" + ",".join(map(str, sorted(oids))) + "}"
 
 
-def _parts(cursor: Cursor, oid: int, before: TableFacts | None) -> dict[int, PartFacts]:
-    cursor.execute(_PARTS, (oid,))
+_Named = tuple[int, sql.Identifier]
+
+
+class _Rows:
+    """Whether tables have some rows, asked in the transaction of a cursor. dsn: of its session."""
+
+    def __init__(self, cursor: Cursor, dsn: str) -> None:
+        self.cursor = cursor
+        self._dsn = dsn
+
+    def exist(self, table: _Named, where: str, *, unknown: bool) -> bool:
+        """Whether a table has such a row; `unknown` when we may not look, or somebody holds it.
+        where: over {at}, {xmin} and {cmin} of a row."""
+        oid, name = table
+        if is_foreign(self.cursor, oid):
+            # In a session of its own: what code leaves in one outlives its transaction.
+            self.cursor.execute("SELECT pg_export_snapshot()")
+            ((snapshot_id,),) = self.cursor.fetchall()
+            return _exist_lent((self._dsn, snapshot_id), table, where, unknown=unknown)
+        text = sql.SQL("SELECT EXISTS (SELECT FROM ONLY {} WHERE {})").format(
+            name, sql.SQL(where.format(at="ctid", xmin="xmin", cmin="cmin"))
+        )
+        self.cursor.execute("SAVEPOINT look")
+        try:
+            self.cursor.execute(text)
+            (found,) = self.cursor.fetchone() or (unknown,)
+            self.cursor.execute("RELEASE SAVEPOINT look")
+            return bool(found)
+        except _NOT_SEEN:
+            self.cursor.execute("ROLLBACK TO SAVEPOINT look")
+            return unknown
+
+
+def _exist_lent(where_to: tuple[str, str], table: _Named, where: str, *, unknown: bool) -> bool:
+    """As `_Rows.exist`, of a table that others have a say in. where_to: dsn and snapshot."""
+    oid, name = table
+    dsn, snapshot_id = where_to
+    session = connect(dsn, settings=_SETTINGS)
+    try:
+        session.set_session(isolation_level="REPEATABLE READ")
+        with session.cursor() as cursor:
+            cursor.execute("SET TRANSACTION SNAPSHOT %s", (snapshot_id,))
+            columns = [sql.SQL("t.xmin"), sql.SQL("t.cmin")]
+            lent = LentTable((session, dsn), oid, sql.SQL("ONLY {}").format(name), columns)
+            where = where.format(at="t.at", xmin="t.c0", cmin="t.c1")
+            function = lent.function("", f"{where} LIMIT 1")
+            lent.close()
+            cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {}())").format(function))
+            (found,) = cursor.fetchone() or (unknown,)
+            return bool(found)
+    except _NOT_SEEN:
+        return unknown
+    finally:
+        session.close()
+
+
+def _parts(rows: _Rows, oid: int, before: TableFacts | None) -> dict[int, PartFacts]:
+    rows.cursor.execute(_PARTS, (oid,))
     parts = {}
-    for row in cursor.fetchall():
+    for row in rows.cursor.fetchall():
         part, parent, link, at, schema, name, kind, identity, file, wrote, made = row
         known = None if before is None else before.parts.get(part)
-        table = sql.Identifier(schema, name)
+        table = (part, sql.Identifier(schema, name))
         has_untold, emptied_by = False, 0
         if before is not None and kind != "p":
             if known is None:
                 is_old_parent = parent == oid or parent in before.parts
                 is_made_inside = is_old_parent and link == made
-                has_untold = _came_with_rows(cursor, table, link, at if is_made_inside else "")
+                has_untold = _came_with_rows(rows, table, link, at if is_made_inside else "")
             elif known.link != link:
                 has_untold = True
             elif known.file != file:
-                has_untold = not _kept_rows(cursor, table, before.seen)
+                has_untold = not _kept_rows(rows, table, before.seen)
                 emptied_by = wrote if has_untold else 0
         parts[part] = PartFacts(
             f"{schema}.{name}", kind, identity, file, link, has_untold, emptied_by
@@ -316,7 +374,7 @@ def _parts(cursor: Cursor, oid: int, before: TableFacts | None) -> dict[int, Par
     return parts
 
 
-def _came_with_rows(cursor: Cursor, table: sql.Identifier, link: str, at: str) -> bool:
+def _came_with_rows(rows: _Rows, table: _Named, link: str, at: str) -> bool:
     """Whether a new partition may have rows from before it was one.
 
     at: for a table that the transaction `link` both made and attached, the command that did: of its
@@ -325,28 +383,14 @@ def _came_with_rows(cursor: Cursor, table: sql.Identifier, link: str, at: str) -
     """
     where = _FIRST_PAGES if at else "true"
     if at:
-        where += f" AND xmin = '{int(link)}'::xid AND cmin::text::bigint <= {int(at)}"
-    return _exists(cursor, table, where, unknown=True)
+        where += f" AND {{xmin}} = '{int(link)}'::xid AND {{cmin}}::text::bigint <= {int(at)}"
+    return rows.exist(table, where, unknown=True)
 
 
-def _kept_rows(cursor: Cursor, table: sql.Identifier, seen: int) -> bool:
+def _kept_rows(rows: _Rows, table: _Named, seen: int) -> bool:
     """Whether a partition in a new file has a row that was there before it was written anew.
 
     TRUNCATE leaves none, VACUUM FULL and CLUSTER keep rows with their transactions.
     """
-    where = f"{_FIRST_PAGES} AND age(xmin) > age('{seen & _XID_MASK}'::xid)"
-    return _exists(cursor, table, where, unknown=False)
-
-
-def _exists(cursor: Cursor, table: sql.Identifier, where: str, *, unknown: bool) -> bool:
-    """Whether a table has such a row; `unknown` when we may not look, or somebody holds it."""
-    cursor.execute("SAVEPOINT look")
-    try:
-        text = "SELECT EXISTS (SELECT FROM ONLY {} WHERE {})"
-        cursor.execute(sql.SQL(text).format(table, sql.SQL(where)))
-        (found,) = cursor.fetchone() or (unknown,)
-        cursor.execute("RELEASE SAVEPOINT look")
-        return bool(found)
-    except (psycopg2.errors.InsufficientPrivilege, psycopg2.errors.LockNotAvailable):
-        cursor.execute("ROLLBACK TO SAVEPOINT look")
-        return unknown
+    where = f"{_FIRST_PAGES} AND age({{xmin}}) > age('{seen & _XID_MASK}'::xid)"
+    return rows.exist(table, where, unknown=False)
