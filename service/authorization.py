@@ -23,7 +23,14 @@ from connectors.postgres.role_facts import RoleFacts, ViewRights
 from dataflow.errors import SinkError, SourceError, TidemarkError
 from dataflow.schema import RelationName
 from service.changes import DROPPED
-from service.operations import OF_A_VIEW, OPERATIONS, PROCEDURES, ROUTES, Need, Operation
+from service.operations import (
+    OF_A_VIEW,
+    OPERATIONS,
+    PROCEDURES,
+    Need,
+    Operation,
+    route_operation,
+)
 from service.parts import Parts
 from service.sink_catalog import find_view
 from service.tokens import Caller, Role
@@ -226,7 +233,7 @@ async def authorize(request: HTTPConnection) -> None:
     if request.scope["type"] == "websocket":
         return
     assert isinstance(request, Request)
-    name = ROUTES[request.method, request.scope["route"].path]
+    name = route_operation(request.method, request.scope["route"].path)
     await authorize_view(request, name)
 
 

@@ -19,7 +19,7 @@ from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
 from dataflow.errors import TemporaryError
-from service.operations import OPERATIONS, ROUTES
+from service.operations import OPERATIONS, route_operation
 from service.problems import Refused
 from service.settings import Settings
 from service.tokens import Caller
@@ -89,7 +89,7 @@ async def run_limited(
 ) -> T:
     """Run what blocks for a route: by a worker where the route's operation is dear, else in the
     thread pool of all routes."""
-    name = ROUTES[request.method, request.scope["route"].path]
+    name = route_operation(request.method, request.scope["route"].path)
     if not OPERATIONS[name].is_dear:
         return await run_in_threadpool(function, *args, **kwargs)
     limits: QueryLimits = request.app.state.limits

@@ -209,3 +209,12 @@ def role_for(method: str, path: str) -> Role:
     if found is not None:
         return found[0].least
     return Role.READER if method in _READING else Role.OPERATOR
+
+
+def route_operation(method: str, path: str) -> str:
+    """The operation of a route, given as routes write it: HEAD is GET without its body.
+
+    >>> route_operation("HEAD", "/views") == route_operation("GET", "/views")
+    True
+    """
+    return ROUTES["GET" if method == "HEAD" else method, path]
