@@ -84,27 +84,24 @@ class Sandbox:
 
     def run(self, cursor: Any, statement: str, path: str = "") -> None:
         """Run a statement inside of a frame; every setting is then as the session began."""
-        name = _new_name()
-        call = cursor.mogrify("%s::text, %s::text", (statement, path or self.path)).decode()
-        cursor.execute(
-            f"CREATE FUNCTION {name}{_RUN};"
-            f" ALTER FUNCTION {name}(text, text) OWNER TO {quote_name(self.role)};"
-            f" SELECT {name}({call}); {_AS_BEFORE}"
-        )
+        make, call = self._frame(cursor, _RUN, (statement, path or self.path))
+        cursor.execute(f"{make} SELECT {call}; {_AS_BEFORE}")
 
     def explain(self, cursor: Any, query: str) -> list[Any]:
         """The plan of a query, with planning inside of a frame: it computes constants. The
         transaction is read-only from here on."""
-        name = _new_name()
-        call = cursor.mogrify("%s::text, %s::text", (query, PINNED_PATH)).decode()
-        cursor.execute(
-            f"CREATE FUNCTION {name}{_EXPLAIN};"
-            f" ALTER FUNCTION {name}(text, text) OWNER TO {quote_name(self.role)};"
-            f" SET LOCAL transaction_read_only = on; SELECT * FROM {name}({call})"
-        )
+        make, call = self._frame(cursor, _EXPLAIN, (query, PINNED_PATH))
+        cursor.execute(f"{make} SET LOCAL transaction_read_only = on; SELECT * FROM {call}")
         ((plan,),) = cursor.fetchall()
         cursor.execute(_AS_BEFORE)
         return plan
+
+    def _frame(self, cursor: Any, body: str, arguments: tuple[str, str]) -> tuple[str, str]:
+        """The statements that make a frame for one call, and the call."""
+        name = new_name()
+        given = cursor.mogrify("%s::text, %s::text", arguments).decode()
+        owner = f"ALTER FUNCTION {name}(text, text) OWNER TO {quote_name(self.role)}"
+        return f"CREATE FUNCTION {name}{body}; {owner};", f"{name}({given})"
 
     def make_view(
         self, cursor: Any, name: str, query: str, path: str = "", *, is_users: bool = False
@@ -129,7 +126,7 @@ class Sandbox:
 
     def confine(self, cursor: Any, view: str, limit: int | None = None) -> str:
         """Make a function that reads a temporary view inside of a frame; what stands after FROM."""
-        most, name = "" if limit is None else f" LIMIT {limit}", _new_name()
+        most, name = "" if limit is None else f" LIMIT {limit}", new_name()
         cursor.execute(
             f"SET LOCAL search_path TO {self.path};"
             f" CREATE FUNCTION {name}() RETURNS SETOF pg_temp.{view}"
@@ -161,7 +158,7 @@ def enter(cursor: Any, dsn: str, role: str = "") -> Sandbox:
     """
     query_role = ready(cursor, dsn)
     owner = role or query_role
-    name = _new_name()
+    name = new_name()
     try:
         cursor.execute(f"CREATE FUNCTION {name}{_RUN}")
         give(cursor, f"{name}(text, text)", owner)
@@ -170,7 +167,8 @@ def enter(cursor: Any, dsn: str, role: str = "") -> Sandbox:
     return Sandbox(owner, path_of(cursor, owner))
 
 
-def _new_name() -> str:
+def new_name() -> str:
+    """A name for a frame, which no code can foresee."""
     return f"pg_temp.tidemark_frame_{secrets.token_hex(8)}"
 
 

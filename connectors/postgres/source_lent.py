@@ -122,7 +122,7 @@ class LentTable:
     def function(self, parameters: str, where: str) -> sql.SQL:
         """The name of a function that reads the rows of which a condition holds, over its
         parameters $1, $2 ... and the columns of `t`: c0, c1 ... and `at`, where a row lies."""
-        name = f"pg_temp.tidemark_frame_{secrets.token_hex(8)}"
+        name = sandbox.new_name()
         self._cursor.execute(
             f"CREATE FUNCTION {name}({parameters}) RETURNS SETOF pg_temp.{self._view}"
             f" LANGUAGE sql SECURITY DEFINER SET search_path = {PINNED_PATH}"
