@@ -77,7 +77,9 @@ def _position(connection: Any) -> str:
 def _compare(connection: Any, queries: dict[str, str]) -> None:
     for query, sql in queries.items():
         kept = f"SELECT * FROM public.kept_{query}"
-        expected = Answer(columns_of_query(connection, sql), rows_of_query(connection, sql))
+        expected = Answer(
+            columns_of_query(connection, sql, is_kept=True), rows_of_query(connection, sql)
+        )
         got = Answer(columns_of_query(connection, kept), rows_of_query(connection, kept))
         what = difference(expected, got)
         assert not what, f"seed {SEED}, {query}: {sql}\n{what}"

@@ -58,20 +58,36 @@ def pin_session(connection: Any) -> None:
             cursor.execute(f"SET {name} = %s", (value,))
 
 
-def columns_of_query(connection: Any, sql: str) -> tuple[tuple[str, str], ...]:
+_ASKED = """
+SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+WHERE attrelid = 'pg_temp.asked'::regclass AND attnum > 0 ORDER BY attnum
+"""
+_KEPT = """
+WITH RECURSIVE kept AS (
+    SELECT attnum, attname, atttypid AS type, atttypmod AS modifier FROM pg_attribute
+    WHERE attrelid = 'pg_temp.asked'::regclass AND attnum > 0
+    UNION ALL
+    SELECT attnum, attname, typbasetype, typtypmod FROM kept JOIN pg_type t ON t.oid = kept.type
+    WHERE typtype = 'd')
+SELECT attname, format_type(type, modifier) FROM kept JOIN pg_type t ON t.oid = type
+WHERE typtype <> 'd' ORDER BY attnum
+"""
+
+
+def columns_of_query(
+    connection: Any, sql: str, *, is_kept: bool = False
+) -> tuple[tuple[str, str], ...]:
     """Names and types of a query's columns, from a temporary view that is rolled back.
 
-    Types as with an empty search_path: with their schema, unless that is pg_catalog.
+    Types as with an empty search_path: with their schema, unless that is pg_catalog. is_kept: as a
+    view's table has them, which keeps a domain as the type below it.
     """
     with connection.cursor() as cursor:
         cursor.execute("BEGIN")
         try:
             cursor.execute(f"CREATE TEMP VIEW asked AS {sql}")
             cursor.execute("SET LOCAL search_path = ''")
-            cursor.execute(
-                "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
-                "WHERE attrelid = 'pg_temp.asked'::regclass AND attnum > 0 ORDER BY attnum"
-            )
+            cursor.execute(_KEPT if is_kept else _ASKED)
             return tuple(cursor.fetchall())
         finally:
             cursor.execute("ROLLBACK")

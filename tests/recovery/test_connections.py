@@ -219,7 +219,7 @@ def test_a_commit_whose_answer_is_lost_is_not_repeated(world: World) -> None:
     sink.execute(
         "CREATE TABLE seen (epoch bigint);"
         "CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$BEGIN INSERT INTO seen VALUES (new.epoch); RETURN new; END$$;"
+        "$$BEGIN INSERT INTO public.seen VALUES (new.epoch); RETURN new; END$$;"
         "CREATE TRIGGER see AFTER INSERT OR UPDATE ON tidemark.progress "
         "FOR EACH ROW EXECUTE FUNCTION see()"
     )

@@ -17,6 +17,7 @@ from connectors.postgres.embedded import EmbeddedPostgres
 from tests.harness import figures
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, versions_to_test
 from tests.harness.proxy import REFUSE, Fault, Proxy
+from tests.harness.psql import give_query_role
 from tests.harness.service import RunningService
 
 RUN = "pytest tests/recovery/test_slots.py"
@@ -135,7 +136,9 @@ def _make(server: EmbeddedPostgres) -> None:
 def _make_database(admin: Database) -> None:
     admin.execute("CREATE DATABASE shop")
     admin.execute("GRANT CREATE ON DATABASE shop TO svc")
-    Database(admin.server, "shop").execute(TABLES)
+    shop = Database(admin.server, "shop")
+    shop.execute(TABLES)
+    give_query_role(shop, "svc")
 
 
 # --- what is done to it ------------------------------------------------------------------------
