@@ -27,7 +27,7 @@ from connectors.postgres.session import connect, is_temporary, to_error
 from connectors.postgres.shadows import Shadows, quoted
 from connectors.postgres.table_lookup import find_relation, look_up
 from connectors.postgres.table_names import KnownNames, read_named, read_names
-from dataflow.errors import SqlError, TidemarkError
+from dataflow.errors import SinkError, SqlError, TidemarkError
 from dataflow.expressions.ir import Literal
 from dataflow.schema import Field, Relation
 from dataflow.sql.analysis import Analysis, Routine, Table
@@ -52,6 +52,11 @@ _SESSION_VALUE_NAMES = (
     *("localtime", "localtime", "localtimestamp", "localtimestamp", "current_role"),
     *("current_user", "user", "session_user", "current_catalog", "current_schema"),
 )
+_IS_MADE = """
+SELECT FROM tidemark.tables
+WHERE coalesce(view_oid, table_oid) = to_regclass(%s) AND (schema, name) = (%s, %s)
+    AND NOT is_staged
+"""
 _ROUTINES = """
 SELECT CASE WHEN n.nspname = 'pg_catalog' THEN '' ELSE n.nspname || '.' END || p.proname,
        p.prokind, coalesce(a.volatility, p.provolatile::text), p.proretset
@@ -140,7 +145,10 @@ class PostgresAnalyzer:
 
     def relation(self, schema: str, name: str) -> Table | Analysis:
         """A relation of the canonical text; see `Analyzer`."""
-        known = self._views.get((schema, name)) or self._shadows.find(schema, name)
+        known = self._views.get((schema, name))
+        if known is not None:
+            self._require_made(schema, name)
+        known = known or self._shadows.find(schema, name)
         if known is not None:
             columns = tuple((f.name, i) for i, f in enumerate(known.fields))
             return Table(known, columns, has_row_type=False)
@@ -151,6 +159,18 @@ class PostgresAnalyzer:
             if found.kind == "v":
                 return self._described(found.oid)
             return look_up(cursor, found, self._source_name)
+
+    def _require_made(self, schema: str, name: str) -> None:
+        """What the query was analyzed over is the view's table, not another of its name."""
+        with self._step(f'the view "{schema}.{name}" cannot be looked up'):
+            cursor = self._cursor()
+            cursor.execute(_IS_MADE, (f"{quoted(schema)}.{quoted(name)}", schema, name))
+            if cursor.fetchone() is None:
+                raise SinkError(
+                    "sink.foreign_object",
+                    f'"{schema}.{name}" is not the table that was made for the view',
+                    hint="drop it, then rebuild the view; or name the table otherwise",
+                )
 
     def types(self, columns: Sequence[SqlType], expressions: Sequence[str]) -> tuple[SqlType, ...]:
         """The types of expressions over c1, c2 ...; see `Analyzer`."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from psycopg2 import sql
 
 from connectors.postgres.quoting import LEADS_TO_SUPERUSER, quote_name
+from connectors.postgres.sandbox import EVENT_TRIGGER, check_event_triggers
 from connectors.postgres.session import Session
 from dataflow.errors import SourceError
 from dataflow.schema import Relation, RelationName
@@ -86,6 +87,7 @@ class Publication:
     def ensure(self) -> None:
         """Make the publication if it is not there."""
         if not self.exists():
+            self._check_event_triggers()
             self._session.execute(
                 sql.SQL("CREATE PUBLICATION {} WITH (publish_via_partition_root = true)").format(
                     sql.Identifier(self.name)
@@ -131,6 +133,7 @@ class Publication:
         for name, table in tables.items():
             if table.oid in published:
                 continue
+            self._check_event_triggers()
             self._session.execute(
                 self._alter("ADD", name),
                 doing=f'cannot add table "{name}" to publication "{self.name}"',
@@ -142,6 +145,7 @@ class Publication:
         published = {(n.schema, n.name) for n in self.tables().values()}
         for name in names:
             if (name.schema, name.name) in published:
+                self._check_event_triggers()
                 self._session.execute(
                     self._alter("DROP", name),
                     doing=f'cannot remove table "{name}" from publication "{self.name}"',
@@ -187,6 +191,9 @@ class Publication:
             sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(self.name)),
             doing=f'cannot drop publication "{self.name}"',
         )
+
+    def _check_event_triggers(self) -> None:
+        check_event_triggers(self._session.rows(EVENT_TRIGGER))
 
     def _alter(self, verb: str, name: RelationName) -> sql.Composed:
         return sql.SQL("ALTER PUBLICATION {} {} TABLE {}").format(

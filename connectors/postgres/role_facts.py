@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from connectors.postgres.control import Control
-from connectors.postgres.quoting import LEADS_TO_SUPERUSER, quote_name
+from connectors.postgres.quoting import LEADS_TO_SUPERUSER
 
 # Since version 16 a member may be one that cannot SET ROLE.
 _ROLE = """
@@ -20,12 +20,16 @@ SELECT r.rolsuper,
     r.rolsuper OR pg_has_role(r.oid, n.nspowner, 'USAGE')
 FROM pg_roles AS r, pg_namespace AS n WHERE r.rolname = %s AND n.nspname = 'tidemark'
 """
+# What others have put under a view's name gives no right to it.
+_READABLE = """
+SELECT t.schema, t.name FROM tidemark.tables AS t
+JOIN pg_class AS c ON c.oid = coalesce(t.view_oid, t.table_oid)
+WHERE NOT t.is_staged AND has_schema_privilege(r.oid, c.relnamespace, 'USAGE')
+    AND has_table_privilege(r.oid, c.oid, 'SELECT')
+"""
 _VIEWS = f"""
 SELECT v.identity, coalesce(pg_has_role(r.oid, o.oid, 'USAGE'), false), EXISTS (
-    SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-    WHERE (n.nspname, c.relname) = (v.schema, v.name)
-        AND has_schema_privilege(r.oid, n.oid, 'USAGE')
-        AND has_table_privilege(r.oid, c.oid, 'SELECT')),
+    SELECT FROM ({_READABLE}) AS c WHERE (c.schema, c.name) = (v.schema, v.name)),
     coalesce(NOT {LEADS_TO_SUPERUSER.format("o.oid")}, false)
 FROM tidemark.views AS v JOIN pg_roles AS r ON r.rolname = %s
 LEFT JOIN pg_roles AS o ON o.rolname = v.created_by
@@ -75,9 +79,12 @@ def may_create_in(control: Control, role: str, schema: str) -> bool | None:
 
 
 def may_select(control: Control, role: str, schema: str, name: str) -> bool:
-    """Whether a role may SELECT from a table that is there."""
-    table = f"{quote_name(schema)}.{quote_name(name)}"
-    return bool(control.rows("SELECT has_table_privilege(%s, %s, 'SELECT')", role, table)[0][0])
+    """Whether a role may SELECT from the table of a view."""
+    sql = (
+        f"SELECT FROM pg_roles AS r, LATERAL ({_READABLE}) AS c"
+        " WHERE r.rolname = %s AND (c.schema, c.name) = (%s, %s)"
+    )
+    return bool(control.rows(sql, role, schema, name))
 
 
 def may_call(control: Control, role: str, procedure: str) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ import psycopg2
 from connectors.postgres.query_role import QUERY_ROLE, lacking
 from connectors.postgres.quoting import quote_name
 from connectors.postgres.session import PINNED_PATH, Session, to_error
-from dataflow.errors import SourceError
+from dataflow.errors import SinkError, SourceError
 from dataflow.types import SESSION_SETTINGS
 
 _HEAD = f"LANGUAGE plpgsql SECURITY DEFINER SET search_path = {PINNED_PATH}"
@@ -50,7 +51,11 @@ _AS_BEFORE = "; ".join(
 _MAY_SET = """
 SELECT r.rolsuper, pg_has_role(session_user, r.oid, %s) FROM pg_roles r WHERE r.rolname = %s
 """
-_READINESS = """
+EVENT_TRIGGER = """SELECT quote_ident(t.evtname) || ', which calls ' || p.oid::regprocedure
+        FROM pg_event_trigger t JOIN pg_proc p ON p.oid = t.evtfoid
+        JOIN pg_roles a ON a.oid = p.proowner
+        WHERE t.evtenabled <> 'D' AND NOT a.rolsuper AND a.rolname <> session_user LIMIT 1"""
+_READINESS = f"""
 SELECT coalesce((SELECT pg_has_role(session_user, q.oid, %(word)s)
             AND pg_has_role(session_user, q.oid, 'USAGE')
             AND has_database_privilege(q.oid, current_database(), 'TEMPORARY')
@@ -63,10 +68,7 @@ SELECT coalesce((SELECT pg_has_role(session_user, q.oid, %(word)s)
         WHERE n.nspname !~ '^pg_' AND n.nspname NOT IN ('information_schema', 'tidemark')
             AND NOT has_schema_privilege(coalesce(r.rolname, 'public'), n.oid, 'USAGE')
             AND has_schema_privilege(session_user, n.oid, 'USAGE WITH GRANT OPTION')),
-    (SELECT format('%%I, which calls %%s', t.evtname, p.oid::regprocedure)
-        FROM pg_event_trigger t JOIN pg_proc p ON p.oid = t.evtfoid
-        JOIN pg_roles a ON a.oid = p.proowner
-        WHERE t.evtenabled <> 'D' AND NOT a.rolsuper AND a.rolname <> session_user LIMIT 1)
+    ({EVENT_TRIGGER})
 """
 
 
@@ -208,12 +210,7 @@ def ready(cursor: Any, dsn: str) -> str:
     """
     is_well, schemas, trigger = _facts(cursor)
     if trigger is not None:
-        raise SourceError(
-            "source.event_trigger",
-            f"an event trigger would run with the service's rights: {trigger}",
-            detail="its function belongs to a role that is no superuser",
-            hint="drop or disable the trigger, or give its function to a superuser",
-        )
+        check_event_triggers([(trigger,)])
     if is_well and not schemas:
         return QUERY_ROLE
     left = _make_ready(dsn, schemas or [])
@@ -225,6 +222,28 @@ def ready(cursor: Any, dsn: str) -> str:
             hint=f"as an administrator: tidemark init, or {' '.join(left)}",
         )
     return QUERY_ROLE
+
+
+def check_event_triggers(found: Sequence[tuple[str]], *, is_sink: bool = False) -> None:
+    """No code of others runs where the service changes what is in a database.
+
+    found: the answer to EVENT_TRIGGER. SourceError source.event_trigger, SinkError
+    sink.event_trigger.
+    """
+    if not found:
+        return
+    what, detail, hint = _of_event_trigger(found[0][0])
+    if is_sink:
+        raise SinkError("sink.event_trigger", what, detail=detail, hint=hint)
+    raise SourceError("source.event_trigger", what, detail=detail, hint=hint)
+
+
+def _of_event_trigger(trigger: str) -> tuple[str, str, str]:
+    return (
+        f"an event trigger would run with the service's rights: {trigger}",
+        "its function belongs to a role that is no superuser",
+        "drop or disable the trigger, or give its function to a superuser",
+    )
 
 
 def _facts(cursor: Any) -> tuple[Any, ...]:

@@ -34,7 +34,7 @@ from connectors.postgres.sink_apply import (
 )
 from connectors.postgres.sink_epoch import Place, begin, deltas_of, flush
 from connectors.postgres.sink_faults import about, reading, refusal_of
-from connectors.postgres.sink_guard import Guards, guard_sql
+from connectors.postgres.sink_guard import Guards, guard_sql, require_ours
 from connectors.postgres.sink_keys import WideKeys, too_wide
 from connectors.postgres.sink_patience import patiently
 from connectors.postgres.sink_read import progress_of, rows_of
@@ -305,10 +305,16 @@ class PostgresSink:
             session.commit()
 
     def holds(self, table: SinkTable) -> bool:
-        """Whether the view's table is there, with all of its columns."""
+        """Whether the view's table is there, with all of its columns and nothing that would run
+        code of others: one that is not is made anew, as a whole."""
         self._ensure()
         with self._own_session(f'cannot look at view "{table.title}"') as session:
-            return sink_tables.is_there(session.cursor(), table)
+            cursor = session.cursor()
+            try:
+                require_ours(cursor, table, writes=True)
+            except SinkError:
+                return False
+            return sink_tables.is_there(cursor, table)
 
     def forget_progress(self) -> None:
         """Remove our progress, when the last view is gone."""

@@ -72,9 +72,17 @@ BEGIN
     IF NOT FOUND OR to_regclass(relation) IS NULL OR NOT tidemark.is_foreign(wanted) THEN
         RETURN;
     END IF;
-    IF to_regclass(relation) = wanted THEN
-        EXECUTE format('LOCK TABLE ONLY %s IN %s MODE', relation,
-            CASE WHEN writes THEN 'ROW EXCLUSIVE' ELSE 'ACCESS SHARE' END);
+    IF to_regclass(relation) = wanted AND writes THEN
+        -- So that nobody puts statistics or an index on it before we have written. Who has this
+        -- lock (autovacuum, CREATE INDEX CONCURRENTLY) keeps others out too, and is not awaited.
+        BEGIN
+            EXECUTE format(
+                'LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE NOWAIT', relation);
+        EXCEPTION WHEN lock_not_available THEN
+            EXECUTE format('LOCK TABLE ONLY %s IN ROW EXCLUSIVE MODE', relation);
+        END;
+    ELSIF to_regclass(relation) = wanted THEN
+        EXECUTE format('LOCK TABLE ONLY %s IN ACCESS SHARE MODE', relation);
     END IF;
     IF to_regclass(relation) <> wanted THEN
         RAISE EXCEPTION '% is not the table that was made for the view', relation
@@ -105,12 +113,15 @@ BEGIN
             WHERE writes AND s.stxrelid = wanted
                 AND {_USES_FOREIGN_CODE.format("pg_statistic_ext", "s.oid")}
         -- Of another type than it was made with: what we write would be cast, by its owner's cast.
+        UNION ALL SELECT format('the new type of column %I', a.attname)
+            FROM pg_attribute AS a JOIN jsonb_each_text(made) AS m ON m.key = a.attname
+            WHERE a.attrelid = wanted AND NOT a.attisdropped AND m.value::oid <> a.atttypid
+        -- A column that somebody added.
         UNION ALL SELECT format('column %I', a.attname)
             FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
             JOIN pg_roles AS r ON r.oid = t.typowner
             WHERE writes AND a.attrelid = wanted AND a.attnum > 0 AND NOT a.attisdropped
-                AND NOT {_TRUSTED} AND (t.typtype = 'd'
-                    OR (made ->> a.attname)::oid IS DISTINCT FROM a.atttypid)
+                AND NOT {_TRUSTED} AND t.typtype = 'd'
     ) AS foreign_objects LIMIT 1;
     IF what IS NOT NULL THEN
         RAISE EXCEPTION '% would run with the rights of the service', what
@@ -178,11 +189,11 @@ def guard_sql(table: SinkTable, *, writes: bool) -> str:
     return f"SELECT tidemark.guard({', '.join(map(quote_text, names))}, {str(writes).lower()})"
 
 
-def require_ours(cursor: Any, table: SinkTable) -> None:
-    """A view's table is the one that was made for it, before it is read. SinkError
+def require_ours(cursor: Any, table: SinkTable, *, writes: bool = False) -> None:
+    """A view's table is the one that was made for it, before it is read or written. SinkError
     sink.foreign_object."""
     try:
-        cursor.execute(guard_sql(table, writes=False))
+        cursor.execute(guard_sql(table, writes=writes))
     except psycopg2.Error as error:
         if error.pgcode != FOREIGN_STATE:
             raise

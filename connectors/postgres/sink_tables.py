@@ -17,6 +17,7 @@ from psycopg2 import errors as states
 from connectors.postgres import copy_text, sink_kept, sink_keys, sink_target
 from connectors.postgres.ownership import give_to_creator
 from connectors.postgres.quoting import quote_name, quote_text
+from connectors.postgres.sandbox import EVENT_TRIGGER, check_event_triggers
 from connectors.postgres.sink_apply import lines_of, rows_missing, split_delta
 from connectors.postgres.sink_guard import TYPES_OF
 from connectors.postgres.sink_lent import reading
@@ -68,8 +69,9 @@ def count_rows(cursor: Any, dsn: str, table: SinkTable) -> int:
 def check_name(cursor: Any, table: SinkTable) -> None:
     """Whether the view could be created: schema there, right to create, name free or ours.
 
-    SinkError sink.schema_missing, sink.privilege, sink.name_taken.
+    SinkError sink.schema_missing, sink.privilege, sink.name_taken, sink.event_trigger.
     """
+    require_no_event_trigger(cursor)
     cursor.execute("SELECT to_regnamespace(%s)::oid", (quote_name(table.schema),))
     namespace = cursor.fetchone()[0]
     if namespace is None:
@@ -88,6 +90,12 @@ def check_name(cursor: Any, table: SinkTable) -> None:
         )
     for name in {table.name, target_of(table).name}:
         _check_free(cursor, table, name)
+
+
+def require_no_event_trigger(cursor: Any) -> None:
+    """What we change runs no code of others. SinkError sink.event_trigger."""
+    cursor.execute(EVENT_TRIGGER)
+    check_event_triggers(cursor.fetchall(), is_sink=True)
 
 
 def _check_free(cursor: Any, table: SinkTable, name: str) -> None:
@@ -273,7 +281,8 @@ def comment(cursor: Any, table: SinkTable) -> None:
 
 
 def drop(cursor: Any, table: SinkTable, *, is_staged: bool) -> None:
-    """Drop what is registered under the view's name, wherever it has been renamed to."""
+    """Drop what is registered under the view's name, wherever it has been renamed to. SinkError
+    sink.dependents."""
     cursor.execute(
         "DELETE FROM tidemark.tables WHERE schema = %s AND name = %s AND is_staged = %s "
         "RETURNING view_oid, table_oid",

@@ -40,8 +40,10 @@ class ViewTables:
                 )
 
     def dependents(self, table: SinkTable) -> list[str]:
-        """What of the user's hangs on the view's table, so that it could not be dropped."""
+        """What of the user's hangs on the view's table, so that it could not be dropped. SinkError
+        sink.event_trigger."""
         with self._cursor(table) as cursor:
+            sink_tables.require_no_event_trigger(cursor)
             return sink_kept.dependents(cursor, table)
 
     def not_kept(self, before: SinkTable, table: SinkTable) -> list[str]:
