@@ -19,7 +19,7 @@ from dataflow.expressions.keys import key_form
 from dataflow.sql.parse import SyntaxCall
 from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import Context, span_of
-from dataflow.sql.whole_rows import is_record, written
+from dataflow.sql.whole_rows import implied_name, is_record, written
 from dataflow.types import TypeKind
 
 _FILTER = re.compile(r"\s+FILTER\s+\(WHERE\s*$")
@@ -110,14 +110,14 @@ def shape_of(context: Context, node: exp.Expr) -> CallShape:
 
 
 def type_probe(context: Context, scalars: Scalars, shape: CallShape) -> str:
-    """The text of a call over c1, c2 ... for Analyzer.types; there direct arguments are NULL.
+    """The text of a call over probed columns for Analyzer.types; there direct arguments are NULL.
 
     They may name grouped columns only, and the question has no GROUP BY.
     """
     if shape.within is None:
         return scalars.probe(shape.node)
     edits = [
-        (*span_of(part), f"(NULL::{bound.type.name})")
+        (*span_of(part), f"(NULL::{bound.type.name})" + implied_name(part, node))
         for node in shape.arguments
         for part, bound in scalars.bound_parts(node)
     ]
@@ -186,7 +186,7 @@ class CallWriter:
         for part, expression in self.scalars.bound_parts(node):
             row = is_record(expression)
             text = written(expression, self._placed) if row else self._placed(expression)
-            out.append((*span_of(part), text))
+            out.append((*span_of(part), text + implied_name(part, node)))
         return out
 
     def _placed(self, expression: Expression) -> str:

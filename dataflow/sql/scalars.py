@@ -30,7 +30,7 @@ from dataflow.sql.shapes import (
     pinned,
     plain_literal,
 )
-from dataflow.sql.whole_rows import is_record, passed, written
+from dataflow.sql.whole_rows import implied_name, is_record, passed, written
 from dataflow.types import BOOL, TEXT, SqlType
 
 Atom = Callable[[exp.Expr], Expression | None]
@@ -55,6 +55,7 @@ class Scalars:
         self._constants: dict[str, Literal | None] = {}
         self._columns: list[Expression] = []
         self._probes: dict[int, str] = {}
+        self._shown: dict[str, exp.Expr] = {}
         self._pinned: dict[str, str] = {}
 
     def bind(self, nodes: Sequence[exp.Expr]) -> list[Expression]:
@@ -99,6 +100,7 @@ class Scalars:
             # A subquery's parentheses are its own: (SELECT ...).field.
             is_wrapped = self._context.text[first] == "("
             text += [self._context.text[at:first], f"({value})" if is_wrapped else value]
+            text.append(implied_name(atom, node))
             at = last
         return "".join(text) + self._context.text[at:end]
 
@@ -109,15 +111,21 @@ class Scalars:
 
     @property
     def columns(self) -> list[Expression]:
-        """The columns met so far; the type probes call them c1, c2 ..."""
+        """The columns met so far; the type probes call them as `probed` says."""
         return self._columns
 
     def probe(self, node: exp.Expr) -> str:
-        """The text of a node over c1, c2 ... for Analyzer.types."""
+        """The text of a node over the columns met so far, for Analyzer.types."""
         if id(node) not in self._probes:
-            text = self.render(node, lambda c: f"c{self._columns.index(c) + 1}")
+            text = self.render(node, self.probed)
             self._probes[id(node)] = text
+            self._shown.setdefault(text, node)
         return self._probes[id(node)]
+
+    def probed(self, column: Expression) -> str:
+        """A column in the text of a probe: with its relation, or a name of a subquery's own might
+        be taken for it."""
+        return f"tidemark_row.c{self._columns.index(column) + 1}"
 
     def _gather(self, node: exp.Expr, wanted: dict[str, exp.Expr]) -> None:
         """Resolve all columns below a node, and collect what has a type to be asked."""
@@ -214,8 +222,9 @@ class Scalars:
     def _type(self, probe: str) -> SqlType:
         found = self._types.get(probe)
         if found is None:
+            shown = self._context.text_of(self._shown[probe])
             raise self._context.refuse(
-                f"an expression without a type of its own is not maintained: {probe}",
+                f"an expression without a type of its own is not maintained: {shown}",
                 "select the fields of a row one by one",
             )
         return found

@@ -121,6 +121,15 @@ def written(atom: Expression, name: Name) -> str:
     return name(atom)
 
 
+def implied_name(column: exp.Expr, inside: exp.Expr) -> str:
+    """What is to be written behind a value that stands for a column of a text, so that it keeps
+    its name: a select list's column is called as it is itself where no AS follows."""
+    is_selected = column is not inside and column.arg_key == "expressions"
+    if not is_selected or not isinstance(column.parent, exp.Select):
+        return ""
+    return f" AS {quoted(column.name)}"
+
+
 def name_beside(columns: Iterable[str]) -> str:
     """A relation's name that none of its columns has: it stands for the row."""
     taken, name = set(columns), "whole"
