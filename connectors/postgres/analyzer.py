@@ -46,6 +46,9 @@ _SETTINGS = {
 }
 _MOST_COLUMNS = 1500
 _CALLS = re.compile(r":(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)")
+_ROW_NAMES = re.compile(r":eref \{ALIAS :aliasname (\S+) :colnames \(((?:\\.|[^()\\])*)\)\}")
+_ROW_NAME = re.compile(r'"((?:\\.|[^\s\\])*)"(?=\s|$)')
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _SESSION_VALUES = re.compile(r"\{(?:SQLVALUEFUNCTION) :op (\d+)")
 _SESSION_VALUE_NAMES = (
     *("current_date", "current_time", "current_time", "current_timestamp", "current_timestamp"),
@@ -277,7 +280,13 @@ class PostgresAnalyzer:
         if self._keeps_rows:
             foreign_code.check_routines(text, routines)
         values = {_SESSION_VALUE_NAMES[int(i)] for i in _SESSION_VALUES.findall(tree)}
-        return Analysis(text.strip().removesuffix(";"), fields, routines, tuple(sorted(values)))
+        return Analysis(
+            text.strip().removesuffix(";"),
+            fields,
+            routines,
+            tuple(sorted(values)),
+            row_names(tree),
+        )
 
     def _make_shadow(self, relation: Relation, statement: str) -> None:
         with self._kept_step(f'the relation "{relation.name}" cannot be shown to the source'):
@@ -354,6 +363,20 @@ class PostgresAnalyzer:
             found = _to_error(error, doing, "", ())
             self.close()
             raise found from error
+
+
+def row_names(tree: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The relations in FROM anywhere in a tree of PostgreSQL's: aliases and columns' names.
+
+    >>> row_names(r':eref {ALIAS :aliasname z :colnames ("id" "q"u\ \(x\)" "id" "")}')
+    (('z', ('id', 'q"u (x)', 'id', '')),)
+    """
+    unescaped = lambda text: _ESCAPED.sub(r"\1", text)  # noqa: E731
+    found = [
+        (unescaped(alias), tuple(map(unescaped, _ROW_NAME.findall(names))))
+        for alias, names in _ROW_NAMES.findall(tree)
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def _to_error(

@@ -8,7 +8,6 @@ depends on the rows of the group alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
@@ -18,7 +17,7 @@ from dataflow.expressions.ir import ColumnRef, Expression
 from dataflow.expressions.keys import key_form
 from dataflow.sql.parse import SyntaxCall
 from dataflow.sql.scalars import Scalars
-from dataflow.sql.scope import Context, span_of
+from dataflow.sql.scope import Context, edited, span_of
 from dataflow.sql.whole_rows import implied_name, is_record, written
 from dataflow.types import TypeKind
 
@@ -123,7 +122,7 @@ def type_probe(context: Context, scalars: Scalars, shape: CallShape) -> str:
     ]
     others = shape.operands[len(shape.arguments) :]
     edits += [(*span_of(node), scalars.probe(node)) for node in others]
-    return _edited(context.text, *span_of(shape.node), edits)
+    return edited(context.text, *span_of(shape.node), edits)
 
 
 @dataclass
@@ -163,7 +162,7 @@ class CallWriter:
             edits += self._ties()
         begin, end = self._span()
         return CallText(
-            _edited(self.context.text, begin, end, edits),
+            edited(self.context.text, begin, end, edits),
             tuple(self.arguments),
             direct,
             tuple(dict.fromkeys(i for i in alike if i is not None and self._varies(i))),
@@ -183,7 +182,9 @@ class CallWriter:
     def _edits(self, node: exp.Expr) -> list[tuple[int, int, str]]:
         """The text of a value replaced by its arguments; what is constant stays."""
         out = []
-        for part, expression in self.scalars.bound_parts(node):
+        if len(parts := self.scalars.bound_parts(node)) != 1 or parts[0][0] is not node:
+            out = self.scalars.row_edits(node)
+        for part, expression in parts:
             row = is_record(expression)
             text = written(expression, self._placed) if row else self._placed(expression)
             out.append((*span_of(part), text + implied_name(part, node)))
@@ -230,7 +231,7 @@ class CallWriter:
         return [(place, place, before + ", ".join(keys))]
 
     def _text(self, node: exp.Expr) -> str:
-        return _edited(self.context.text, *span_of(node), self._edits(node))
+        return edited(self.context.text, *span_of(node), self._edits(node))
 
     def _is_sortable(self, node: exp.Expr) -> bool:
         number = self._number(node)
@@ -242,12 +243,3 @@ class CallWriter:
         except SqlError:
             return False
         return True
-
-
-def _edited(text: str, begin: int, end: int, edits: Sequence[tuple[int, int, str]]) -> str:
-    """text[begin:end] with the edits that lie in it, each (from, to, new text)."""
-    out, at = [], begin
-    for first, last, new in sorted(set(edits)):
-        out += [text[at:first], new]
-        at = last
-    return "".join(out) + text[at:end]

@@ -36,12 +36,15 @@ class Analysis:
 
     text: pg_get_viewdef's, with every relation, type and function outside pg_catalog qualified.
     fields: the output with its exact names and types. session_values: CURRENT_DATE and the like.
+    row_names: relations in FROM, by alias, with the names of their columns, which the text makes
+    different ones.
     """
 
     text: str
     fields: tuple[Field, ...]
     routines: tuple[Routine, ...] = ()
     session_values: tuple[str, ...] = ()
+    row_names: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ class Relations:
 
     def _with_row(self, entry: FromEntry, type_name: str) -> FromEntry:
         alias = entry.visible[0].alias if entry.visible else ""
-        return with_row(entry, alias, type_name) if alias in self._rows else entry
+        return with_row(self._context, entry, alias, type_name) if alias in self._rows else entry
 
     def _relation(self, node: exp.Table) -> tuple[Plan, tuple[tuple[str, int], ...]]:
         known, name = self._context.relations, (node.db, node.name)

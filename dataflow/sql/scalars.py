@@ -18,7 +18,7 @@ from dataflow.sql.calls import as_text, hashed_equality, native_call
 from dataflow.sql.parse import Operation, Quantified, SyntaxCall, Test
 from dataflow.sql.routines import warn_of_stable
 from dataflow.sql.row_queries import NAMING, check_reads_nothing, values_outside
-from dataflow.sql.scope import Context, span_of
+from dataflow.sql.scope import Context, edited, span_of
 from dataflow.sql.shapes import (
     OPERATORS,
     STRUCTURE,
@@ -30,7 +30,7 @@ from dataflow.sql.shapes import (
     pinned,
     plain_literal,
 )
-from dataflow.sql.whole_rows import implied_name, is_record, passed, written
+from dataflow.sql.whole_rows import implied_name, is_record, passed, rows_inside, written
 from dataflow.types import BOOL, TEXT, SqlType
 
 Atom = Callable[[exp.Expr], Expression | None]
@@ -92,17 +92,23 @@ class Scalars:
     def render(self, node: exp.Expr, name: Callable[[Expression], str]) -> str:
         """PostgreSQL's text of a node with its columns written by `name`."""
         begin, end = span_of(node)
-        text, at = [], begin
+        edits = self.row_edits(node)
         for atom in self._atoms_in(node, pinned=self._pinned):
             first, last = span_of(atom)
             value = self._pinned.get(self._probes.get(id(atom), ""))
             value = value or written(self._atoms[id(atom)], name)
             # A subquery's parentheses are its own: (SELECT ...).field.
             is_wrapped = self._context.text[first] == "("
-            text += [self._context.text[at:first], f"({value})" if is_wrapped else value]
-            text.append(implied_name(atom, node))
-            at = last
-        return "".join(text) + self._context.text[at:end]
+            value = f"({value})" if is_wrapped else value
+            edits.append((first, last, value + implied_name(atom, node)))
+        return edited(self._context.text, begin, end, edits)
+
+    def row_edits(self, node: exp.Expr) -> list[tuple[int, int, str]]:
+        """What is to be written otherwise in a node's text whatever its columns stand for: from,
+        to, new text."""
+        atoms = self._atoms
+        rows = [(row, text) for row, text in rows_inside(self._context, node)]
+        return [(*span_of(row), text) for row, text in rows if id(row) not in atoms]
 
     def over_columns(self, node: exp.Expr) -> tuple[str, tuple[Expression, ...]]:
         """PostgreSQL's text of a node with $1, $2 ... for its columns, and those columns."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
@@ -33,8 +33,9 @@ class Context:
 
     query is the user's text, only for positions. ctes: plan and column names by name. relations:
     tables and ordinary views met so far, by schema and name. aggregates, set_functions: names of
-    functions that are called. has_stable: what is called may give another result at another time,
-    which our settings do not fix. pinned: constants by their text, where that is so.
+    functions that are called. row_names: see Analysis. has_stable: what is called may give another
+    result at another time, which our settings do not fix. pinned: constants by their text, where
+    that is so.
     enclosing: the scopes whose rows what is being bound may read,
     the nearest last; levels: which of them a plan does read.
     """
@@ -49,11 +50,13 @@ class Context:
     relations: dict[tuple[str, str], Plan | Table] = field(default_factory=dict)
     set_functions: frozenset[str] = frozenset()
     pinned: dict[str, str] = field(default_factory=dict)
+    row_names: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def calling(self, analysis: Analysis) -> Context:
         """The same context, for a text that calls these functions."""
         self.aggregates = frozenset(r.name for r in analysis.routines if r.kind == "a")
         self.set_functions = frozenset(r.name for r in analysis.routines if r.returns_set)
+        self.row_names = analysis.row_names
         return self
 
     def returns_set(self, node: exp.Expr) -> bool:
@@ -118,11 +121,13 @@ class RowShape:
     """What the whole row of a FROM entry is.
 
     type_name: its named row type, "" for a record. marker: a column that is NULL only where an
-    outer join has padded the entry.
+    outer join has padded the entry. names: a record's columns, where they are not called as in the
+    text.
     """
 
     type_name: str
     marker: int
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,7 @@ class Visible:
     def shifted(self, by: int) -> Visible:
         """The same names, `by` positions further right."""
         columns = tuple((name, position + by) for name, position in self.columns)
-        row = RowShape(self.row.type_name, self.row.marker + by) if self.row else None
+        row = replace(self.row, marker=self.row.marker + by) if self.row else None
         return Visible(self.alias, columns, row)
 
 
@@ -260,6 +265,15 @@ def span_of(node: exp.Expr) -> tuple[int, int]:
     spans = [span_of(child) for child in node.iter_expressions() if _has_span(child)]
     assert spans, f"no text for {node!r}"
     return min(s[0] for s in spans), max(s[1] for s in spans)
+
+
+def edited(text: str, begin: int, end: int, edits: Sequence[tuple[int, int, str]]) -> str:
+    """text[begin:end] with the edits that lie in it, each (from, to, new text)."""
+    out, at = [], begin
+    for first, last, new in sorted(set(edits)):
+        out += [text[at:first], new]
+        at = last
+    return "".join(out) + text[at:end]
 
 
 def _has_span(node: exp.Expr) -> bool:
