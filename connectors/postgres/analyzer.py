@@ -366,7 +366,7 @@ class PostgresAnalyzer:
 
 
 def row_names(tree: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The relations in FROM anywhere in a tree of PostgreSQL's: aliases and columns' names.
+    r"""The relations in FROM anywhere in a tree of PostgreSQL's: aliases and columns' names.
 
     >>> row_names(r':eref {ALIAS :aliasname z :colnames ("id" "q"u\ \(x\)" "id" "")}')
     (('z', ('id', 'q"u (x)', 'id', '')),)

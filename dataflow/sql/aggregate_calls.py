@@ -8,6 +8,7 @@ depends on the rows of the group alone.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
@@ -16,6 +17,7 @@ from dataflow.errors import SqlError
 from dataflow.expressions.ir import ColumnRef, Expression
 from dataflow.expressions.keys import key_form
 from dataflow.sql.parse import SyntaxCall
+from dataflow.sql.plan import SortKey
 from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import Context, edited, span_of
 from dataflow.sql.whole_rows import implied_name, is_record, written
@@ -23,7 +25,7 @@ from dataflow.types import TypeKind
 
 _FILTER = re.compile(r"\s+FILTER\s+\(WHERE\s*$")
 # Their results do not depend on the order of the rows.
-_UNORDERED = frozenset(
+UNORDERED = frozenset(
     {
         *("count", "sum", "avg", "min", "max", "bool_and", "bool_or", "every"),
         *("bit_and", "bit_or", "bit_xor", "range_agg", "range_intersect_agg"),
@@ -134,15 +136,20 @@ class CallText:
     direct: int
     alike: tuple[int, ...]
     is_order_open: bool
+    rows_by: tuple[str, ...]
 
 
 @dataclass
 class CallWriter:
-    """Writes the text of one call, its values replaced by arguments."""
+    """Writes the text of one call, its values replaced by arguments.
+
+    order: that of the rows that it is given, which comes after an ORDER BY of its own.
+    """
 
     context: Context
     scalars: Scalars
     shape: CallShape
+    order: Sequence[SortKey] = ()
     arguments: list[Expression] = field(default_factory=list)
 
     def write(self) -> CallText:
@@ -157,16 +164,19 @@ class CallWriter:
             edits += self._edits(node)
         compared = shape.within or (shape.arguments if shape.is_distinct else ())
         alike = [self._number(node) for node in compared]
-        is_open = shape.within is None and not shape.is_distinct and shape.name not in _UNORDERED
-        if is_open and shape.name != "json_objectagg":
+        is_open = shape.within is None and not shape.is_distinct and shape.name not in UNORDERED
+        has_place = shape.name != "json_objectagg"
+        if is_open and has_place:
             edits += self._ties()
+        rows_by = self._sorted_by() if is_open and not has_place else []
         begin, end = self._span()
         return CallText(
             edited(self.context.text, begin, end, edits),
             tuple(self.arguments),
             direct,
             tuple(dict.fromkeys(i for i in alike if i is not None and self._varies(i))),
-            is_open and not shape.order,
+            is_open and not shape.order and not self.order,
+            tuple(rows_by),
         )
 
     def _span(self) -> tuple[int, int]:
@@ -211,9 +221,10 @@ class CallWriter:
         return key_form(reference) != reference
 
     def _ties(self) -> list[tuple[int, int, str]]:
-        """The arguments as the last keys of the order, each by its type and then by its text."""
+        """The order of the rows, then the arguments as the last keys of the order, each by its
+        type and then by its text."""
         given = {self._text(node) for node in self.shape.order}
-        keys: list[str] = []
+        keys = self._sorted_by()
         for node in self.shape.arguments:
             text = self._text(node)
             if not self.scalars.bound_parts(node):
@@ -229,6 +240,10 @@ class CallWriter:
         place = self.shape.call.meta.get("order", end - 1)
         before = ", " if self.shape.order else " ORDER BY "
         return [(place, place, before + ", ".join(keys))]
+
+    def _sorted_by(self) -> list[str]:
+        """The order of the rows."""
+        return [f"{self._placed(key.expression)} {key.direction}" for key in self.order]
 
     def _text(self, node: exp.Expr) -> str:
         return edited(self.context.text, *span_of(node), self._edits(node))

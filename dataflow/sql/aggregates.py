@@ -178,7 +178,8 @@ class Grouping:
         field = Field(shape.name.split(".")[-1], type, shape.name != "count")
         found = self._native(shape, field)
         if found is None:
-            written = CallWriter(self._context, self._scalars, shape).write()
+            order = self._scope.order
+            written = CallWriter(self._context, self._scalars, shape, order).write()
             if written.is_order_open:
                 self._warn_open(shape)
             condition = self._bound(shape.condition)
@@ -192,6 +193,7 @@ class Grouping:
                 written.sql,
                 written.direct,
                 written.alike,
+                rows_by=written.rows_by,
             )
         return found
 
@@ -202,7 +204,7 @@ class Grouping:
         function = _NATIVE.get(shape.name)
         if function is None or shape.within is not None or isinstance(shape.call, SyntaxCall):
             return None
-        if function == LEAST and shape.order:
+        if function == LEAST and (shape.order or self._scope.order):
             return None
         if any(isinstance(a, exp.Variadic) for a in shape.call.expressions):
             return None

@@ -18,7 +18,7 @@ from dataflow.expressions.ir import ColumnRef, Expression, Literal, OuterRef
 from dataflow.schema import Field
 from dataflow.sql.analysis import Analysis, Analyzer, Table
 from dataflow.sql.nullability import is_nullable
-from dataflow.sql.plan import Apply, Join, Plan, Project
+from dataflow.sql.plan import Apply, Join, Plan, Project, SortKey
 from dataflow.sql.rules.outer_refs import Levels, moved
 from dataflow.sql.text import find_words, on_one_line
 
@@ -31,7 +31,7 @@ class NotInScope(Exception):
 class Context:
     """One canonical text being bound: the view's own, or that of an ordinary view inside it.
 
-    query is the user's text, only for positions. ctes: plan and column names by name. relations:
+    query is the user's text, only for positions. ctes: parts of WITH by name. relations:
     tables and ordinary views met so far, by schema and name. aggregates, set_functions: names of
     functions that are called. row_names: see Analysis. has_stable: what is called may give another
     result at another time, which our settings do not fix. pinned: constants by their text, where
@@ -45,9 +45,9 @@ class Context:
     query: str
     aggregates: frozenset[str] = frozenset()
     warnings: list[str] = field(default_factory=list)
-    ctes: dict[str, tuple[Plan, tuple[str, ...]]] = field(default_factory=dict)
+    ctes: dict[str, FromEntry] = field(default_factory=dict)
     has_stable: bool = False
-    relations: dict[tuple[str, str], Plan | Table] = field(default_factory=dict)
+    relations: dict[tuple[str, str, bool], FromEntry | Table] = field(default_factory=dict)
     set_functions: frozenset[str] = frozenset()
     pinned: dict[str, str] = field(default_factory=dict)
     row_names: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -83,7 +83,10 @@ class Context:
     def inside(self, scope: Scope) -> Iterator[None]:
         """While it lasts, what is bound is the right side of an Apply over the scope's rows."""
         known = self.ctes
-        self.ctes = {n: (moved(p, 1) if self.levels.of(p) else p, c) for n, (p, c) in known.items()}
+        self.ctes = {
+            name: replace(entry, plan=moved(entry.plan, 1)) if self.levels.of(entry.plan) else entry
+            for name, entry in known.items()
+        }
         self.enclosing.append(scope)
         try:
             yield
@@ -147,11 +150,16 @@ class Visible:
 
 @dataclass(frozen=True)
 class FromEntry:
-    """A part of FROM: its plan, its qualified names, and its columns in the order of `*`."""
+    """A part of FROM: its plan, its qualified names, and its columns in the order of `*`.
+
+    order: that of its rows, by columns of the plan, where a subquery gives one and it is asked
+    for.
+    """
 
     plan: Plan
     visible: tuple[Visible, ...]
     star: tuple[tuple[str, int], ...]
+    order: tuple[SortKey, ...] = ()
 
     def shifted(self, by: int) -> FromEntry:
         """The same names, `by` positions further right."""
@@ -159,11 +167,19 @@ class FromEntry:
         return FromEntry(self.plan, visible, tuple((n, p + by) for n, p in self.star))
 
 
+def entry_of(plan: Plan, names: Sequence[str] = (), order: tuple[SortKey, ...] = ()) -> FromEntry:
+    """A plan whose columns show under its fields' names, the first ones under `names`."""
+    star = tuple((f.name, i) for i, f in enumerate(plan.fields))
+    star = (*((name, i) for i, name in enumerate(names)), *star[len(names) :])
+    return FromEntry(plan, (), star, order)
+
+
 class Scope:
-    """A select block's names over its plan."""
+    """A select block's names over its plan. order: that of its rows before they are grouped."""
 
     def __init__(self, entry: FromEntry) -> None:
         self.plan = entry.plan
+        self.order = entry.order
         self._visible = entry.visible
         self._star = entry.star
         self._added: dict[str, Expression] = {}

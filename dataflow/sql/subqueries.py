@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from sqlglot import exp
 
@@ -24,12 +25,24 @@ from dataflow.sql.plan import Aggregate, AggregateCall, Apply, Plan, Project, Se
 from dataflow.sql.rules.outer_refs import moved
 from dataflow.sql.rules.trees import refs
 from dataflow.sql.scalars import Scalars, operands
-from dataflow.sql.scope import Context, Scope
+from dataflow.sql.scope import Context, FromEntry, Scope
 from dataflow.sql.shapes import bare
 from dataflow.types import BOOL, INT8
 
 Atom = Callable[[exp.Expr], Expression | None]
-BindQuery = Callable[[Context, exp.Expr], Plan]
+
+
+class BindQuery(Protocol):
+    """Binds a query that may read the rows of the scopes around it."""
+
+    def __call__(self, context: Context, node: exp.Expr) -> Plan:
+        """Its plan: rows without an order."""
+        ...
+
+    def ordered(self, context: Context, node: exp.Expr) -> FromEntry:
+        """Its rows in the order that it gives them, as far as it does: the columns of the plan
+        behind those shown are what that order is by."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -96,6 +109,11 @@ class Subqueries:
         """A query that may read the block's row: the right side of an Apply."""
         with self._context.inside(self._scope):
             return self._bind_query(self._context, query)
+
+    def bind_ordered(self, query: exp.Expr) -> FromEntry:
+        """The same, with the order of the query's rows."""
+        with self._context.inside(self._scope):
+            return self._bind_query.ordered(self._context, query)
 
     def sides(self, membership: Membership) -> list[Expression]:
         """The left sides as columns of the block's plan."""

@@ -48,7 +48,7 @@ def with_row(context: Context, entry: FromEntry, alias: str, type_name: str) -> 
     visible = tuple(
         Visible(v.alias, v.columns, shape) if v.alias == alias else v for v in entry.visible
     )
-    return FromEntry(plan, visible, entry.star)
+    return FromEntry(plan, visible, entry.star, entry.order)
 
 
 def named_row(context: Context, scope: Scope, node: exp.Column) -> Expression:
