@@ -16,7 +16,7 @@ from dataflow.expressions.ir import ColumnRef, Expression
 from dataflow.sql.aggregates import Grouping, find_aggregates
 from dataflow.sql.blocks import apply_conditions, block_atom
 from dataflow.sql.grouping_sets import bind_grouping, group_keys
-from dataflow.sql.order import uses_order
+from dataflow.sql.order import keeps_order, uses_order
 from dataflow.sql.plan import Plan, SortKey
 from dataflow.sql.relations import NOTHING, Relations, project
 from dataflow.sql.row_clauses import RowClauses, sorting_nodes
@@ -84,7 +84,7 @@ def bind_select(context: Context, select: exp.Select, *, is_ordered: bool) -> Fr
     Windows(context, scope, atom).bind(nodes, select.args.get("windows") or [])
     expressions = bind_selected(context, scope, nodes, others, atom)
     order: tuple[SortKey, ...] = ()
-    if scope is below and clauses.is_taken_in_order and not select.args.get("distinct"):
+    if scope is below and clauses.is_taken_in_order and keeps_order(select):
         order = _order_above(scope.order, expressions)
     names += [f"order {i}" for i in range(len(expressions) - width)]
     plan = bind_distinct(context, project(scope.plan, expressions, names), select)

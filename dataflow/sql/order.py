@@ -20,7 +20,7 @@ _ABOVE = ("expressions", "having", "order", "distinct", "windows")
 
 def uses_order(context: Context, query: exp.Expr) -> bool:
     """Whether a block looks at the order of the rows of its FROM."""
-    return any(_is_ordered_call(context, node) for node in _above(query))
+    return any(_is_ordered_call(context, node) or _is_unsorted(node) for node in _above(query))
 
 
 def may_use_order(context: Context, query: exp.Expr) -> bool:
@@ -28,9 +28,21 @@ def may_use_order(context: Context, query: exp.Expr) -> bool:
     for node in query.walk():
         is_limited = any(node.args.get(key) for key in _LIMITS)
         is_array = isinstance(node, exp.Anonymous) and node.this == "ARRAY"
-        if is_limited or is_array or _is_ordered_call(context, node):
+        if is_limited or is_array or _is_unsorted(node) or _is_ordered_call(context, node):
             return True
     return False
+
+
+def keeps_order(query: exp.Expr) -> bool:
+    """Whether a block without groups hands its rows on in the order in which they come to it."""
+    windows = [node for node in _above(query) if isinstance(node, exp.Window)]
+    is_sorted = any(w.args.get("order") or w.args.get("partition_by") for w in windows)
+    return not is_sorted and not query.args.get("distinct")
+
+
+def _is_unsorted(node: exp.Expr) -> bool:
+    """Whether a node is a window call over rows as they come, if no named window sorts them."""
+    return isinstance(node, exp.Window) and node.args.get("order") is None
 
 
 def _above(query: exp.Expr) -> Iterator[exp.Expr]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
@@ -26,6 +26,7 @@ from dataflow.sql.window_shapes import (
     arguments_of,
     call_of,
     condition_of,
+    function_of,
     window_of,
 )
 from dataflow.types import SqlType
@@ -115,6 +116,7 @@ class Windows:
             for expression in partition:
                 check_key(self._context, expression, "PARTITION BY", ("partition", "by"))
             call = self._call((names[i], types[i]), windows[i], definition, by_node)
+            call, order = self._in_order(call, order)
             self._warn(call, partition, order)
             groups.setdefault((partition, order), []).append((text, call))
         for (partition, order), found in groups.items():
@@ -178,8 +180,24 @@ class Windows:
             f"{name}({', '.join(slots)})",
             Field(name.split(".")[-1].strip('"'), type, name not in NEVER_NULL),
             # rank and its like are aggregates too, WITHIN GROUP.
-            name not in NUMBERING and name.replace('"', "") in self._context.aggregates,
+            name not in NUMBERING and function_of(window) in self._context.aggregates,
         )
+
+    def _in_order(
+        self, call: WindowCall, order: tuple[SortKey, ...]
+    ) -> tuple[WindowCall, tuple[SortKey, ...]]:
+        """A call over a window without ORDER BY: it meets the rows as they come from FROM.
+
+        All rows are peers there, which an order would change for EXCLUDE GROUP and TIES.
+        """
+        frame = call.frame
+        is_open = not order and depends_on_ties(call) and frame.exclude not in ("group", "ties")
+        if not is_open or not self._scope.order:
+            return call, order
+        if frame.mode != "rows" and call.function not in UNFRAMED:
+            start, end = FrameBound("unbounded preceding"), FrameBound("unbounded following")
+            frame = Frame("rows", start, end, frame.exclude)
+        return replace(call, frame=frame), self._scope.order
 
     def _frame(self, definition: _Definition, by_node: dict[int, Expression], name: str) -> Frame:
         spec = definition.spec
