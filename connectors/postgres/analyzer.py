@@ -57,7 +57,10 @@ _SESSION_VALUE_NAMES = (
 )
 _ROUTINES = """
 SELECT CASE WHEN n.nspname = 'pg_catalog' THEN '' ELSE n.nspname || '.' END || p.proname,
-       p.prokind, coalesce(a.volatility, p.provolatile::text), p.proretset
+       p.prokind, coalesce(a.volatility, p.provolatile::text), p.proretset,
+       coalesce((SELECT 'operator ' || min(o.oprname) FROM pg_operator o WHERE o.oprcode = p.oid),
+           (SELECT 'cast to ' || min(format_type(c.casttarget, NULL)) FROM pg_cast c
+               WHERE c.castfunc = p.oid), '')
 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
 -- Every aggregate is immutable in pg_proc: its functions say what it is ('i' < 's' < 'v').
 LEFT JOIN LATERAL (

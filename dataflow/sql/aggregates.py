@@ -60,6 +60,11 @@ _KINDS = {
     **{name: _WHOLE for name in ("bit_and", "bit_or", "bit_xor")},
     **{name: frozenset({TypeKind.FLOAT8}) for name in PAIR_FUNCTIONS},
 }
+_OPEN = "is not given by the query: its values come in their own order"
+_LENT = (
+    "is that of the sorted subquery, which PostgreSQL need not keep within groups: "
+    "write ORDER BY inside the aggregate"
+)
 # DISTINCT changes nothing for these.
 _IDEMPOTENT = ("min", "max", "bool_and", "bool_or", "bit_and", "bit_or", LEAST)
 
@@ -82,6 +87,7 @@ class Grouping:
         self._context = context
         self._scope = scope
         self._scalars = Scalars(context, atom)
+        self._has_groups = False
 
     def bind(self, groups: Sequence[exp.Expr], above: Sequence[exp.Expr]) -> GroupScope:
         """Group by `groups` for the expressions `above` (select list, HAVING)."""
@@ -92,6 +98,7 @@ class Grouping:
             keys.setdefault(self._context.text_of(column), column)
         self._scalars.learn([*keys.values(), *(o for shape in shapes for o in shape.operands)])
         group_expressions = self._scalars.bind(list(keys.values()))
+        self._has_groups = bool(keys)
         self._check_keys(group_expressions, "GROUP BY", ("group", "by"))
         fields = self._scope.plan.fields
         outputs = [
@@ -181,7 +188,9 @@ class Grouping:
             order = self._scope.order
             written = CallWriter(self._context, self._scalars, shape, order).write()
             if written.is_order_open:
-                self._warn_open(shape)
+                self._warn_of_order(shape, _OPEN)
+            elif order and self._has_groups and not shape.order:
+                self._warn_of_order(shape, _LENT)
             condition = self._bound(shape.condition)
             found = AggregateCall(
                 shape.name,
@@ -262,11 +271,9 @@ class Grouping:
     def _bound(self, node: exp.Expr | None) -> Expression | None:
         return None if node is None else self._scalars.bound(node)
 
-    def _warn_open(self, shape: CallShape) -> None:
+    def _warn_of_order(self, shape: CallShape, what: str) -> None:
         text = " ".join(self._context.text_of(shape.node).split())
-        self._context.warn(
-            f"the order inside {text} is not given by the query: its values come in their own order"
-        )
+        self._context.warn(f"the order inside {text} {what}")
 
     def _check_keys(
         self, expressions: Sequence[Expression], where: str, words: tuple[str, ...]

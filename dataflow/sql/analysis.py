@@ -21,13 +21,15 @@ class Routine:
     """A function that a query calls, aggregates included, also beneath operators and casts.
 
     name carries its schema unless that is pg_catalog. kind: "f" plain, "a" aggregate, "w" window.
-    volatility: "i" immutable, "s" stable, "v" volatile.
+    volatility: "i" immutable, "s" stable, "v" volatile. stands_for: the operator or cast that
+    calls it, for people, "" for none.
     """
 
     name: str
     kind: str
     volatility: str
     returns_set: bool = False
+    stands_for: str = ""
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,16 @@ class Context:
         if text not in self.warnings:
             self.warnings.append(text)
 
+    def warn_of(self, name: str, text: str) -> None:
+        """Tell the user once, of all the names that a text is true of."""
+        for i, known in enumerate(self.warnings):
+            if known.endswith(f" {text}"):
+                names = known.removesuffix(f" {text}").removesuffix(": each").split(", ")
+                if name not in names:
+                    self.warnings[i] = f"{', '.join([*names, name])}: each {text}"
+                return
+        self.warnings.append(f"{name} {text}")
+
 
 @dataclass(frozen=True)
 class RowShape:

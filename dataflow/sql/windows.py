@@ -116,8 +116,9 @@ class Windows:
             for expression in partition:
                 check_key(self._context, expression, "PARTITION BY", ("partition", "by"))
             call = self._call((names[i], types[i]), windows[i], definition, by_node)
+            own = order
             call, order = self._in_order(call, order)
-            self._warn(call, partition, order)
+            self._warn(call, partition, order, is_lent=order != own)
             groups.setdefault((partition, order), []).append((text, call))
         for (partition, order), found in groups.items():
             self._add(partition, order, found)
@@ -234,11 +235,21 @@ class Windows:
         return FrameBound(direction, distance)
 
     def _warn(
-        self, call: WindowCall, partition: Sequence[Expression], order: Sequence[SortKey]
+        self,
+        call: WindowCall,
+        partition: Sequence[Expression],
+        order: Sequence[SortKey],
+        *,
+        is_lent: bool,
     ) -> None:
         """Tell when the answer hangs on an order that the query leaves open."""
         if not depends_on_ties(call):
             return
+        if is_lent and partition:
+            self._context.warn(
+                f"{call.function} OVER takes the rows of its partition in the order of the sorted "
+                "subquery, which PostgreSQL leaves open: write ORDER BY inside OVER"
+            )
         known = keys_of(self._scope.plan)
         expressions = [*partition, *(k.expression for k in order)]
         columns = frozenset(e.index for e in expressions if isinstance(e, ColumnRef))
