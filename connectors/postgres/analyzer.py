@@ -27,11 +27,11 @@ from connectors.postgres.session import connect, is_temporary, to_error
 from connectors.postgres.shadows import Shadows, quoted
 from connectors.postgres.table_lookup import find_relation, look_up
 from connectors.postgres.table_names import KnownNames, read_named, read_names
-from dataflow.errors import SqlError, TidemarkError
+from dataflow.errors import Position, SqlError, TidemarkError
 from dataflow.expressions.ir import Literal
 from dataflow.schema import Field, Relation
 from dataflow.sql.analysis import Analysis, Routine, Table
-from dataflow.sql.text import one_query, position_of
+from dataflow.sql.text import find_words, one_query, position_of
 from dataflow.types import SqlType
 
 _VIEW = "tidemark_analysis"
@@ -45,6 +45,7 @@ _SETTINGS = {
     "quote_all_identifiers": "off",
 }
 _MOST_COLUMNS = 1500
+_FULL_JOIN = "FULL JOIN "
 _CALLS = re.compile(r":(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)")
 _ROW_NAMES = re.compile(r":eref \{ALIAS :aliasname (\S+) :colnames \(((?:\\.|[^()\\])*)\)\}")
 _ROW_NAME = re.compile(r'"((?:\\.|[^\s\\])*)"(?=\s|$)')
@@ -136,7 +137,29 @@ class PostgresAnalyzer:
                 foreign_code.check_outputs(self._cursor(), self._oid(f"pg_temp.{_VIEW}"))
             if self._asker:
                 check_rights(self._cursor(), self._oid(f"pg_temp.{_VIEW}"), self._asker)
+            if _FULL_JOIN in found.text:
+                self._check_plan(find_words(query, ["full"]))
             return found
+
+    def _check_plan(self, position: Position | None) -> None:
+        """Refuse a FULL JOIN that PostgreSQL cannot plan, which it says of no view before it is
+        asked for its rows. The last question of a step: what else fails here are errors of rows."""
+        cursor = self._cursor()
+        assert self._sandbox is not None
+        try:
+            self._sandbox.lend_tables(cursor, _VIEW)
+            self._sandbox.explain(cursor, f"SELECT * FROM pg_temp.{_VIEW}")
+        except psycopg2.errors.FeatureNotSupported as error:
+            raise SqlError(
+                "sql.feature_not_supported",
+                str(error.diag.message_primary),
+                hint="compare an expression of each side, as in a.x = 4 - b.x; or write a LEFT "
+                "JOIN, and add the rows of the right side without a match by UNION ALL",
+                position=position,
+            ) from error
+        except psycopg2.Error as error:
+            if is_temporary(error):
+                raise
 
     def _named(self) -> KnownNames:
         """The maintained views have names that are looked after elsewhere."""
@@ -155,7 +178,11 @@ class PostgresAnalyzer:
             cursor.execute("SET LOCAL search_path = pg_temp")
             found = find_relation(cursor, schema or "pg_catalog", name)
             if found.kind == "v":
-                return self._described(found.oid)
+                described = self._described(found.oid)
+                if _FULL_JOIN in described.text:
+                    self._make(f"SELECT * FROM {quoted(schema or 'pg_catalog')}.{quoted(name)}")
+                    self._check_plan(None)
+                return described
             return look_up(cursor, found, self._source_name)
 
     def types(self, columns: Sequence[SqlType], expressions: Sequence[str]) -> tuple[SqlType, ...]:

@@ -62,7 +62,7 @@ _KINDS = {
 }
 _OPEN = "is not given by the query: its values come in their own order"
 _LENT = (
-    "is that of the sorted subquery, which PostgreSQL need not keep within groups: "
+    "is that of the sorted subquery, which PostgreSQL need not keep here: "
     "write ORDER BY inside the aggregate"
 )
 # DISTINCT changes nothing for these.
@@ -87,7 +87,8 @@ class Grouping:
         self._context = context
         self._scope = scope
         self._scalars = Scalars(context, atom)
-        self._has_groups = False
+        # Whether PostgreSQL may sort the rows for what it does with them.
+        self._is_sorted_anew = False
 
     def bind(self, groups: Sequence[exp.Expr], above: Sequence[exp.Expr]) -> GroupScope:
         """Group by `groups` for the expressions `above` (select list, HAVING)."""
@@ -98,7 +99,7 @@ class Grouping:
             keys.setdefault(self._context.text_of(column), column)
         self._scalars.learn([*keys.values(), *(o for shape in shapes for o in shape.operands)])
         group_expressions = self._scalars.bind(list(keys.values()))
-        self._has_groups = bool(keys)
+        self._is_sorted_anew = bool(keys) or any(s.order or s.is_distinct for s in shapes)
         self._check_keys(group_expressions, "GROUP BY", ("group", "by"))
         fields = self._scope.plan.fields
         outputs = [
@@ -189,7 +190,7 @@ class Grouping:
             written = CallWriter(self._context, self._scalars, shape, order).write()
             if written.is_order_open:
                 self._warn_of_order(shape, _OPEN)
-            elif order and self._has_groups and not shape.order:
+            elif order and self._is_sorted_anew and not shape.order:
                 self._warn_of_order(shape, _LENT)
             condition = self._bound(shape.condition)
             found = AggregateCall(

@@ -106,9 +106,14 @@ class Scalars:
     def row_edits(self, node: exp.Expr) -> list[tuple[int, int, str]]:
         """What is to be written otherwise in a node's text whatever its columns stand for: from,
         to, new text."""
-        atoms = self._atoms
-        rows = [(row, text) for row, text in rows_inside(self._context, node)]
-        return [(*span_of(row), text) for row, text in rows if id(row) not in atoms]
+        rows = list(rows_inside(self._context, node))
+        return [(*span_of(row), text) for row, text in rows if not self._is_known(row)]
+
+    def _is_known(self, node: exp.Expr | None) -> bool:
+        """Whether a node is, or stands within, one that has a value as a whole."""
+        while node is not None and id(node) not in self._atoms:
+            node = node.parent
+        return node is not None
 
     def over_columns(self, node: exp.Expr) -> tuple[str, tuple[Expression, ...]]:
         """PostgreSQL's text of a node with $1, $2 ... for its columns, and those columns."""

@@ -169,7 +169,10 @@ class Subqueries:
 
     def row(self, query: exp.Expr) -> list[Expression]:
         """The columns of a subquery that has one row: NULLs without a row, an error with two."""
-        right = self.bind(query)
+        return self.values(self.bind(query))
+
+    def values(self, right: Plan) -> list[Expression]:
+        """The same of the right side of an Apply."""
         width = len(right.fields)
         if has_at_most_one_row(right):
             start = self._scope.apply("inner" if has_one_row(right) else "left", right)

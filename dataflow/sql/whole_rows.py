@@ -41,9 +41,9 @@ def with_row(context: Context, entry: FromEntry, alias: str, type_name: str) -> 
     plan = entry.plan
     known = [i for i, f in enumerate(plan.fields) if not f.is_nullable]
     if not known:
-        plan, known = _marked(plan), [len(plan.fields)]
+        plan, known = marked(plan), [len(plan.fields)]
     names = next(v for v in entry.visible if v.alias == alias).columns
-    told = () if type_name else _names_of_row(context, alias, [name for name, _ in names])
+    told = () if type_name else told_names(context, alias, [name for name, _ in names])
     shape = RowShape(type_name, known[0], told)
     visible = tuple(
         Visible(v.alias, v.columns, shape) if v.alias == alias else v for v in entry.visible
@@ -86,7 +86,7 @@ def _whole_row(
     if not visible.row.type_name:
         names = visible.row.names or [name for name, _ in visible.columns]
         condition = f" WHERE {marker} IS NOT NULL" if marker else ""
-        return InPostgres(_record(numbers, names, condition), tuple(values), RECORD)
+        return InPostgres(_row_text(numbers, names, condition), tuple(values), RECORD)
     sql = f"ROW({', '.join(numbers)})::{visible.row.type_name}"
     if marker:
         sql = f"CASE WHEN {marker} IS NOT NULL THEN {sql} END"
@@ -95,7 +95,14 @@ def _whole_row(
     return InPostgres(f"({sql})", tuple(values), type)
 
 
-def _record(values: Sequence[str], names: Sequence[str], condition: str) -> str:
+def record(values: Sequence[Expression], names: Sequence[str], marker: Expression) -> Expression:
+    """The row of values under these names; NULL where the marker is NULL."""
+    numbers = [f"${i + 1}" for i in range(len(values))]
+    condition = f" WHERE ${len(values) + 1} IS NOT NULL"
+    return InPostgres(_row_text(numbers, names, condition), (*values, marker), RECORD)
+
+
+def _row_text(values: Sequence[str], names: Sequence[str], condition: str) -> str:
     """PostgreSQL's text of a row of values under these names."""
     listed = ", ".join(f"{v} AS {quoted(n)}" for v, n in zip(values, names, strict=True))
     name = name_beside(names)
@@ -109,11 +116,11 @@ def rows_inside(context: Context, node: exp.Expr) -> Iterator[tuple[exp.Column, 
         if not names_whole_row(row):
             continue
         listed = _listed(row)
-        names = _names_of_row(context, row.table, listed) if listed else ()
+        names = told_names(context, row.table, listed) if listed else ()
         if names:
             values = [f"{quoted(row.table)}.{quoted(name)}" for name in listed]
             condition = f" WHERE {quoted(row.table)}.* IS DISTINCT FROM NULL"
-            yield row, _record(values, names, condition)
+            yield row, _row_text(values, names, condition)
 
 
 def _listed(row: exp.Column) -> list[str]:
@@ -128,7 +135,7 @@ def _listed(row: exp.Column) -> list[str]:
     return []
 
 
-def _names_of_row(context: Context, alias: str, listed: Sequence[str]) -> tuple[str, ...]:
+def told_names(context: Context, alias: str, listed: Sequence[str]) -> tuple[str, ...]:
     """The names of a row's columns, where the text lists others; () where it does not.
 
     pg_get_viewdef numbers what would be ambiguous in a text (ruleutils.c, make_colname_unique),
@@ -207,7 +214,7 @@ def quoted(name: str) -> str:
     return f'"{doubled}"'
 
 
-def _marked(plan: Plan) -> Plan:
+def marked(plan: Plan) -> Plan:
     """The plan with a last column that is never NULL."""
     marker = Field("row", BOOL, False)
     return Project(plan, (*refs(plan), Literal("t", BOOL)), (*plan.fields, marker))
