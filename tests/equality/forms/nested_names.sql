@@ -73,3 +73,11 @@ SELECT id, (SELECT s.c1 + t.x FROM (SELECT t.y AS c1) s) FROM t;
 SELECT id, (SELECT q.c0 + t.x + q.value FROM (SELECT t.y AS c0, t.x AS value) q) FROM t;
 SELECT id, json_build_object('a', (SELECT row_to_json(r) FROM (SELECT t.x AS "X", t."Odd Name") r))
     FROM t;
+SELECT id, (SELECT count(*) FROM (SELECT t.x AS id) a FULL JOIN (SELECT t.y AS id) b USING (id) WHERE
+    id > 2) AS n FROM t;
+SELECT id, (SELECT json_agg(q ORDER BY q.id) FROM (SELECT id, z FROM (SELECT t.x AS id, 1 AS z) a FULL
+    JOIN (SELECT t.y AS id) b USING (id)) q) AS z FROM t;
+SELECT id, (SELECT max(s.id) FROM (SELECT id FROM (SELECT t.x AS id) a FULL JOIN (SELECT t.y AS id) b
+    USING (id) UNION ALL SELECT u.t_id) s) AS m FROM t FULL JOIN u USING (id);
+SELECT id, (SELECT max(s.m) FROM (SELECT id AS m UNION ALL SELECT t.x) s) AS m FROM t FULL JOIN u
+    USING (id);
