@@ -67,7 +67,12 @@ class RowClauses:
         self._offset = self._constant(offset.expression if offset else None, "OFFSET") or 0
         self._is_plain_distinct = bool(node.args.get("distinct")) and not self._on
         self._is_block = isinstance(node, exp.Select)
-        if self._ordered and not self._on and not self._is_limited and not is_ordered:
+        is_plain = not self._on and not self._is_limited
+        if is_plain and is_ordered and any(_is_row(bare(part.this)) for part in self._ordered):
+            # No column can hold what the rows are sorted by.
+            self._ordered, is_ordered = [], False
+            context.warn(DROPPED)
+        if self._ordered and is_plain and not is_ordered:
             context.warn(DROPPED)
 
     @property
@@ -201,6 +206,13 @@ class RowClauses:
 
     def _text(self, node: exp.Expr) -> str:
         return self._context.text_of(bare(node))
+
+
+def _is_row(node: exp.Expr) -> bool:
+    """Whether a node is a row without a type of its own, or may be one."""
+    is_made = isinstance(node, exp.Anonymous) and node.this == "ROW"
+    is_named = isinstance(node, exp.Column) and isinstance(node.this, exp.Star)
+    return is_made or is_named or isinstance(node, exp.Tuple)
 
 
 def _on_nodes(node: exp.Expr) -> list[exp.Expr]:

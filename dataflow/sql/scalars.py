@@ -106,6 +106,9 @@ class Scalars:
     def row_edits(self, node: exp.Expr) -> list[tuple[int, int, str]]:
         """What is to be written otherwise in a node's text whatever its columns stand for: from,
         to, new text."""
+        begin, end = span_of(node)
+        if ".*" not in self._context.text[begin:end]:
+            return []
         rows = list(rows_inside(self._context, node))
         return [(*span_of(row), text) for row, text in rows if not self._is_known(row)]
 
