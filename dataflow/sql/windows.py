@@ -13,7 +13,9 @@ from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
+from dataflow.errors import SqlError
 from dataflow.expressions.ir import ColumnRef, Expression, Literal
+from dataflow.expressions.sql_text import with_arguments
 from dataflow.schema import Field
 from dataflow.sql.aggregates import check_key
 from dataflow.sql.keys import keys_of
@@ -21,7 +23,13 @@ from dataflow.sql.plan import Frame, FrameBound, SortKey, Window, WindowCall
 from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import Context, Scope, span_of
 from dataflow.sql.shapes import operands
-from dataflow.sql.window_functions import NEVER_NULL, NUMBERING, UNFRAMED, depends_on_ties
+from dataflow.sql.window_functions import (
+    IN_ROWS,
+    NEVER_NULL,
+    NUMBERING,
+    UNFRAMED,
+    depends_on_ties,
+)
 from dataflow.sql.window_shapes import (
     arguments_of,
     call_of,
@@ -103,13 +111,12 @@ class Windows:
         wanted = [n for d in definitions for n in d.nodes()]
         for window in windows:
             condition = condition_of(window)
-            wanted += arguments_of(window) + ([condition] if condition is not None else [])
+            wanted += [condition] if condition is not None else []
+        self._scalars.learn([*wanted, *(a for w in windows for a in arguments_of(w))])
         bound = self._scalars.bind(wanted)
         by_node = {id(n): e for n, e in zip(wanted, bound, strict=True)}
         names = [self._name(n) for n in calls.values()]
-        probes = [_probe(n, call_of(w), self._scalars) for n, w in zip(names, windows, strict=True)]
-        columns = [c.type for c in self._scalars.columns]
-        types = self._context.analyzer.types(columns, probes)
+        types = self._types(names, windows)
         groups: dict[tuple, list[tuple[str, WindowCall]]] = {}
         for i, (text, definition) in enumerate(zip(calls, definitions, strict=True)):
             partition, order = _keys(definition, by_node)
@@ -122,6 +129,29 @@ class Windows:
             groups.setdefault((partition, order), []).append((text, call))
         for (partition, order), found in groups.items():
             self._add(partition, order, found)
+
+    def _types(self, names: Sequence[str], windows: Sequence[exp.Window]) -> Sequence[SqlType]:
+        """The types of the calls."""
+        probes = [_probe(n, call_of(w), self._scalars) for n, w in zip(names, windows, strict=True)]
+        rows = [
+            name
+            for name, window in zip(names, windows, strict=True)
+            if any(self._scalars.bound(a) is None for a in arguments_of(window))
+        ]
+        try:
+            found = self._context.analyzer.types([c.type for c in self._scalars.columns], probes)
+        except SqlError:
+            if not rows:
+                raise
+            found = ()
+        if not found or not IN_ROWS.isdisjoint(rows):
+            named = ", ".join(f"{name} OVER" for name in rows)
+            raise self._context.refuse(
+                f"a row without a type of its own is not maintained in {named}",
+                "name the columns of the row that are needed",
+                "over",
+            )
+        return found
 
     def _add(
         self,
@@ -164,18 +194,12 @@ class Windows:
         name, type = typed
         call = call_of(window)
         condition = condition_of(window)
-        slots = [
-            "*"
-            if isinstance(a, exp.Star)
-            else f"VARIADIC ${i}"
-            if isinstance(a, exp.Variadic)
-            else f"${i}"
-            for i, a in enumerate(call.expressions, 1)
-        ]
+        arguments: list[Expression] = []
+        slots = [self._slot(a, arguments) for a in call.expressions]
         frame = self._frame(definition, by_node, name)
         return WindowCall(
             name,
-            tuple(by_node[id(a)] for a in arguments_of(window)),
+            tuple(arguments),
             None if condition is None else by_node[id(condition)],
             frame,
             f"{name}({', '.join(slots)})",
@@ -183,6 +207,21 @@ class Windows:
             # rank and its like are aggregates too, WITHIN GROUP.
             name not in NUMBERING and function_of(window) in self._context.aggregates,
         )
+
+    def _slot(self, node: exp.Expr, arguments: list[Expression]) -> str:
+        """How an argument stands in the call's text; what it is made of joins the arguments."""
+        if isinstance(node, exp.Star):
+            return "*"
+        word = "VARIADIC " if isinstance(node, exp.Variadic) else ""
+        value = node.this if word else node
+        bound = self._scalars.bound(value)
+        if bound is not None:
+            arguments.append(bound)
+            return f"{word}${len(arguments)}"
+        sql, columns = self._scalars.over_columns(value)
+        before = len(arguments)
+        arguments += columns
+        return word + with_arguments(sql, lambda i: f"${before + i}")
 
     def _in_order(
         self, call: WindowCall, order: tuple[SortKey, ...]
@@ -285,7 +324,7 @@ def _keys(
             by_node[id(o.this)],
             bool(o.args.get("desc")),
             bool(o.args.get("nulls_first")),
-            str(o.args.get("using") or ""),
+            o.meta.get("operator", ""),
         )
         for o in definition.order
     ]

@@ -42,3 +42,11 @@ SELECT t.id FROM t WHERE to_jsonb((SELECT e FROM (SELECT t.id, (SELECT count(*) 
     = t.id) AS n) e)) @> '{"n": 2}';
 SELECT row_to_json((SELECT e FROM (SELECT count(*) FROM u) e)) AS j;
 SELECT t.id, row_to_json((SELECT e FROM (SELECT u.id FROM u WHERE u.t_id = t.id) e)) AS j FROM t;
+SELECT t.id, json_agg((SELECT e FROM (SELECT t.id, t.name) e)) OVER (ORDER BY t.id) AS j FROM t;
+SELECT t.id, json_agg((SELECT e FROM (SELECT t.id, t.id) e)) FILTER (WHERE t.x > 0) OVER
+    (ORDER BY t.id) AS j FROM t;
+SELECT s.id, json_object_agg(s.id, s) OVER (PARTITION BY s.x > 0 ORDER BY s.id) AS j FROM
+    (SELECT id, x, name AS "n m" FROM t) s;
+SELECT t.id, json_object_agg(coalesce(name, '') || id, ROW(t.id, t.name)) OVER (ORDER BY t.id) AS j
+    FROM t;
+SELECT s.x, json_agg(json_agg(s)) OVER (ORDER BY s.x) AS j FROM (SELECT x, name FROM t) s GROUP BY s.x;

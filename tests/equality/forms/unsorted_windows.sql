@@ -39,3 +39,5 @@ SELECT sum(x) OVER (PARTITION BY g) AS r, id FROM (SELECT * FROM t ORDER BY x DE
 SELECT r, name FROM (SELECT row_number() OVER () AS r, name FROM (SELECT * FROM t ORDER BY x DESC,
     id) s) q WHERE r <= 2;
 SELECT string_agg(name || x, ',') OVER () AS r FROM (SELECT * FROM t ORDER BY d, x) s;
+SELECT id, row_number() OVER (ORDER BY name COLLATE "C" USING ~>~, id) AS n FROM t;
+SELECT id, array_agg(id) OVER (ORDER BY name COLLATE "C" USING ~>~, id) AS a FROM t;
