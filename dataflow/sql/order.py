@@ -26,7 +26,9 @@ def uses_order(context: Context, query: exp.Expr) -> bool:
 def may_use_order(context: Context, query: exp.Expr) -> bool:
     """Whether a query, or one inside of it, may look at the order of rows."""
     for node in query.walk():
+        distinct = node.args.get("distinct")
         is_limited = any(node.args.get(key) for key in _LIMITS)
+        is_limited |= isinstance(distinct, exp.Distinct) and bool(distinct.args.get("on"))
         is_array = isinstance(node, exp.Anonymous) and node.this == "ARRAY"
         if is_limited or is_array or _is_unsorted(node) or _is_ordered_call(context, node):
             return True
@@ -34,10 +36,11 @@ def may_use_order(context: Context, query: exp.Expr) -> bool:
 
 
 def keeps_order(query: exp.Expr) -> bool:
-    """Whether a block without groups hands its rows on in the order in which they come to it."""
+    """Whether a block without groups has its rows in the order in which they come to it."""
     windows = [node for node in _above(query) if isinstance(node, exp.Window)]
     is_sorted = any(w.args.get("order") or w.args.get("partition_by") for w in windows)
-    return not is_sorted and not query.args.get("distinct")
+    distinct = query.args.get("distinct")
+    return not is_sorted and (distinct is None or bool(distinct.args.get("on")))
 
 
 def _is_unsorted(node: exp.Expr) -> bool:

@@ -82,7 +82,7 @@ class RowClauses:
     @property
     def is_taken_in_order(self) -> bool:
         """Whether the order of the rows below it matters, as far as this query gives none."""
-        return not self._ordered and (self._is_ordered or self._is_limited) and not self._on
+        return not self._ordered and (self._is_ordered or self._sorts)
 
     @property
     def _sorts(self) -> bool:
@@ -127,8 +127,15 @@ class RowClauses:
             partition = tuple(_column(plan, places[self._text(n)]) for n in self._on)
             for column in partition:
                 check_key(self._context, column, "DISTINCT ON", ("distinct", "on"))
+            sorted_by = tuple(SortKey(column) for column in partition)
+            is_kept = bool(self._ordered) or _begins_with(order, sorted_by)
             plan = TopK(plan, partition, order, 1, 0, False)
-            self._warn_of_ties(plan, width, "DISTINCT ON")
+            if is_kept or not order:
+                self._warn_of_ties(plan, width, "DISTINCT ON")
+            else:
+                self._context.warn(_TIES.format("DISTINCT ON without ORDER BY"))
+            # PostgreSQL may sort the rows by these keys alone.
+            order = order if is_kept else sorted_by
         if self._is_limited:
             plan = TopK(plan, (), order, self._limit, self._offset, self._with_ties)
             # After DISTINCT ON its columns are a key: they come first in ORDER BY.
@@ -206,6 +213,18 @@ class RowClauses:
 
     def _text(self, node: exp.Expr) -> str:
         return self._context.text_of(bare(node))
+
+
+def _begins_with(order: Sequence[SortKey], keys: Sequence[SortKey]) -> bool:
+    """Whether rows in an order are sorted by these keys."""
+    first = order[: len(keys)]
+    return len(first) == len(keys) and all(
+        isinstance(a.expression, ColumnRef)
+        and isinstance(b.expression, ColumnRef)
+        and a.expression.index == b.expression.index
+        and replace(a, expression=b.expression) == b
+        for a, b in zip(first, keys, strict=True)
+    )
 
 
 def _is_row(node: exp.Expr) -> bool:
