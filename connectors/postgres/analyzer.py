@@ -27,11 +27,11 @@ from connectors.postgres.session import connect, is_temporary, to_error
 from connectors.postgres.shadows import Shadows, quoted
 from connectors.postgres.table_lookup import find_relation, look_up
 from connectors.postgres.table_names import KnownNames, read_named, read_names
-from dataflow.errors import SinkError, SqlError, TidemarkError
+from dataflow.errors import Position, SinkError, SqlError, TidemarkError
 from dataflow.expressions.ir import Literal
 from dataflow.schema import Field, Relation
 from dataflow.sql.analysis import Analysis, Routine, Table
-from dataflow.sql.text import one_query, position_of
+from dataflow.sql.text import find_words, one_query, position_of
 from dataflow.types import SqlType
 
 _VIEW = "tidemark_analysis"
@@ -45,7 +45,11 @@ _SETTINGS = {
     "quote_all_identifiers": "off",
 }
 _MOST_COLUMNS = 1500
+_FULL_JOIN = "FULL JOIN "
 _CALLS = re.compile(r":(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)")
+_ROW_NAMES = re.compile(r":eref \{ALIAS :aliasname (\S+) :colnames \(((?:\\.|[^()\\])*)\)\}")
+_ROW_NAME = re.compile(r'"((?:\\.|[^\s\\])*)"(?=\s|$)')
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _SESSION_VALUES = re.compile(r"\{(?:SQLVALUEFUNCTION) :op (\d+)")
 _SESSION_VALUE_NAMES = (
     *("current_date", "current_time", "current_time", "current_timestamp", "current_timestamp"),
@@ -59,7 +63,10 @@ WHERE coalesce(view_oid, table_oid) = to_regclass(%s) AND (schema, name) = (%s, 
 """
 _ROUTINES = """
 SELECT CASE WHEN n.nspname = 'pg_catalog' THEN '' ELSE n.nspname || '.' END || p.proname,
-       p.prokind, coalesce(a.volatility, p.provolatile::text), p.proretset
+       p.prokind, coalesce(a.volatility, p.provolatile::text), p.proretset,
+       coalesce((SELECT 'operator ' || min(o.oprname) FROM pg_operator o WHERE o.oprcode = p.oid),
+           (SELECT 'cast to ' || min(format_type(c.casttarget, NULL)) FROM pg_cast c
+               WHERE c.castfunc = p.oid), '')
 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
 -- Every aggregate is immutable in pg_proc: its functions say what it is ('i' < 's' < 'v').
 LEFT JOIN LATERAL (
@@ -135,7 +142,29 @@ class PostgresAnalyzer:
                 foreign_code.check_outputs(self._cursor(), self._oid(f"pg_temp.{_VIEW}"))
             if self._asker:
                 check_rights(self._cursor(), self._oid(f"pg_temp.{_VIEW}"), self._asker)
+            if _FULL_JOIN in found.text:
+                self._check_plan(find_words(query, ["full"]))
             return found
+
+    def _check_plan(self, position: Position | None) -> None:
+        """Refuse a FULL JOIN that PostgreSQL cannot plan, which it says of no view before it is
+        asked for its rows. The last question of a step: what else fails here are errors of rows."""
+        cursor = self._cursor()
+        assert self._sandbox is not None
+        try:
+            self._sandbox.lend_tables(cursor, _VIEW)
+            self._sandbox.explain(cursor, f"SELECT * FROM pg_temp.{_VIEW}")
+        except psycopg2.errors.FeatureNotSupported as error:
+            raise SqlError(
+                "sql.feature_not_supported",
+                str(error.diag.message_primary),
+                hint="compare an expression of each side, as in a.x = 4 - b.x; or write a LEFT "
+                "JOIN, and add the rows of the right side without a match by UNION ALL",
+                position=position,
+            ) from error
+        except psycopg2.Error as error:
+            if is_temporary(error):
+                raise
 
     def _named(self) -> KnownNames:
         """The maintained views have names that are looked after elsewhere."""
@@ -157,7 +186,11 @@ class PostgresAnalyzer:
             cursor.execute("SET LOCAL search_path = pg_temp")
             found = find_relation(cursor, schema or "pg_catalog", name)
             if found.kind == "v":
-                return self._described(found.oid)
+                described = self._described(found.oid)
+                if _FULL_JOIN in described.text:
+                    self._make(f"SELECT * FROM {quoted(schema or 'pg_catalog')}.{quoted(name)}")
+                    self._check_plan(None)
+                return described
             return look_up(cursor, found, self._source_name)
 
     def _require_made(self, schema: str, name: str) -> None:
@@ -297,7 +330,13 @@ class PostgresAnalyzer:
         if self._keeps_rows:
             foreign_code.check_routines(text, routines)
         values = {_SESSION_VALUE_NAMES[int(i)] for i in _SESSION_VALUES.findall(tree)}
-        return Analysis(text.strip().removesuffix(";"), fields, routines, tuple(sorted(values)))
+        return Analysis(
+            text.strip().removesuffix(";"),
+            fields,
+            routines,
+            tuple(sorted(values)),
+            row_names(tree),
+        )
 
     def _make_shadow(self, relation: Relation, statement: str) -> None:
         with self._kept_step(f'the relation "{relation.name}" cannot be shown to the source'):
@@ -374,6 +413,20 @@ class PostgresAnalyzer:
             found = _to_error(error, doing, "", ())
             self.close()
             raise found from error
+
+
+def row_names(tree: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    r"""The relations in FROM anywhere in a tree of PostgreSQL's: aliases and columns' names.
+
+    >>> row_names(r':eref {ALIAS :aliasname z :colnames ("id" "q"u\ \(x\)" "id" "")}')
+    (('z', ('id', 'q"u (x)', 'id', '')),)
+    """
+    unescaped = lambda text: _ESCAPED.sub(r"\1", text)  # noqa: E731
+    found = [
+        (unescaped(alias), tuple(map(unescaped, _ROW_NAME.findall(names))))
+        for alias, names in _ROW_NAMES.findall(tree)
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def _to_error(

@@ -70,6 +70,8 @@ class PostgresEvaluator:
         self._connection: Connection | None = None
         self._owner = ""
         self._prepared: dict[Statement, str] = {}
+        # What PostgreSQL shows in the context of their errors.
+        self._bodies: dict[Statement, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {"dsn": self.dsn, "settings": self._settings, "role": self.role}
@@ -161,7 +163,7 @@ class PostgresEvaluator:
                 out[0].extend(self._rows(statement, [t.slice(start, stop) for t in texts]))
             except psycopg2.Error as error:
                 state, text = _row_error(
-                    error, (sql, self._body(statement)), is_one=len(edges) == 2
+                    error, (sql, self._bodies.get(statement, "")), is_one=len(edges) == 2
                 )
                 if len(edges) == 2:
                     group = texts[0].slice(start, start + 1).to_list()[0]
@@ -188,6 +190,7 @@ class PostgresEvaluator:
             self._connection.close()
         self._connection = None
         self._prepared.clear()
+        self._bodies.clear()
 
     def _constant(
         self, statement: Statement, sql: str, n: int, errors: RowErrors
@@ -195,7 +198,7 @@ class PostgresEvaluator:
         try:
             return self._run(statement, []) * n
         except psycopg2.Error as error:
-            state, text = _row_error(error, (sql, self._body(statement)))
+            state, text = _row_error(error, (sql, self._bodies.get(statement, "")))
             for row in range(n):
                 errors.add(row, state, text)
             return [None] * n
@@ -214,7 +217,7 @@ class PostgresEvaluator:
                 found = self._run(statement, [t.slice(start, stop) for t in texts])
             except psycopg2.Error as error:
                 state, text = _row_error(
-                    error, (sql, self._body(statement)), is_one=stop - start == 1
+                    error, (sql, self._bodies.get(statement, "")), is_one=stop - start == 1
                 )
                 if stop - start == 1:
                     errors.add(start, state, text)
@@ -262,6 +265,7 @@ class PostgresEvaluator:
                 if len(self._prepared) >= _MOST_PREPARED:
                     cursor.execute("DISCARD TEMP")
                     self._prepared.clear()
+                    self._bodies.clear()
                 name = f"{_OURS}{len(self._prepared)}"
                 try:
                     self._prepare(cursor, name, statement)
@@ -278,9 +282,6 @@ class PostgresEvaluator:
                 if not self._connection.closed:
                     cursor.execute("ROLLBACK")
 
-    def _body(self, statement: Statement) -> str:
-        return sandbox.as_login(statement.body, self._owner)
-
     def _prepare(self, cursor: Any, name: str, statement: Statement) -> None:
         """Make the statement's function and give it to whose rights it is to have. Nothing of it
         is looked into before it is called."""
@@ -288,7 +289,9 @@ class PostgresEvaluator:
             cursor.execute("START TRANSACTION READ WRITE")
             path = self._settings.get("search_path") or sandbox.path_of(cursor, self._owner)
             cursor.execute("SELECT set_config('search_path', %s, true)", (path,))
-            cursor.execute(statement.as_function(name, self._owner))
+            body = sandbox.as_login(cursor, statement.body, self._owner, path)
+            self._bodies[statement] = body
+            cursor.execute(statement.as_function(name, body))
             cursor.execute(f"SET LOCAL search_path TO {PINNED_PATH}")
             sandbox.give(cursor, f"pg_temp.{name}({statement.parameters})", self._owner)
             cursor.execute("COMMIT")

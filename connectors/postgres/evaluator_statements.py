@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from connectors.postgres.quoting import quote_text
-from connectors.postgres.sandbox import as_login
 from dataflow.types import SqlType, TypeKind
 
 # String literals and quoted names are passed over: a "$1" in them is no argument.
@@ -39,15 +38,14 @@ class Statement:
         casts = [_result(f"q.{n}", type) for n, type in zip(names, self.results, strict=True)]
         return f"SELECT {', '.join(casts)}, true FROM ({self.select}) AS q({', '.join(names)})"
 
-    def as_function(self, name: str, owner: str) -> str:
+    def as_function(self, name: str, body: str) -> str:
         """What makes it a function that is to be given to a role, in which no other can be set.
+        body: its own, as the session of the login would have it.
 
         Its plan is kept for the session. It parses its body under the search_path of now.
         """
         columns = [f"v{i} {type or 'text'}" for i, type in enumerate(self.results)]
-        body = (
-            f"#variable_conflict use_column\nBEGIN RETURN QUERY {as_login(self.body, owner)}; END"
-        )
+        body = f"#variable_conflict use_column\nBEGIN RETURN QUERY {body}; END"
         return (
             f"CREATE FUNCTION pg_temp.{name}({self.parameters}) RETURNS"
             f" TABLE({', '.join(columns)}, is_row boolean) LANGUAGE plpgsql SECURITY DEFINER"

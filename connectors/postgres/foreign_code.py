@@ -120,6 +120,7 @@ _PINNED = {name.lower() for name in SESSION_SETTINGS} | {
 }
 # Of those that begin like questions to the server, what looks at arguments alone.
 _OF_ARGUMENTS = ("pg_typeof", "pg_collation_for", "pg_column_size", "pg_size_pretty")
+_OF_SESSIONS = ("current_setting", "getpgusername", "system_user")
 # Functions of extensions belong to a superuser, and some run whatever text they are given.
 _OF_EXTENSIONS = """
 SELECT DISTINCT p.oid::regprocedure::text, e.extname
@@ -148,8 +149,8 @@ def tells(routine: Routine) -> bool:
     name = routine.name
     if "." in name or routine.volatility != "s" or name in _OF_ARGUMENTS:
         return False
-    is_question = name.startswith(("pg_", "has_", "inet_", "row_security"))
-    return is_question or "_to_xml" in name or name == "current_setting"
+    is_question = name.startswith(("pg_", "has_", "inet_", "row_security", "txid_"))
+    return is_question or "_to_xml" in name or name in _OF_SESSIONS
 
 
 def check_routines(text: str, routines: Sequence[Routine]) -> None:

@@ -43,7 +43,7 @@ def _row(columns: Sequence[SqlType], text_of: Callable[[SqlType], str | None]) -
         value = f"{'NULL' if text is None else _literal(text)}::{type.name}"
         collate = f" COLLATE {type.collation}" if type.collation else ""
         values.append(f"({value}{collate}) AS c{i + 1}")
-    return f"(SELECT {', '.join(values)}) AS s"
+    return f"(SELECT {', '.join(values)}) AS tidemark_row"
 
 
 def _literal(text: str) -> str:

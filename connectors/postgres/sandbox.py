@@ -20,7 +20,7 @@ from typing import Any
 import psycopg2
 
 from connectors.postgres.query_role import QUERY_ROLE, lacking
-from connectors.postgres.quoting import quote_name
+from connectors.postgres.quoting import quote_name, quote_text
 from connectors.postgres.session import PINNED_PATH, Session, to_error
 from dataflow.errors import SinkError, SourceError
 from dataflow.types import SESSION_SETTINGS
@@ -36,8 +36,19 @@ BEGIN
     PERFORM set_config('search_path', path, true);
     RETURN QUERY EXECUTE 'EXPLAIN (VERBOSE, FORMAT JSON) ' || query;
 END $frame$"""
-# Strings and quoted names are passed over.
-_USERS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\b(CURRENT_USER|CURRENT_ROLE|USER)\b""")
+# Strings and quoted names are passed over, but for the names of functions that are keywords.
+_SESSION = re.compile(
+    r"""(?<!\.)"(?P<call>current_user|user|current_schema)"\(\)|'(?:[^']|'')*'|"(?:[^"]|"")*"
+    |\b(?P<user>CURRENT_USER|CURRENT_ROLE|USER)\b|\b(?P<schema>CURRENT_SCHEMA)\b
+    |(?<![.\w$])(?P<schemas>current_schemas\()|(?P<parenthesis>[()])""",
+    re.VERBOSE,
+)
+_PARTS = re.compile(r'"((?:[^"]|"")*)"|[^\s,]+')
+_SCHEMAS = """
+SELECT n.nspname::text FROM unnest(%s::text[]) WITH ORDINALITY AS p(name, at)
+JOIN pg_namespace n ON n.nspname = p.name
+WHERE has_schema_privilege(%s, n.oid, 'USAGE') GROUP BY n.nspname ORDER BY min(p.at)
+"""
 # An ordinary SET outlives the function that it stands in: what comes after a frame must not be read
 # under a path, or as texts are written, that code within has chosen. So do ours: they end with the
 # transaction, which is rolled back.
@@ -112,7 +123,7 @@ class Sandbox:
 
         is_users: it is as a user wrote it, and will not be run; else it is PostgreSQL's own.
         """
-        text = query if is_users else as_login(query, self.role)
+        text = query if is_users else as_login(cursor, query, self.role, self.path)
         self.run(cursor, f"CREATE TEMP VIEW {name} AS {text}", path)
 
     def lend_tables(self, cursor: Any, view: str) -> None:
@@ -140,16 +151,58 @@ class Sandbox:
         return f"{name}()"
 
 
-def as_login(text: str, role: str) -> str:
-    """A text of PostgreSQL's own, whose CURRENT_USER is the service wherever the frame's owner
-    stands for it.
+def as_login(cursor: Any, text: str, role: str, path: str) -> str:
+    """A text of PostgreSQL's own that says of its session what the login's own would say, or the
+    creator's, wherever the frame would say it of itself. path: the frame's search_path."""
+    is_asked = "current_schema" in text.lower()
+    schemas = schemas_of(cursor, role, path) if is_asked else ()
+    return with_session(text, schemas, is_login=role == QUERY_ROLE)
 
-    >>> as_login("SELECT CURRENT_USER AS u, 'CURRENT_USER'::text AS t", QUERY_ROLE)
+
+def with_session(text: str, schemas: Sequence[str], *, is_login: bool) -> str:
+    """A text of PostgreSQL's own with what its session's functions answer: the user is the
+    login, where it is_login; schemas are those of the search_path.
+
+    >>> with_session("SELECT CURRENT_USER AS u, 'CURRENT_USER'::text AS t", [], is_login=True)
     "SELECT SESSION_USER AS u, 'CURRENT_USER'::text AS t"
+    >>> with_session("current_schemas(f(')')) || CURRENT_SCHEMA", ["a"], is_login=True)
+    "(CASE f(')') WHEN true THEN ARRAY['pg_catalog', 'a']::name[] WHEN false THEN\
+ ARRAY['a']::name[] END) || ('a'::name)"
     """
-    if role != QUERY_ROLE:
-        return text
-    return _USERS.sub(lambda found: "SESSION_USER" if found[1] else found[0], text)
+    first = f"({quote_text(schemas[0]) if schemas else 'NULL'}::name)"
+    implied = schemas if "pg_catalog" in schemas else ["pg_catalog", *schemas]
+    both = [f"ARRAY[{', '.join(map(quote_text, names))}]::name[]" for names in (implied, schemas)]
+    answer = f" WHEN true THEN {both[0]} WHEN false THEN {both[1]} END)"
+    # Of each parenthesis that is open, whether it is that of current_schemas.
+    opened: list[bool] = []
+
+    def written(found: re.Match[str]) -> str:
+        if found["schema"] or found["call"] == "current_schema":
+            return first
+        if found["user"] or found["call"]:
+            return "SESSION_USER" if is_login else found[0]
+        if found["schemas"]:
+            opened.append(True)
+            return "(CASE "
+        if found["parenthesis"] == "(":
+            opened.append(False)
+        elif found["parenthesis"] and opened and opened.pop():
+            return answer
+        return found[0]
+
+    return _SESSION.sub(written, text)
+
+
+def schemas_of(cursor: Any, role: str, path: str) -> list[str]:
+    """The schemas of a frame's search_path that are there and may be used; none of the session's
+    own for temporary tables."""
+    who = _login(cursor) if role == QUERY_ROLE else role
+    parts = [
+        found[0].lower() if found[1] is None else found[1].replace('""', '"')
+        for found in _PARTS.finditer(path)
+    ]
+    cursor.execute(_SCHEMAS, ([who if part == "$user" else part for part in parts], who))
+    return [name for (name,) in cursor.fetchall()]
 
 
 def enter(cursor: Any, dsn: str, role: str = "") -> Sandbox:
@@ -192,7 +245,8 @@ def path_of(cursor: Any, role: str) -> str:
     )
     path, login = cursor.fetchone()
     cursor.execute(f"SET LOCAL search_path TO {PINNED_PATH}")
-    parts = [part.strip() for part in path.split(",") if part.strip()]
+    # An empty path is shown as an empty name, which SET does not take.
+    parts = [part.strip() for part in path.split(",") if part.strip() not in ("", '""')]
     if role == QUERY_ROLE:
         # In a frame the word stands for the frame's owner.
         parts = [quote_name(login) if p.strip('"') == "$user" else p for p in parts]

@@ -147,7 +147,9 @@ def _to_stamp(source: SqlType, result: SqlType) -> Kernel | None:
 def _to_text(source: SqlType, result: SqlType) -> Kernel | None:
     if result.oid == _NAME_OID:
         return IDENTITY if source.oid == _NAME_OID else None
-    is_known = source.kind in _OUTPUT_IS_CAST or source.is_enum or source.name.endswith("[]")
+    # How regclass and its like are written depends on the search_path.
+    is_array = source.name.endswith("[]") and not source.name.startswith("reg")
+    is_known = source.kind in _OUTPUT_IS_CAST or source.is_enum or is_array
     if source.kind is TypeKind.BOOL:
         spell = _spell_bool
     elif source.kind is TypeKind.TEXT or (

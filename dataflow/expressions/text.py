@@ -156,7 +156,9 @@ def _right(frame: Frame, values: Sequence[Value]) -> Value:
     text, count = values
     assert isinstance(text, Column) and isinstance(count, Column)
     size = text_kernels.lengths(text.values, text.data, False)
-    first = np.where(count.values < 0, -count.values, np.maximum(size - count.values, 0))
+    # PostgreSQL's -n of the least integer overflows, and nothing is left out.
+    skipped = np.where(count.values == -(2**31), 0, -count.values)
+    first = np.where(count.values < 0, skipped, np.maximum(size - count.values, 0))
     offsets, data = text_kernels.cut(text.values, text.data, first, np.full(1, 2**40, np.int64))
     return bytes_column(offsets, data, both_valid(values))
 

@@ -162,6 +162,7 @@ def group_query(calls: Sequence[AggregateCall], columns: Sequence[int], *, has_k
         written |= {i + 1: shown[places[i]] for i in call.alike}
         grouped += [written[i + 1] for i in range(call.direct)]
         if call.function == UNORDERABLE:
+            sorts += [with_arguments(text, written.__getitem__) for text in call.rows_by]
             sorts += [f'({written[i + 1]})::text COLLATE "C"' for i in range(len(places))]
         conditions = [f"${number[c]}" for c in plain_columns([call.filter] if call.filter else [])]
         conditions += [] if has_keys else [f"${len(columns) + 1}"]

@@ -17,14 +17,15 @@ from dataflow.errors import SqlError
 from dataflow.expressions.ir import ColumnRef, Expression
 from dataflow.expressions.keys import key_form
 from dataflow.sql.parse import SyntaxCall
+from dataflow.sql.plan import SortKey
 from dataflow.sql.scalars import Scalars
-from dataflow.sql.scope import Context, span_of
-from dataflow.sql.whole_rows import is_record, written
+from dataflow.sql.scope import Context, edited, span_of
+from dataflow.sql.whole_rows import implied_name, is_record, written
 from dataflow.types import TypeKind
 
 _FILTER = re.compile(r"\s+FILTER\s+\(WHERE\s*$")
 # Their results do not depend on the order of the rows.
-_UNORDERED = frozenset(
+UNORDERED = frozenset(
     {
         *("count", "sum", "avg", "min", "max", "bool_and", "bool_or", "every"),
         *("bit_and", "bit_or", "bit_xor", "range_agg", "range_intersect_agg"),
@@ -110,20 +111,20 @@ def shape_of(context: Context, node: exp.Expr) -> CallShape:
 
 
 def type_probe(context: Context, scalars: Scalars, shape: CallShape) -> str:
-    """The text of a call over c1, c2 ... for Analyzer.types; there direct arguments are NULL.
+    """The text of a call over probed columns for Analyzer.types; there direct arguments are NULL.
 
     They may name grouped columns only, and the question has no GROUP BY.
     """
     if shape.within is None:
         return scalars.probe(shape.node)
     edits = [
-        (*span_of(part), f"(NULL::{bound.type.name})")
+        (*span_of(part), f"(NULL::{bound.type.name})" + implied_name(part, node))
         for node in shape.arguments
         for part, bound in scalars.bound_parts(node)
     ]
     others = shape.operands[len(shape.arguments) :]
     edits += [(*span_of(node), scalars.probe(node)) for node in others]
-    return _edited(context.text, *span_of(shape.node), edits)
+    return edited(context.text, *span_of(shape.node), edits)
 
 
 @dataclass
@@ -135,15 +136,20 @@ class CallText:
     direct: int
     alike: tuple[int, ...]
     is_order_open: bool
+    rows_by: tuple[str, ...]
 
 
 @dataclass
 class CallWriter:
-    """Writes the text of one call, its values replaced by arguments."""
+    """Writes the text of one call, its values replaced by arguments.
+
+    order: that of the rows that it is given, which comes after an ORDER BY of its own.
+    """
 
     context: Context
     scalars: Scalars
     shape: CallShape
+    order: Sequence[SortKey] = ()
     arguments: list[Expression] = field(default_factory=list)
 
     def write(self) -> CallText:
@@ -158,16 +164,19 @@ class CallWriter:
             edits += self._edits(node)
         compared = shape.within or (shape.arguments if shape.is_distinct else ())
         alike = [self._number(node) for node in compared]
-        is_open = shape.within is None and not shape.is_distinct and shape.name not in _UNORDERED
-        if is_open and shape.name != "json_objectagg":
+        is_open = shape.within is None and not shape.is_distinct and shape.name not in UNORDERED
+        has_place = shape.name != "json_objectagg"
+        if is_open and has_place:
             edits += self._ties()
+        rows_by = self._sorted_by() if is_open and not has_place else []
         begin, end = self._span()
         return CallText(
-            _edited(self.context.text, begin, end, edits),
+            edited(self.context.text, begin, end, edits),
             tuple(self.arguments),
             direct,
             tuple(dict.fromkeys(i for i in alike if i is not None and self._varies(i))),
-            is_open and not shape.order,
+            is_open and not shape.order and not self.order,
+            tuple(rows_by),
         )
 
     def _span(self) -> tuple[int, int]:
@@ -183,10 +192,12 @@ class CallWriter:
     def _edits(self, node: exp.Expr) -> list[tuple[int, int, str]]:
         """The text of a value replaced by its arguments; what is constant stays."""
         out = []
-        for part, expression in self.scalars.bound_parts(node):
+        if len(parts := self.scalars.bound_parts(node)) != 1 or parts[0][0] is not node:
+            out = self.scalars.row_edits(node)
+        for part, expression in parts:
             row = is_record(expression)
             text = written(expression, self._placed) if row else self._placed(expression)
-            out.append((*span_of(part), text))
+            out.append((*span_of(part), text + implied_name(part, node)))
         return out
 
     def _placed(self, expression: Expression) -> str:
@@ -210,9 +221,10 @@ class CallWriter:
         return key_form(reference) != reference
 
     def _ties(self) -> list[tuple[int, int, str]]:
-        """The arguments as the last keys of the order, each by its type and then by its text."""
+        """The order of the rows, then the arguments as the last keys of the order, each by its
+        type and then by its text."""
         given = {self._text(node) for node in self.shape.order}
-        keys: list[str] = []
+        keys = self._sorted_by()
         for node in self.shape.arguments:
             text = self._text(node)
             if not self.scalars.bound_parts(node):
@@ -229,8 +241,12 @@ class CallWriter:
         before = ", " if self.shape.order else " ORDER BY "
         return [(place, place, before + ", ".join(keys))]
 
+    def _sorted_by(self) -> list[str]:
+        """The order of the rows."""
+        return [f"{self._placed(key.expression)} {key.direction}" for key in self.order]
+
     def _text(self, node: exp.Expr) -> str:
-        return _edited(self.context.text, *span_of(node), self._edits(node))
+        return edited(self.context.text, *span_of(node), self._edits(node))
 
     def _is_sortable(self, node: exp.Expr) -> bool:
         number = self._number(node)
@@ -242,12 +258,3 @@ class CallWriter:
         except SqlError:
             return False
         return True
-
-
-def _edited(text: str, begin: int, end: int, edits: Sequence[tuple[int, int, str]]) -> str:
-    """text[begin:end] with the edits that lie in it, each (from, to, new text)."""
-    out, at = [], begin
-    for first, last, new in sorted(set(edits)):
-        out += [text[at:first], new]
-        at = last
-    return "".join(out) + text[at:end]

@@ -60,6 +60,11 @@ _KINDS = {
     **{name: _WHOLE for name in ("bit_and", "bit_or", "bit_xor")},
     **{name: frozenset({TypeKind.FLOAT8}) for name in PAIR_FUNCTIONS},
 }
+_OPEN = "is not given by the query: its values come in their own order"
+_LENT = (
+    "is that of the sorted subquery, which PostgreSQL need not keep here: "
+    "write ORDER BY inside the aggregate"
+)
 # DISTINCT changes nothing for these.
 _IDEMPOTENT = ("min", "max", "bool_and", "bool_or", "bit_and", "bit_or", LEAST)
 
@@ -82,6 +87,8 @@ class Grouping:
         self._context = context
         self._scope = scope
         self._scalars = Scalars(context, atom)
+        # Whether PostgreSQL may sort the rows for what it does with them.
+        self._is_sorted_anew = False
 
     def bind(self, groups: Sequence[exp.Expr], above: Sequence[exp.Expr]) -> GroupScope:
         """Group by `groups` for the expressions `above` (select list, HAVING)."""
@@ -92,6 +99,7 @@ class Grouping:
             keys.setdefault(self._context.text_of(column), column)
         self._scalars.learn([*keys.values(), *(o for shape in shapes for o in shape.operands)])
         group_expressions = self._scalars.bind(list(keys.values()))
+        self._is_sorted_anew = bool(keys) or any(s.order or s.is_distinct for s in shapes)
         self._check_keys(group_expressions, "GROUP BY", ("group", "by"))
         fields = self._scope.plan.fields
         outputs = [
@@ -178,9 +186,12 @@ class Grouping:
         field = Field(shape.name.split(".")[-1], type, shape.name != "count")
         found = self._native(shape, field)
         if found is None:
-            written = CallWriter(self._context, self._scalars, shape).write()
+            order = self._scope.order
+            written = CallWriter(self._context, self._scalars, shape, order).write()
             if written.is_order_open:
-                self._warn_open(shape)
+                self._warn_of_order(shape, _OPEN)
+            elif order and self._is_sorted_anew and not shape.order:
+                self._warn_of_order(shape, _LENT)
             condition = self._bound(shape.condition)
             found = AggregateCall(
                 shape.name,
@@ -192,6 +203,7 @@ class Grouping:
                 written.sql,
                 written.direct,
                 written.alike,
+                rows_by=written.rows_by,
             )
         return found
 
@@ -202,7 +214,7 @@ class Grouping:
         function = _NATIVE.get(shape.name)
         if function is None or shape.within is not None or isinstance(shape.call, SyntaxCall):
             return None
-        if function == LEAST and shape.order:
+        if function == LEAST and (shape.order or self._scope.order):
             return None
         if any(isinstance(a, exp.Variadic) for a in shape.call.expressions):
             return None
@@ -260,11 +272,9 @@ class Grouping:
     def _bound(self, node: exp.Expr | None) -> Expression | None:
         return None if node is None else self._scalars.bound(node)
 
-    def _warn_open(self, shape: CallShape) -> None:
+    def _warn_of_order(self, shape: CallShape, what: str) -> None:
         text = " ".join(self._context.text_of(shape.node).split())
-        self._context.warn(
-            f"the order inside {text} is not given by the query: its values come in their own order"
-        )
+        self._context.warn(f"the order inside {text} {what}")
 
     def _check_keys(
         self, expressions: Sequence[Expression], where: str, words: tuple[str, ...]

@@ -21,13 +21,15 @@ class Routine:
     """A function that a query calls, aggregates included, also beneath operators and casts.
 
     name carries its schema unless that is pg_catalog. kind: "f" plain, "a" aggregate, "w" window.
-    volatility: "i" immutable, "s" stable, "v" volatile.
+    volatility: "i" immutable, "s" stable, "v" volatile. stands_for: the operator or cast that
+    calls it, for people, "" for none.
     """
 
     name: str
     kind: str
     volatility: str
     returns_set: bool = False
+    stands_for: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,15 @@ class Analysis:
 
     text: pg_get_viewdef's, with every relation, type and function outside pg_catalog qualified.
     fields: the output with its exact names and types. session_values: CURRENT_DATE and the like.
+    row_names: relations in FROM, by alias, with the names of their columns, which the text makes
+    different ones.
     """
 
     text: str
     fields: tuple[Field, ...]
     routines: tuple[Routine, ...] = ()
     session_values: tuple[str, ...] = ()
+    row_names: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from dataflow.expressions.ir import Call, Expression, Literal
+from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
 from dataflow.schema import Field
 from dataflow.sql.plan import AggregateCall
 from dataflow.sql.rules.trees import refs
@@ -27,11 +27,12 @@ def is_array_query(node: exp.Expr) -> bool:
 
 def array_of(context: Context, subqueries: Subqueries, node: exp.Expr) -> Expression:
     """The array, {} for no row; the query's sort keys are computed beside its one column."""
-    query, order = _with_sort_keys(node.expressions[0])
-    right = subqueries.bind(query)
+    entry = subqueries.bind_ordered(node.expressions[0])
+    right, order = entry.plan, entry.order
     value, *_ = columns = refs(right)
     (type,) = context.analyzer.types([value.type], ["ARRAY(SELECT c1)"])
-    keys = [f"${position + 1} {_direction(part)}" for part, position in order]
+    at = [key.expression.index for key in order if isinstance(key.expression, ColumnRef)]
+    keys = [f"${i + 1} {key.direction}" for i, key in zip(at, order, strict=True)]
     if value.type.kind not in _UNSORTABLE and not keys:
         keys.append("$1")
     keys.append('($1)::text COLLATE "C"')
@@ -46,26 +47,3 @@ def array_of(context: Context, subqueries: Subqueries, node: exp.Expr) -> Expres
     rows = rows_of(right, [call])
     whole = Call("coalesce", (refs(rows)[0], Literal("{}", type)), type)
     return subqueries.beside(rows, [whole])[0]
-
-
-def _with_sort_keys(query: exp.Expr) -> tuple[exp.Expr, list[tuple[exp.Ordered, int]]]:
-    """The query with its sort keys as further columns, and where each then stands."""
-    order = query.args.get("order")
-    if order is None:
-        return query, []
-    parts = list(order.expressions)
-    if not isinstance(query, exp.Select):
-        # The only column of a set operation is all that it can be sorted by.
-        return query, [(part, 0) for part in parts]
-    wide = query.copy()
-    for part in parts:
-        wide.append("expressions", part.this.copy())
-    if not any(wide.args.get(key) for key in ("limit", "offset", "fetch", "distinct")):
-        wide.set("order", None)
-    return wide, [(part, 1 + i) for i, part in enumerate(parts)]
-
-
-def _direction(part: exp.Ordered) -> str:
-    operator = part.meta.get("operator", "")
-    way = f"USING {operator}" if operator else "DESC" if part.args.get("desc") else "ASC"
-    return f"{way} NULLS {'FIRST' if part.args.get('nulls_first') else 'LAST'}"

@@ -7,15 +7,20 @@ which a stored view does not have.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from sqlglot import exp
 
+from dataflow.expressions.ir import ColumnRef, Expression
 from dataflow.sql.aggregates import Grouping, find_aggregates
 from dataflow.sql.blocks import apply_conditions, block_atom
 from dataflow.sql.grouping_sets import bind_grouping, group_keys
-from dataflow.sql.plan import Plan
+from dataflow.sql.order import keeps_order, uses_order
+from dataflow.sql.plan import Plan, SortKey
 from dataflow.sql.relations import NOTHING, Relations, project
 from dataflow.sql.row_clauses import RowClauses, sorting_nodes
-from dataflow.sql.scope import Context, Scope
+from dataflow.sql.scope import Context, FromEntry, Scope, entry_of
 from dataflow.sql.set_functions import add_set_calls, bind_selected
 from dataflow.sql.set_operations import bind_set_operation, bind_values, distinct_rows, values_of
 from dataflow.sql.window_shapes import inside_windows
@@ -23,12 +28,28 @@ from dataflow.sql.windows import Windows
 from dataflow.sql.with_list import bind_ctes
 
 
-def bind_query(context: Context, node: exp.Expr) -> Plan:
-    """The plan of a query; it may read the rows of the scopes around it as outer references."""
+class _BindQuery:
+    """See subqueries.BindQuery."""
+
+    def __call__(self, context: Context, node: exp.Expr) -> Plan:
+        """The plan of a query; it may read the rows of the scopes around it."""
+        return _bind(context, node, is_ordered=False).plan
+
+    def ordered(self, context: Context, node: exp.Expr) -> FromEntry:
+        """The same, with the order of the rows and what it is by."""
+        return _bind(context, node, is_ordered=True)
+
+
+bind_query = _BindQuery()
+
+
+def _bind(context: Context, node: exp.Expr, *, is_ordered: bool) -> FromEntry:
     if isinstance(node, exp.Subquery):
         if any(node.args.get(key) for key in ("limit", "offset", "order")):
-            return bind_limited(context, node, bind_query(context, node.this))
-        return bind_query(context, node.this)
+            clauses = RowClauses(context, node, is_ordered=is_ordered)
+            below = _bind(context, node.this, is_ordered=clauses.is_taken_in_order)
+            return clauses.applied(below, [])
+        return _bind(context, node.this, is_ordered=is_ordered)
     if isinstance(node, exp.Select):
         # VALUES as a term of a set operation is read as SELECT * FROM (VALUES ...).
         node = values_of(node) or node
@@ -36,37 +57,51 @@ def bind_query(context: Context, node: exp.Expr) -> Plan:
     try:
         bind_ctes(context, node, bind_query)
         if isinstance(node, exp.Select):
-            return bind_select(context, node)
+            return bind_select(context, node, is_ordered=is_ordered)
         if isinstance(node, exp.SetOperation):
             plan = bind_set_operation(context, node, bind_query)
-            return bind_limited(context, node, plan)
-        if isinstance(node, exp.Values):
+        elif isinstance(node, exp.Values):
             row = Scope(NOTHING)
             plan = bind_values(context, node, row, block_atom(context, row, bind_query))
-            return bind_limited(context, node, plan)
+        else:
+            raise context.refuse("this form of query is not maintained", "write one SELECT")
+        return RowClauses(context, node, is_ordered=is_ordered).applied(entry_of(plan), [])
     finally:
         context.ctes = known
-    raise context.refuse("this form of query is not maintained", "write one SELECT")
 
 
-def bind_select(context: Context, select: exp.Select) -> Plan:
-    """One block."""
-    clauses = RowClauses(context, select)
-    scope = bind_where(context, Scope(Relations(context, bind_query).bind(select)), select)
-    scope = bind_groups(context, scope, select)
+def bind_select(context: Context, select: exp.Select, *, is_ordered: bool) -> FromEntry:
+    """One block. is_ordered: the order of its rows is asked for."""
+    clauses = RowClauses(context, select, is_ordered=is_ordered)
+    takes_order = clauses.is_taken_in_order or uses_order(context, select)
+    below = Scope(Relations(context, bind_query, is_ordered=takes_order).bind(select))
+    below = bind_where(context, below, select)
+    scope = bind_groups(context, below, select, is_ordered=is_ordered)
     nodes, names = selected_of(select)
+    width = len(nodes)
     nodes += clauses.hidden(nodes)
-    names += [f"order {i}" for i in range(len(nodes) - len(names))]
     atom, others = block_atom(context, scope, bind_query), sorting_nodes(select, is_used=True)
     Windows(context, scope, atom).bind(nodes, select.args.get("windows") or [])
     expressions = bind_selected(context, scope, nodes, others, atom)
+    order: tuple[SortKey, ...] = ()
+    if scope is below and clauses.is_taken_in_order and keeps_order(select):
+        order = _order_above(scope.order, expressions)
+    names += [f"order {i}" for i in range(len(expressions) - width)]
     plan = bind_distinct(context, project(scope.plan, expressions, names), select)
-    return clauses.applied(plan, selected_of(select)[0])
+    star = tuple((name, i) for i, name in enumerate(names[:width]))
+    return clauses.applied(FromEntry(plan, (), star, order), selected_of(select)[0])
 
 
-def bind_limited(context: Context, node: exp.Expr, plan: Plan) -> Plan:
-    """ORDER BY, LIMIT and OFFSET of a query that is no plain block: they name its columns."""
-    return RowClauses(context, node).applied(plan, [])
+def _order_above(order: Sequence[SortKey], expressions: list[Expression]) -> tuple[SortKey, ...]:
+    """The order of a block's rows by columns of its select list, to which what lacks is added."""
+    found = []
+    for key in order:
+        if key.expression not in expressions:
+            expressions.append(key.expression)
+        at = expressions.index(key.expression)
+        column = ColumnRef(at, key.expression.type)
+        found.append(replace(key, expression=column))
+    return tuple(found)
 
 
 def bind_where(context: Context, scope: Scope, select: exp.Select) -> Scope:
@@ -76,10 +111,10 @@ def bind_where(context: Context, scope: Scope, select: exp.Select) -> Scope:
     return scope
 
 
-def bind_groups(context: Context, scope: Scope, select: exp.Select) -> Scope:
+def bind_groups(context: Context, scope: Scope, select: exp.Select, *, is_ordered: bool) -> Scope:
     """The scope after GROUP BY and HAVING; the same scope when the block has no groups."""
     group, having = select.args.get("group"), select.args.get("having")
-    above = [*selected_of(select)[0], *sorting_nodes(select)]
+    above = [*selected_of(select)[0], *sorting_nodes(select, is_used=is_ordered)]
     above += inside_windows(select.args.get("windows"))
     if having is not None:
         above.append(having.this)

@@ -15,6 +15,7 @@ from dataflow.expressions.ir import (
     Expression,
     InPostgres,
     Literal,
+    OuterRef,
     children,
     columns_of,
 )
@@ -97,14 +98,15 @@ def _where(known: Keys, condition: Expression | None) -> Keys:
             continue
         elif part.function == "not" and isinstance(part.arguments[0], ColumnRef):
             constants.append((part.arguments[0].index, "f"))
-        elif part.function == "=":
+        elif part.function in ("=", "is not distinct from"):
             for a, b in (part.arguments, part.arguments[::-1]):
                 if not isinstance(a, ColumnRef) or not is_plain(a.type):
                     continue
-                if isinstance(b, Literal):
+                if isinstance(b, Literal | OuterRef):
+                    # A row around a subquery gives one value as well.
                     follows.append((NO_COLUMNS, frozenset({a.index})))
-                    if b.type == a.type:
-                        constants.append((a.index, b.text))
+                if isinstance(b, Literal) and b.type == a.type:
+                    constants.append((a.index, b.text))
                 elif isinstance(b, ColumnRef) and b.type == a.type:
                     equal.append((a.index, b.index))
     present = known.present | rejects_null(condition)

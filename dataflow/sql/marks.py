@@ -19,6 +19,7 @@ from dataflow.sql.array_queries import array_of, is_array_query
 from dataflow.sql.calls import equality, native_call
 from dataflow.sql.nullability import is_nullable
 from dataflow.sql.plan import Aggregate, AggregateCall, Filter, Plan, UnionAll
+from dataflow.sql.record_queries import record_of
 from dataflow.sql.row_queries import reads_relations
 from dataflow.sql.rules.outer_refs import inward
 from dataflow.sql.rules.trees import refs
@@ -65,7 +66,8 @@ def subquery_value(
     if is_subquery(node):
         if not reads_relations(node):
             return None
-        return scope.once(context.text_of(node), lambda: subqueries.row(node.this)[0])
+        value = lambda: record_of(context, subqueries, node) or subqueries.row(node.this)[0]  # noqa: E731
+        return scope.once(context.text_of(node), value)
     if is_array_query(node):
         if not reads_relations(node):
             return None

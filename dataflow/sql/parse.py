@@ -302,6 +302,11 @@ def _with_span(name: str):
         node = inherited(self, *args, **kwargs)
         if isinstance(node, exp.Column) and isinstance(node.this, _AROUND_CALLS):
             node = _qualified_call(node)
+        if isinstance(node, exp.Window) and isinstance(node.this, exp.Dot):
+            begin, _ = node.meta.get("span", (0, 0))
+            if begin > self._tokens[start].start:
+                # It was read as schema.(f(x) OVER ...).
+                node.meta.pop("span")
         return self._spanned(node, start) if isinstance(node, exp.Expr) else node
 
     return method

@@ -116,6 +116,7 @@ class AggregateCall:
     sql: PostgreSQL's text of a call that is recomputed there, up to FILTER, with $1, $2 ... for
     `arguments`. The first `direct` of them have one value in a group (WITHIN GROUP's direct
     arguments); equal values of those at the positions `alike` stand as the least by text.
+    rows_by: what its rows are sorted by, over `arguments`, where its text has no place for that.
     """
 
     function: str
@@ -129,6 +130,7 @@ class AggregateCall:
     alike: tuple[int, ...] = ()
     fraction: float = 0.0
     is_descending: bool = False
+    rows_by: tuple[str, ...] = ()
 
     @property
     def operands(self) -> tuple[Expression, ...]:
@@ -210,6 +212,13 @@ class SortKey:
     is_descending: bool = False
     nulls_first: bool = False
     operator: str = ""
+
+    @property
+    def direction(self) -> str:
+        """What stands behind the expression in PostgreSQL's text."""
+        using = f"USING {self.operator}" if self.operator else ""
+        way = using or ("DESC" if self.is_descending else "ASC")
+        return f"{way} NULLS {'FIRST' if self.nulls_first else 'LAST'}"
 
 
 @keeps_hash

@@ -15,7 +15,7 @@ from dataflow.sql.aggregates import check_key
 from dataflow.sql.plan import Plan, RecursionRef, Recursive
 from dataflow.sql.relations import renamed
 from dataflow.sql.rounds import free_names
-from dataflow.sql.scope import Context
+from dataflow.sql.scope import Context, entry_of
 from dataflow.sql.search_cycle import Trail
 from dataflow.sql.set_operations import in_types
 from dataflow.sql.subqueries import BindQuery
@@ -49,7 +49,7 @@ def bind_recursive(context: Context, entry: exp.Expr, bind_query: BindQuery) -> 
         while True:
             reference = RecursionRef(unique, fields)
             visible = trail.shown(reference, is_inside=True)
-            context.ctes[alias.name] = (visible, tuple(f.name for f in visible.fields))
+            context.ctes[alias.name] = entry_of(visible)
             step = trail.go_on(bind_query(context, term))
             step = in_types(step, [f.type for f in fields], fields)
             found = tuple(
@@ -73,7 +73,7 @@ def bind_recursive(context: Context, entry: exp.Expr, bind_query: BindQuery) -> 
 
 def _unique(context: Context, name: str) -> str:
     """A name for the recursion that no recursion around it has, nor any of `rounds`."""
-    around = frozenset[str]().union(*(free_names(plan) for plan, _ in context.ctes.values()))
+    around = frozenset[str]().union(*(free_names(e.plan) for e in context.ctes.values()))
     unique = f"'{name}" if name.startswith(".") else name
     while unique in around:
         unique += "'"

@@ -18,12 +18,31 @@ from dataflow.sql.calls import equality, native_call
 from dataflow.sql.nullability import is_nullable
 from dataflow.sql.parse import parse
 from dataflow.sql.parse_functions import RowsOf
-from dataflow.sql.plan import Apply, Filter, Join, Plan, Project, Scan, TableFunction, Values
+from dataflow.sql.plan import (
+    Apply,
+    Filter,
+    Join,
+    Plan,
+    Project,
+    Scan,
+    SortKey,
+    TableFunction,
+    Values,
+)
 from dataflow.sql.routines import check_routines
+from dataflow.sql.row_clauses import DROPPED
 from dataflow.sql.rules.outer_refs import inward, moved
 from dataflow.sql.rules.trees import shifted
 from dataflow.sql.scalars import Scalars
-from dataflow.sql.scope import Context, FromEntry, Scope, Visible, applied, nullable
+from dataflow.sql.scope import (
+    Context,
+    FromEntry,
+    Scope,
+    Visible,
+    applied,
+    entry_of,
+    nullable,
+)
 from dataflow.sql.set_functions import bind_rows_of
 from dataflow.sql.shapes import bare, conjuncts
 from dataflow.sql.subqueries import BindQuery, all_of, subquery_nodes
@@ -31,14 +50,22 @@ from dataflow.sql.whole_rows import quoted, rows_named, with_row
 from dataflow.types import BOOL, SqlType
 
 _SIDES = {"": "inner", "LEFT": "left", "RIGHT": "right", "FULL": "full"}
+_LOST = (
+    "the ORDER BY of a subquery that is joined gives its rows no order: sort where they are "
+    "aggregated, as in json_agg(x ORDER BY y)"
+)
 NOTHING = FromEntry(Values(((),), ()), (), ())
 
 
 class Relations:
     """Binds the FROM of one block."""
 
-    def __init__(self, context: Context, bind_query: BindQuery) -> None:
+    def __init__(
+        self, context: Context, bind_query: BindQuery, *, is_ordered: bool = False
+    ) -> None:
+        """is_ordered: the order of the rows is asked for."""
         self._context = context
+        self._is_ordered = is_ordered
         self._bind_query = bind_query
         self._rows: frozenset[str] = frozenset()
 
@@ -53,7 +80,9 @@ class Relations:
     def _joined(self, first: exp.Expr, joins: Sequence[exp.Join]) -> FromEntry:
         entry = self._entry(first)
         for join in joins:
-            entry = self._join(entry, join)
+            left, entry = entry, self._join(entry, join)
+            if not entry.order and left.order:
+                self._context.warn(_LOST)
         return entry
 
     def _entry(self, node: exp.Expr) -> FromEntry:
@@ -101,10 +130,12 @@ class Relations:
 
     def _derived(self, node: exp.Expr, named: exp.Expr | None = None) -> FromEntry:
         query = node if isinstance(node, exp.Values) else node.this
-        plan = self._bind_query(self._context, query)
-        star = tuple((f.name, i) for i, f in enumerate(plan.fields))
-        entry = _aliased(FromEntry(plan, (), star), named or node)
-        return self._with_row(entry, "")
+        return self._with_row(_aliased(self._query(query), named or node), "")
+
+    def _query(self, query: exp.Expr) -> FromEntry:
+        if self._is_ordered:
+            return self._bind_query.ordered(self._context, query)
+        return entry_of(self._bind_query(self._context, query))
 
     def _table(self, node: exp.Table) -> FromEntry:
         if node.args.get("sample"):
@@ -112,51 +143,57 @@ class Relations:
                 "TABLESAMPLE is not maintained", "select by a condition", "tablesample"
             )
         if not node.db and node.name in self._context.ctes:
-            plan, names = self._context.ctes[node.name]
-            star = tuple((n, i) for i, n in enumerate(names))
+            entry = self._context.ctes[node.name]
         else:
-            plan, star = self._relation(node)
-        entry = _aliased(FromEntry(plan, (Visible(node.name, star),), star), node)
+            entry = self._relation(node)
+        if entry.order and not self._is_ordered:
+            self._context.warn(DROPPED)
+            entry = replace(entry, order=())
+        entry = _aliased(replace(entry, visible=(Visible(node.name, entry.star),)), node)
         return self._with_row(entry, self._row_type(node))
 
     def _row_type(self, node: exp.Table) -> str:
         """The name of a relation's row type; "" where it has none that can be named."""
-        found = self._context.relations.get((node.db, node.name))
+        found = self._context.relations.get((node.db, node.name, self._is_ordered))
         is_nameless = isinstance(found, Table) and not found.has_row_type
         return f"{quoted(node.db)}.{quoted(node.name)}" if node.db and not is_nameless else ""
 
     def _with_row(self, entry: FromEntry, type_name: str) -> FromEntry:
         alias = entry.visible[0].alias if entry.visible else ""
-        return with_row(entry, alias, type_name) if alias in self._rows else entry
+        return with_row(self._context, entry, alias, type_name) if alias in self._rows else entry
 
-    def _relation(self, node: exp.Table) -> tuple[Plan, tuple[tuple[str, int], ...]]:
-        known, name = self._context.relations, (node.db, node.name)
+    def _relation(self, node: exp.Table) -> FromEntry:
+        known, name = self._context.relations, (node.db, node.name, self._is_ordered)
         if name not in known:
-            asked = self._context.analyzer.relation(*name)
+            asked = self._context.analyzer.relation(node.db, node.name)
             known[name] = self._ordinary_view(asked) if isinstance(asked, Analysis) else asked
         found = known[name]
         if not isinstance(found, Table):
-            return found, tuple((f.name, i) for i, f in enumerate(found.fields))
+            return found
         fields = found.relation.fields
         scan = Scan(found.relation, tuple(range(len(fields))), fields)
         star = tuple((n, p) for n, p in found.columns if isinstance(p, int))
         if len(star) == len(found.columns):
-            return scan, star
+            return FromEntry(scan, (), star)
         return self._generated(scan, found, star)
 
-    def _ordinary_view(self, found: Analysis) -> Plan:
+    def _ordinary_view(self, found: Analysis) -> FromEntry:
         above = self._context
         context = Context(above.analyzer, found.text, above.query, warnings=above.warnings)
         context.relations, context.pinned = above.relations, above.pinned
         context.calling(found)
         check_routines(context, found)
-        plan = self._bind_query(context, parse(found.text))
-        names = tuple(f.name for f in found.fields)
-        return renamed(plan, names)
+        query = parse(found.text)
+        if self._is_ordered:
+            entry = self._bind_query.ordered(context, query)
+        else:
+            entry = entry_of(self._bind_query(context, query))
+        names = [f.name for f in found.fields]
+        hidden = [f.name for f in entry.plan.fields[len(names) :]]
+        plan = renamed(entry.plan, [*names, *hidden])
+        return FromEntry(plan, (), tuple((n, i) for i, n in enumerate(names)), entry.order)
 
-    def _generated(
-        self, scan: Scan, table: Table, star: tuple[tuple[str, int], ...]
-    ) -> tuple[Plan, tuple[tuple[str, int], ...]]:
+    def _generated(self, scan: Scan, table: Table, star: tuple[tuple[str, int], ...]) -> FromEntry:
         """Generated columns are computed here: a source does not send them."""
         fields, expressions = list(scan.fields), []
         for name, definition in table.columns:
@@ -173,18 +210,28 @@ class Relations:
         kept = [ColumnRef(i, f.type, f.name) for i, f in enumerate(scan.fields)]
         plan = Project(scan, (*kept, *expressions), tuple(fields))
         positions = {f.name: i for i, f in enumerate(fields)}
-        return plan, tuple((name, positions[name]) for name, _ in table.columns)
+        return FromEntry(plan, (), tuple((name, positions[name]) for name, _ in table.columns))
 
     def _join(self, left: FromEntry, join: exp.Join) -> FromEntry:
         kind = _SIDES[(join.args.get("side") or "").upper()]
         on, using = join.args.get("on"), join.args.get("using")
-        has_query = on is not None and on.find(exp.Query) is not None
-        is_read = kind in ("inner", "left") and not using and not has_query
+        is_read = kind in ("inner", "left") and not using and not _has_query(on)
         if isinstance(join.this, RowsOf) and is_read:
-            return self._function_join(left, join)
+            return replace(self._function_join(left, join), order=left.order)
         with self._context.inside(Scope(left)):
             right = self._entry(join.this)
-        if on is not None and has_query:
+        entry = self._beside(kind, left, right, join)
+        if kind in ("inner", "left") and isinstance(join.this, exp.Lateral):
+            # A loop over the left rows, in their order, and for each over the right ones.
+            return replace(entry, order=(*left.order, *_order_beside(entry, right)))
+        if right.order:
+            self._context.warn(_LOST)
+        return entry
+
+    def _beside(self, kind: str, left: FromEntry, right: FromEntry, join: exp.Join) -> FromEntry:
+        """The rows of two entries joined."""
+        on, using = join.args.get("on"), join.args.get("using")
+        if on is not None and _has_query(on):
             return self._with_subqueries(kind, left, right, on)
         entry = _crossed(kind, left, right)
         if using:
@@ -357,6 +404,18 @@ def _on(entry: FromEntry, condition: Expression | None) -> FromEntry:
     return FromEntry(replace(plan, residual=condition), entry.visible, entry.star)
 
 
+def _has_query(on: exp.Expr | None) -> bool:
+    return on is not None and on.find(exp.Query) is not None
+
+
+def _order_beside(entry: FromEntry, right: FromEntry) -> tuple[SortKey, ...]:
+    """The order of the right side of a join in the joined entry."""
+    if not right.order or not right.star:
+        return ()
+    by = entry.visible[-1].columns[0][1] - right.visible[-1].columns[0][1]
+    return tuple(replace(k, expression=shifted(k.expression, by)) for k in right.order)
+
+
 def _moved(entry: FromEntry, by: int) -> FromEntry:
     return FromEntry(moved(entry.plan, by), entry.visible, entry.star)
 
@@ -377,7 +436,7 @@ def _aliased(entry: FromEntry, node: exp.Expr) -> FromEntry:
     star = tuple(
         (names[i] if i < len(names) else name, p) for i, (name, p) in enumerate(entry.star)
     )
-    return FromEntry(entry.plan, (Visible(alias.name, star),), star)
+    return replace(entry, visible=(Visible(alias.name, star),), star=star)
 
 
 def _ref(plan: Plan, position: int) -> ColumnRef:

@@ -7,6 +7,7 @@ a warning: to the moment of the view without columns, to the moment of the row w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from dataflow.errors import SqlError
@@ -14,6 +15,7 @@ from dataflow.sql.analysis import Analysis, Routine
 from dataflow.sql.scope import Context
 from dataflow.sql.text import find_words, tokens
 
+_ENDS = ("", "_strict", "_unique", "_unique_strict")
 # Stable in pg_proc only because TimeZone, DateStyle, IntervalStyle, extra_float_digits or
 # bytea_output have a say, or because they call the output functions of any type.
 _PINNED = frozenset(
@@ -25,6 +27,12 @@ _PINNED = frozenset(
         *("concat", "concat_ws", "format", "quote_literal", "quote_nullable"),
         *("array_to_string", "array_to_json", "row_to_json", "to_json", "to_jsonb"),
         *("json_build_object", "json_build_array", "jsonb_build_object", "jsonb_build_array"),
+        *(
+            f"{j}_{a}{end}"
+            for j in ("json", "jsonb")
+            for a in ("agg", "object_agg")
+            for end in _ENDS
+        ),
         *("string_to_array", "text_to_array", "textanycat", "anytextcat", "array_to_text"),
         *("json_to_record", "json_to_recordset", "json_populate_record", "json_populate_recordset"),
         *("jsonb_to_record", "jsonb_to_recordset", "jsonb_populate_record"),
@@ -48,6 +56,8 @@ _KEPT = (
     "followed"
 )
 
+_WITH_SETTINGS = "is computed with TimeZone UTC and DateStyle ISO"
+_SYNTAX = {"timezone": "AT TIME ZONE", "overlaps": "OVERLAPS"}
 _MOMENTS = ("'now'", "'today'", "'tomorrow'", "'yesterday'")
 
 
@@ -56,7 +66,7 @@ def check_moments(context: Context, canonical: str) -> None:
     for token in tokens(context.query):
         word = token.text.lower()
         if token.kind == "string" and word in _MOMENTS and word not in canonical.lower():
-            context.warn(f"{word} {_ONCE}")
+            context.warn_of(word, _ONCE)
 
 
 def check_routines(context: Context, analysis: Analysis) -> None:
@@ -65,7 +75,7 @@ def check_routines(context: Context, analysis: Analysis) -> None:
     Stable functions of no column are computed once, as in a materialized view of PostgreSQL.
     """
     for value in analysis.session_values:
-        context.warn(f"{value.upper()} {_ONCE}")
+        context.warn_of(value.upper(), _ONCE)
         context.has_stable = True
     for routine in analysis.routines:
         _check(context, routine)
@@ -78,10 +88,18 @@ def is_stable(routine: Routine) -> bool:
 
 def warn_of_stable(context: Context, routines: Sequence[Routine], *, is_constant: bool) -> bool:
     """Whether an expression that calls these is stable; told to the user."""
-    found = [r.name for r in routines if is_stable(r)]
-    for name in found:
-        context.warn(f'"{name}" {_ONCE if is_constant else _KEPT}')
+    found = [r for r in routines if is_stable(r)]
+    for routine in found:
+        context.warn_of(_shown(context, routine), _ONCE if is_constant else _KEPT)
     return bool(found)
+
+
+def _shown(context: Context, routine: Routine) -> str:
+    """A function as the query calls it: by its name, or by an operator, a cast or other syntax."""
+    name = routine.name.split(".")[-1]
+    is_named = re.search(rf'(?<![\w$]){re.escape(name)}"?\(', context.text, re.IGNORECASE)
+    instead = _SYNTAX.get(name) or routine.stands_for
+    return instead if instead and not is_named else f'"{routine.name}"'
 
 
 def _check(context: Context, routine: Routine) -> None:
@@ -103,8 +121,8 @@ def _check(context: Context, routine: Routine) -> None:
         )
     if is_stable(routine):
         context.has_stable = True
-    elif routine.volatility == "s":
-        context.warn(f'"{routine.name}" is computed with TimeZone UTC and DateStyle ISO')
+    elif routine.volatility == "s" and routine.kind != "a":
+        context.warn_of(_shown(context, routine), _WITH_SETTINGS)
 
 
 def _is_pinned(name: str) -> bool:

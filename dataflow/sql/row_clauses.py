@@ -8,6 +8,7 @@ is told so.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -16,13 +17,13 @@ from dataflow.expressions.keys import key_form
 from dataflow.sql.aggregates import check_key
 from dataflow.sql.keys import keys_of
 from dataflow.sql.plan import Plan, Project, SortKey, TopK
-from dataflow.sql.scope import Context
+from dataflow.sql.scope import Context, FromEntry
 from dataflow.sql.shapes import bare
 from dataflow.sql.text import find_words
 from dataflow.types import INT8
 
 _LIMITS = ("limit", "offset", "fetch")
-_DROPPED = "ORDER BY is dropped: a stored view has no order; sort where you read it"
+DROPPED = "ORDER BY is dropped: a stored view has no order; sort where you read it"
 _TIES = (
     "{} leaves open which of equal rows are taken: the first by all their columns are; "
     "add a unique key to ORDER BY to choose"
@@ -46,8 +47,10 @@ def sorting_nodes(select: exp.Expr, *, is_used: bool = False) -> list[exp.Expr]:
 class RowClauses:
     """What one query says about the order and number of its rows."""
 
-    def __init__(self, context: Context, node: exp.Expr) -> None:
+    def __init__(self, context: Context, node: exp.Expr, *, is_ordered: bool = False) -> None:
+        """is_ordered: the order of the rows is asked for, not only which they are."""
         self._context = context
+        self._is_ordered = is_ordered
         refuse_locks(context, node)
         self._on = _on_nodes(node)
         self._ordered = _ordered(node)
@@ -64,22 +67,40 @@ class RowClauses:
         self._offset = self._constant(offset.expression if offset else None, "OFFSET") or 0
         self._is_plain_distinct = bool(node.args.get("distinct")) and not self._on
         self._is_block = isinstance(node, exp.Select)
-        if self._ordered and not self._on and not self._is_limited:
-            context.warn(_DROPPED)
+        is_plain = not self._on and not self._is_limited
+        if is_plain and is_ordered and any(_is_row(bare(part.this)) for part in self._ordered):
+            # No column can hold what the rows are sorted by.
+            self._ordered, is_ordered = [], False
+            context.warn(DROPPED)
+        if self._ordered and is_plain and not is_ordered:
+            context.warn(DROPPED)
 
     @property
     def _is_limited(self) -> bool:
         return self._limit is not None or self._offset > 0
 
+    @property
+    def is_taken_in_order(self) -> bool:
+        """Whether the order of the rows below it matters, as far as this query gives none."""
+        return not self._ordered and (self._is_ordered or self._sorts)
+
+    @property
+    def _sorts(self) -> bool:
+        return bool(self._on) or self._is_limited or (self._is_ordered and bool(self._ordered))
+
     def hidden(self, selected: Sequence[exp.Expr]) -> list[exp.Expr]:
         """The expressions to be computed beside the select list: each different one once."""
-        if not self._on and not self._is_limited:
+        if not self._sorts:
             return []
         known = {self._text(node) for node in selected}
         found: dict[str, exp.Expr] = {}
         for node in [*self._on, *(bare(part.this) for part in self._ordered)]:
             if self._text(node) not in known:
                 found.setdefault(self._text(node), node)
+        if found and self._is_plain_distinct and not self._is_limited:
+            self._ordered = []
+            self._context.warn(DROPPED)
+            return []
         if found and self._is_plain_distinct:
             raise self._context.refuse(
                 "this ORDER BY of SELECT DISTINCT is not maintained",
@@ -88,31 +109,42 @@ class RowClauses:
             )
         return list(found.values())
 
-    def applied(self, plan: Plan, selected: Sequence[exp.Expr]) -> Plan:
-        """The rows that are chosen, of a plan with the select list's columns, then the hidden."""
-        if not self._on and not self._is_limited:
-            return plan
+    def applied(self, entry: FromEntry, selected: Sequence[exp.Expr]) -> FromEntry:
+        """The rows that are chosen, of an entry with the select list's columns, then the hidden.
+
+        The entry's own order is that of the rows below.
+        """
+        if not self._sorts:
+            return entry
+        plan, order, width = entry.plan, entry.order, len(entry.star)
         hidden = self.hidden(selected) if self._is_block else []
         texts = [self._text(node) for node in (*selected, *hidden)]
         places = {text: i for i, text in reversed(list(enumerate(texts)))}
-        order = tuple(self._sort_key(part, plan, places) for part in self._ordered)
-        order = tuple(k for k in order if isinstance(k, SortKey))
-        width = len(plan.fields) - len(hidden)
+        if self._ordered:
+            found = [self._sort_key(part, plan, places) for part in self._ordered]
+            order = tuple(k for k in found if k is not None)
         if self._on:
             partition = tuple(_column(plan, places[self._text(n)]) for n in self._on)
             for column in partition:
                 check_key(self._context, column, "DISTINCT ON", ("distinct", "on"))
+            sorted_by = tuple(SortKey(column) for column in partition)
+            is_kept = bool(self._ordered) or _begins_with(order, sorted_by)
             plan = TopK(plan, partition, order, 1, 0, False)
-            self._warn_of_ties(plan, width, "DISTINCT ON")
+            if is_kept or not order:
+                self._warn_of_ties(plan, width, "DISTINCT ON")
+            else:
+                self._context.warn(_TIES.format("DISTINCT ON without ORDER BY"))
+            # PostgreSQL may sort the rows by these keys alone.
+            order = order if is_kept else sorted_by
         if self._is_limited:
             plan = TopK(plan, (), order, self._limit, self._offset, self._with_ties)
             # After DISTINCT ON its columns are a key: they come first in ORDER BY.
             if not (self._with_ties and self._offset == 0):
                 self._warn_of_ties(plan, width, "LIMIT" if self._limit is not None else "OFFSET")
-        if not hidden:
-            return plan
+        if self._is_ordered or width == len(plan.fields):
+            return replace(entry, plan=plan, order=order if self._is_ordered else ())
         kept = tuple(_column(plan, i) for i in range(width))
-        return Project(plan, kept, plan.fields[:width])
+        return replace(entry, plan=Project(plan, kept, plan.fields[:width]), order=())
 
     def _sort_key(self, part: exp.Ordered, plan: Plan, places: dict[str, int]) -> SortKey | None:
         """None for a constant, which orders nothing."""
@@ -181,6 +213,25 @@ class RowClauses:
 
     def _text(self, node: exp.Expr) -> str:
         return self._context.text_of(bare(node))
+
+
+def _begins_with(order: Sequence[SortKey], keys: Sequence[SortKey]) -> bool:
+    """Whether rows in an order are sorted by these keys."""
+    first = order[: len(keys)]
+    return len(first) == len(keys) and all(
+        isinstance(a.expression, ColumnRef)
+        and isinstance(b.expression, ColumnRef)
+        and a.expression.index == b.expression.index
+        and replace(a, expression=b.expression) == b
+        for a, b in zip(first, keys, strict=True)
+    )
+
+
+def _is_row(node: exp.Expr) -> bool:
+    """Whether a node is a row without a type of its own, or may be one."""
+    is_made = isinstance(node, exp.Anonymous) and node.this == "ROW"
+    is_named = isinstance(node, exp.Column) and isinstance(node.this, exp.Star)
+    return is_made or is_named or isinstance(node, exp.Tuple)
 
 
 def _on_nodes(node: exp.Expr) -> list[exp.Expr]:

@@ -24,8 +24,9 @@ def values_outside(
     while waiting:
         node = waiting.pop()
         value = None
+        columns = list(node.find_all(exp.Column)) if isinstance(node, NAMING) else []
         # A call without a column is one of the query's own.
-        if isinstance(node, NAMING) and node.find(exp.Column):
+        if columns and not any(_is_merged(column, query) for column in columns):
             value = _known(node, atom)
         if value is not None:
             yield node, value
@@ -38,6 +39,18 @@ def _known(node: exp.Expr, atom: Callable[[exp.Expr], Expression | None]) -> Exp
         return atom(node)
     except NotInScope:
         return None  # A column of one of the query's own functions or VALUES.
+
+
+def _is_merged(column: exp.Column, query: exp.Query) -> bool:
+    """Whether a column is one that USING has merged within a query: its name has no relation."""
+    node: exp.Expr | None = column
+    while not column.table and node is not None and node is not query:
+        node = node.parent
+        joins = node.find_all(exp.Join) if isinstance(node, exp.Select) else ()
+        own = [j for j in joins if j.find_ancestor(exp.Select) is node]
+        if any(u.name == column.name for j in own for u in j.args.get("using") or []):
+            return True
+    return False
 
 
 def reads_relations(node: exp.Expr) -> bool:

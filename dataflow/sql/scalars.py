@@ -18,7 +18,7 @@ from dataflow.sql.calls import as_text, hashed_equality, native_call
 from dataflow.sql.parse import Operation, Quantified, SyntaxCall, Test
 from dataflow.sql.routines import warn_of_stable
 from dataflow.sql.row_queries import NAMING, check_reads_nothing, values_outside
-from dataflow.sql.scope import Context, span_of
+from dataflow.sql.scope import Context, edited, span_of
 from dataflow.sql.shapes import (
     OPERATORS,
     STRUCTURE,
@@ -30,7 +30,7 @@ from dataflow.sql.shapes import (
     pinned,
     plain_literal,
 )
-from dataflow.sql.whole_rows import is_record, passed, written
+from dataflow.sql.whole_rows import implied_name, is_record, passed, rows_inside, written
 from dataflow.types import BOOL, TEXT, SqlType
 
 Atom = Callable[[exp.Expr], Expression | None]
@@ -55,6 +55,7 @@ class Scalars:
         self._constants: dict[str, Literal | None] = {}
         self._columns: list[Expression] = []
         self._probes: dict[int, str] = {}
+        self._shown: dict[str, exp.Expr] = {}
         self._pinned: dict[str, str] = {}
 
     def bind(self, nodes: Sequence[exp.Expr]) -> list[Expression]:
@@ -91,16 +92,31 @@ class Scalars:
     def render(self, node: exp.Expr, name: Callable[[Expression], str]) -> str:
         """PostgreSQL's text of a node with its columns written by `name`."""
         begin, end = span_of(node)
-        text, at = [], begin
+        edits = self.row_edits(node)
         for atom in self._atoms_in(node, pinned=self._pinned):
             first, last = span_of(atom)
             value = self._pinned.get(self._probes.get(id(atom), ""))
             value = value or written(self._atoms[id(atom)], name)
             # A subquery's parentheses are its own: (SELECT ...).field.
             is_wrapped = self._context.text[first] == "("
-            text += [self._context.text[at:first], f"({value})" if is_wrapped else value]
-            at = last
-        return "".join(text) + self._context.text[at:end]
+            value = f"({value})" if is_wrapped else value
+            edits.append((first, last, value + implied_name(atom, node)))
+        return edited(self._context.text, begin, end, edits)
+
+    def row_edits(self, node: exp.Expr) -> list[tuple[int, int, str]]:
+        """What is to be written otherwise in a node's text whatever its columns stand for: from,
+        to, new text."""
+        begin, end = span_of(node)
+        if ".*" not in self._context.text[begin:end]:
+            return []
+        rows = list(rows_inside(self._context, node))
+        return [(*span_of(row), text) for row, text in rows if not self._is_known(row)]
+
+    def _is_known(self, node: exp.Expr | None) -> bool:
+        """Whether a node is, or stands within, one that has a value as a whole."""
+        while node is not None and id(node) not in self._atoms:
+            node = node.parent
+        return node is not None
 
     def over_columns(self, node: exp.Expr) -> tuple[str, tuple[Expression, ...]]:
         """PostgreSQL's text of a node with $1, $2 ... for its columns, and those columns."""
@@ -109,15 +125,21 @@ class Scalars:
 
     @property
     def columns(self) -> list[Expression]:
-        """The columns met so far; the type probes call them c1, c2 ..."""
+        """The columns met so far; the type probes call them as `probed` says."""
         return self._columns
 
     def probe(self, node: exp.Expr) -> str:
-        """The text of a node over c1, c2 ... for Analyzer.types."""
+        """The text of a node over the columns met so far, for Analyzer.types."""
         if id(node) not in self._probes:
-            text = self.render(node, lambda c: f"c{self._columns.index(c) + 1}")
+            text = self.render(node, self.probed)
             self._probes[id(node)] = text
+            self._shown.setdefault(text, node)
         return self._probes[id(node)]
+
+    def probed(self, column: Expression) -> str:
+        """A column in the text of a probe: with its relation, or a name of a subquery's own might
+        be taken for it."""
+        return f"tidemark_row.c{self._columns.index(column) + 1}"
 
     def _gather(self, node: exp.Expr, wanted: dict[str, exp.Expr]) -> None:
         """Resolve all columns below a node, and collect what has a type to be asked."""
@@ -214,8 +236,9 @@ class Scalars:
     def _type(self, probe: str) -> SqlType:
         found = self._types.get(probe)
         if found is None:
+            shown = self._context.text_of(self._shown[probe])
             raise self._context.refuse(
-                f"an expression without a type of its own is not maintained: {probe}",
+                f"an expression without a type of its own is not maintained: {shown}",
                 "select the fields of a row one by one",
             )
         return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
@@ -18,7 +18,7 @@ from dataflow.expressions.ir import ColumnRef, Expression, Literal, OuterRef
 from dataflow.schema import Field
 from dataflow.sql.analysis import Analysis, Analyzer, Table
 from dataflow.sql.nullability import is_nullable
-from dataflow.sql.plan import Apply, Join, Plan, Project
+from dataflow.sql.plan import Apply, Join, Plan, Project, SortKey
 from dataflow.sql.rules.outer_refs import Levels, moved
 from dataflow.sql.text import find_words, on_one_line
 
@@ -31,10 +31,11 @@ class NotInScope(Exception):
 class Context:
     """One canonical text being bound: the view's own, or that of an ordinary view inside it.
 
-    query is the user's text, only for positions. ctes: plan and column names by name. relations:
+    query is the user's text, only for positions. ctes: parts of WITH by name. relations:
     tables and ordinary views met so far, by schema and name. aggregates, set_functions: names of
-    functions that are called. has_stable: what is called may give another result at another time,
-    which our settings do not fix. pinned: constants by their text, where that is so.
+    functions that are called. row_names: see Analysis. has_stable: what is called may give another
+    result at another time, which our settings do not fix. pinned: constants by their text, where
+    that is so.
     enclosing: the scopes whose rows what is being bound may read,
     the nearest last; levels: which of them a plan does read.
     """
@@ -44,16 +45,18 @@ class Context:
     query: str
     aggregates: frozenset[str] = frozenset()
     warnings: list[str] = field(default_factory=list)
-    ctes: dict[str, tuple[Plan, tuple[str, ...]]] = field(default_factory=dict)
+    ctes: dict[str, FromEntry] = field(default_factory=dict)
     has_stable: bool = False
-    relations: dict[tuple[str, str], Plan | Table] = field(default_factory=dict)
+    relations: dict[tuple[str, str, bool], FromEntry | Table] = field(default_factory=dict)
     set_functions: frozenset[str] = frozenset()
     pinned: dict[str, str] = field(default_factory=dict)
+    row_names: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def calling(self, analysis: Analysis) -> Context:
         """The same context, for a text that calls these functions."""
         self.aggregates = frozenset(r.name for r in analysis.routines if r.kind == "a")
         self.set_functions = frozenset(r.name for r in analysis.routines if r.returns_set)
+        self.row_names = analysis.row_names
         return self
 
     def returns_set(self, node: exp.Expr) -> bool:
@@ -80,7 +83,10 @@ class Context:
     def inside(self, scope: Scope) -> Iterator[None]:
         """While it lasts, what is bound is the right side of an Apply over the scope's rows."""
         known = self.ctes
-        self.ctes = {n: (moved(p, 1) if self.levels.of(p) else p, c) for n, (p, c) in known.items()}
+        self.ctes = {
+            name: replace(entry, plan=moved(entry.plan, 1)) if self.levels.of(entry.plan) else entry
+            for name, entry in known.items()
+        }
         self.enclosing.append(scope)
         try:
             yield
@@ -112,17 +118,29 @@ class Context:
         if text not in self.warnings:
             self.warnings.append(text)
 
+    def warn_of(self, name: str, text: str) -> None:
+        """Tell the user once, of all the names that a text is true of."""
+        for i, known in enumerate(self.warnings):
+            if known.endswith(f" {text}"):
+                names = known.removesuffix(f" {text}").removesuffix(": each").split(", ")
+                if name not in names:
+                    self.warnings[i] = f"{', '.join([*names, name])}: each {text}"
+                return
+        self.warnings.append(f"{name} {text}")
+
 
 @dataclass(frozen=True)
 class RowShape:
     """What the whole row of a FROM entry is.
 
     type_name: its named row type, "" for a record. marker: a column that is NULL only where an
-    outer join has padded the entry.
+    outer join has padded the entry. names: a record's columns, where they are not called as in the
+    text.
     """
 
     type_name: str
     marker: int
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,17 +154,22 @@ class Visible:
     def shifted(self, by: int) -> Visible:
         """The same names, `by` positions further right."""
         columns = tuple((name, position + by) for name, position in self.columns)
-        row = RowShape(self.row.type_name, self.row.marker + by) if self.row else None
+        row = replace(self.row, marker=self.row.marker + by) if self.row else None
         return Visible(self.alias, columns, row)
 
 
 @dataclass(frozen=True)
 class FromEntry:
-    """A part of FROM: its plan, its qualified names, and its columns in the order of `*`."""
+    """A part of FROM: its plan, its qualified names, and its columns in the order of `*`.
+
+    order: that of its rows, by columns of the plan, where a subquery gives one and it is asked
+    for.
+    """
 
     plan: Plan
     visible: tuple[Visible, ...]
     star: tuple[tuple[str, int], ...]
+    order: tuple[SortKey, ...] = ()
 
     def shifted(self, by: int) -> FromEntry:
         """The same names, `by` positions further right."""
@@ -154,11 +177,19 @@ class FromEntry:
         return FromEntry(self.plan, visible, tuple((n, p + by) for n, p in self.star))
 
 
+def entry_of(plan: Plan, names: Sequence[str] = (), order: tuple[SortKey, ...] = ()) -> FromEntry:
+    """A plan whose columns show under its fields' names, the first ones under `names`."""
+    star = tuple((f.name, i) for i, f in enumerate(plan.fields))
+    star = (*((name, i) for i, name in enumerate(names)), *star[len(names) :])
+    return FromEntry(plan, (), star, order)
+
+
 class Scope:
-    """A select block's names over its plan."""
+    """A select block's names over its plan. order: that of its rows before they are grouped."""
 
     def __init__(self, entry: FromEntry) -> None:
         self.plan = entry.plan
+        self.order = entry.order
         self._visible = entry.visible
         self._star = entry.star
         self._added: dict[str, Expression] = {}
@@ -260,6 +291,15 @@ def span_of(node: exp.Expr) -> tuple[int, int]:
     spans = [span_of(child) for child in node.iter_expressions() if _has_span(child)]
     assert spans, f"no text for {node!r}"
     return min(s[0] for s in spans), max(s[1] for s in spans)
+
+
+def edited(text: str, begin: int, end: int, edits: Sequence[tuple[int, int, str]]) -> str:
+    """text[begin:end] with the edits that lie in it, each (from, to, new text)."""
+    out, at = [], begin
+    for first, last, new in sorted(set(edits)):
+        out += [text[at:first], new]
+        at = last
+    return "".join(out) + text[at:end]
 
 
 def _has_span(node: exp.Expr) -> bool:

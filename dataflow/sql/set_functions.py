@@ -115,7 +115,7 @@ def _pin(context: Context, scalars: Scalars, nodes: Sequence[exp.Expr]) -> None:
     scalars.learn(parts)
     types = [c.type for c in scalars.columns]
     for node in nodes:
-        text = scalars.render(node, lambda c: f"c{scalars.columns.index(c) + 1}")
+        text = scalars.render(node, scalars.probed)
         routines = () if isinstance(node, TableSyntax) else context.analyzer.routines(types, text)
         for routine in filter(is_stable, routines):
             raise context.refuse(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from sqlglot import exp
 
@@ -24,12 +25,24 @@ from dataflow.sql.plan import Aggregate, AggregateCall, Apply, Plan, Project, Se
 from dataflow.sql.rules.outer_refs import moved
 from dataflow.sql.rules.trees import refs
 from dataflow.sql.scalars import Scalars, operands
-from dataflow.sql.scope import Context, Scope
+from dataflow.sql.scope import Context, FromEntry, Scope
 from dataflow.sql.shapes import bare
 from dataflow.types import BOOL, INT8
 
 Atom = Callable[[exp.Expr], Expression | None]
-BindQuery = Callable[[Context, exp.Expr], Plan]
+
+
+class BindQuery(Protocol):
+    """Binds a query that may read the rows of the scopes around it."""
+
+    def __call__(self, context: Context, node: exp.Expr) -> Plan:
+        """Its plan: rows without an order."""
+        ...
+
+    def ordered(self, context: Context, node: exp.Expr) -> FromEntry:
+        """Its rows in the order that it gives them, as far as it does: the columns of the plan
+        behind those shown are what that order is by."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -97,6 +110,11 @@ class Subqueries:
         with self._context.inside(self._scope):
             return self._bind_query(self._context, query)
 
+    def bind_ordered(self, query: exp.Expr) -> FromEntry:
+        """The same, with the order of the query's rows."""
+        with self._context.inside(self._scope):
+            return self._bind_query.ordered(self._context, query)
+
     def sides(self, membership: Membership) -> list[Expression]:
         """The left sides as columns of the block's plan."""
         bound = Scalars(self._context, self._atom).bind(membership.left)
@@ -151,7 +169,10 @@ class Subqueries:
 
     def row(self, query: exp.Expr) -> list[Expression]:
         """The columns of a subquery that has one row: NULLs without a row, an error with two."""
-        right = self.bind(query)
+        return self.values(self.bind(query))
+
+    def values(self, right: Plan) -> list[Expression]:
+        """The same of the right side of an Apply."""
         width = len(right.fields)
         if has_at_most_one_row(right):
             start = self._scope.apply("inner" if has_one_row(right) else "left", right)

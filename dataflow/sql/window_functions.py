@@ -13,6 +13,8 @@ SHIFTING = frozenset({"lag", "lead"})
 PICKING = frozenset({"first_value", "last_value", "nth_value"})
 # These do not look at the frame, whatever is written.
 UNFRAMED = NUMBERING | SHIFTING
+# They give back, or count, an argument of a row as it is.
+IN_ROWS = UNFRAMED | PICKING | {"count"}
 NEVER_NULL = (NUMBERING - {"ntile"}) | {"count"}
 # Their value over a set of rows does not depend on the order of the rows.
 _UNORDERED = frozenset({"count", "sum", "avg", "min", "max", "bool_and", "bool_or", "every"})
@@ -42,7 +44,7 @@ def depends_on_ties(call: WindowCall) -> bool:
 
 def is_native(call: WindowCall) -> bool:
     """Whether there is a kernel; otherwise PostgreSQL computes the call."""
-    if call.function in UNFRAMED | PICKING or call.function == "count":
+    if call.function in IN_ROWS:
         return True
     if len(call.arguments) != 1:
         return False

@@ -23,6 +23,12 @@ def call_of(window: exp.Window) -> exp.Expr:
     return call
 
 
+def function_of(window: exp.Window) -> str:
+    """The name of the function of a window call, behind its schema where it has one."""
+    schema = f"{window.this.this.name}." if isinstance(window.this, exp.Dot) else ""
+    return schema + call_of(window).name
+
+
 def arguments_of(window: exp.Window) -> list[exp.Expr]:
     """The arguments, bare of VARIADIC; none for *."""
     found = [a for a in call_of(window).expressions if not isinstance(a, exp.Star)]

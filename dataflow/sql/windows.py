@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
+from dataflow.errors import SqlError
 from dataflow.expressions.ir import ColumnRef, Expression, Literal
+from dataflow.expressions.sql_text import with_arguments
 from dataflow.schema import Field
 from dataflow.sql.aggregates import check_key
 from dataflow.sql.keys import keys_of
@@ -21,11 +23,18 @@ from dataflow.sql.plan import Frame, FrameBound, SortKey, Window, WindowCall
 from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import Context, Scope, span_of
 from dataflow.sql.shapes import operands
-from dataflow.sql.window_functions import NEVER_NULL, NUMBERING, UNFRAMED, depends_on_ties
+from dataflow.sql.window_functions import (
+    IN_ROWS,
+    NEVER_NULL,
+    NUMBERING,
+    UNFRAMED,
+    depends_on_ties,
+)
 from dataflow.sql.window_shapes import (
     arguments_of,
     call_of,
     condition_of,
+    function_of,
     window_of,
 )
 from dataflow.types import SqlType
@@ -102,23 +111,47 @@ class Windows:
         wanted = [n for d in definitions for n in d.nodes()]
         for window in windows:
             condition = condition_of(window)
-            wanted += arguments_of(window) + ([condition] if condition is not None else [])
+            wanted += [condition] if condition is not None else []
+        self._scalars.learn([*wanted, *(a for w in windows for a in arguments_of(w))])
         bound = self._scalars.bind(wanted)
         by_node = {id(n): e for n, e in zip(wanted, bound, strict=True)}
         names = [self._name(n) for n in calls.values()]
-        probes = [_probe(n, call_of(w), self._scalars) for n, w in zip(names, windows, strict=True)]
-        columns = [c.type for c in self._scalars.columns]
-        types = self._context.analyzer.types(columns, probes)
+        types = self._types(names, windows)
         groups: dict[tuple, list[tuple[str, WindowCall]]] = {}
         for i, (text, definition) in enumerate(zip(calls, definitions, strict=True)):
             partition, order = _keys(definition, by_node)
             for expression in partition:
                 check_key(self._context, expression, "PARTITION BY", ("partition", "by"))
             call = self._call((names[i], types[i]), windows[i], definition, by_node)
-            self._warn(call, partition, order)
+            own = order
+            call, order = self._in_order(call, order)
+            self._warn(call, partition, order, is_lent=order != own)
             groups.setdefault((partition, order), []).append((text, call))
         for (partition, order), found in groups.items():
             self._add(partition, order, found)
+
+    def _types(self, names: Sequence[str], windows: Sequence[exp.Window]) -> Sequence[SqlType]:
+        """The types of the calls."""
+        probes = [_probe(n, call_of(w), self._scalars) for n, w in zip(names, windows, strict=True)]
+        rows = [
+            name
+            for name, window in zip(names, windows, strict=True)
+            if any(self._scalars.bound(a) is None for a in arguments_of(window))
+        ]
+        try:
+            found = self._context.analyzer.types([c.type for c in self._scalars.columns], probes)
+        except SqlError:
+            if not rows:
+                raise
+            found = ()
+        if not found or not IN_ROWS.isdisjoint(rows):
+            named = ", ".join(f"{name} OVER" for name in rows)
+            raise self._context.refuse(
+                f"a row without a type of its own is not maintained in {named}",
+                "name the columns of the row that are needed",
+                "over",
+            )
+        return found
 
     def _add(
         self,
@@ -161,25 +194,50 @@ class Windows:
         name, type = typed
         call = call_of(window)
         condition = condition_of(window)
-        slots = [
-            "*"
-            if isinstance(a, exp.Star)
-            else f"VARIADIC ${i}"
-            if isinstance(a, exp.Variadic)
-            else f"${i}"
-            for i, a in enumerate(call.expressions, 1)
-        ]
+        arguments: list[Expression] = []
+        slots = [self._slot(a, arguments) for a in call.expressions]
         frame = self._frame(definition, by_node, name)
         return WindowCall(
             name,
-            tuple(by_node[id(a)] for a in arguments_of(window)),
+            tuple(arguments),
             None if condition is None else by_node[id(condition)],
             frame,
             f"{name}({', '.join(slots)})",
             Field(name.split(".")[-1].strip('"'), type, name not in NEVER_NULL),
             # rank and its like are aggregates too, WITHIN GROUP.
-            name not in NUMBERING and name.replace('"', "") in self._context.aggregates,
+            name not in NUMBERING and function_of(window) in self._context.aggregates,
         )
+
+    def _slot(self, node: exp.Expr, arguments: list[Expression]) -> str:
+        """How an argument stands in the call's text; what it is made of joins the arguments."""
+        if isinstance(node, exp.Star):
+            return "*"
+        word = "VARIADIC " if isinstance(node, exp.Variadic) else ""
+        value = node.this if word else node
+        bound = self._scalars.bound(value)
+        if bound is not None:
+            arguments.append(bound)
+            return f"{word}${len(arguments)}"
+        sql, columns = self._scalars.over_columns(value)
+        before = len(arguments)
+        arguments += columns
+        return word + with_arguments(sql, lambda i: f"${before + i}")
+
+    def _in_order(
+        self, call: WindowCall, order: tuple[SortKey, ...]
+    ) -> tuple[WindowCall, tuple[SortKey, ...]]:
+        """A call over a window without ORDER BY: it meets the rows as they come from FROM.
+
+        All rows are peers there, which an order would change for EXCLUDE GROUP and TIES.
+        """
+        frame = call.frame
+        is_open = not order and depends_on_ties(call) and frame.exclude not in ("group", "ties")
+        if not is_open or not self._scope.order:
+            return call, order
+        if frame.mode != "rows" and call.function not in UNFRAMED:
+            start, end = FrameBound("unbounded preceding"), FrameBound("unbounded following")
+            frame = Frame("rows", start, end, frame.exclude)
+        return replace(call, frame=frame), self._scope.order
 
     def _frame(self, definition: _Definition, by_node: dict[int, Expression], name: str) -> Frame:
         spec = definition.spec
@@ -216,11 +274,21 @@ class Windows:
         return FrameBound(direction, distance)
 
     def _warn(
-        self, call: WindowCall, partition: Sequence[Expression], order: Sequence[SortKey]
+        self,
+        call: WindowCall,
+        partition: Sequence[Expression],
+        order: Sequence[SortKey],
+        *,
+        is_lent: bool,
     ) -> None:
         """Tell when the answer hangs on an order that the query leaves open."""
         if not depends_on_ties(call):
             return
+        if is_lent and partition:
+            self._context.warn(
+                f"{call.function} OVER takes the rows of its partition in the order of the sorted "
+                "subquery, which PostgreSQL leaves open: write ORDER BY inside OVER"
+            )
         known = keys_of(self._scope.plan)
         expressions = [*partition, *(k.expression for k in order)]
         columns = frozenset(e.index for e in expressions if isinstance(e, ColumnRef))
@@ -256,7 +324,7 @@ def _keys(
             by_node[id(o.this)],
             bool(o.args.get("desc")),
             bool(o.args.get("nulls_first")),
-            str(o.args.get("using") or ""),
+            o.meta.get("operator", ""),
         )
         for o in definition.order
     ]

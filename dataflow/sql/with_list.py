@@ -6,10 +6,13 @@ is lowered.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sqlglot import exp
 
+from dataflow.sql.order import may_use_order
 from dataflow.sql.recursion import bind_recursive, is_recursive
-from dataflow.sql.scope import Context
+from dataflow.sql.scope import Context, entry_of
 from dataflow.sql.subqueries import BindQuery
 
 
@@ -19,16 +22,20 @@ def bind_ctes(context: Context, node: exp.Expr, bind_query: BindQuery) -> None:
     if clause is None:
         return
     for cte in clause.expressions:
-        plan = None
+        entry = None
         if clause.args.get("recursive") and is_recursive(cte):
             known = dict(context.ctes)
             bind_ctes(context, cte.this, bind_query)
             plan = bind_recursive(context, cte, bind_query)
             context.ctes = known
-        if plan is None:
-            plan = bind_query(context, cte.this)
+            entry = entry_of(plan) if plan is not None else None
+        if entry is None and may_use_order(context, node):
+            entry = bind_query.ordered(context, cte.this)
+        if entry is None:
+            entry = entry_of(bind_query(context, cte.this))
         alias = cte.args["alias"]
-        names = [f.name for f in plan.fields]
         given = [c.name for c in alias.args.get("columns") or []]
-        names[: len(given)] = given
-        context.ctes[alias.name] = (plan, tuple(names))
+        star = tuple(
+            (given[i] if i < len(given) else name, at) for i, (name, at) in enumerate(entry.star)
+        )
+        context.ctes[alias.name] = replace(entry, star=star)

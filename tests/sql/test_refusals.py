@@ -128,3 +128,29 @@ def test_no_identity_names_the_two_ways_out(shop: Database) -> None:
     hint = refusal(shop, "SELECT a FROM loose").hint
     assert "primary key" in hint
     assert "REPLICA IDENTITY FULL" in hint
+
+
+FULL = "SELECT a.id FROM customers a FULL JOIN customers b ON {}"
+
+
+@pytest.mark.parametrize(
+    "condition", ["a.id + b.id = 4", "a.id < b.id", "a.id = 4", "a.id = b.id OR a.vip = b.vip"]
+)
+def test_a_full_join_that_postgresql_cannot_run_is_refused(shop: Database, condition: str) -> None:
+    query = FULL.format(condition)
+    for text in (query, f"WITH q AS ({query}) SELECT count(*) AS n FROM q"):
+        error = refusal(shop, text)
+        assert error.code == "sql.feature_not_supported" and error.hint
+        assert error.position == Position(1, text.index("FULL") + 1)
+    shop.execute(f"CREATE VIEW crossed AS {query}")
+    try:
+        assert refusal(shop, "SELECT id FROM crossed").code == "sql.feature_not_supported"
+    finally:
+        shop.execute("DROP VIEW crossed")
+
+
+@pytest.mark.parametrize(
+    "condition", ["a.id = 4 - b.id", "a.id = b.id AND a.vip < b.vip", "true", "1 / 0 = 1"]
+)
+def test_a_full_join_that_postgresql_can_plan_is_maintained(shop: Database, condition: str) -> None:
+    assert plan(shop, FULL.format(condition)).root
