@@ -22,7 +22,8 @@ INSERT INTO t VALUES (1, 1, 1e5000, '{"a": 1e5000}'), (2, 1, 7e4400 + 0.125, '{"
 CHANGES = (
     "UPDATE t SET n = n + 1 WHERE id IN (1, 3)",
     "DELETE FROM t WHERE id = 2",
-    "INSERT INTO t SELECT i, i % 3, 1e4999 + i, to_jsonb(1e4400 + i) FROM generate_series(10, 14) i",
+    "INSERT INTO t SELECT i, i % 3, 1e4999 + i, to_jsonb(1e4400 + i) "
+    "FROM generate_series(10, 14) i",
     "UPDATE t SET n = 2 WHERE id IN (1, 4)",
     "UPDATE t SET g = 1, n = -1e131000 WHERE id = 5",
     "DELETE FROM t WHERE g = 1",
@@ -32,11 +33,11 @@ QUERIES = {
     "whole": "SELECT sum(n) AS a, avg(n) AS b, count(DISTINCT n) AS c FROM t",
     "moments": "SELECT g, stddev(n) AS a, var_pop(n) AS b, stddev_pop(n) AS c FROM t "
     "WHERE id <> 4 AND n > -1e130000 GROUP BY g",
-    "arithmetic": "SELECT id, n + 1 AS a, n * 3 AS b, n - 1e4400 AS c, n / 7 AS d, 7 / (n + 5) AS e,"
-    " n % 1e4999 AS f, -n AS g, abs(n) AS h, round(n, 2) AS i, trunc(n) AS j, sign(n) AS k,"
+    "arithmetic": "SELECT id, n + 1 AS a, n * 3 AS b, n - 1e4400 AS c, n / 7 AS d,"
+    " 7 / (n + 5) AS e, n % 1e4999 AS f, -n AS g, abs(n) AS h, round(n, 2) AS i, trunc(n) AS j, sign(n) AS k,"
     " ceil(n) AS l, floor(n) AS m FROM t",
-    "casts": "SELECT id, n::text AS a, to_jsonb(n) AS b, md5(n::text) AS c, (n::text)::numeric AS d,"
-    " n::text::bytea AS e, (j->>'a')::numeric AS f FROM t",
+    "casts": "SELECT id, n::text AS a, to_jsonb(n) AS b, md5(n::text) AS c, "
+    "(n::text)::numeric AS d, n::text::bytea AS e, (j->>'a')::numeric AS f FROM t",
     "narrow": "SELECT id, n::numeric(12,2) AS a FROM t",
     "integers": "SELECT id, n::bigint AS a FROM t",
     "floats": "SELECT id, n::float8 AS a FROM t",
@@ -51,7 +52,8 @@ QUERIES = {
     "top": "SELECT id, n FROM t ORDER BY n DESC NULLS LAST, id LIMIT 3",
     "median": "SELECT g, percentile_disc(0.5) WITHIN GROUP (ORDER BY n) AS a FROM t GROUP BY g",
     "literals": f"SELECT id, n + {'9' * 4500} AS a, n > {'8' * 5000}.5 AS b FROM t",
-    "json": "SELECT g, json_agg(n ORDER BY id) AS a, sum((j->>'a')::numeric) AS b FROM t GROUP BY g",
+    "json": "SELECT g, json_agg(n ORDER BY id) AS a, "
+    "sum((j->>'a')::numeric) AS b FROM t GROUP BY g",
 }
 # From which number on they fail.
 FAILS = {"narrow": "9e9", "integers": "9e18", "floats": "1e300"}
@@ -73,9 +75,7 @@ def test_numbers_of_many_digits(database: Database, tmp_path: Path) -> None:
     guarded = {
         name: f"{QUERIES[name]} WHERE abs(n) < {most} OR n IS NULL" for name, most in FAILS.items()
     }
-    history = History(
-        schema, 0, singles=len(chosen), batches=0, chosen=chosen, guarded=guarded
-    )
+    history = History(schema, 0, singles=len(chosen), batches=0, chosen=chosen, guarded=guarded)
     with opened_store("rocks", tmp_path) as store:
         outcome = run_history(database, store, history, QUERIES)
     assert not outcome.refused
