@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.frozen import keeps_hash
 from dataflow.schema import VIEW_SOURCE, Field, RelationName
@@ -129,6 +131,21 @@ class LaterParts(Protocol):
         ...
 
 
+def errors_by_view(errors: Delta) -> dict[str, Delta]:
+    """Return error rows by the title of their view."""
+    titles = np.array(errors.columns[0].texts(), object)
+    return {str(title): errors.filter(titles == title) for title in dict.fromkeys(titles)}
+
+
+def errors_without(errors: Delta | None, views: Collection[RelationName]) -> Delta | None:
+    """Return error rows without those of these views; None for none."""
+    if errors is None or not views:
+        return errors
+    gone = {f"{view.schema}.{view.name}" for view in views}
+    kept = np.array([title not in gone for title in errors.columns[0].texts()], np.bool_)
+    return errors.filter(kept) if kept.any() else None
+
+
 @dataclass
 class SinkEpoch:
     """What one epoch changes: deltas by view, error rows, and the progress it leads to.
@@ -167,7 +184,7 @@ class SinkEpoch:
         yield SinkPart(self.deltas, self.errors)
         for part in self.later or ():
             kept = [(t, d) for t, d in part.deltas if t.relation not in self.left_out]
-            yield SinkPart(kept, part.errors)
+            yield SinkPart(kept, errors_without(part.errors, self.left_out))
 
     def row_counts(self) -> dict[SinkTable, int]:
         """How many rows of each view change."""
@@ -185,17 +202,22 @@ class SinkEpoch:
     def without(self, views: Collection[RelationName]) -> SinkEpoch:
         """The same epoch with nothing of these views in it."""
         deltas = [(t, d) for t, d in self.deltas if t.relation not in views]
+        errors = errors_without(self.errors, views)
         swaps = tuple(t for t in self.swaps if t.relation not in views)
         changes = tuple(c for c in self.changes if c.table.relation not in views)
         left_out = self.left_out.union(views)
-        return replace(self, deltas=deltas, swaps=swaps, changes=changes, left_out=left_out)
+        told = {"swaps": swaps, "changes": changes, "left_out": left_out}
+        return replace(self, deltas=deltas, errors=errors, **told)
 
     def refused(self, error: TidemarkError) -> SinkEpoch:
         """The same epoch without the view that error.relation names, which it tells as failed."""
         later = () if self.later is None else self.later.rows
         changed = (c.table for c in self.changes)
         tables = [*self.swaps, *changed, *(t for t, _ in self.deltas), *later]
-        table = next(t for t in tables if t.relation == error.relation)
+        assert error.relation is not None
+        # Of a view that has error rows alone the epoch does not know the table.
+        bare = SinkTable(error.relation.schema, error.relation.name, (), ())
+        table = next((t for t in tables if t.relation == error.relation), bare)
         refusals = (*self.refusals, (table, error))
         return replace(self.without({table.relation}), refusals=refusals)
 

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from dataflow.schema import RelationName
 
 
+INTERNAL_ERROR = "view.internal_error"
+
+
 @dataclass(frozen=True)
 class Position:
     """Where in the user's SQL: line and column, both from 1."""
@@ -80,6 +83,24 @@ class ViewError(TidemarkError):
 
 class InvariantError(TidemarkError):
     """The program is wrong, not the user. Stop; never go on with state that may be corrupt."""
+
+
+def internal_error(where: str, error: Exception) -> ViewError:
+    """Return the end of a view for which the program has no answer; the exception is its cause."""
+    found = ViewError(
+        INTERNAL_ERROR,
+        f"{where} has failed for a reason that is not the view's own",
+        detail=described(error),
+        hint="send the report to the developers; rebuild the view to try again",
+    )
+    found.__cause__ = error
+    return found
+
+
+def described(error: BaseException) -> str:
+    """Return an exception in one line of bounded length."""
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words}"[:300] if words else type(error).__name__
 
 
 def _rebuild(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import Evaluator
-from dataflow.operators.base import GIVEN_UP, ErrorCollector, Operator, given_up, kinds_of
+from dataflow.operators.base import ErrorCollector, Operator, kinds_of, view_error
 from dataflow.schema import VIEW_SOURCE, RelationName
 from dataflow.sql.lower import Node, make_operator
 from dataflow.sql.plan import Scan
@@ -107,8 +107,11 @@ class ViewDataflow:
                 yield operator.step(*inputs)
             else:
                 yield from in_parts(*inputs, most_rows=most_rows)
-        except GIVEN_UP as error:
-            raise given_up(self.nodes[position].name, error) from error
+        except Exception as error:
+            found = view_error(self.nodes[position].name, error)
+            if found is None or found is error:
+                raise
+            raise found from error
 
     def _run(self, tables: Mapping[RelationName, Delta], *, is_first: bool) -> Delta:
         deltas: list[Delta] = []
@@ -120,12 +123,21 @@ class ViewDataflow:
                 arriving = sum(map(len, inputs))
                 if arriving or is_first:
                     self.rows_in[position] += arriving
-                    out = self._operators[position].step(*inputs)
+                    out = self._step(position, inputs)
                 else:
                     out = self._empty[position]
             self.rows_out[position] += len(out)
             deltas.append(out)
         return deltas[-1]
+
+    def _step(self, position: int, inputs: Sequence[Delta]) -> Delta:
+        try:
+            return self._operators[position].step(*inputs)
+        except Exception as error:
+            found = view_error(self.nodes[position].name, error)
+            if found is None or found is error:
+                raise
+            raise found from error
 
     def _scan(self, plan: Scan) -> tuple[RelationName, tuple[int, ...], bool]:
         """(relation, positions in its needed columns, whether rows may become equal)."""

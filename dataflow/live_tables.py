@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from dataflow.changes import Changes
 from dataflow.delta import Delta
-from dataflow.errors import InvariantError
+from dataflow.errors import InvariantError, TidemarkError, ViewError
+from dataflow.operators.base import view_error
 from dataflow.operators.table import TableState, table_spec
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.sql.plan import Scan
@@ -59,13 +60,14 @@ class LiveTable:
     """A table that views read, and by their node numbers the scans that read it.
 
     rows_in counts changes as the source tells them, rows_out those of exact deltas, time_s what
-    making these of those took.
+    making these of those took. failure: why it takes no more changes.
     """
 
     def __init__(self, home: TableHome, store: Store) -> None:
         self.home = home
         self.state = TableState(home.relation, home.columns, store, home.scope, home.dead)
         self.scans: dict[int, TableScan] = {}
+        self.failure: ViewError | None = None
         self.rows_in = self.rows_out = 0
         self.time_s = 0.0
 
@@ -161,23 +163,50 @@ class LiveTables:
         narrowed.time_s = table.time_s
         return narrowed
 
+    def failures(self) -> Iterator[tuple[int, ViewError]]:
+        """The scans of tables that take no more changes, and why."""
+        for table in self._tables:
+            if table.failure is not None:
+                yield from ((number, table.failure) for number in table.scans)
+
     def resolve(self, changes: Iterable[Changes]) -> Iterator[tuple[LiveTable, Delta]]:
         """What changed in each table, exactly; tables without a change are left out."""
         parts: dict[int, list[Delta]] = {}
         for change in changes:
             for position, table in enumerate(self._tables):
-                if table.home.relation.name == change.relation.name:
+                if table.home.relation.name == change.relation.name and table.failure is None:
                     started = self._clock()
-                    delta = table.state.resolve(change)
+                    delta = _resolved(table, change)
                     table.time_s += self._clock() - started
+                    if delta is None:
+                        continue
                     table.rows_in += len(change)
                     table.rows_out += len(delta)
                     parts.setdefault(position, []).append(delta)
         for position, found in parts.items():
+            if self._tables[position].failure is not None:
+                continue
             # Each is consolidated already: only several can meet in a row.
             delta = found[0] if len(found) == 1 else Delta.concat(found).consolidate()
             if len(delta):
                 yield self._tables[position], delta
+
+
+def _resolved(table: LiveTable, change: Changes) -> Delta | None:
+    """What changed, exactly; None where the table fails by it, and so what reads it."""
+    name = table.home.relation.name
+    try:
+        return table.state.resolve(change)
+    except Exception as error:
+        if isinstance(error, TidemarkError) and error.relation == name:
+            # The refusal of this table's changes, by its own code.
+            failure = ViewError(error.code, error.what, detail=error.detail, hint=error.hint)
+        else:
+            failure = view_error(f"rows of {name}", error)
+            if failure is None:
+                raise
+        table.failure = failure
+        return None
 
 
 def _needed(tables: Sequence[LiveTable], scans: Sequence[Scan]) -> list[LiveTable]:

@@ -21,7 +21,7 @@ from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator, RowErrors
 from dataflow.live_tables import Clock, LiveTable, LiveTables, TableScan, stopped
 from dataflow.loose import is_loose
-from dataflow.operators.base import GIVEN_UP, Operator, given_up, kinds_of
+from dataflow.operators.base import Operator, kinds_of, view_error
 from dataflow.operators.project import ProjectOperator
 from dataflow.operators.shares import EVERY_ROW
 from dataflow.schema import VIEW_SOURCE, RelationName
@@ -269,6 +269,10 @@ class SharedDataflow:
             for number, scan in table.scans.items():
                 node = self._nodes[number]
                 self._pass_on(node, self._read(node, scan, delta), deltas, queue)
+        for number, failure in self.tables.failures():
+            if number not in self._failures:
+                self._failures[number] = failure
+                queue.push([self._nodes[number]])
         yield from self._run(deltas, queue)
 
     def pass_on(
@@ -327,11 +331,11 @@ class SharedDataflow:
                 yield out
             else:
                 yield from self._parts_of(node, node.in_parts(*inputs, most_rows=self.part_rows))
-        except ViewError as error:
-            self._failures[node.number] = error
-        except GIVEN_UP as error:
-            name = node.home.name if node.home else ""
-            self._failures[node.number] = given_up(name, error)
+        except Exception as error:
+            found = view_error(node.home.name if node.home else "", error)
+            if found is None:
+                raise
+            self._failures[node.number] = found
 
     def _read(self, node: LiveNode, scan: TableScan, delta: Delta) -> Delta:
         node.rows_in += len(delta)
@@ -361,8 +365,9 @@ class SharedDataflow:
         for name, view in self.views.items():
             number = view.root.number
             if number in self._failures:
-                error = stepped.failures[name] = copy(self._failures[number])
-                error.relation = name
+                failure = self._failures[number]
+                error = stepped.failures[name] = copy(failure)
+                error.relation, error.__cause__ = name, failure.__cause__
             elif number in deltas:
                 stepped.outputs[name] = deltas[number]
         return stepped

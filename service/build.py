@@ -21,7 +21,8 @@ from connectors.kept_parts import RUNS, Progress, is_kept
 from connectors.source import MAIN_SOURCE, SnapshotPart, SourceBatch
 from connectors.spark.result import BackfillResult
 from dataflow.delta import Delta
-from dataflow.errors import TidemarkError, ViewError
+from dataflow.errors import TidemarkError
+from dataflow.operators.base import view_error
 from dataflow.schema import RelationName
 from service.backfill import BackfillJob
 from service.build_parts import BuildParts
@@ -219,7 +220,11 @@ class ViewBuild:
         newest: the engine's epoch, up to which the view's old version has been told.
         """
         if self._view is None:
-            self._open_view()
+            try:
+                self._open_view()
+            except Exception as error:
+                self.failure = self._blamed(error)
+                return False
         assert self._replay is not None
         deadline = self._host.monotonic() + CATCH_UP_S
         while self._host.monotonic() < deadline:
@@ -229,10 +234,19 @@ class ViewBuild:
             if batch.source != MAIN_SOURCE or batch.last_commit > self.position:
                 try:
                     self._take(self._replay, batch)
-                except ViewError as error:
-                    self.failure = error
+                except Exception as error:
+                    self.failure = self._blamed(error)
                     return False
         return False
+
+    def _blamed(self, error: Exception) -> TidemarkError:
+        """What ends this build and nothing else; what is not of its making is raised again."""
+        if isinstance(error, TidemarkError) and not (error.is_temporary or not error.relation):
+            return error
+        found = view_error("catch-up", error)
+        if found is None:
+            raise error
+        return found
 
     def _take(self, replay: Replay, batch: SourceBatch) -> None:
         failpoint("build.catchup.replay")

@@ -21,6 +21,7 @@ from service.followers import Followers
 from service.mending import Mending
 from service.metrics import PipelineMetrics
 from service.parts import Parts
+from service.reports import Reports
 from service.settings import Settings
 from service.side_feeds import SideFeeds, is_main
 from service.side_work import SideWork
@@ -79,7 +80,8 @@ class Core:
         self.feed = Feed(parts.source, self.desk, self.watch, limits, host=self.host)
         self.way_back = WayBack(parts.source.identity, self.feed.wake, host=self.host)
         self.sides = SideFeeds(self.desk.sources.source, positions, self.feed.wake, host=self.host)
-        self.failures = Failures(self.engine, self.desk, self.builds)
+        reports = Reports(settings.state, lambda: self.engine.epoch)
+        self.failures = Failures(self.engine, self.desk, self.builds, reports)
         self.mending = Mending(self.failures, self.desk, self.watch, self.followers)
         sources = self.desk.sources, self.sides.source
         self.side_work = SideWork(self.engine, self.failures, self.builds, *sources, host=self.host)

@@ -20,6 +20,7 @@ from dataflow.delta import Delta
 from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.live_tables import Clock, TableHome, stopped
+from dataflow.operators.base import view_error
 from dataflow.schema import RelationName
 from dataflow.shared import Home, SharedDataflow, Stepped
 from dataflow.sharing import DataflowFigures, NodeFigures
@@ -313,11 +314,26 @@ class Engine:
         for name, definition in self.views.items():
             if name in failures:
                 continue
-            if name in stepped.outputs:
-                gathered.add(definition.table, stepped.outputs[name])
-            found = self.dataflow.views[name].errors.take()
-            if len(found):
-                gathered.add(definition.table, named(definition.table, found), is_errors=True)
+            try:
+                if name in stepped.outputs:
+                    gathered.add(definition.table, stepped.outputs[name])
+                found = self.dataflow.views[name].errors.take()
+                if len(found):
+                    gathered.add(definition.table, named(definition.table, found), is_errors=True)
+            except Exception as error:
+                failure = view_error("output", error)
+                if failure is None:
+                    raise
+                failure.relation = name
+                self._fail_with_readers(failure, failures)
+
+    def _fail_with_readers(
+        self, failure: ViewError, failures: dict[RelationName, ViewError]
+    ) -> None:
+        """Of a view whose rows cannot be given out, and of what has read them."""
+        assert failure.relation is not None
+        names = [failure.relation, *(d.name for d in self.readers_of(failure.relation))]
+        failures.update((name, failure) for name in names if name not in failures)
 
     def _refuse(self, failures: dict[RelationName, ViewError], gathered: Gathered) -> None:
         for name, error in failures.items():

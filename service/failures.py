@@ -17,12 +17,16 @@ from service.desk import Desk
 from service.engine import Engine, ViewDefinition
 from service.log import log
 from service.reads import Read, fits, is_same_table, name_in_use
+from service.reports import Reports
 
 
 class Failures:
     """Fails views by what they read. builds: the pipeline's own, by identity."""
 
-    def __init__(self, engine: Engine, desk: Desk, builds: dict[str, ViewBuild]) -> None:
+    def __init__(
+        self, engine: Engine, desk: Desk, builds: dict[str, ViewBuild], reports: Reports
+    ) -> None:
+        self.reports = reports
         self._engine = engine
         self._desk = desk
         self._builds = builds
@@ -80,6 +84,9 @@ class Failures:
     ) -> list[ViewDefinition]:
         """Fail views, live or being built, and all that read them; part of the open epoch."""
         failed = self._with_children(definitions)
+        if failed:
+            # Readers come first: the last one is the view itself.
+            error = self.reports.reported(error, failed[-1].table.title)
         for definition in failed:
             build = self._builds.get(definition.identity)
             if build is not None and build.definition is definition:

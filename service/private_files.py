@@ -20,7 +20,7 @@ UMASK = 0o077
 _OTHERS = 0o077
 _MAY_PASS = 0o011
 # The folders of a state, by name: what else lies in a folder that somebody has chosen is not ours.
-_FOLDERS = ("store", "groups", "builds", "changes", "checkpoint", "state")
+_FOLDERS = ("store", "groups", "builds", "changes", "checkpoint", "state", "reports")
 
 
 def keep_private() -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from connectors.postgres.control import ViewRow
 from dataflow.errors import SinkError, TemporaryError, TidemarkError, ViewError
+from dataflow.operators.base import view_error
 from dataflow.schema import Relation
 from service import state_owner
 from service.build import ViewBuild
@@ -182,10 +183,16 @@ class ViewLife:
         """Start a build; the view fails if that is refused. Raises temporary errors alone."""
         try:
             self._start_build(row)
-        except TidemarkError as error:
-            if error.is_temporary:
+        except Exception as error:
+            if isinstance(error, TidemarkError):
+                if error.is_temporary:
+                    raise
+                self._desk.refuse(row, error)
+                return
+            found = view_error("start of the build", error)
+            if found is None:
                 raise
-            self._desk.refuse(row, error)
+            self._desk.refuse(row, self._core.failures.reports.reported(found, row.title))
 
     def _start_build(self, row: ViewRow) -> None:
         core = self._core
@@ -237,10 +244,11 @@ class ViewLife:
                 self._following.follow()
             else:
                 core.sides.open(core.failures.reads())
-        except TidemarkError as error:
+        except Exception as error:
             del self._builds[definition.identity]
             # Nothing is told to it until the next try: what it alone has noted would not hold then.
-            build.close(is_kept=error.is_temporary and is_resumed)
+            is_temporary = isinstance(error, TidemarkError) and error.is_temporary
+            build.close(is_kept=is_temporary and is_resumed)
             raise
         if not build.is_cancelled:
             build.start()
@@ -300,6 +308,8 @@ class ViewLife:
         if build.is_comparison:
             self._set_back.failed(build)
         elif error is not None:
+            reports, title = self._core.failures.reports, build.definition.table.title
+            error = reports.reported(error, title)
             log.warning("build.failed", view=build.definition.table.title, why=error.described)
             self._desk.fail_build(build, error)
         self._following.release(build.definition.relations())

@@ -38,6 +38,7 @@ WORDS = tuple(
         "types",
         "changes",
         "values",
+        "long_integers",
         "errors",
         "expressions.evaluator",
     )

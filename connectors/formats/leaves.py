@@ -22,6 +22,7 @@ from connectors.formats.jsonb_text import Numeral
 from connectors.formats.numerals import SCALE_DIGITS
 from connectors.formats.times import column_of_integers
 from dataflow.delta import KIND_BYTES, KIND_INT, Column
+from dataflow.long_integers import digits_of
 from dataflow.types import INT8, JSONB, TEXT, SqlType, TypeKind, fixed
 from dataflow.values import one_nan, to_text
 
@@ -116,8 +117,8 @@ def decimal_text(unscaled: int, scale: int) -> str:
     if abs(scale) > SCALE_DIGITS:
         raise ValueError("out of the range of numeric")
     if scale <= 0:
-        return str(unscaled * 10**-scale)
-    digits = str(abs(unscaled)).rjust(scale + 1, "0")
+        return digits_of(unscaled * 10**-scale)
+    digits = digits_of(abs(unscaled)).rjust(scale + 1, "0")
     return f"{'-' if unscaled < 0 else ''}{digits[:-scale]}.{digits[-scale:]}"
 
 

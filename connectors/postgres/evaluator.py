@@ -89,7 +89,7 @@ class PostgresEvaluator:
     ) -> tuple[Column, RowErrors]:
         """n values of `result`; see the contract.
 
-        SourceError source.evaluation where the expression itself cannot be run.
+        ViewError source.evaluation where the expression itself cannot be run.
         """
         errors = RowErrors()
         if n == 0:
@@ -112,7 +112,7 @@ class PostgresEvaluator:
     ) -> tuple[np.ndarray, tuple[Column, ...], RowErrors]:
         """The rows of a query over groups; see the contract.
 
-        SourceError source.evaluation where the query itself cannot be run.
+        ViewError source.evaluation where the query itself cannot be run.
         """
         errors = RowErrors()
         order = np.argsort(groups, kind="stable")
@@ -180,8 +180,7 @@ class PostgresEvaluator:
         try:
             answers = self._run(statement, [to_text(type, column)])
         except psycopg2.Error as error:
-            what = f"values of type {type.name} cannot be ordered"
-            raise to_error(error, "source", what, code="source.evaluation") from error
+            raise _cannot(error, f"values of type {type.name} cannot be ordered") from error
         return np.array(answers, np.int64)
 
     def close(self) -> None:
@@ -236,7 +235,7 @@ class PostgresEvaluator:
         """The statement's rows; tries again on a new session when the session is lost."""
         call = b",".join(_literal(text) for text in texts)
         last: Exception = TemporaryError("source.unreachable", "the source cannot be reached")
-        was_prepared = statement in self._prepared
+        was_prepared, was_open = statement in self._prepared, self._connection is not None
         for pause_s in _PAUSES_S:
             time.sleep(pause_s)
             try:
@@ -249,6 +248,12 @@ class PostgresEvaluator:
                     # so that this happens once a call.
                     self.close()
                     return self._rows(statement, texts)
+                if _is_internal(error):
+                    # What the session knows may be gone, a type that was made again for example.
+                    self.close()
+                    if was_open:
+                        return self._rows(statement, texts)
+                    raise _cannot(error, "an expression cannot be evaluated") from error
                 if is_temporary(error):
                     self.close()
                     last = to_error(error, "source", "the evaluating session was lost")
@@ -270,10 +275,9 @@ class PostgresEvaluator:
                 try:
                     self._prepare(cursor, name, statement)
                 except psycopg2.Error as error:
-                    if is_temporary(error):
+                    if is_temporary(error) or _is_internal(error):
                         raise
-                    what = "an expression cannot be evaluated"
-                    raise to_error(error, "source", what, code="source.evaluation") from error
+                    raise _cannot(error, "an expression cannot be evaluated") from error
                 self._prepared[statement] = name
             try:
                 return self._call(cursor, name, statement, call)
@@ -345,6 +349,22 @@ def _is_stale_plan(error: psycopg2.Error) -> bool:
     return error.pgcode == "0A000" and error.diag.source_function == "RevalidateCachedQuery"
 
 
+def _is_internal(error: psycopg2.Error) -> bool:
+    """Whether the server has met what it does not expect (class XX), which no row is to blame for;
+    a function that raises such a state itself is."""
+    is_raised = error.diag.source_function == "exec_stmt_raise"
+    return (error.pgcode or "").startswith("XX") and not is_raised
+
+
+def _cannot(error: psycopg2.Error, what: str) -> TidemarkError:
+    """The end of the view whose expression cannot be run; what else it may be as it is."""
+    found = to_error(error, "source", what, code="source.evaluation")
+    if found.code != "source.evaluation":
+        return found
+    hint = "bring back the function or type that the detail names, then rebuild the view"
+    return ViewError(found.code, found.what, detail=found.detail, hint=hint)
+
+
 def _is_within_function(error: psycopg2.Error, body: str) -> bool:
     """Whether an error comes from a function that the statement calls, not from the statement."""
     lines = (error.diag.context or "").replace(body, _OURS).splitlines()
@@ -381,6 +401,5 @@ def _row_error(
         ) from error
     if state[:2] == "42" and not _is_within_function(error, body):
         # Not from inside a function: the statement itself no longer fits, a function is gone.
-        what = "an expression can no longer be evaluated"
-        raise to_error(error, "source", what, code="source.evaluation") from error
+        raise _cannot(error, "an expression can no longer be evaluated") from error
     return state, error.diag.message_primary or str(error)

@@ -41,7 +41,8 @@ from connectors.postgres.sink_read import progress_of, rows_of
 from connectors.postgres.sink_target import ERRORS
 from connectors.sink import Progress, SinkEpoch, SinkTable
 from dataflow.delta import Delta
-from dataflow.errors import SinkError, TidemarkError
+from dataflow.errors import SinkError, TidemarkError, internal_error
+from dataflow.schema import VIEW_SOURCE, RelationName
 from storage.failpoints import failpoint
 
 # Prepared plans must not depend on how small a table was when it was planned: always by index.
@@ -171,7 +172,17 @@ class PostgresSink:
         except TidemarkError as error:
             self._roll_back(session)
             error.relation = error.relation or place.relation
+            if error.relation is None and not error.is_temporary:
+                raise self._find_fault(epoch, place.widened) or error from error
             raise
+        except Exception as error:
+            self._roll_back(session)
+            if place.relation is None or isinstance(error, OSError):
+                raise
+            # What the rows are made into is of this view alone.
+            failure = internal_error("what writes the view's table", error)
+            failure.relation = place.relation
+            raise failure from error
         except BaseException:
             self._roll_back(session)
             raise
@@ -190,7 +201,23 @@ class PostgresSink:
         finally:
             self._roll_back(session)
         failure.relation = failure.relation or place.relation
+        if place.title:
+            self._blame_for_errors(failure, place.title)
         return failure
+
+    def _blame_for_errors(self, failure: TidemarkError, title: str) -> None:
+        """The error rows of this view are not those that it gave out."""
+        with self._own_session("cannot find whose error rows these are", is_long=False) as session:
+            cursor = session.cursor()
+            cursor.execute(
+                "SELECT schema, name FROM tidemark.views WHERE schema || '.' || name = %s", (title,)
+            )
+            found = cursor.fetchall()
+        if len(found) == 1:
+            failure.relation = RelationName(VIEW_SOURCE, *found[0])
+        if failure.code == "sink.row_missing":
+            failure.what = f'tidemark.errors does not hold the error rows of view "{title}"'
+            failure.hint = "someone else changed tidemark.errors: rebuild the view, or drop it"
 
     def _write(self, cursor: Any, epoch: SinkEpoch, place: Place) -> None:
         """Statements gather and go to the server together; what needs an answer flushes them."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from connectors.postgres.quoting import quote_text
-from connectors.sink import Return, SinkEpoch, SinkTable
+from connectors.sink import Return, SinkEpoch, SinkTable, errors_by_view
 from dataflow.delta import Delta
 from dataflow.schema import RelationName
 
@@ -19,10 +19,12 @@ from dataflow.schema import RelationName
 @dataclass
 class Place:
     """Whose table is at hand. widened: tables whose key may be too wide for a primary key.
-    is_searched: only to find whose it is, nothing is to be written."""
+    title: of whose error rows are at hand. is_searched: only to find whose it is, nothing is to be
+    written."""
 
     widened: frozenset[SinkTable] = frozenset()
     relation: RelationName | None = None
+    title: str = ""
     is_searched: bool = False
 
 
@@ -34,8 +36,14 @@ def deltas_of(epoch: SinkEpoch, place: Place) -> Iterator[tuple[SinkTable | None
                 place.relation = table.relation
                 yield table, delta
         place.relation = None
-        if part.errors is not None and len(part.errors):
+        if part.errors is None or not len(part.errors):
+            continue
+        if not place.is_searched:
             yield None, part.errors
+            continue
+        for place.title, errors in errors_by_view(part.errors).items():
+            yield None, errors
+        place.title = ""
 
 
 def begin(key: str, token: str, epoch: SinkEpoch) -> list[bytes]:

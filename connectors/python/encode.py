@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from dataflow.long_integers import digits_of
+
 NULL = "\\N"
 _PLAIN = (int, Decimal, datetime.date, datetime.datetime, datetime.time, uuid.UUID)
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
@@ -61,6 +63,8 @@ def scalar_text(value: Any) -> str:
     kind = type(value)
     if kind is bool:
         return "t" if value else "f"
+    if kind is int:
+        return digits_of(value)
     if kind is str:
         return value
     if kind is float:
@@ -92,7 +96,9 @@ def _scalars(column: Sequence[Any]) -> list[str]:
     kinds = set(map(type, column))
     has_null = type(None) in kinds
     kinds.discard(type(None))
-    if kinds <= {int} or (len(kinds) == 1 and kinds <= _BY_STR):
+    if kinds == {int}:
+        return _each(column, scalar_text) if has_null else _integers(column)
+    if not kinds or (len(kinds) == 1 and kinds <= _BY_STR):
         texts = map(str, column)
     elif kinds == {float}:
         texts = map(repr, column)
@@ -103,6 +109,14 @@ def _scalars(column: Sequence[Any]) -> list[str]:
     if has_null:
         return [NULL if v is None else t for v, t in zip(column, texts, strict=True)]
     return list(texts)
+
+
+def _integers(column: Sequence[int]) -> list[str]:
+    try:
+        return list(map(str, column))
+    except ValueError:
+        # Longer than Python prints.
+        return list(map(digits_of, column))
 
 
 # Exact types whose text is plain: no subclass may print itself otherwise.
@@ -139,12 +153,12 @@ def _each(column: Sequence[Any], text_of: Callable[[Any], str]) -> list[str]:
 def _json_text(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_json_value)
-    except _HasDecimal:
+    except (_HasDecimal, ValueError):
         return _json_with_decimals(value)
 
 
 class _HasDecimal(Exception):
-    """json has no numbers of any length."""
+    """json has no numbers of any length, nor Python texts of all integers."""
 
 
 def _json_value(value: Any) -> Any:
@@ -170,6 +184,8 @@ def _json_with_decimals(value: Any) -> str:
         if not value.is_finite():
             raise ValueError(f"{value} is no number of JSON")
         return str(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return digits_of(value)
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_json_with_decimals, value)) + "]"
     if isinstance(value, dict):

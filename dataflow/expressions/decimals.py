@@ -19,6 +19,7 @@ from dataflow.expressions.arithmetic import DIVISION_BY_ZERO, OUT_OF_RANGE
 from dataflow.expressions.frame import NUMERIC_KINDS, Frame, Value, rows_in_postgres
 from dataflow.expressions.kernel import Kernel, at_valid, both_valid
 from dataflow.expressions.numbers import EXACT, NAN, ZERO, Numbers, rounded, scale_of, scaled
+from dataflow.long_integers import digits_of, units_of
 from dataflow.types import FIXED_DIGITS, FIXED_NAN, SqlType, TypeKind
 
 MAX_SCALE, MAX_WEIGHT_DIGITS, FAR_SCALE = 16_383, 131_072, 2_000
@@ -140,7 +141,7 @@ def _wide_quotient(a: Decimal, b: Decimal, compute: Callable) -> Decimal:
     if b.is_infinite():
         return a if compute is remainder else ZERO
     s, t = scale_of(a), scale_of(b)
-    return scaled(*compute(int(a.scaleb(s, EXACT)), s, int(b.scaleb(t, EXACT)), t))
+    return scaled(*compute(units_of(a, s), s, units_of(b, t), t))
 
 
 def quotient(a: int, a_scale: int, b: int, b_scale: int) -> tuple[int, int]:
@@ -170,7 +171,7 @@ def _leading(units: int, scale: int) -> tuple[int, int]:
     """Weight and value of the first base-10,000 digit, as numeric.c keeps a number."""
     if units == 0:
         return 0, 0
-    digits = str(abs(units))
+    digits = digits_of(abs(units))
     weight = (len(digits) - 1 - scale) // _BASE_DIGITS
     above = len(digits) - scale - weight * _BASE_DIGITS
     return weight, int(digits[:above].ljust(above, "0"))

@@ -55,12 +55,14 @@ class InPostgres:
     """A subtree computed by PostgreSQL: sql with $1, $2 ... standing for the arguments.
 
     is_stable: it calls a stable function, whose result need not be the same a second time.
+    may_change: it calls what somebody has made and may replace.
     """
 
     sql: str
     arguments: tuple[Expression, ...]
     type: SqlType
     is_stable: bool = False
+    may_change: bool = False
 
 
 @keeps_hash

@@ -17,6 +17,7 @@ import numpy as np
 from dataflow.delta import Column
 from dataflow.errors import InvariantError
 from dataflow.expressions import number_kernels, word_kernels
+from dataflow.long_integers import decimal_of
 from dataflow.types import FIXED_NAN
 
 # PostgreSQL's numeric has at most 131,072 digits before and 16,383 after the point.
@@ -217,7 +218,7 @@ def scaled(units: int, scale: int) -> Decimal:
     >>> scaled(150, 2)
     Decimal('1.50')
     """
-    return Decimal(units).scaleb(-scale, EXACT)
+    return decimal_of(units).scaleb(-scale, EXACT)
 
 
 def text_of(number: Decimal) -> str:

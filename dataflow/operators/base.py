@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dataflow.delta import Delta
-from dataflow.errors import ViewError
+from dataflow.errors import InvariantError, TidemarkError, ViewError, internal_error
 from dataflow.expressions.evaluator import Evaluator, RowErrors
 from dataflow.schema import Field
 from dataflow.types import SqlType
-from storage.errors import NegativeWeightError, OutOfRoomError
+from storage.errors import NegativeWeightError, OutOfRoomError, StorageError
 from storage.store import Arrangement, ArrangementSpec, Store, Sums, SumsSpec
 
 # What ends a view and no others.
-GIVEN_UP = (OutOfRoomError, MemoryError, NegativeWeightError)
+_GIVEN_UP = (OutOfRoomError, MemoryError, NegativeWeightError)
+# What is not of an operator's making: a source that is away, a disk.
+_OF_OTHERS = (TidemarkError, StorageError, OSError)
 
 
 class Operator(Protocol):
@@ -85,7 +87,19 @@ class Context:
             self.errors.collect(self.name, types, rows, errors)
 
 
-def given_up(name: str, error: OutOfRoomError | MemoryError | NegativeWeightError) -> ViewError:
+def view_error(name: str, error: Exception) -> ViewError | None:
+    """Return the end of a view one of whose operators has raised this; None where the operator has
+    no part in it, and the exception goes on as it is."""
+    if isinstance(error, ViewError):
+        return error
+    if isinstance(error, _GIVEN_UP):
+        return _given_up(name, error)
+    if isinstance(error, _OF_OTHERS) and not isinstance(error, InvariantError):
+        return None
+    return internal_error(f'operator "{name}"', error)
+
+
+def _given_up(name: str, error: OutOfRoomError | MemoryError | NegativeWeightError) -> ViewError:
     """The end of a view one of whose operators needs more memory at once than there is, or is told
     what its state does not have: that is taken out, and built anew where someone asks for it."""
     if isinstance(error, NegativeWeightError):

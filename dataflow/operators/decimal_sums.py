@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from dataflow.delta import Column
-from dataflow.expressions.numbers import EXACT, Numbers, scale_of
+from dataflow.expressions.numbers import Numbers, scale_of
+from dataflow.long_integers import units_of
 from dataflow.operators.numeric_results import average_text, fixed_text
 from dataflow.operators.sparse_sums import Entry, Ledger, Outcome, slot_sums
 from dataflow.types import FIXED_NAN
@@ -83,4 +84,4 @@ def _wide_entries(numbers: Numbers, weights: np.ndarray, group: np.ndarray) -> I
         else:
             scale = scale_of(number)
             yield owner, 2 * scale, weight
-            yield owner, 2 * scale + 1, int(number.scaleb(scale, EXACT)) * weight
+            yield owner, 2 * scale + 1, units_of(number, scale) * weight

@@ -13,7 +13,8 @@ from math import isqrt
 import numpy as np
 
 from dataflow.delta import KIND_BYTES, Column
-from dataflow.expressions.numbers import EXACT, Numbers, scale_of
+from dataflow.expressions.numbers import Numbers, scale_of
+from dataflow.long_integers import units_of
 from dataflow.operators.moments import product_sums
 from dataflow.operators.numeric_results import divided, fixed_text
 from dataflow.operators.sparse_sums import Entry, Ledger, Outcome, slot_sums
@@ -85,7 +86,7 @@ def _wide_entries(numbers: Numbers, weights: np.ndarray, group: np.ndarray) -> I
             yield owner, NAN, weight
             continue
         scale = scale_of(number)
-        units = int(number.scaleb(scale, EXACT))
+        units = units_of(number, scale)
         yield owner, 3 * scale, weight
         yield owner, 3 * scale + 1, units * weight
         yield owner, 3 * scale + 2, units * units * weight

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dataflow.delta import Column
+from dataflow.long_integers import digits_of
 from dataflow.operators.limb_kernels import print_limbs
 
 _SIGNIFICANT_DIGITS = 16
@@ -75,7 +76,9 @@ def average_text(total: int, scale: int, count: int) -> str:
 def divided(units: int, scale: int, divisor: int) -> tuple[int, int]:
     """(units, scale) of (units / 10^scale) / divisor as numeric_div rounds it, for units >= 0."""
     places = division_scale(units, scale, divisor, 0)
-    quotient, rest = divmod(units * 10 ** (places - scale), divisor)
+    # A result has fewer places than its rows where those have more than any quotient.
+    divisor *= 10 ** max(scale - places, 0)
+    quotient, rest = divmod(units * 10 ** max(places - scale, 0), divisor)
     return quotient + (2 * rest >= divisor), places
 
 
@@ -85,7 +88,7 @@ def fixed_text(units: int, scale: int) -> str:
     >>> fixed_text(-5, 2), fixed_text(7, 0), fixed_text(0, 3)
     ('-0.05', '7', '0.000')
     """
-    digits = str(abs(units)).zfill(scale + 1)
+    digits = digits_of(abs(units)).zfill(scale + 1)
     sign = "-" if units < 0 else ""
     return f"{sign}{digits[:-scale]}.{digits[-scale:]}" if scale else sign + digits
 
@@ -103,7 +106,7 @@ def _leading(units: int, scale: int) -> tuple[int, int]:
     """(weight, value) of the first digit to base 10,000, that stands for value * 10,000^weight."""
     if units == 0:
         return 0, 0
-    digits = str(units)
+    digits = digits_of(units)
     integral = len(digits) - scale
     weight = (integral - 1) // _DIGITS
     width = integral - weight * _DIGITS

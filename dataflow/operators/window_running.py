@@ -16,6 +16,7 @@ import numpy as np
 
 from dataflow.delta import KIND_BYTES, Column
 from dataflow.expressions.evaluator import Evaluator, RowErrors
+from dataflow.long_integers import digits_of, int_of
 from dataflow.operators.window_kernels import best_rows, running_floats
 from dataflow.operators.window_rows import WindowRows
 from dataflow.operators.window_sums import (
@@ -234,13 +235,13 @@ class _Decimal(_Running):
         after = self._after(rows, start)
         base = list(zip(*(b.to_list() for b in start.base), strict=True))
         values = [
-            decimal_text(
-                self._call.function, (int(after[high][0]), after[high][1]), *after[high][2:]
-            )
+            decimal_text(self._call.function, after[high][:2], *after[high][2:])
             for high in (self._high(rows) - 1).tolist()
         ]
         states = [
-            base[of] if before <= origin else after[before - 1]
+            base[of]
+            if before <= origin
+            else (digits_of(after[before - 1][0]), *after[before - 1][1:])
             for before, origin, of in zip(
                 self._before(rows).tolist(),
                 start.origin.tolist(),
@@ -265,11 +266,11 @@ class _Decimal(_Running):
         ):
             if i == origin:
                 units, scale, count, seen = base[of]
-                units = int(units)
+                units = int_of(units.decode())
             if valid[i]:
                 wider = max(scale, scales[i])
                 units *= 10 ** (wider - scale)
                 units += numbers.units[i] * 10 ** (wider - scales[i])
                 scale, count, seen = wider, count + 1, seen | flags[i]
-            out.append((str(units), scale, count, seen))
+            out.append((units, scale, count, seen))
         return out

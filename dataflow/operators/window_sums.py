@@ -15,7 +15,8 @@ import numpy as np
 
 from dataflow.delta import KIND_BYTES, Column
 from dataflow.expressions.evaluator import Evaluator, RowErrors
-from dataflow.expressions.numbers import EXACT, Numbers, scale_of
+from dataflow.expressions.numbers import Numbers, scale_of
+from dataflow.long_integers import units_of
 from dataflow.operators.filter import is_true
 from dataflow.operators.numeric_results import (
     Masks,
@@ -205,7 +206,7 @@ def decimals_of(column: Column) -> Decimals:
         number = numbers[i]
         if number.is_finite():
             scales[i] = scale_of(number)
-            units[i] = int(number.scaleb(int(scales[i]), EXACT))
+            units[i] = units_of(number, int(scales[i]))
         elif number.is_nan():
             flags[i] = NAN
         else:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from dataflow.errors import InvariantError
 from dataflow.expressions.evaluator import Evaluator
+from dataflow.expressions.ir import columns_of
 from dataflow.operators.aggregate import AggregateOperator
 from dataflow.operators.base import Context, ErrorCollector, Operator, kinds_of
 from dataflow.operators.body import Body, Part
@@ -23,6 +24,7 @@ from dataflow.operators.pairs import plain_columns
 from dataflow.operators.project import ProjectOperator
 from dataflow.operators.recursive import RecursiveOperator
 from dataflow.operators.remember import RememberOperator
+from dataflow.operators.remember_answers import RememberAnswersOperator
 from dataflow.operators.semi_join import ResidualSemiJoinOperator, SemiJoinOperator
 from dataflow.operators.set_operation import SetOperationOperator
 from dataflow.operators.single_row import SingleRowOperator
@@ -138,6 +140,11 @@ def _window(plan: Window, context: Context) -> Operator:
     return make(plan, context)
 
 
+def _remember(plan: Remember, context: Context) -> Operator:
+    operator = RememberAnswersOperator if plan.by_arguments else RememberOperator
+    return operator(plan, context)
+
+
 _OPERATORS: dict[type, Callable[..., Operator]] = {
     Join: _join,
     SemiJoin: _semi_join,
@@ -148,7 +155,7 @@ _OPERATORS: dict[type, Callable[..., Operator]] = {
     UnionAll: UnionAllOperator,
     SingleRow: SingleRowOperator,
     TopK: TopKOperator,
-    Remember: RememberOperator,
+    Remember: _remember,
     Values: ValuesOperator,
     Loop: _loop,
     TableFunction: TableFunctionOperator,
@@ -185,6 +192,8 @@ def _exchange(plan: Plan) -> tuple[Exchange, ...]:
         return (tuple(range(plan.compared or 0)),) * 2
     if isinstance(plan, TopK | Window):
         return (plain_columns(plan.partition),)
+    if isinstance(plan, Remember) and plan.by_arguments:
+        return (tuple(sorted(columns_of(plan.expressions[0]))),)
     if isinstance(plan, SingleRow | Loop):
         return ((),) * len(inputs_of(plan))
     return (None,) * len(inputs_of(plan))

@@ -315,12 +315,14 @@ class Window:
 class Remember:
     """Each input row with expressions computed when the row came, and kept until it goes.
 
-    The fields: the input's, then one for each expression.
+    The fields: the input's, then one for each expression. by_arguments: of one expression, whose
+    answer is kept for all rows with the same arguments.
     """
 
     input: Plan
     expressions: tuple[Expression, ...]
     fields: tuple[Field, ...]
+    by_arguments: bool = False
 
 
 @keeps_hash

@@ -78,7 +78,13 @@ def check_routines(context: Context, analysis: Analysis) -> None:
         context.warn_of(value.upper(), _ONCE)
         context.has_stable = True
     for routine in analysis.routines:
+        context.has_own |= is_own(routine)
         _check(context, routine)
+
+
+def is_own(routine: Routine) -> bool:
+    """Whether a function is none of pg_catalog's, so that somebody may replace it."""
+    return "." in routine.name
 
 
 def is_stable(routine: Routine) -> bool:

@@ -14,9 +14,10 @@ from sqlglot import exp
 
 from dataflow.errors import SqlError
 from dataflow.expressions.ir import Call, Expression, InPostgres, Literal
+from dataflow.sql.analysis import Routine
 from dataflow.sql.calls import as_text, hashed_equality, native_call
 from dataflow.sql.parse import Operation, Quantified, SyntaxCall, Test
-from dataflow.sql.routines import warn_of_stable
+from dataflow.sql.routines import is_own, warn_of_stable
 from dataflow.sql.row_queries import NAMING, check_reads_nothing, values_outside
 from dataflow.sql.scope import Context, edited, span_of
 from dataflow.sql.shapes import (
@@ -258,12 +259,18 @@ class Scalars:
 
     def _in_postgres(self, node: exp.Expr, type: SqlType) -> InPostgres:
         sql, columns = self.over_columns(node)
-        is_stable = self._context.has_stable and self._is_stable(self.probe(node))
-        return InPostgres(sql, columns, type, is_stable)
+        is_stable = may_change = False
+        if self._context.has_stable or self._context.has_own:
+            routines = self._routines(self.probe(node))
+            is_stable = warn_of_stable(self._context, routines, is_constant=False)
+            may_change = any(map(is_own, routines))
+        return InPostgres(sql, columns, type, is_stable, may_change)
 
     def _is_stable(self, probe: str, *, is_constant: bool = False) -> bool:
-        routines = self._context.analyzer.routines([c.type for c in self._columns], probe)
-        return warn_of_stable(self._context, routines, is_constant=is_constant)
+        return warn_of_stable(self._context, self._routines(probe), is_constant=is_constant)
+
+    def _routines(self, probe: str) -> tuple[Routine, ...]:
+        return self._context.analyzer.routines([c.type for c in self._columns], probe)
 
     def _native(self, node: exp.Expr, type: SqlType) -> Expression | None:
         """The Call of a node, if all of it can be said and its function has a kernel."""

@@ -34,8 +34,8 @@ class Context:
     query is the user's text, only for positions. ctes: parts of WITH by name. relations:
     tables and ordinary views met so far, by schema and name. aggregates, set_functions: names of
     functions that are called. row_names: see Analysis. has_stable: what is called may give another
-    result at another time, which our settings do not fix. pinned: constants by their text, where
-    that is so.
+    result at another time, which our settings do not fix. has_own: something is called that
+    somebody may replace. pinned: constants by their text, where that is so.
     enclosing: the scopes whose rows what is being bound may read,
     the nearest last; levels: which of them a plan does read.
     """
@@ -47,6 +47,7 @@ class Context:
     warnings: list[str] = field(default_factory=list)
     ctes: dict[str, FromEntry] = field(default_factory=dict)
     has_stable: bool = False
+    has_own: bool = False
     relations: dict[tuple[str, str, bool], FromEntry | Table] = field(default_factory=dict)
     set_functions: frozenset[str] = frozenset()
     pinned: dict[str, str] = field(default_factory=dict)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from connectors.postgres.engine_query import Answer
 from service.client.answers import Field
 from service.client.rows import RowSet, row_type
-from service.client.values import base_type, reader_of
+from service.client.values import base_type, parse_json, reader_of
 
 _OWN: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("smallint", "integer", "bigint"), int),
     **dict.fromkeys(("real", "double precision"), float),
-    **dict.fromkeys(("json", "jsonb"), json.loads),
+    **dict.fromkeys(("json", "jsonb"), parse_json),
     "boolean": lambda text: text == "t",
 }
 

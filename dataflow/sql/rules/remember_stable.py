@@ -1,18 +1,32 @@
-"""What calls a stable function is computed once for each row, in a Remember below its reader.
+"""What may be computed otherwise later is computed once, in a Remember below its reader.
 
-So a row goes with the values that it came with. Conditions of a join that read both sides become
-filters above it where the join is an inner one.
+So a row goes with the values that it came with. What calls a stable function is kept for each row;
+an expression that calls a function which somebody may replace, as a whole (a CASE around the call
+decides whether it is called), for each of its arguments. Conditions of a join that read both sides
+become filters above it where the join is an inner one; those that are kept by arguments only where
+the join has keys as well, and they stay where they are in other joins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dataflow.errors import SqlError
 from dataflow.expressions.ir import ColumnRef, Expression, InPostgres, children, columns_of
 from dataflow.schema import Field
-from dataflow.sql.plan import Filter, Join, Plan, Project, Remember, SemiJoin, inputs_of
+from dataflow.sql.plan import (
+    Aggregate,
+    Filter,
+    Join,
+    Plan,
+    Project,
+    Remember,
+    SemiJoin,
+    SetOperation,
+    Window,
+    inputs_of,
+)
 from dataflow.sql.rules.trees import (
     bottom_up,
     conjunction,
@@ -23,10 +37,68 @@ from dataflow.sql.rules.trees import (
     shifted,
 )
 
+# A side of a join, and where what is kept stands in it.
+Side = tuple[Plan, Callable[[Expression], Expression | None]]
+
 
 def remember_stable(plan: Plan) -> Plan:
-    """The plan with every stable expression in a Remember."""
-    return bottom_up(plan, _change)
+    """The plan with every expression that may be computed otherwise in a Remember."""
+    return bottom_up(bottom_up(plan, _change), _change_answers)
+
+
+def _change_answers(plan: Plan) -> Plan:
+    """The same for expressions that are kept by arguments."""
+    inputs = inputs_of(plan)
+    if isinstance(plan, Remember | SetOperation) or not inputs:
+        return plan
+    if isinstance(plan, Join) and plan.kind == "inner" and plan.left_keys:
+        parts = conjuncts(plan.residual)
+        above = [p for p in parts if _changes(p)]
+        predicate = conjunction(above)
+        if predicate is not None:
+            rest = conjunction([p for p in parts if p not in above])
+            return _change_answers(Filter(_change_answers(replace(plan, residual=rest)), predicate))
+    if isinstance(plan, Join | SemiJoin):
+        left, left_places = _answers(plan.left, plan.left_keys)
+        right, right_places = _answers(plan.right, plan.right_keys)
+        return _joined(plan, (left, left_places.get), (right, right_places.get))
+    if len(inputs) != 1:
+        return plan
+    kept, places = _answers(inputs[0], _unconditional(plan))
+    if not places:
+        return plan
+    changed = map_expressions(plan, lambda e: places.get(e, e), (kept,))
+    if changed.fields == plan.fields:
+        return changed
+    return Project(changed, refs(plan), plan.fields)
+
+
+def _unconditional(plan: Plan) -> Sequence[Expression]:
+    """The expressions of a node that are computed for every row of its input."""
+    found = expressions_within(plan)
+    calls = plan.calls if isinstance(plan, Aggregate | Window) else ()
+    filtered = {e for call in calls if call.filter is not None for e in call.operands}
+    width = len(inputs_of(plan)[0].fields)
+    return [e for e in found if e not in filtered and max(columns_of(e), default=0) < width]
+
+
+def _answers(
+    plan: Plan, expressions: Sequence[Expression]
+) -> tuple[Plan, dict[Expression, Expression]]:
+    """The plan with the answers of those that may change, and where they are."""
+    places: dict[Expression, Expression] = {}
+    for e in dict.fromkeys(expressions):
+        if _changes(e) and columns_of(e):
+            field = Field(f"answer {len(places)}", e.type)
+            places[e] = ColumnRef(len(plan.fields), e.type, field.name)
+            plan = Remember(plan, (e,), (*plan.fields, field), by_arguments=True)
+    return plan, places
+
+
+def _changes(expression: Expression | None) -> bool:
+    if isinstance(expression, InPostgres) and expression.may_change:
+        return True
+    return expression is not None and any(map(_changes, children(expression)))
 
 
 def _change(plan: Plan) -> Plan:
@@ -58,11 +130,19 @@ def _join(plan: Join | SemiJoin) -> Plan:
             "a stable function in the condition of an outer join or subquery is not maintained",
             hint="compute it in a subquery of FROM, or declare the function IMMUTABLE",
         )
-    n, width = len(plan.left.fields), len(plan.right.fields)
     left, left_places = _remembered(plan.left, _all_stable(plan.left_keys))
     right, right_places = _remembered(plan.right, _all_stable(plan.right_keys))
-    left_keys = tuple(_replaced(k, left_places) for k in plan.left_keys)
-    right_keys = tuple(_replaced(k, right_places) for k in plan.right_keys)
+    return _joined(plan, (left, left_places.get), (right, right_places.get))
+
+
+def _joined(plan: Join | SemiJoin, left_side: Side, right_side: Side) -> Plan:
+    """The join over sides that may have more columns, which its keys read."""
+    (left, left_place), (right, right_place) = left_side, right_side
+    if left is plan.left and right is plan.right:
+        return plan
+    n, width = len(plan.left.fields), len(plan.right.fields)
+    left_keys = tuple(_rebuilt(k, left_place) for k in plan.left_keys)
+    right_keys = tuple(_rebuilt(k, right_place) for k in plan.right_keys)
     extra = len(left.fields) - n
     residual = plan.residual
     if residual is not None and extra:
