@@ -83,8 +83,9 @@ class Following:
         self._epochs.commit(sync=True)
         try:
             core.parts.source.unwatch([r for r in unused if is_main(r)])
-        except TemporaryError as error:
-            log.warning("source.unwatch_failed", code=error.code)
+        except TidemarkError as error:
+            # What is sent for nobody does no harm to the others.
+            log.warning("source.unwatch_failed", code=error.code, why=error.described)
 
     def forget_unread(self) -> None:
         """Relations that were read by what is gone by now, and where they were: a place that nobody
