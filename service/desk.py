@@ -122,6 +122,11 @@ class Desk:
             return None
         return None if change["id"] in self._refused else change
 
+    @property
+    def asks_renewal(self) -> bool:
+        """Whether another version of any view is asked for."""
+        return any(self.renewal(row) is not None for row in self._rows)
+
     def is_wanted(self, build: ViewBuild) -> bool:
         """Whether the version that is being built is still asked for."""
         row, version = self.row(build.definition.identity), build.definition.version

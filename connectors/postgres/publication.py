@@ -14,6 +14,7 @@ from psycopg2 import sql
 
 from connectors.postgres.quoting import LEADS_TO_SUPERUSER, quote_name
 from connectors.postgres.session import Session
+from connectors.postgres.slot import REBUILD_HINT
 from dataflow.errors import SourceError
 from dataflow.schema import Relation, RelationName
 
@@ -212,7 +213,7 @@ class Publication:
             raise SourceError(
                 "source.publication_missing",
                 f'publication "{self.name}" is gone',
-                hint="drop all views of this source and create them again",
+                hint=REBUILD_HINT,
             )
         published = self.tables()
         there = self._session.rows(
@@ -224,7 +225,7 @@ class Publication:
                 raise SourceError(
                     "source.table_missing",
                     f'table "{relation.name}" was dropped',
-                    hint="drop the views that read it; create them again if the table is back",
+                    hint="drop the views that read it, or rebuild them if the table is back",
                     relation=relation.name,
                 )
             if relation.oid not in published:
@@ -232,7 +233,7 @@ class Publication:
                     "source.not_published",
                     f'table "{relation.name}" is no longer in publication "{self.name}"',
                     detail="someone removed it; its changes since then are not known",
-                    hint="drop the views that read it and create them again",
+                    hint="rebuild the views that read it",
                     relation=relation.name,
                 )
 

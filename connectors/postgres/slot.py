@@ -24,7 +24,7 @@ OLDEST_VERSION = 140000
 FAILOVER_VERSION = 170000
 RELEASE_WAIT_S = 10.0
 
-_REBUILD_HINT = "drop all views of this source and create them again: they get a new slot"
+REBUILD_HINT = "tidemark rebuild --all: the views are computed anew, over a new slot"
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,11 @@ class SlotState:
     wal_status: str
     has_failover: bool = False
     invalidation: str = ""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the server has invalidated it."""
+        return self.wal_status == "lost"
 
 
 def object_name(prefix: str, name: str) -> str:
@@ -108,7 +113,7 @@ class Slot:
                 "source.slot_missing",
                 f'replication slot "{self.name}" is gone',
                 detail="it was dropped, or the server was replaced by one without it",
-                hint=_REBUILD_HINT,
+                hint=REBUILD_HINT,
             )
         self._check_usable(state)
         if position is not None and state.confirmed > position:
@@ -117,7 +122,7 @@ class Slot:
                 f'replication slot "{self.name}" is ahead of the state kept here',
                 detail=f"it starts at {format_lsn(state.confirmed)}, the state is at"
                 f" {format_lsn(position)}: it was made again, or someone else read from it",
-                hint=_REBUILD_HINT,
+                hint=REBUILD_HINT,
             )
         return state
 
@@ -165,22 +170,26 @@ class Slot:
             doing=f'cannot end the reader of replication slot "{self.name}"',
         )
 
-    def _check_usable(self, state: SlotState) -> None:
+    def is_ours(self, state: SlotState) -> bool:
+        """Whether it is of this database and for our way to read it, and nobody else's."""
         database = self._session.rows("SELECT current_database()")[0][0]
-        if state.database != database or state.plugin != PLUGIN:
+        return (state.database, state.plugin) == (database, PLUGIN)
+
+    def _check_usable(self, state: SlotState) -> None:
+        if not self.is_ours(state):
             raise SourceError(
                 "source.slot_foreign",
                 f'replication slot "{self.name}" is not ours',
                 detail=f'it belongs to database "{state.database}", plugin "{state.plugin}"',
-                hint="choose another prefix or source name",
+                hint="slots are named across the whole server: choose another --prefix",
             )
-        if state.wal_status == "lost":
+        if state.is_lost:
             raise SourceError(
                 "source.slot_lost",
                 f'replication slot "{self.name}" was invalidated by the server',
                 detail=state.invalidation
                 or "WAL that it needs is removed (max_slot_wal_keep_size), or it is obsolete",
-                hint=f"raise max_slot_wal_keep_size; {_REBUILD_HINT}",
+                hint=f"raise max_slot_wal_keep_size; {REBUILD_HINT}",
             )
 
 
@@ -190,7 +199,7 @@ def in_use(name: str, pid: int | None, reader: str = "") -> SourceError:
         "source.slot_in_use",
         f'replication slot "{name}" is read by someone else',
         detail=f"by the backend with pid {pid}" + (f" ({reader})" if reader else ""),
-        hint="stop the other reader (another Tidemark of the same prefix?), or choose a prefix",
+        hint="stop the other reader (another Tidemark of the same prefix?), or choose a --prefix",
     )
 
 

@@ -18,7 +18,14 @@ from connectors.postgres.publication import Publication
 from connectors.postgres.replication import ReplicationStream, StreamLimits
 from connectors.postgres.sandbox import check_role
 from connectors.postgres.session import Session
-from connectors.postgres.slot import Slot, SlotState, check_server, in_use, object_name
+from connectors.postgres.slot import (
+    REBUILD_HINT,
+    Slot,
+    SlotState,
+    check_server,
+    in_use,
+    object_name,
+)
 from connectors.postgres.snapshot import PostgresSnapshot
 from connectors.postgres.table_facts import TableCatalog
 from connectors.postgres.wal_connection import STREAM_APPLICATION, WalConnection
@@ -85,9 +92,14 @@ class PostgresSource:
     def ensure_slot(self) -> int:
         """Make slot and publication where they are not; the position the slot has changes from.
 
-        Only for a source without state: where state is kept, use require_slot.
+        Only for a source without state: where state is kept, use require_slot. A slot of ours that
+        the server has invalidated is of no use to anybody, and is made anew.
         """
-        if self._slot.state() is not None:
+        found = self._slot.state()
+        if found is not None and found.is_lost and self._slot.is_ours(found):
+            self._slot.drop()
+            found = None
+        if found is not None:
             confirmed = self._slot.require().confirmed
             self._publication.ensure()
             return confirmed
@@ -101,18 +113,28 @@ class PostgresSource:
     def require_slot(self, identity: Sequence[object] | None = None, position: int = 0) -> None:
         """The slot is there and usable, on the server of `identity` or one that was promoted
         after `position`; else SourceError."""
-        if identity:
-            wal = WalConnection(self.dsn)
-            try:
-                check_identity(wal, identify(wal)[0], identity, position)
-            finally:
-                wal.close()
+        self._require_identity(identity, position)
         self._slot.require()
 
+    def _require_identity(self, identity: Sequence[object] | None, position: int) -> None:
+        if not identity:
+            return
+        wal = WalConnection(self.dsn)
+        try:
+            check_identity(wal, identify(wal)[0], identity, position)
+        finally:
+            wal.close()
+
     def drop_slot(self) -> None:
-        """Drop slot and publication; nothing of ours is left at the source."""
-        self._slot.drop()
+        """Drop slot and publication; nothing of ours is left at the source. A slot of this name
+        that is another database's, or another's by its plugin, is left.
+
+        SourceError source.slot_in_use when someone else reads it; the publication is gone then.
+        """
         self._publication.drop()
+        found = self._slot.state()
+        if found is not None and self._slot.is_ours(found):
+            self._slot.drop()
 
     def clock(self) -> float:
         """The server's clock now, in seconds since 1970."""
@@ -193,8 +215,13 @@ class PostgresSource:
         is a standby of `identity` that was promoted, and has everything up to start_position and
         `shown`.
         """
-        state = self._slot.require(start_position)
-        self._publication.require(relations)
+        try:
+            state = self._slot.require(start_position)
+            self._publication.require(relations)
+        except SourceError:
+            # Of another server, all of that says nothing.
+            self._require_identity(identity, max(start_position, shown))
+            raise
         if takes_over and state.active_pid is not None:
             if self._claim is not None and not self._claim.may_end(state.reader):
                 raise in_use(self._name, state.active_pid, state.reader)
@@ -211,7 +238,7 @@ class PostgresSource:
                     "the source is behind the state kept here",
                     detail=f"its WAL ends at {format_lsn(flushed)}, the state is at"
                     f" {format_lsn(start_position)}: was it restored from a backup?",
-                    hint="drop all views of this source and create them again",
+                    hint=REBUILD_HINT,
                 )
             limits = limits or StreamLimits()
             if not limits.status_s:

@@ -35,7 +35,8 @@ VIEWS = {
     ' upper(x::text) AS x, m::text AS m FROM "T a"',
     "means": "SELECT id, \"B\"\"b\" LIKE 'q''\\\\%' AS l, a = '{NULL,x}' AS e,"
     " '03-02-2024'::text AS w FROM \"T a\"",
-    "groups": 'SELECT a[2] AS k, count(*) AS n, array_agg(i ORDER BY id) AS a FROM "T a" GROUP BY 1',
+    "groups": "SELECT a[2] AS k, count(*) AS n, array_agg(i ORDER BY id) AS a"
+    ' FROM "T a" GROUP BY 1',
 }
 
 

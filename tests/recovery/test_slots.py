@@ -4,6 +4,8 @@ must be those of 1 to n: whatever becomes of the slot, nothing is ever left out 
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from connectors.postgres.embedded import EmbeddedPostgres
 from tests.harness import figures
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, versions_to_test
 from tests.harness.proxy import REFUSE, Fault, Proxy
+from tests.harness.psql import give_query_role
 from tests.harness.service import RunningService
 
 RUN = "pytest tests/recovery/test_slots.py"
@@ -85,6 +88,14 @@ class World:
             self.service.drop(view)
         self.create()
 
+    def rebuild(self) -> None:
+        """The way out by one command."""
+        for view in ("seen", "beside"):
+            self.service.await_status(view, "failed")
+        url = ("--url", self.service.url)
+        command = [sys.executable, "-m", "service.cli", "rebuild", "--all", *url]
+        subprocess.run(command, check=True, timeout=WITHIN_S, capture_output=True)
+
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
         """Meanwhile the service cannot reach the source."""
@@ -135,7 +146,9 @@ def _make(server: EmbeddedPostgres) -> None:
 def _make_database(admin: Database) -> None:
     admin.execute("CREATE DATABASE shop")
     admin.execute("GRANT CREATE ON DATABASE shop TO svc")
-    Database(admin.server, "shop").execute(TABLES)
+    shop = Database(admin.server, "shop")
+    give_query_role(shop, "svc")
+    shop.execute(TABLES)
 
 
 # --- what is done to it ------------------------------------------------------------------------
@@ -175,7 +188,7 @@ def _lose_slot(world: World) -> None:
 
 def _keep_enough(world: World) -> None:
     world.admin("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
-    world.create_anew()
+    world.rebuild()
 
 
 def _take_slot(world: World) -> None:
@@ -238,8 +251,8 @@ _NO_PUBLICATION = "source.not_published source.publication_missing"
 
 # What is done; the codes by which it is told; how it is put right.
 CASES: dict[str, tuple[Callable[[World], None], str, Callable[[World], None]]] = {
-    "dropped": (_drop_slot, "source.slot_missing", World.create_anew),
-    "made again": (_make_slot_again, "source.slot_advanced", World.create_anew),
+    "dropped": (_drop_slot, "source.slot_missing", World.rebuild),
+    "made again": (_make_slot_again, "source.slot_advanced", World.rebuild),
     "advanced": (_advance_slot, "source.slot_advanced", World.create_anew),
     "lost": (_lose_slot, "source.slot_lost", _keep_enough),
     "taken": (_take_slot, "source.slot_in_use", _let_go),
