@@ -9,6 +9,7 @@ synced state covers; while the sink is too far behind nothing is read, and all e
 
 from __future__ import annotations
 
+from connectors.postgres.slot import LOST
 from connectors.sink import SinkChanged
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
@@ -32,9 +33,6 @@ STALLED_S = 5.0
 # Beginnings of the codes of what is found out when the stream is opened.
 OPENING = ("source.slot_", "source.no_free_", "source.privilege", "source.login", "source.database")
 OPENING += ("source.identity_", "source.promoted_", "source.standby", "source.wal_level")
-# What no waiting heals: the changes since the state's position are gone, on the very server.
-LOST = ("source.slot_missing", "source.slot_lost", "source.slot_advanced", "source.slot_foreign")
-LOST += ("source.publication_missing", "source.wal_budget")
 # What may be a mistake in a setting, and is put right; whoever asks for a rebuild gives it up.
 GIVEN_UP = ("source.identity_changed", "source.promoted_behind")
 

@@ -24,6 +24,9 @@ OLDEST_VERSION = 140000
 FAILOVER_VERSION = 170000
 RELEASE_WAIT_S = 10.0
 
+# What no waiting heals: the changes since a position are gone, on the very server that had them.
+LOST = ("source.slot_missing", "source.slot_lost", "source.slot_advanced", "source.slot_foreign")
+LOST += ("source.publication_missing", "source.wal_budget")
 REBUILD_HINT = "tidemark rebuild --all: the views are computed anew, over a new slot"
 
 

@@ -263,7 +263,7 @@ CASES: dict[str, tuple[Callable[[World], None], str, Callable[[World], None]]] =
         _altered("REPLICATION"),
     ),
     "may not log in": (_altered("NOLOGIN"), "source.login", _altered("LOGIN")),
-    "no publication": (_drop_publication, _NO_PUBLICATION, World.create_anew),
+    "no publication": (_drop_publication, _NO_PUBLICATION, World.rebuild),
     "no database": (_drop_database, "source.database", _restore_database),
 }
 
