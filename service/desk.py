@@ -385,7 +385,7 @@ class Desk:
                 self._parts.source_row,
                 self._parts.shown_source,
                 slot=source.slot_name,
-                publication=source.slot_name,
+                publication=source.publication_name,
                 system_identifier=identity.system,
                 timeline=identity.timeline,
                 facts={"database": identity.database},

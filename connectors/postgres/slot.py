@@ -7,6 +7,7 @@ code; the way out is the user's decision.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ PLUGIN = "pgoutput"
 OLDEST_VERSION = 140000
 FAILOVER_VERSION = 170000
 RELEASE_WAIT_S = 10.0
+LEAST_PATIENCE_S, MOST_PATIENCE_S = 5, 60
 
 # What no waiting heals: the changes since a position are gone, on the very server that had them.
 LOST = ("source.slot_missing", "source.slot_lost", "source.slot_advanced", "source.slot_foreign")
@@ -58,12 +60,48 @@ def object_name(prefix: str, name: str) -> str:
     return re.sub(r"[^a-z0-9_]", "_", f"{prefix}_{name}".lower())[:63]
 
 
+def slot_name(session: Session, prefix: str, name: str) -> str:
+    """The slot's name for the database of a session. Slots are named across a whole server, so the
+    database is a part of it; where one without it is there from an earlier release, that is it.
+
+    SourceError, TemporaryError when the database cannot be asked.
+    """
+    earlier = object_name(prefix, name)
+    database, is_there = session.rows(
+        "SELECT current_database()::text, EXISTS (SELECT FROM pg_replication_slots"
+        " WHERE slot_name = %s AND database = current_database() AND plugin = %s)",
+        (earlier, PLUGIN),
+        doing="cannot look at replication slots",
+    )[0]
+    return earlier if is_there else database_name(prefix, database, name)
+
+
+def database_name(prefix: str, database: str, name: str) -> str:
+    """One name for each database, whatever its letters and its length.
+
+    >>> database_name("tidemark", "shop", "source")
+    'tidemark_shop_source'
+    >>> database_name("tidemark", "Shop", "source")
+    'tidemark_shop_d00aae6b_source'
+    """
+    plain = f"{prefix}_{database}_{name}"
+    # A group's name stands behind: a database must not end as others go on.
+    is_clear = name not in database
+    if is_clear and object_name(f"{prefix}_{database}", name) == plain:
+        return plain
+    digest = hashlib.sha256(database.encode()).hexdigest()[:8]
+    tail = f"{digest}_{name}".lower()
+    head = object_name(prefix, database)[: max(len(prefix) + 1, 62 - len(tail))].strip("_")
+    return re.sub(r"[^a-z0-9_]", "_", f"{head}_{tail}")[:63]
+
+
 class Slot:
     """One permanent logical slot."""
 
     def __init__(self, session: Session, name: str) -> None:
         self.name = name
         self._session = session
+        self._patience_s = LEAST_PATIENCE_S
 
     def state(self) -> SlotState | None:
         """What the server says of the slot; None when there is none of the name."""
@@ -94,14 +132,27 @@ class Slot:
         """Make the slot; the position from which it has all changes.
 
         Standbys may keep a copy of it, from PostgreSQL 17 on (failover slots).
-        Waits for the transactions that run now, at most the session's lock_timeout.
+        Waits for the transactions that run now, longer with each try. TemporaryError
+        source.busy names them when that is too long.
         """
         more = ", false, false, true" if self._session.server_version >= FAILOVER_VERSION else ""
-        found = self._session.rows(
-            f"SELECT lsn::text FROM pg_create_logical_replication_slot(%s, %s{more})",
-            (self.name, PLUGIN),
-            doing=f'cannot make replication slot "{self.name}"',
-        )
+        # A short while at first: who waits is told, and tries again.
+        limit_s, self._patience_s = self._patience_s, min(2 * self._patience_s, MOST_PATIENCE_S)
+        try:
+            found = self._session.rows(
+                f"SET lock_timeout TO '{limit_s}s';"
+                f" SELECT lsn::text FROM pg_create_logical_replication_slot(%s, %s{more})",
+                (self.name, PLUGIN),
+                doing=f'cannot make replication slot "{self.name}"',
+            )
+        except TemporaryError as error:
+            if error.code != "source.busy":
+                raise
+            raise open_transactions(self._session) or error from None
+        finally:
+            # The next statement gets a session with the usual limit.
+            self._session.close()
+        self._patience_s = LEAST_PATIENCE_S
         return parse_lsn(found[0][0])
 
     def require(self, position: int | None = None) -> SlotState:
@@ -289,6 +340,39 @@ def no_free_wal_sender(detail: str) -> SourceError:
         detail=detail,
         hint="raise max_wal_senders (one for Tidemark, one more while a view is created)"
         " and restart the server",
+    )
+
+
+# A slot begins where all transactions have ended that run now, whichever database they are of.
+_OPEN = """
+SELECT * FROM (
+  SELECT coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), -1)::bigint AS age_s,
+    format('pid %%s, user "%%s", database "%%s"', a.pid, a.usename, a.datname) AS who,
+    'SELECT pg_terminate_backend(' || a.pid || ')' AS way
+  FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+  WHERE l.locktype = 'transactionid' AND l.granted AND l.mode = 'ExclusiveLock'
+    AND a.pid <> pg_backend_pid()
+  UNION
+  SELECT extract(epoch FROM clock_timestamp() - prepared)::bigint,
+    format('prepared transaction "%%s", user "%%s", database "%%s"', gid, owner, database),
+    'ROLLBACK PREPARED ' || quote_literal(gid)
+  FROM pg_prepared_xacts
+) AS held WHERE age_s < 0 OR age_s >= %s ORDER BY age_s DESC LIMIT 5
+"""
+
+
+def open_transactions(session: Session, least_s: int = 0) -> TemporaryError | None:
+    """What a snapshot waits for, if any transaction has been open for so many seconds: each with
+    its pid or gid, age and user. Errors as `Session.rows`."""
+    found = session.rows(_OPEN, (least_s,), doing="cannot look at open transactions")
+    if not found:
+        return None
+    told = [f"{who}, {f'open for {age} s' if age >= 0 else 'open'}" for age, who, _ in found]
+    return TemporaryError(
+        "source.busy",
+        "a snapshot waits until the transactions have ended that are open now",
+        detail="; ".join(told),
+        hint=f"end them, or let them end: {found[0][2]}",
     )
 
 

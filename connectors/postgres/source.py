@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from connectors.postgres.claim import Claim
 from connectors.postgres.decode import Decoder
@@ -25,12 +26,14 @@ from connectors.postgres.slot import (
     check_server,
     in_use,
     object_name,
+    open_transactions,
+    slot_name,
 )
 from connectors.postgres.snapshot import PostgresSnapshot
 from connectors.postgres.table_facts import TableCatalog
 from connectors.postgres.wal_connection import STREAM_APPLICATION, WalConnection
 from connectors.postgres.wire_shapes import Shape
-from dataflow.errors import SourceError
+from dataflow.errors import SourceError, TemporaryError
 from dataflow.schema import Relation, RelationName
 from storage.failpoints import failpoint
 
@@ -62,18 +65,28 @@ class PostgresSource:
         self.name = name
         self._claim = claim
         self._session = Session(dsn)
-        self._name = object_name(prefix, f"{name}_{suffix}" if suffix else name)
-        self._slot = Slot(self._session, self._name)
+        self._prefix, self._suffixed = prefix, f"{name}_{suffix}" if suffix else name
+        self._name = object_name(prefix, self._suffixed)
         self._publication = Publication(self._session, self._name)
+
+    @cached_property
+    def _slot(self) -> Slot:
+        """Named once: what is there then decides, by the server."""
+        return Slot(self._session, slot_name(self._session, self._prefix, self._suffixed))
 
     @property
     def slot_name(self) -> str:
-        """The slot's name, and the publication's."""
+        """The slot's name, which is asked for at the first use."""
+        return self._slot.name
+
+    @property
+    def publication_name(self) -> str:
+        """The publication's name."""
         return self._name
 
     def check(self) -> None:
         """Whether this database can be a source; refuses with a code and the way out."""
-        check_server(self._session, self._name, self._name)
+        check_server(self._session, self._slot.name, self._name)
         if self._slot.state() is not None:
             self._slot.require()
 
@@ -103,7 +116,7 @@ class PostgresSource:
             confirmed = self._slot.require().confirmed
             self._publication.ensure()
             return confirmed
-        check_server(self._session, self._name, self._name)
+        check_server(self._session, self._slot.name, self._name)
         self._publication.ensure()
         failpoint("source.slot.before")
         position = self._slot.create()
@@ -188,6 +201,10 @@ class PostgresSource:
         """Each relation still exists and is published: there is no event for the opposite."""
         self._publication.require(relations)
 
+    def open_transactions(self, least_s: int) -> TemporaryError | None:
+        """What a snapshot that is being opened waits for, open for at least so many seconds."""
+        return open_transactions(self._session, least_s)
+
     def open_snapshot(self, relations: Sequence[Relation] = ()) -> PostgresSnapshot:
         """A snapshot with its position; `relations` are locked against DDL while it is open."""
         return PostgresSnapshot(self.dsn, relations)
@@ -224,7 +241,7 @@ class PostgresSource:
             raise
         if takes_over and state.active_pid is not None:
             if self._claim is not None and not self._claim.may_end(state.reader):
-                raise in_use(self._name, state.active_pid, state.reader)
+                raise in_use(self._slot.name, state.active_pid, state.reader)
             self._evict(state.active_pid)
         reader = self._claim.stream_application if self._claim else STREAM_APPLICATION
         wal = WalConnection(self.dsn, application=reader)
@@ -244,7 +261,7 @@ class PostgresSource:
             if not limits.status_s:
                 limits = replace(limits, status_s=_status_interval(wal, limits.silence_s))
             self._slot.let_fail_over(state, wal)
-            wal.start(self._name, start_position, [self._name])
+            wal.start(self._slot.name, start_position, [self._name])
             decoder = Decoder(relations, columns, shapes)
             stream = ReplicationStream(wal, decoder, start_position, limits, look)
         except BaseException:

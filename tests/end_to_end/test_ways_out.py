@@ -24,7 +24,6 @@ QUERIES = {
     "by_region": "SELECT region, sum(amount) AS total FROM orders GROUP BY region",
     "notes": "SELECT id, note FROM orders",
 }
-OURS = "tidemark_source"
 SLOT = "SELECT active_pid FROM pg_replication_slots WHERE database = current_database()"
 END_READER = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s"
 DROP_SLOT = (
@@ -72,18 +71,19 @@ def rebuild_all(service: RunningService) -> None:
 def lose(service: RunningService, database: Database, how: str) -> str:
     """Make the slot useless while the service is down; the code that tells it."""
     assert service.stop() == 0
+    ours = f"tidemark_{database.name}_source"
     if how == "taken":
         # By another database of the server: names of slots are the whole server's.
         database.execute(DROP_SLOT)
         with new_database(database.server) as other:
             make = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
-            other.execute(make, (OURS,))
+            other.execute(make, (ours,))
             service.start()
             for name in QUERIES:
                 error = service.await_status(name, "failed")["error"]
                 assert error["code"] == "source.slot_foreign" and "--prefix" in error["hint"]
             named = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s"
-            assert other.rows(named, (OURS,)) == [(1,)]
+            assert other.rows(named, (ours,)) == [(1,)]
         return ""
     if how == "invalidated":
         admin = Database(database.server, "postgres")
@@ -98,7 +98,7 @@ def lose(service: RunningService, database: Database, how: str) -> str:
     else:
         database.execute(DROP_SLOT)
     if how == "made again":
-        database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (OURS,))
+        database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (ours,))
     database.execute("INSERT INTO orders VALUES (1000, 'unseen', 1, 'x')")
     service.start()
     return {"invalidated": "source.slot_lost", "dropped": "source.slot_missing"}.get(

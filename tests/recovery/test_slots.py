@@ -23,7 +23,7 @@ from tests.harness.psql import give_query_role
 from tests.harness.service import RunningService
 
 RUN = "pytest tests/recovery/test_slots.py"
-OURS = "tidemark_source"
+OURS, PUBLISHED = "tidemark_shop_source", "tidemark_source"
 SENDERS = 4
 WITHIN_S = 60.0
 VIEW = "SELECT count(*) AS n, max(id) AS newest, sum(id) AS total FROM t"
@@ -200,7 +200,7 @@ def _take_slot(world: World) -> None:
             world.source.dsn, connection_factory=extras.LogicalReplicationConnection
         )
         world.held.callback(other.close)
-        options = {"proto_version": "1", "publication_names": OURS}
+        options = {"proto_version": "1", "publication_names": PUBLISHED}
         other.cursor().start_replication(OURS, options=options, decode=False)
 
 
@@ -230,7 +230,7 @@ def _altered(role: str) -> Callable[[World], None]:
 
 
 def _drop_publication(world: World) -> None:
-    world.source.execute(f"DROP PUBLICATION {OURS}")
+    world.source.execute(f"DROP PUBLICATION {PUBLISHED}")
     world.write()
 
 
@@ -294,7 +294,7 @@ def test_no_connection_is_free_for_a_while(world: World) -> None:
 
 def test_a_table_is_taken_out_of_the_publication(world: World) -> None:
     """For a moment: what was not sent is read again. For good: its readers alone end."""
-    out, back = (f"ALTER PUBLICATION {OURS} {word} TABLE other" for word in ("DROP", "ADD"))
+    out, back = (f"ALTER PUBLICATION {PUBLISHED} {word} TABLE other" for word in ("DROP", "ADD"))
     # One transaction, so that nobody looks in between.
     world.source.execute(f"{out}; INSERT INTO other VALUES (1); {back}")
     world.await_so(lambda: world.sink.rows("SELECT n FROM beside") == [(1,)])
