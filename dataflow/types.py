@@ -22,13 +22,27 @@ from storage.kinds import KIND_BOOL, KIND_BYTES, KIND_FLOAT, KIND_INT
 FIXED_NAN = 2**63 - 1
 FIXED_DIGITS = 18
 
+# What the text of a value depends on, in either direction. Why other settings are pinned, or are
+# not: connectors/postgres/session_settings.py.
 SESSION_SETTINGS = {
+    # Times with and without zone, and what stands for a zone in a text.
     "TimeZone": "UTC",
+    "timezone_abbreviations": "Default",
     "DateStyle": "ISO, YMD",
     "IntervalStyle": "postgres",
+    # The shortest text that is read as the same number.
     "extra_float_digits": "1",
     "bytea_output": "hex",
     "client_encoding": "UTF8",
+    # NULL as an element of an array, else the text "NULL".
+    "array_nulls": "on",
+    # money; to_char and to_number; names of days and months.
+    "lc_monetary": "C",
+    "lc_numeric": "C",
+    "lc_time": "C",
+    "xmlbinary": "base64",
+    # Else a text that is no whole document is no xml.
+    "xmloption": "content",
 }
 
 

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 import tidemark
-from service.cli_output import Url, client_of, console, read_text
+from service.cli_output import Url, client_of, console, print_problem, read_text
+from service.names import path_name
 
 life = typer.Typer()
 WaitS = Annotated[float, typer.Option(help="wait this long for it to be done")]
@@ -39,10 +40,42 @@ def cancel(name: str, url: Url = tidemark.DEFAULT_URL) -> None:
 
 
 @life.command()
-def rebuild(name: str, wait_s: WaitS = 60, url: Url = tidemark.DEFAULT_URL) -> None:
-    """Compute a view anew and show the difference; the way out of failed."""
+def rebuild(
+    name: Annotated[str, typer.Argument(help="the view; none with --all")] = "",
+    is_all: Annotated[bool, typer.Option("--all", help="every view, one after the other")] = False,
+    wait_s: WaitS = 60,
+    url: Url = tidemark.DEFAULT_URL,
+) -> None:
+    """Compute a view anew and show the difference; the way out of failed. With --all every view
+    that is live or failed, those first that others read: the way out where a slot is lost."""
+    if bool(name) == is_all:
+        raise typer.BadParameter("give the name of a view, or --all")
     with client_of(url) as client:
-        _tell(client.view(name).rebuild(wait_s=wait_s))
+        if is_all:
+            _rebuild_all(client, wait_s)
+        else:
+            _tell(client.view(name).rebuild(wait_s=wait_s))
+
+
+def _rebuild_all(client: tidemark.Client, wait_s: float) -> None:
+    """Again and again what is left, as long as any can be: a view waits for those that it reads."""
+    left = [v for v in client.views() if v.status in ("live", "failed")]
+    refused: dict[str, tidemark.TidemarkError] = {}
+    while left:
+        refused = {}
+        for view in left:
+            title = path_name(view.schema, view.name)
+            try:
+                _tell(client.view(title).rebuild(wait_s=wait_s))
+            except tidemark.TidemarkError as error:
+                refused[title] = error
+        if len(refused) == len(left):
+            break
+        left = [v for v in left if path_name(v.schema, v.name) in refused]
+    for title, error in refused.items():
+        print_problem(error.code, f"{title}: {error.what}", error.detail, error.hint)
+    if refused:
+        raise typer.Exit(1)
 
 
 @life.command()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from connectors.postgres import control_life
 from connectors.postgres.control import Control, SourceRow, ViewRow
+from connectors.postgres.slot import LOST
 from connectors.sink import Sink, SinkTable
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.schema import VIEW_SOURCE, RelationName
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
 # How a view stands: told as a whole.
 _STANDING = ("status", "progress", "code", "detail", "hint")
 _RENAMED = "renamed at the source: "
+
+
+def is_lost(row: ViewRow) -> bool:
+    """Whether a view that is to be kept has failed because its slot was lost."""
+    return (row.status, row.desired) == ("failed", changes.LIVE) and row.code in LOST
 
 
 class Desk:
@@ -121,6 +127,11 @@ class Desk:
         if live is not None and live.version >= change["version"]:
             return None
         return None if change["id"] in self._refused else change
+
+    @property
+    def asks_renewal(self) -> bool:
+        """Whether another version of any view is asked for."""
+        return any(self.renewal(row) is not None for row in self._rows)
 
     def is_wanted(self, build: ViewBuild) -> bool:
         """Whether the version that is being built is still asked for."""
@@ -311,13 +322,18 @@ class Desk:
                 self._tell(row.identity, status="backfilling")
 
     def recall_lost(self) -> None:
-        """Views called live whose state is gone are built again: before anything new is shown."""
+        """Views called live whose state is gone are built again: before anything new is shown. So
+        are those that a lost slot has failed, where the state has been given up since."""
+        is_new = self._engine.positions.progress is None
         kept = {d.identity for d in self._engine.views.values()}
         for row in self._rows:
             is_wanted = row.status == "live" and row.desired != changes.DROPPED
             if is_wanted and row.identity not in kept:
                 log.warning("view.state_lost", view=row.title)
                 self._control.update_view(row.identity, status="backfilling")
+            elif is_new and is_lost(row):
+                told = dict.fromkeys(_STANDING) | {"status": "backfilling"}
+                self._control.update_view(row.identity, **told)
         self.refresh()
 
     def report(self, builds: Mapping[str, ViewBuild]) -> None:
@@ -369,7 +385,7 @@ class Desk:
                 self._parts.source_row,
                 self._parts.shown_source,
                 slot=source.slot_name,
-                publication=source.slot_name,
+                publication=source.publication_name,
                 system_identifier=identity.system,
                 timeline=identity.timeline,
                 facts={"database": identity.database},

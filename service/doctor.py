@@ -50,6 +50,8 @@ _FOLLOWING = frozenset(
         "source.no_free_wal_sender",
     }
 )
+# What is wrong with the slot alone: the service runs without it.
+_SLOT = ("source.slot_", "source.no_free_slot")
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,12 @@ def check_service(settings: Settings) -> list[Finding]:
     """What keeps the service from working at all, and what it can do without: source and sink."""
     parts = Parts(settings)
     source = _look("source", parts.source.check)
-    if source.problem is not None and source.problem.code in _FOLLOWING:
-        source = Finding("source", problem=source.problem, is_note=not _follows_tables(parts))
+    code = "" if source.problem is None else source.problem.code
+    if code.startswith(_SLOT):
+        # The views say it, and whoever has to rebuild them needs the API.
+        source = replace(source, is_note=True)
+    elif code in _FOLLOWING:
+        source = replace(source, is_note=not _follows_tables(parts))
     sink = _look("sink", lambda: parts.sink().prepare())
     return [f for f in (source, sink) if f.problem is not None]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from connectors.sink import NOT_STAGED
 from connectors.source import MAIN_SOURCE
-from dataflow.errors import TemporaryError, TidemarkError
+from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from dataflow.schema import Relation
 from service.core import Core
 from service.engine import ViewDefinition
@@ -83,8 +83,9 @@ class Following:
         self._epochs.commit(sync=True)
         try:
             core.parts.source.unwatch([r for r in unused if is_main(r)])
-        except TemporaryError as error:
-            log.warning("source.unwatch_failed", code=error.code)
+        except TidemarkError as error:
+            # What is sent for nobody does no harm to the others.
+            log.warning("source.unwatch_failed", code=error.code, why=error.described)
 
     def forget_unread(self) -> None:
         """Relations that were read by what is gone by now, and where they were: a place that nobody
@@ -100,6 +101,42 @@ class Following:
             if unread:
                 core.engine.positions.forget(source, unread)
 
+    def lose(self, error: SourceError) -> None:
+        """The database's changes since the state's position can never be told: what reads it fails
+        with this error and leaves the dataflow, and its position is forgotten.
+
+        The rows that these views last showed stay. A rebuild begins with a new slot.
+        """
+        core = self._core
+        core.feed.close()
+        readers = [d for d in core.failures.definitions() if core.reads_database(d)]
+        core.failures.fail(readers, error)
+        if not core.failures.definitions():
+            self.forget()
+            return
+        # On disk first: an older state would still have views, and no slot to go on from.
+        self._epochs.commit(sync=True)
+        self._drop_slot()
+        self._epochs.mute.pop(MAIN_SOURCE, None)
+        core.engine.positions.forget_database()
+        self._forget_database()
+        self._epochs.commit(sync=True)
+
+    def _drop_slot(self) -> None:
+        try:
+            self._core.parts.source.drop_slot()
+        except SourceError as error:
+            if error.code != "source.slot_in_use":
+                raise
+            log.warning("source.slot_left", why=error.described)
+
+    def _forget_database(self) -> None:
+        core = self._core
+        core.watch.forget()
+        core.desk.forget_source()
+        core.wal_budget.forget()
+        core.way_back.regained()
+
     def forget(self) -> None:
         """Nothing depends on the source's position any more: leave no slot, no progress."""
         core = self._core
@@ -108,7 +145,7 @@ class Following:
         core.feed.close()
         core.sides.open([])
         failpoint("source.forget.before")
-        core.parts.source.drop_slot()
+        self._drop_slot()
         failpoint("source.forget.slot")
         # What the sink had of this is not told to it again, whatever it is asked for next.
         self._epochs.writer.drain()

@@ -9,6 +9,7 @@ synced state covers; while the sink is too far behind nothing is read, and all e
 
 from __future__ import annotations
 
+from connectors.postgres.slot import LOST
 from connectors.sink import SinkChanged
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
@@ -32,6 +33,8 @@ STALLED_S = 5.0
 # Beginnings of the codes of what is found out when the stream is opened.
 OPENING = ("source.slot_", "source.no_free_", "source.privilege", "source.login", "source.database")
 OPENING += ("source.identity_", "source.promoted_", "source.standby", "source.wal_level")
+# What may be a mistake in a setting, and is put right; whoever asks for a rebuild gives it up.
+GIVEN_UP = ("source.identity_changed", "source.promoted_behind")
 
 
 class Pipeline:
@@ -96,11 +99,14 @@ class Pipeline:
         """The source cannot be followed from where the state stands: only drops are served.
 
         Raises the error after a while, so that the supervisor tries again; returns when the last
-        view that depends on the position is gone.
+        view that depends on the position is gone, or has failed for it.
         """
         error = self._core.wal_budget.explained(error)
         log.error("source.refused", code=error.code, why=error.what, hint=error.hint)
         self._feed.close()
+        if error.code in LOST:
+            self._lose(error)
+            return
         for build in self._core.builds.values():
             build.cancel(error)
         until = self._host.monotonic() + REFUSED_S
@@ -111,6 +117,9 @@ class Pipeline:
             if self._desk.refresh():
                 for row in self._desk.unwanted():
                     self._views.remove(row)
+                if error.code in GIVEN_UP and self._desk.asks_renewal:
+                    self._lose(error)
+                    return
             self._desk.wait(RECONCILE_S)
             if self._engine.views and self._is_put_right(error):
                 log.info("source.running", source=MAIN_SOURCE)
@@ -118,6 +127,12 @@ class Pipeline:
         else:
             self._following.forget()
         # The refusal is taken back before anything new is called live.
+        self._metrics.write()
+
+    def _lose(self, error: SourceError) -> None:
+        """Go on without what reads the database; a rebuild is the way out."""
+        self._following.lose(error)
+        self._metrics.position = self._engine.position
         self._metrics.write()
 
     def _is_put_right(self, error: SourceError) -> bool:
@@ -329,9 +344,17 @@ class Pipeline:
         said = "" if away is None else str(away)
         if silent_s and away is None:
             said = f"the source has been silent for {silent_s:.0f} s [source.unreachable]"
-        self._metrics.source_error = said
+        self._metrics.source_error = said or self._said_lost()
         if self._feed.is_open:
             self._metrics.source_position = self._feed.received_position
+
+    def _said_lost(self) -> str:
+        """Why nothing of the database is followed, while views wait to be rebuilt."""
+        if self._engine.position:
+            return ""
+        rows = (r for r in self._desk.rows if r.status == "failed")
+        code = next((r.code for r in rows if r.code in (*LOST, *GIVEN_UP)), "")
+        return code and f"views have failed, and have to be rebuilt [{code}]"
 
     def _measure(self) -> None:
         """Gauges of this moment; and up to when the sink shows all while nothing waits for it."""

@@ -96,6 +96,12 @@ class Positions:
             self._keep(source, dict.fromkeys(self.notes(source)))
         self.progress = Progress(self.epoch, positions)
 
+    def forget_database(self) -> None:
+        """Read the database no more, from wherever it was."""
+        positions = self.by_source
+        positions.pop(self._source, None)
+        self.progress = Progress(self.epoch, positions)
+
     def pass_over(self, batch: SourceBatch, epoch: int) -> None:
         """Stand after a batch, which the given epoch holds."""
         if batch.source == MAIN_SOURCE:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from connectors.postgres import control_schema
 from connectors.postgres.readiness import Check, check_sink, check_source
 from connectors.postgres.session import Session, connect
-from connectors.postgres.slot import object_name
+from connectors.postgres.slot import object_name, slot_name
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import TidemarkError
 from storage.failpoints import failpoint
@@ -85,8 +85,8 @@ def checks_of(wanted: Wanted) -> list[Check]:
 
 
 def _source(wanted: Wanted, session: Session) -> list[Check]:
-    slot = object_name(wanted.prefix, MAIN_SOURCE)
-    return check_source(session, slot, wanted.role, wanted.tables)
+    names = slot_name(session, wanted.prefix, MAIN_SOURCE), object_name(wanted.prefix, MAIN_SOURCE)
+    return check_source(session, names, wanted.role, wanted.tables)
 
 
 def _sink(wanted: Wanted, session: Session) -> Sequence[Check]:

@@ -102,7 +102,7 @@ class SourceWatch:
         for oid, known in self._known.items():
             if oid not in self._oids and known.facts.membership:
                 # Unpublished by us: that it is published again then is no gap for anyone.
-                facts = replace(known.facts, membership=0)
+                facts = replace(known.facts, membership=0, publication=())
                 self._known[oid] = replace(known, facts=facts)
 
     def forget(self) -> None:

@@ -34,7 +34,7 @@ def why_lost(
     is_told: whether the stream tells that transaction xid truncated the whole table.
 
     SourceError source.table_missing, source.not_published, source.published_again,
-    source.column_dropped,
+    source.publication_altered, source.column_dropped,
     source.column_changed, source.key_changed, source.table_rewritten, source.partitions_changed.
     """
     if now is None:
@@ -52,13 +52,17 @@ def why_lost(
             detail="someone removed it; its changes since then are not known",
             hint="rebuild the views that read it",
         )
-    if before.membership and now.membership != before.membership:
+    if now.withheld:
         return _error(
             relation,
-            "was taken out of Tidemark's publication for a while",
-            code="source.published_again",
-            detail="its changes in between were not sent",
+            "is not sent whole by Tidemark's publication",
+            code="source.publication_altered",
+            detail=f"someone has altered it: {now.withheld}",
         )
+    # While something was withheld nobody has read it: who reads it now began after the repair.
+    error = None if before.withheld else _gap_error(relation, before, now)
+    if error is not None:
+        return error
     used = sorted({*columns, *relation.key})
     numbers = numbers_of(relation, before)
     for position in used:
@@ -66,6 +70,25 @@ def why_lost(
         if error is not None:
             return error
     return _key_error(relation, numbers, now) or _parts_error(relation, before, now, is_told)
+
+
+def _gap_error(relation: Relation, before: TableFacts, now: TableFacts) -> SourceError | None:
+    """The table may not have been sent whole for a while."""
+    if before.membership and now.membership != before.membership:
+        return _error(
+            relation,
+            "was taken out of Tidemark's publication for a while",
+            code="source.published_again",
+            detail="its changes in between were not sent",
+        )
+    if before.publication and now.publication != before.publication:
+        return _error(
+            relation,
+            "is sent by a publication that someone has altered",
+            code="source.publication_altered",
+            detail="changes may have been left out in between",
+        )
+    return None
 
 
 def renamed(

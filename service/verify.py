@@ -148,7 +148,7 @@ class Verify:
             held.callback(sink.close)
             moment = None
             if relations:
-                publication = Parts(settings).source.slot_name
+                publication = Parts(settings).source.publication_name
                 moment = Moment(settings.source, relations, publication)
                 held.callback(moment.close)
             positions = self._reach(sink, moment)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 
+from connectors.postgres.slot import REBUILD_HINT
 from connectors.postgres.source import PostgresSource
 from dataflow.errors import SourceError, TidemarkError
 from service.host import HOST, Host
@@ -48,8 +49,7 @@ class WalBudget:
             "the replication slot was dropped, so that the source's disk does not fill",
             detail=f"{facts['kept_bytes'] >> 20} MiB of WAL were kept for it, at most "
             f"{facts['budget_bytes'] >> 20} MiB are allowed (TIDEMARK_WAL_BUDGET_MB)",
-            hint="find out what held the service up (the sink, most likely); then drop all views"
-            " of this source and create them again: they get a new slot",
+            hint=f"find out what held the service up (the sink, most likely); then {REBUILD_HINT}",
         )
 
     def forget(self) -> None:

@@ -68,7 +68,7 @@ class EngineLock:
         with session.cursor() as cursor:
             cursor.execute(
                 "SELECT pg_try_advisory_lock(%s) AND NOT EXISTS (SELECT FROM pg_replication_slots "
-                "WHERE slot_name = 'tidemark_source' AND active "
+                "WHERE slot_name ~ '^tidemark_([a-z0-9_]+_)?source$' AND active "
                 "AND database = current_database())",
                 (_NUMBER,),
             )

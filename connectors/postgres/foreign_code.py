@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from connectors.postgres.sandbox import no_role
+from connectors.postgres.session_settings import PINNED
 from dataflow.errors import SqlError
 from dataflow.sql.analysis import Routine
-from dataflow.types import SESSION_SETTINGS
 
 # What a view's rule depends on that somebody made; what came with PostgreSQL itself is pinned.
 _CALLED = """
@@ -114,7 +114,7 @@ LIMIT 1
 """
 # Settings that every session of ours has alike, or that are the server's and no secret.
 _SETTING = re.compile(r"current_setting\('([\w.]*)'::text(?:, (?:true|false))?\)")
-_PINNED = {name.lower() for name in SESSION_SETTINGS} | {
+_TOLD = {name.lower() for name in PINNED} | {
     *("server_version", "server_version_num", "server_encoding", "block_size"),
     *("integer_datetimes", "max_identifier_length"),
 }
@@ -159,7 +159,7 @@ def check_routines(text: str, routines: Sequence[Routine]) -> None:
     SqlError sql.session_function.
     """
     settings = [name.lower() for name in _SETTING.findall(text)]
-    is_pinned = len(settings) == text.count("current_setting(") and _PINNED.issuperset(settings)
+    is_pinned = len(settings) == text.count("current_setting(") and _TOLD.issuperset(settings)
     for routine in routines:
         if tells(routine) and not (is_pinned and routine.name == "current_setting"):
             raise SqlError(

@@ -50,7 +50,7 @@ def check_identity(
             "the source is not the server that the state was built from",
             detail=f"system identifier, timeline, database: {tuple(actual)} instead of"
             f" {tuple(known)}",
-            hint="connect the old server, or drop all views of this source and create them again",
+            hint="connect the old server, or tidemark rebuild --all: the views are computed anew",
         )
     if position > left_at:
         raise SourceError(
@@ -58,8 +58,8 @@ def check_identity(
             "the promoted server lacks changes that the views show",
             detail=f"it left timeline {known.timeline} at {format_lsn(left_at)}, the views are at"
             f" {format_lsn(position)}",
-            hint="connect the server that has them, or drop all views of this source and create"
-            " them again; synchronized_standby_slots keeps this from happening",
+            hint="connect the server that has them, or tidemark rebuild --all: the views are"
+            " computed anew; synchronized_standby_slots keeps this from happening",
         )
 
 

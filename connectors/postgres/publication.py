@@ -6,17 +6,25 @@ it sends is whole for the views. Never FOR ALL TABLES; partitioned tables are se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from psycopg2 import sql
 
 from connectors.postgres.quoting import LEADS_TO_SUPERUSER, quote_name
 from connectors.postgres.sandbox import EVENT_TRIGGER, check_event_triggers
 from connectors.postgres.session import Session
+from connectors.postgres.slot import REBUILD_HINT
 from dataflow.errors import SourceError
 from dataflow.schema import Relation, RelationName
 
+# What a publication is made with, and given again where someone has changed it.
+_OPTIONS = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
+_EACH_KIND = ("insert", "update", "delete", "truncate")
+# From PostgreSQL 18 on: a stored generated column is computed here, as in older ones.
+_GENERATED = ", publish_generated_columns = none"
+GENERATED_VERSION = 180000
 _FACTS = f"""
 SELECT c.oid, c.relkind, c.relreplident, c.relpersistence,
   EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisprimary) AS has_key,
@@ -73,27 +81,60 @@ class Publication:
 
     def exists(self) -> bool:
         """Whether the publication is there."""
+        return self._row() is not None
+
+    def _row(self) -> tuple[dict[str, Any], str, bool] | None:
+        """What the catalog has of it, its owner, and whether we may alter it."""
         found = self._session.rows(
-            "SELECT puballtables FROM pg_publication WHERE pubname = %s", (self.name,)
+            "SELECT to_jsonb(p), pg_get_userbyid(pubowner), pg_has_role(pubowner, 'USAGE')"
+            " FROM pg_publication p WHERE pubname = %s",
+            (self.name,),
         )
-        if found and found[0][0]:
+        if not found:
+            return None
+        options, owner, is_ours = found[0]
+        if options["puballtables"]:
             raise SourceError(
                 "source.publication_foreign",
                 f'publication "{self.name}" is FOR ALL TABLES',
                 hint="drop it, or choose another prefix: Tidemark publishes single tables",
             )
-        return bool(found)
+        return options, owner, is_ours
 
     def ensure(self) -> None:
-        """Make the publication if it is not there."""
-        if not self.exists():
+        """Make the publication, or give it back the options that it was made with."""
+        found, name = self._row(), sql.Identifier(self.name)
+        if found is None:
             self._check_event_triggers()
             self._session.execute(
-                sql.SQL("CREATE PUBLICATION {} WITH (publish_via_partition_root = true)").format(
-                    sql.Identifier(self.name)
-                ),
+                sql.SQL("CREATE PUBLICATION {} WITH ({})").format(name, sql.SQL(_OPTIONS)),
                 doing=f'cannot make publication "{self.name}"',
             )
+            return
+        wrong = withheld(found[0], {}, is_partitioned=True)
+        if not (wrong or _GENERATES in sent_columns(found[0])):
+            return
+        options = _OPTIONS
+        if self._session.server_version >= GENERATED_VERSION:
+            options += _GENERATED
+        self._require_owned(found, f"ALTER PUBLICATION {quote_name(self.name)} SET ({options});")
+        self._check_event_triggers()
+        self._session.execute(
+            sql.SQL("ALTER PUBLICATION {} SET ({})").format(name, sql.SQL(options)),
+            doing=f'cannot alter publication "{self.name}"',
+        )
+
+    def _require_owned(self, found: tuple[dict[str, Any], str, bool] | None, todo: str) -> None:
+        """We may alter it, or it is refused by name. todo: the statement that is needed."""
+        if found is None or found[2]:
+            return
+        user = self._session.rows("SELECT current_user::text")[0][0]
+        raise SourceError(
+            "source.publication_foreign",
+            f'publication "{self.name}" belongs to role "{found[1]}"',
+            detail=f'role "{user}" may not alter it, which is needed now: {todo}',
+            hint=f"ALTER PUBLICATION {quote_name(self.name)} OWNER TO {quote_name(user)};",
+        )
 
     def tables(self) -> dict[int, RelationName]:
         """What is published: oid -> name (its source left empty)."""
@@ -120,10 +161,11 @@ class Publication:
         """Publish tables; those that are published already are left alone.
 
         SourceError source.table_missing, source.not_publishable, source.privilege,
-        source.no_replica_identity, source.row_security, source.partition_overlap.
+        source.no_replica_identity, source.row_security, source.partition_overlap,
+        source.publication_foreign.
         """
         self.ensure()
-        published = self.tables()
+        published, partly = self.tables(), self._sent_in_part()
         tables = {name: self._facts(name) for name in names}
         for name, table in tables.items():
             check_table(name, table)
@@ -131,14 +173,28 @@ class Publication:
         for name, table in tables.items():
             self._check_overlap(name, table, everyone)
         for name, table in tables.items():
-            if table.oid in published:
+            if table.oid in published and table.oid not in partly:
                 continue
             self._check_event_triggers()
+            statement = self._alter("ADD", name)
+            self._require_owned(self._row(), f'add "{name}"')
+            if table.oid in published:
+                # In one transaction: a row filter or a column list goes, and no change is missed.
+                statement = sql.SQL("{}; {}").format(self._alter("DROP", name), statement)
             self._session.execute(
-                self._alter("ADD", name),
-                doing=f'cannot add table "{name}" to publication "{self.name}"',
+                statement, doing=f'cannot add table "{name}" to publication "{self.name}"'
             )
             published[table.oid] = name
+            partly.discard(table.oid)
+
+    def _sent_in_part(self) -> set[int]:
+        """Tables of which not every row or column is sent."""
+        found = self._session.rows(
+            "SELECT r.prrelid::bigint, to_jsonb(r) FROM pg_publication_rel r"
+            " JOIN pg_publication p ON p.oid = r.prpubid WHERE p.pubname = %s",
+            (self.name,),
+        )
+        return {oid for oid, member in found if withheld({}, member, is_partitioned=False)}
 
     def remove(self, names: Sequence[RelationName]) -> None:
         """Publish tables no more; those that are not published or not there are passed over."""
@@ -146,6 +202,7 @@ class Publication:
         for name in names:
             if (name.schema, name.name) in published:
                 self._check_event_triggers()
+                self._require_owned(self._row(), f'remove "{name}"')
                 self._session.execute(
                     self._alter("DROP", name),
                     doing=f'cannot remove table "{name}" from publication "{self.name}"',
@@ -161,7 +218,7 @@ class Publication:
             raise SourceError(
                 "source.publication_missing",
                 f'publication "{self.name}" is gone',
-                hint="drop all views of this source and create them again",
+                hint=REBUILD_HINT,
             )
         published = self.tables()
         there = self._session.rows(
@@ -173,7 +230,7 @@ class Publication:
                 raise SourceError(
                     "source.table_missing",
                     f'table "{relation.name}" was dropped',
-                    hint="drop the views that read it; create them again if the table is back",
+                    hint="drop the views that read it, or rebuild them if the table is back",
                     relation=relation.name,
                 )
             if relation.oid not in published:
@@ -181,12 +238,18 @@ class Publication:
                     "source.not_published",
                     f'table "{relation.name}" is no longer in publication "{self.name}"',
                     detail="someone removed it; its changes since then are not known",
-                    hint="drop the views that read it and create them again",
+                    hint="rebuild the views that read it",
                     relation=relation.name,
                 )
 
     def drop(self) -> None:
-        """Drop the publication if it is there."""
+        """Drop the publication if it is there; one that was given to another role is his."""
+        found = self._session.rows(
+            "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s",
+            (self.name,),
+        )
+        if not found or not found[0][0]:
+            return
         self._session.execute(
             sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(self.name)),
             doing=f'cannot drop publication "{self.name}"',
@@ -225,6 +288,33 @@ class Publication:
                 hint="let all views read the partitioned table, or all its partitions",
                 relation=name,
             )
+
+
+def withheld(options: Mapping[str, Any], member: Mapping[str, Any], *, is_partitioned: bool) -> str:
+    """What a table's changes lack that views need, in words; "" when nothing.
+
+    options: the row of pg_publication; member: the table's of pg_publication_rel.
+    """
+    found = []
+    kinds = [k for k in _EACH_KIND if not options.get(f"pub{k}", True)]
+    if kinds:
+        found.append(f"it does not publish {', '.join(kinds)}")
+    if is_partitioned and not options.get("pubviaroot", True):
+        found.append("publish_via_partition_root is off")
+    if member.get("prqual") is not None:
+        found.append("it has a row filter")
+    if member.get("prattrs") is not None:
+        found.append("it has a column list")
+    return "; ".join(found)
+
+
+_GENERATES = "s"
+
+
+def sent_columns(options: Mapping[str, Any]) -> frozenset[str]:
+    """The letters of attgenerated of the columns that are sent."""
+    generated = _GENERATES if options.get("pubgencols") == _GENERATES else ""
+    return frozenset({"", generated})
 
 
 def others_publications(session: Session, name: str, role: str) -> list[tuple[str, str, bool]]:

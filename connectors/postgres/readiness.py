@@ -75,11 +75,15 @@ class Check:
 
 
 def check_source(
-    session: Session, slot: str, role: str | None = None, tables: Sequence[str] | None = None
+    session: Session,
+    names: tuple[str, str],
+    role: str | None = None,
+    tables: Sequence[str] | None = None,
 ) -> list[Check]:
-    """All that a source needs. slot: the name of slot and publication. role: who is to follow
+    """All that a source needs. names: of slot and publication. role: who is to follow
     it, by default who asks. tables: those that views are to read, as SQL names, schema public
     unless said; None: all."""
+    slot, publication = names
     checks = _gathered("source", session, [lambda: check_server_version(session)])
     if checks[0].problem is not None:
         return checks
@@ -93,8 +97,8 @@ def check_source(
         lambda: check_senders(session, slot),
         lambda: check_slot_limit(session),
         lambda: check_disk(session),
-        *_role_looks(found[0], session, slot),
-        *_owner_looks(session, name, slot),
+        *_role_looks(found[0], session, publication),
+        *_owner_looks(session, name, publication),
         lambda: _query_role("source", session, name, _schemas_of(session, tables)),
     ]
     return [*checks, *_gathered("source", session, looks), *check_tables(session, name, tables)]

@@ -22,8 +22,8 @@ import psycopg2
 from connectors.postgres.query_role import QUERY_ROLE, lacking
 from connectors.postgres.quoting import quote_name, quote_text
 from connectors.postgres.session import PINNED_PATH, Session, to_error
+from connectors.postgres.session_settings import statements
 from dataflow.errors import SinkError, SourceError
-from dataflow.types import SESSION_SETTINGS
 
 _HEAD = f"LANGUAGE plpgsql SECURITY DEFINER SET search_path = {PINNED_PATH}"
 _RUN = f"""(statement text, path text) RETURNS void {_HEAD} AS $frame$
@@ -49,16 +49,6 @@ SELECT n.nspname::text FROM unnest(%s::text[]) WITH ORDINALITY AS p(name, at)
 JOIN pg_namespace n ON n.nspname = p.name
 WHERE has_schema_privilege(%s, n.oid, 'USAGE') GROUP BY n.nspname ORDER BY min(p.at)
 """
-# An ordinary SET outlives the function that it stands in: what comes after a frame must not be read
-# under a path, or as texts are written, that code within has chosen. So do ours: they end with the
-# transaction, which is rolled back.
-_AS_BEFORE = "; ".join(
-    [
-        "RESET ALL",
-        f"SET search_path TO {PINNED_PATH}",
-        *(f"SET {name} TO '{value}'" for name, value in SESSION_SETTINGS.items()),
-    ]
-)
 _MAY_SET = """
 SELECT r.rolsuper, pg_has_role(session_user, r.oid, %s) FROM pg_roles r WHERE r.rolname = %s
 """
@@ -83,6 +73,17 @@ SELECT coalesce((SELECT pg_has_role(session_user, q.oid, %(word)s)
 """
 
 
+def _as_before(cursor: Any) -> str:
+    """The statements that make every setting what it was as the session began.
+
+    An ordinary SET outlives the function that it stands in: what comes after a frame must not be
+    read under a path, or as texts are written, that code within has chosen. So do ours: they end
+    with the transaction, which is rolled back.
+    """
+    set_again = statements(cursor.connection.server_version)
+    return "; ".join(["RESET ALL", f"SET search_path TO {PINNED_PATH}", *set_again])
+
+
 @dataclass(frozen=True)
 class Sandbox:
     """Makes the frames of one transaction. role: who owns them; path: the search_path under which a
@@ -98,7 +99,7 @@ class Sandbox:
     def run(self, cursor: Any, statement: str, path: str = "") -> None:
         """Run a statement inside of a frame; every setting is then as the session began."""
         make, call = self._frame(cursor, _RUN, (statement, path or self.path))
-        cursor.execute(f"{make} SELECT {call}; {_AS_BEFORE}")
+        cursor.execute(f"{make} SELECT {call}; {_as_before(cursor)}")
 
     def explain(self, cursor: Any, query: str) -> list[Any]:
         """The plan of a query, with planning inside of a frame: it computes constants. The
@@ -106,7 +107,7 @@ class Sandbox:
         make, call = self._frame(cursor, _EXPLAIN, (query, PINNED_PATH))
         cursor.execute(f"{make} SET LOCAL transaction_read_only = on; SELECT * FROM {call}")
         ((plan,),) = cursor.fetchall()
-        cursor.execute(_AS_BEFORE)
+        cursor.execute(_as_before(cursor))
         return plan
 
     def _frame(self, cursor: Any, body: str, arguments: tuple[str, str]) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """Ordinary psycopg2 sessions, and what their errors mean to us.
 
-Every session of Tidemark is opened here, with the settings of `types.SESSION_SETTINGS` pinned, so
+Every session of Tidemark is opened here, with those of `session_settings` pinned, so
 that PostgreSQL's text output is the same on all roads (snapshot, stream, evaluator, sink).
 What must never happen: a password in an error, a log line or a `repr`.
 """
@@ -19,10 +19,10 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.sql import Composable
 
 from connectors.postgres.asking import PATIENCE
+from connectors.postgres.session_settings import PINNED, later_settings
 from connectors.postgres.silence import Watched, WatchedReplication, WatchedSession
 from connectors.secrets import escaped, is_reference, remember, resolve_setting, without
 from dataflow.errors import SinkError, SourceError, TemporaryError, TidemarkError
-from dataflow.types import SESSION_SETTINGS
 
 APPLICATION_NAME = "tidemark"
 # Names in statements of ours mean what PostgreSQL itself brings, whatever else a role, a database
@@ -122,11 +122,12 @@ def connect(
 def _own_settings(*, is_long: bool) -> dict[str, str]:
     limit_ms = round(1000 * (LIMITS.long_statement_s if is_long else LIMITS.statement_s))
     return {
-        **SESSION_SETTINGS,
+        **PINNED,
         "statement_timeout": f"{limit_ms}",
         "lock_timeout": f"{limit_ms}" if is_long else _LOCK_TIMEOUT,
         # What a role or database may have set for people would cut our long transactions.
         "idle_in_transaction_session_timeout": "0",
+        "idle_session_timeout": "0",
         # So that the server notices that we are gone, and lets go what we held.
         **PATIENCE.server_settings(),
     }
@@ -287,12 +288,15 @@ def _pin(connection: Connection, wanted: Mapping[str, str], path: str) -> None:
     The path is set here and not by `options`, so that the login's own stays known as the default.
     """
     reported = connection.info.parameter_status
-    if path:
-        _set(connection, f"SET search_path TO {path}")
+    later = later_settings(connection.server_version)
+    todo = [f"SET search_path TO {path}"] if path else []
+    todo += [f"SET {name} TO '{wanted.get(name, value)}'" for name, value in later.items()]
     for name in ("TimeZone", "DateStyle", "IntervalStyle"):
         actual = reported(name)
         if actual is not None and actual != wanted[name]:
-            _set(connection, f"SET {name} TO '{wanted[name]}'")
+            todo.append(f"SET {name} TO '{wanted[name]}'")
+    if todo:
+        _set(connection, "; ".join(todo))
 
 
 def _set(connection: Connection, statement: str) -> None:

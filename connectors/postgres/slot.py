@@ -7,6 +7,7 @@ code; the way out is the user's decision.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 from dataclasses import dataclass
@@ -23,8 +24,12 @@ PLUGIN = "pgoutput"
 OLDEST_VERSION = 140000
 FAILOVER_VERSION = 170000
 RELEASE_WAIT_S = 10.0
+LEAST_PATIENCE_S, MOST_PATIENCE_S = 5, 60
 
-_REBUILD_HINT = "drop all views of this source and create them again: they get a new slot"
+# What no waiting heals: the changes since a position are gone, on the very server that had them.
+LOST = ("source.slot_missing", "source.slot_lost", "source.slot_advanced", "source.slot_foreign")
+LOST += ("source.publication_missing", "source.wal_budget")
+REBUILD_HINT = "tidemark rebuild --all: the views are computed anew, over a new slot"
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,11 @@ class SlotState:
     has_failover: bool = False
     invalidation: str = ""
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the server has invalidated it."""
+        return self.wal_status == "lost"
+
 
 def object_name(prefix: str, name: str) -> str:
     """The name of slot and publication: what PostgreSQL allows in a slot's name.
@@ -50,12 +60,48 @@ def object_name(prefix: str, name: str) -> str:
     return re.sub(r"[^a-z0-9_]", "_", f"{prefix}_{name}".lower())[:63]
 
 
+def slot_name(session: Session, prefix: str, name: str) -> str:
+    """The slot's name for the database of a session. Slots are named across a whole server, so the
+    database is a part of it; where one without it is there from an earlier release, that is it.
+
+    SourceError, TemporaryError when the database cannot be asked.
+    """
+    earlier = object_name(prefix, name)
+    database, is_there = session.rows(
+        "SELECT current_database()::text, EXISTS (SELECT FROM pg_replication_slots"
+        " WHERE slot_name = %s AND database = current_database() AND plugin = %s)",
+        (earlier, PLUGIN),
+        doing="cannot look at replication slots",
+    )[0]
+    return earlier if is_there else database_name(prefix, database, name)
+
+
+def database_name(prefix: str, database: str, name: str) -> str:
+    """One name for each database, whatever its letters and its length.
+
+    >>> database_name("tidemark", "shop", "source")
+    'tidemark_shop_source'
+    >>> database_name("tidemark", "Shop", "source")
+    'tidemark_shop_d00aae6b_source'
+    """
+    plain = f"{prefix}_{database}_{name}"
+    # A group's name stands behind: a database must not end as others go on.
+    is_clear = name not in database
+    if is_clear and object_name(f"{prefix}_{database}", name) == plain:
+        return plain
+    digest = hashlib.sha256(database.encode()).hexdigest()[:8]
+    tail = f"{digest}_{name}".lower()
+    head = object_name(prefix, database)[: max(len(prefix) + 1, 62 - len(tail))].strip("_")
+    return re.sub(r"[^a-z0-9_]", "_", f"{head}_{tail}")[:63]
+
+
 class Slot:
     """One permanent logical slot."""
 
     def __init__(self, session: Session, name: str) -> None:
         self.name = name
         self._session = session
+        self._patience_s = LEAST_PATIENCE_S
 
     def state(self) -> SlotState | None:
         """What the server says of the slot; None when there is none of the name."""
@@ -86,14 +132,27 @@ class Slot:
         """Make the slot; the position from which it has all changes.
 
         Standbys may keep a copy of it, from PostgreSQL 17 on (failover slots).
-        Waits for the transactions that run now, at most the session's lock_timeout.
+        Waits for the transactions that run now, longer with each try. TemporaryError
+        source.busy names them when that is too long.
         """
         more = ", false, false, true" if self._session.server_version >= FAILOVER_VERSION else ""
-        found = self._session.rows(
-            f"SELECT lsn::text FROM pg_create_logical_replication_slot(%s, %s{more})",
-            (self.name, PLUGIN),
-            doing=f'cannot make replication slot "{self.name}"',
-        )
+        # A short while at first: who waits is told, and tries again.
+        limit_s, self._patience_s = self._patience_s, min(2 * self._patience_s, MOST_PATIENCE_S)
+        try:
+            found = self._session.rows(
+                f"SET lock_timeout TO '{limit_s}s';"
+                f" SELECT lsn::text FROM pg_create_logical_replication_slot(%s, %s{more})",
+                (self.name, PLUGIN),
+                doing=f'cannot make replication slot "{self.name}"',
+            )
+        except TemporaryError as error:
+            if error.code != "source.busy":
+                raise
+            raise open_transactions(self._session) or error from None
+        finally:
+            # The next statement gets a session with the usual limit.
+            self._session.close()
+        self._patience_s = LEAST_PATIENCE_S
         return parse_lsn(found[0][0])
 
     def require(self, position: int | None = None) -> SlotState:
@@ -108,7 +167,7 @@ class Slot:
                 "source.slot_missing",
                 f'replication slot "{self.name}" is gone',
                 detail="it was dropped, or the server was replaced by one without it",
-                hint=_REBUILD_HINT,
+                hint=REBUILD_HINT,
             )
         self._check_usable(state)
         if position is not None and state.confirmed > position:
@@ -117,7 +176,7 @@ class Slot:
                 f'replication slot "{self.name}" is ahead of the state kept here',
                 detail=f"it starts at {format_lsn(state.confirmed)}, the state is at"
                 f" {format_lsn(position)}: it was made again, or someone else read from it",
-                hint=_REBUILD_HINT,
+                hint=REBUILD_HINT,
             )
         return state
 
@@ -165,22 +224,26 @@ class Slot:
             doing=f'cannot end the reader of replication slot "{self.name}"',
         )
 
-    def _check_usable(self, state: SlotState) -> None:
+    def is_ours(self, state: SlotState) -> bool:
+        """Whether it is of this database and for our way to read it, and nobody else's."""
         database = self._session.rows("SELECT current_database()")[0][0]
-        if state.database != database or state.plugin != PLUGIN:
+        return (state.database, state.plugin) == (database, PLUGIN)
+
+    def _check_usable(self, state: SlotState) -> None:
+        if not self.is_ours(state):
             raise SourceError(
                 "source.slot_foreign",
                 f'replication slot "{self.name}" is not ours',
                 detail=f'it belongs to database "{state.database}", plugin "{state.plugin}"',
-                hint="choose another prefix or source name",
+                hint="slots are named across the whole server: choose another --prefix",
             )
-        if state.wal_status == "lost":
+        if state.is_lost:
             raise SourceError(
                 "source.slot_lost",
                 f'replication slot "{self.name}" was invalidated by the server',
                 detail=state.invalidation
                 or "WAL that it needs is removed (max_slot_wal_keep_size), or it is obsolete",
-                hint=f"raise max_slot_wal_keep_size; {_REBUILD_HINT}",
+                hint=f"raise max_slot_wal_keep_size; {REBUILD_HINT}",
             )
 
 
@@ -190,7 +253,7 @@ def in_use(name: str, pid: int | None, reader: str = "") -> SourceError:
         "source.slot_in_use",
         f'replication slot "{name}" is read by someone else',
         detail=f"by the backend with pid {pid}" + (f" ({reader})" if reader else ""),
-        hint="stop the other reader (another Tidemark of the same prefix?), or choose a prefix",
+        hint="stop the other reader (another Tidemark of the same prefix?), or choose a --prefix",
     )
 
 
@@ -277,6 +340,39 @@ def no_free_wal_sender(detail: str) -> SourceError:
         detail=detail,
         hint="raise max_wal_senders (one for Tidemark, one more while a view is created)"
         " and restart the server",
+    )
+
+
+# A slot begins where all transactions have ended that run now, whichever database they are of.
+_OPEN = """
+SELECT * FROM (
+  SELECT coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), -1)::bigint AS age_s,
+    format('pid %%s, user "%%s", database "%%s"', a.pid, a.usename, a.datname) AS who,
+    'SELECT pg_terminate_backend(' || a.pid || ')' AS way
+  FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+  WHERE l.locktype = 'transactionid' AND l.granted AND l.mode = 'ExclusiveLock'
+    AND a.pid <> pg_backend_pid()
+  UNION
+  SELECT extract(epoch FROM clock_timestamp() - prepared)::bigint,
+    format('prepared transaction "%%s", user "%%s", database "%%s"', gid, owner, database),
+    'ROLLBACK PREPARED ' || quote_literal(gid)
+  FROM pg_prepared_xacts
+) AS held WHERE age_s < 0 OR age_s >= %s ORDER BY age_s DESC LIMIT 5
+"""
+
+
+def open_transactions(session: Session, least_s: int = 0) -> TemporaryError | None:
+    """What a snapshot waits for, if any transaction has been open for so many seconds: each with
+    its pid or gid, age and user. Errors as `Session.rows`."""
+    found = session.rows(_OPEN, (least_s,), doing="cannot look at open transactions")
+    if not found:
+        return None
+    told = [f"{who}, {f'open for {age} s' if age >= 0 else 'open'}" for age, who, _ in found]
+    return TemporaryError(
+        "source.busy",
+        "a snapshot waits until the transactions have ended that are open now",
+        detail="; ".join(told),
+        hint=f"end them, or let them end: {found[0][2]}",
     )
 
 

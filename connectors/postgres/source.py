@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from connectors.postgres.claim import Claim
 from connectors.postgres.decode import Decoder
@@ -18,12 +19,21 @@ from connectors.postgres.publication import Publication
 from connectors.postgres.replication import ReplicationStream, StreamLimits
 from connectors.postgres.sandbox import check_role
 from connectors.postgres.session import Session
-from connectors.postgres.slot import Slot, SlotState, check_server, in_use, object_name
+from connectors.postgres.slot import (
+    REBUILD_HINT,
+    Slot,
+    SlotState,
+    check_server,
+    in_use,
+    object_name,
+    open_transactions,
+    slot_name,
+)
 from connectors.postgres.snapshot import PostgresSnapshot
 from connectors.postgres.table_facts import TableCatalog
 from connectors.postgres.wal_connection import STREAM_APPLICATION, WalConnection
 from connectors.postgres.wire_shapes import Shape
-from dataflow.errors import SourceError
+from dataflow.errors import SourceError, TemporaryError
 from dataflow.schema import Relation, RelationName
 from storage.failpoints import failpoint
 
@@ -55,18 +65,28 @@ class PostgresSource:
         self.name = name
         self._claim = claim
         self._session = Session(dsn)
-        self._name = object_name(prefix, f"{name}_{suffix}" if suffix else name)
-        self._slot = Slot(self._session, self._name)
+        self._prefix, self._suffixed = prefix, f"{name}_{suffix}" if suffix else name
+        self._name = object_name(prefix, self._suffixed)
         self._publication = Publication(self._session, self._name)
+
+    @cached_property
+    def _slot(self) -> Slot:
+        """Named once: what is there then decides, by the server."""
+        return Slot(self._session, slot_name(self._session, self._prefix, self._suffixed))
 
     @property
     def slot_name(self) -> str:
-        """The slot's name, and the publication's."""
+        """The slot's name, which is asked for at the first use."""
+        return self._slot.name
+
+    @property
+    def publication_name(self) -> str:
+        """The publication's name."""
         return self._name
 
     def check(self) -> None:
         """Whether this database can be a source; refuses with a code and the way out."""
-        check_server(self._session, self._name, self._name)
+        check_server(self._session, self._slot.name, self._name)
         if self._slot.state() is not None:
             self._slot.require()
 
@@ -85,13 +105,18 @@ class PostgresSource:
     def ensure_slot(self) -> int:
         """Make slot and publication where they are not; the position the slot has changes from.
 
-        Only for a source without state: where state is kept, use require_slot.
+        Only for a source without state: where state is kept, use require_slot. A slot of ours that
+        the server has invalidated is of no use to anybody, and is made anew.
         """
-        if self._slot.state() is not None:
+        found = self._slot.state()
+        if found is not None and found.is_lost and self._slot.is_ours(found):
+            self._slot.drop()
+            found = None
+        if found is not None:
             confirmed = self._slot.require().confirmed
             self._publication.ensure()
             return confirmed
-        check_server(self._session, self._name, self._name)
+        check_server(self._session, self._slot.name, self._name)
         self._publication.ensure()
         failpoint("source.slot.before")
         position = self._slot.create()
@@ -101,18 +126,28 @@ class PostgresSource:
     def require_slot(self, identity: Sequence[object] | None = None, position: int = 0) -> None:
         """The slot is there and usable, on the server of `identity` or one that was promoted
         after `position`; else SourceError."""
-        if identity:
-            wal = WalConnection(self.dsn)
-            try:
-                check_identity(wal, identify(wal)[0], identity, position)
-            finally:
-                wal.close()
+        self._require_identity(identity, position)
         self._slot.require()
 
+    def _require_identity(self, identity: Sequence[object] | None, position: int) -> None:
+        if not identity:
+            return
+        wal = WalConnection(self.dsn)
+        try:
+            check_identity(wal, identify(wal)[0], identity, position)
+        finally:
+            wal.close()
+
     def drop_slot(self) -> None:
-        """Drop slot and publication; nothing of ours is left at the source."""
-        self._slot.drop()
+        """Drop slot and publication; nothing of ours is left at the source. A slot of this name
+        that is another database's, or another's by its plugin, is left.
+
+        SourceError source.slot_in_use when someone else reads it; the publication is gone then.
+        """
         self._publication.drop()
+        found = self._slot.state()
+        if found is not None and self._slot.is_ours(found):
+            self._slot.drop()
 
     def clock(self) -> float:
         """The server's clock now, in seconds since 1970."""
@@ -166,6 +201,10 @@ class PostgresSource:
         """Each relation still exists and is published: there is no event for the opposite."""
         self._publication.require(relations)
 
+    def open_transactions(self, least_s: int) -> TemporaryError | None:
+        """What a snapshot that is being opened waits for, open for at least so many seconds."""
+        return open_transactions(self._session, least_s)
+
     def open_snapshot(self, relations: Sequence[Relation] = ()) -> PostgresSnapshot:
         """A snapshot with its position; `relations` are locked against DDL while it is open."""
         return PostgresSnapshot(self.dsn, relations)
@@ -193,11 +232,16 @@ class PostgresSource:
         is a standby of `identity` that was promoted, and has everything up to start_position and
         `shown`.
         """
-        state = self._slot.require(start_position)
-        self._publication.require(relations)
+        try:
+            state = self._slot.require(start_position)
+            self._publication.require(relations)
+        except SourceError:
+            # Of another server, all of that says nothing.
+            self._require_identity(identity, max(start_position, shown))
+            raise
         if takes_over and state.active_pid is not None:
             if self._claim is not None and not self._claim.may_end(state.reader):
-                raise in_use(self._name, state.active_pid, state.reader)
+                raise in_use(self._slot.name, state.active_pid, state.reader)
             self._evict(state.active_pid)
         reader = self._claim.stream_application if self._claim else STREAM_APPLICATION
         wal = WalConnection(self.dsn, application=reader)
@@ -211,13 +255,13 @@ class PostgresSource:
                     "the source is behind the state kept here",
                     detail=f"its WAL ends at {format_lsn(flushed)}, the state is at"
                     f" {format_lsn(start_position)}: was it restored from a backup?",
-                    hint="drop all views of this source and create them again",
+                    hint=REBUILD_HINT,
                 )
             limits = limits or StreamLimits()
             if not limits.status_s:
                 limits = replace(limits, status_s=_status_interval(wal, limits.silence_s))
             self._slot.let_fail_over(state, wal)
-            wal.start(self._name, start_position, [self._name])
+            wal.start(self._slot.name, start_position, [self._name])
             decoder = Decoder(relations, columns, shapes)
             stream = ReplicationStream(wal, decoder, start_position, limits, look)
         except BaseException:

@@ -22,6 +22,7 @@ from psycopg2.extensions import cursor as Cursor
 
 from connectors.postgres.column_types import ColumnTypes
 from connectors.postgres.lsn import parse_lsn
+from connectors.postgres.publication import sent_columns, withheld
 from connectors.postgres.session import connect, to_error
 from connectors.postgres.source_lent import LentTable, is_foreign
 from dataflow.schema import Field
@@ -50,20 +51,28 @@ SELECT coalesce(sum(h), 0) FROM (
   SELECT hash_record_extended(ROW(r.prrelid, r.xmin), 4)
   FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid AND p.pubname = $2
   WHERE r.prrelid = ANY ($1::oid[])
+  UNION ALL
+  SELECT hash_record_extended(ROW(p.oid, p.xmin), 5) FROM pg_publication p WHERE p.pubname = $2
 ) AS versions (h)
 """
 # What changes a table holds this until it can be seen; of a partitioned one, what adds partitions.
+# What changes a publication holds no lock on it, but its transaction marks the row.
 _HOLDERS = """
 SELECT coalesce(array_agg(DISTINCT l.pid), '{}') FROM pg_locks l
-WHERE l.locktype = 'relation' AND l.granted AND l.pid <> pg_backend_pid()
-  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-  AND (l.mode = 'AccessExclusiveLock' AND l.relation = ANY ($1)
-       OR l.mode IN ('ShareUpdateExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
-          AND l.relation = ANY ($2))
+WHERE l.granted AND l.pid <> pg_backend_pid()
+  AND (l.locktype = 'relation'
+       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+       AND (l.mode = 'AccessExclusiveLock' AND l.relation = ANY ($1)
+            OR l.mode IN ('ShareUpdateExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+               AND l.relation = ANY ($2))
+       OR l.locktype = 'transactionid' AND l.transactionid IN (
+         SELECT p.xmax FROM pg_publication p WHERE p.pubname = $3
+         UNION ALL SELECT r.xmax FROM pg_publication_rel r
+         JOIN pg_publication p ON p.oid = r.prpubid AND p.pubname = $3))
 """
 _PREPARE = f"""
 PREPARE tidemark_digest (oid[], name) AS {_DIGEST};
-PREPARE tidemark_holders (oid[], oid[]) AS {_HOLDERS}
+PREPARE tidemark_holders (oid[], oid[], name) AS {_HOLDERS}
 """
 _COMMITTING = """
 SELECT count(*) FROM pg_stat_activity WHERE pid = ANY (%s) AND wait_event = 'SyncRep'
@@ -72,10 +81,12 @@ _TABLE = """
 SELECT n.nspname, c.relname, c.relkind, c.relreplident, c.relfilenode::bigint,
   coalesce((SELECT k.oid::bigint FROM pg_constraint k
             WHERE k.conrelid = c.oid AND k.contype = 'p'), 0),
-  coalesce((SELECT r.oid::bigint FROM pg_publication_rel r JOIN pg_publication p
-            ON p.oid = r.prpubid WHERE r.prrelid = c.oid AND p.pubname = %(publication)s), 0),
-  pg_snapshot_xmin(pg_current_snapshot())::text::bigint
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %(oid)s
+  coalesce(r.oid::bigint, 0), pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
+  coalesce(p.oid::bigint, 0), coalesce(p.xmin::text::bigint, 0), to_jsonb(p), to_jsonb(r)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_publication p ON p.pubname = %(publication)s
+LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+WHERE c.oid = %(oid)s
 """
 _KEYS = """
 SELECT i.indisprimary, i.indisreplident,
@@ -84,7 +95,7 @@ SELECT i.indisprimary, i.indisreplident,
 FROM pg_index i WHERE i.indrelid = %s AND (i.indisprimary OR i.indisreplident)
 """
 _VERSIONS = """
-SELECT a.attnum::int, a.xmin::text::bigint, a.attgenerated = '',
+SELECT a.attnum::int, a.xmin::text::bigint, a.attgenerated::text,
   (SELECT array_agg(e.enumlabel::text ORDER BY e.oid) FROM pg_enum e
    WHERE e.enumtypid = a.atttypid)
 FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
@@ -161,6 +172,10 @@ class TableFacts:
     parts: Mapping[int, PartFacts] = field(default_factory=dict)
     # Another one each time that the table is published; 0 where that was not kept.
     membership: int = 0
+    # Another one each time that the publication itself is made or altered; () where not kept.
+    publication: tuple[int, ...] = ()
+    # What the publication does not send of it as views need it, in words.
+    withheld: str = ""
 
     @property
     def title(self) -> str:
@@ -235,7 +250,8 @@ class TableCatalog:
     def _await_commits(self, cursor: Cursor, tables: str, above: str) -> None:
         started, pause = time.monotonic(), _PAUSES_S[0]
         while True:
-            cursor.execute("EXECUTE tidemark_holders (%s, %s)", (tables, above))
+            asked = (tables, above, self._publication)
+            cursor.execute("EXECUTE tidemark_holders (%s, %s, %s)", asked)
             (holders,) = cursor.fetchone() or ([],)
             waited = time.monotonic() - started
             if not holders or waited > _SYNCHRONOUS_S:
@@ -270,7 +286,8 @@ class TableCatalog:
         row = cursor.fetchone()
         if row is None:
             return None
-        schema, name, kind, identity, file, key_id, membership, seen = row
+        schema, name, kind, identity, file, key_id, membership, seen = row[:8]
+        publication, (options, member) = row[8:10], row[10:]
         cursor.execute(_KEYS, (oid,))
         key: tuple[int, ...] = ()
         identity_key: tuple[int, ...] = ()
@@ -278,7 +295,8 @@ class TableCatalog:
             key = tuple(numbers) if is_primary else key
             identity_key = tuple(numbers) if is_identity else identity_key
         cursor.execute(_VERSIONS, (oid,))
-        versions = {n: (xmin, is_sent, tuple(e or ())) for n, xmin, is_sent, e in cursor.fetchall()}
+        sent = sent_columns(options or {})
+        versions = {n: (xmin, g in sent, tuple(e or ())) for n, xmin, g, e in cursor.fetchall()}
         columns = {
             number: ColumnFacts(f, *versions[number])
             for number, f in types.read_fields(oid).items()
@@ -286,7 +304,8 @@ class TableCatalog:
         parts = _parts(_Rows(cursor, self._dsn), oid, before)
         return TableFacts(
             *(oid, schema, name, kind, identity, file, key_id, membership != 0, seen),
-            *(key, identity_key, columns, parts, membership),
+            *(key, identity_key, columns, parts, membership, publication),
+            withheld(options or {}, member or {}, is_partitioned=kind == "p"),
         )
 
 

@@ -6,11 +6,13 @@ unlogged and temporary ones, materialized views, catalogs, tables whose old rows
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from psycopg2.extensions import cursor as Cursor
 
 from connectors.postgres.column_types import ColumnTypes
+from connectors.postgres.publication import GENERATED_VERSION
 from dataflow.errors import SourceError
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.sql.analysis import Table
@@ -35,6 +37,15 @@ _GENERATED = """
 SELECT a.attnum, pg_get_expr(d.adbin, d.adrelid)
 FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 WHERE a.attrelid = %s AND a.attgenerated <> '' AND NOT a.attisdropped
+"""
+# Generated columns of the replica identity; of FULL those are all, where the server minds.
+_TOLD_APART_BY = f"""
+SELECT array_agg(a.attnum::int ORDER BY a.attnum) FROM pg_attribute a
+JOIN pg_class c ON c.oid = a.attrelid
+WHERE c.oid = %(oid)s AND a.attgenerated <> '' AND NOT a.attisdropped AND (
+  c.relreplident = 'f' AND current_setting('server_version_num')::int >= {GENERATED_VERSION}
+  OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND a.attnum = ANY (i.indkey)
+    AND (c.relreplident = 'd' AND i.indisprimary OR c.relreplident = 'i' AND i.indisreplident)))
 """
 _KINDS = {"m": "materialized view", "f": "foreign table", "S": "sequence", "t": "TOAST table"}
 _LEFT_OUT = ("pg_catalog", "information_schema")
@@ -82,6 +93,7 @@ def look_up(cursor: Cursor, found: FoundRelation, source_name: str) -> Table:
     generated = {n: _as_stored(text, fields[n]) for n, text in cursor.fetchall()}
     sent = [n for n in fields if n not in generated]
     key = _key(cursor, found, sent)
+    _check_generated(cursor, found, fields)
     columns = tuple(
         (f.name, generated[n] if n in generated else sent.index(n)) for n, f in fields.items()
     )
@@ -155,3 +167,23 @@ def _key(cursor: Cursor, found: FoundRelation, sent: list[int]) -> tuple[int, ..
             hint=f"give it a primary key, or ALTER TABLE {found.title} REPLICA IDENTITY FULL",
         )
     return tuple(sent.index(n) for n in chosen) if set(chosen) <= set(sent) else ()
+
+
+def _check_generated(cursor: Cursor, found: FoundRelation, fields: Mapping[int, Field]) -> None:
+    """What tells rows apart is sent: a generated column is not, and from PostgreSQL 18 on such a
+    table, once published, refuses everybody's UPDATE and DELETE."""
+    cursor.execute(_TOLD_APART_BY, {"oid": found.oid})
+    ((numbers,),) = cursor.fetchall()
+    if not numbers:
+        return
+    names = ", ".join(f'"{fields[n].name}"' for n in numbers)
+    hint = f"ALTER TABLE {found.title} REPLICA IDENTITY USING INDEX ... of ordinary columns, which"
+    hint += " are NOT NULL"
+    if found.identity != "f" and cursor.connection.server_version < GENERATED_VERSION:
+        hint += ", or REPLICA IDENTITY FULL"
+    raise SourceError(
+        "source.no_identity",
+        f'the table "{found.title}" is told apart by generated columns, which are not sent',
+        detail=f"{names}, of its primary key or replica identity",
+        hint=hint,
+    )

@@ -33,6 +33,7 @@ STREAM_APPLICATION = f"{APPLICATION_NAME} stream"
 _HEADER = 25
 _POSTGRES_EPOCH_US = 946_684_800_000_000
 _START_WAIT_S = 5.0
+_SQLSTATE, _UNDEFINED_OBJECT = ord("C"), b"42704"
 
 
 def _libpq() -> ctypes.PyDLL:
@@ -48,6 +49,7 @@ def _libpq() -> ctypes.PyDLL:
         "PQerrorMessage": (ctypes.c_char_p, [pointer]),
         "PQgetResult": (pointer, [pointer]),
         "PQresultErrorMessage": (ctypes.c_char_p, [pointer]),
+        "PQresultErrorField": (ctypes.c_char_p, [pointer, int32]),
         "PQclear": (None, [pointer]),
     }
     for name, (result, arguments) in signatures.items():
@@ -207,19 +209,21 @@ class WalConnection:
         self._connection.close()
 
     def _lost(self) -> TidemarkError:
-        text = ""
+        text, state = "", b""
         result = _pq.PQgetResult(self._pointer)
         if result:
+            state = _pq.PQresultErrorField(result, _SQLSTATE) or b""
             text = (_pq.PQresultErrorMessage(result) or b"").decode(errors="replace")
             _pq.PQclear(result)
         text = text or (_pq.PQerrorMessage(self._pointer) or b"").decode(errors="replace")
         text = " ".join(text.split())
-        if 'publication "' in text and "does not exist" in text:
+        # By its state: the words come in the server's language.
+        if state == _UNDEFINED_OBJECT:
             return SourceError(
                 "source.publication_missing",
                 "the publication is gone, or was made again",
                 detail=text,
-                hint="drop all views of this source and create them again",
+                hint=slots.REBUILD_HINT,
             )
         return TemporaryError(
             "source.unreachable", "the replication stream has ended", detail=text or "no reason"

@@ -29,6 +29,10 @@ def slots(database: Database) -> set[str]:
     return {name for (name,) in found}
 
 
+def named(database: Database, *names: str) -> set[str]:
+    return {f"tidemark_{database.name}_{name}" for name in names}
+
+
 def publications(database: Database) -> dict[str, set[str]]:
     found = database.rows("SELECT pubname, tablename FROM pg_publication_tables")
     names = {name for name, _ in found}
@@ -66,7 +70,7 @@ def test_groups_live_and_end_by_themselves(database: Database, tmp_path: Path) -
         service.create("amounts", AMOUNTS, backfill="local", group="sums")
         made = service.create("notes", NOTES, backfill="local", group="sums")
         assert made["group"] == "sums"
-        assert slots(database) == {"tidemark_source", "tidemark_source_sums"}
+        assert slots(database) == named(database, "source", "source_sums")
         assert publications(database) == {
             "tidemark_source": {"customers"},
             "tidemark_source_sums": {"orders"},
@@ -84,12 +88,12 @@ def test_groups_live_and_end_by_themselves(database: Database, tmp_path: Path) -
         assert list(health["groups"]) == ["sums"]
 
         service.drop("notes")
-        assert slots(database) == {"tidemark_source", "tidemark_source_sums"}
+        assert slots(database) == named(database, "source", "source_sums")
         database.execute("UPDATE orders SET amount = amount + 1 WHERE id < 50")
         check(service, database, {"regions": REGIONS, "amounts": AMOUNTS})
         service.drop("amounts")
         await_true(lambda: pid_of_group(service, "sums") is None, service)
-        assert slots(database) == {"tidemark_source"}
+        assert slots(database) == named(database, "source")
         assert publications(database) == {"tidemark_source": {"customers"}}
         assert database.rows("SELECT sink_key FROM tidemark.progress") == [("tidemark",)]
         assert database.rows("SELECT name FROM tidemark.sources") == [("source",)]
@@ -139,7 +143,7 @@ def test_a_group_killed_in_its_last_drop_leaves_nothing(database: Database, tmp_
         shutil.rmtree(folder / "store")
         service.start()
         await_true(lambda: not folder.exists(), service)
-        await_true(lambda: slots(database) == {"tidemark_source"}, service)
+        await_true(lambda: slots(database) == named(database, "source"), service)
         check(service, database, {"regions": REGIONS})
 
 

@@ -4,13 +4,16 @@ answer to each view's query after it was taken."""
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.harness.postgres import Database
+from connectors.postgres.embedded import EmbeddedPostgres
+from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
 
 TABLES = """
@@ -56,6 +59,81 @@ def start_anew(service: RunningService) -> None:
     assert service.stop() == 0
     shutil.move(service.state, service.state.with_name("moved away"))
     service.start()
+
+
+def rebuild_all(service: RunningService) -> None:
+    """By the one command that hints name."""
+    command = [sys.executable, "-m", "service.cli", "rebuild", "--all", "--url", service.url]
+    done = subprocess.run(command, timeout=120, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def lose(service: RunningService, database: Database, how: str) -> str:
+    """Make the slot useless while the service is down; the code that tells it."""
+    assert service.stop() == 0
+    ours = f"tidemark_{database.name}_source"
+    if how == "taken":
+        # By another database of the server: names of slots are the whole server's.
+        database.execute(DROP_SLOT)
+        with new_database(database.server) as other:
+            make = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
+            other.execute(make, (ours,))
+            service.start()
+            for name in QUERIES:
+                error = service.await_status(name, "failed")["error"]
+                assert error["code"] == "source.slot_foreign" and "--prefix" in error["hint"]
+            named = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s"
+            assert other.rows(named, (ours,)) == [(1,)]
+        return ""
+    if how == "invalidated":
+        admin = Database(database.server, "postgres")
+        admin.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
+        admin.execute("SELECT pg_reload_conf()")
+        for _ in range(4):
+            database.execute("SELECT pg_logical_emit_message(true, 'x', repeat('x', 999999))")
+            admin.execute("SELECT pg_switch_wal()")
+            admin.execute("CHECKPOINT")
+        admin.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")
+        admin.execute("SELECT pg_reload_conf()")
+    else:
+        database.execute(DROP_SLOT)
+    if how == "made again":
+        database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (ours,))
+    database.execute("INSERT INTO orders VALUES (1000, 'unseen', 1, 'x')")
+    service.start()
+    return {"invalidated": "source.slot_lost", "dropped": "source.slot_missing"}.get(
+        how, "source.slot_advanced"
+    )
+
+
+@pytest.mark.timeout(300)
+def test_a_slot_that_is_lost_while_the_service_is_down(
+    own_postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    """It serves, its views say what has happened, also to psql, and one command brings all back."""
+    with (
+        new_database(own_postgres) as database,
+        RunningService(database.dsn, tmp_path) as service,
+    ):
+        database.execute(TABLES)
+        for name, query in QUERIES.items():
+            service.create(name, query, backfill="local")
+        service.create("above", "SELECT count(*) AS n FROM by_region", backfill="local")
+        for how in ("dropped", "invalidated", "made again", "taken"):
+            last = database.rows("SELECT * FROM by_region ORDER BY 1")
+            code = lose(service, database, how)
+            for name in (*QUERIES, "above") if code else ():
+                error = service.await_status(name, "failed")["error"]
+                assert error["code"] == code and "rebuild --all" in error["hint"]
+                told = database.rows("SELECT status FROM tidemark.status WHERE name = %s", (name,))
+                assert told == [("failed",)]
+            assert database.rows("SELECT * FROM by_region ORDER BY 1") == last
+            rebuild_all(service)
+            database.execute("UPDATE orders SET region = 'r9' WHERE id < 10")
+            for name in QUERIES:
+                assert_equal(service, database, name)
+            assert service.call("GET", "/views/above").json()["status"] == "live"
+            database.execute("UPDATE orders SET region = 'r1'; DELETE FROM orders WHERE id = 1000")
 
 
 def assert_equal(service: RunningService, database: Database, name: str) -> None:

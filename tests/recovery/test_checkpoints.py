@@ -160,7 +160,8 @@ def test_what_the_source_cannot_tell_any_more_is_rebuilt(
         world.await_checkpoints(epoch=0)
         world.lose_the_machine()
         database.execute("INSERT INTO accounts VALUES (99, 'late', 7)")
-        slot = "pg_replication_slot_advance('tidemark_source', pg_current_wal_flush_lsn())"
+        ours = f"tidemark_{database.name}_source"
+        slot = f"pg_replication_slot_advance('{ours}', pg_current_wal_flush_lsn())"
         database.execute(f"SELECT {slot}")
         assert "checkpoint.too_old" in world.restore().stderr
         assert not service.state.exists()

@@ -22,7 +22,7 @@ from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 
 RUN = "pytest tests/recovery/test_promotion.py"
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "3"))
-OURS = "tidemark_source"
+OURS = "tidemark_shop_source"
 NEW, OLD = 18, 15
 WITHIN_S = 60.0
 

@@ -4,6 +4,8 @@ must be those of 1 to n: whatever becomes of the slot, nothing is ever left out 
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from tests.harness.psql import give_query_role
 from tests.harness.service import RunningService
 
 RUN = "pytest tests/recovery/test_slots.py"
-OURS = "tidemark_source"
+OURS, PUBLISHED = "tidemark_shop_source", "tidemark_source"
 SENDERS = 4
 WITHIN_S = 60.0
 VIEW = "SELECT count(*) AS n, max(id) AS newest, sum(id) AS total FROM t"
@@ -85,6 +87,14 @@ class World:
         for view in ("seen", "beside"):
             self.service.drop(view)
         self.create()
+
+    def rebuild(self) -> None:
+        """The way out by one command."""
+        for view in ("seen", "beside"):
+            self.service.await_status(view, "failed")
+        url = ("--url", self.service.url)
+        command = [sys.executable, "-m", "service.cli", "rebuild", "--all", *url]
+        subprocess.run(command, check=True, timeout=WITHIN_S, capture_output=True)
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
@@ -178,7 +188,7 @@ def _lose_slot(world: World) -> None:
 
 def _keep_enough(world: World) -> None:
     world.admin("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
-    world.create_anew()
+    world.rebuild()
 
 
 def _take_slot(world: World) -> None:
@@ -190,7 +200,7 @@ def _take_slot(world: World) -> None:
             world.source.dsn, connection_factory=extras.LogicalReplicationConnection
         )
         world.held.callback(other.close)
-        options = {"proto_version": "1", "publication_names": OURS}
+        options = {"proto_version": "1", "publication_names": PUBLISHED}
         other.cursor().start_replication(OURS, options=options, decode=False)
 
 
@@ -220,7 +230,7 @@ def _altered(role: str) -> Callable[[World], None]:
 
 
 def _drop_publication(world: World) -> None:
-    world.source.execute(f"DROP PUBLICATION {OURS}")
+    world.source.execute(f"DROP PUBLICATION {PUBLISHED}")
     world.write()
 
 
@@ -241,8 +251,8 @@ _NO_PUBLICATION = "source.not_published source.publication_missing"
 
 # What is done; the codes by which it is told; how it is put right.
 CASES: dict[str, tuple[Callable[[World], None], str, Callable[[World], None]]] = {
-    "dropped": (_drop_slot, "source.slot_missing", World.create_anew),
-    "made again": (_make_slot_again, "source.slot_advanced", World.create_anew),
+    "dropped": (_drop_slot, "source.slot_missing", World.rebuild),
+    "made again": (_make_slot_again, "source.slot_advanced", World.rebuild),
     "advanced": (_advance_slot, "source.slot_advanced", World.create_anew),
     "lost": (_lose_slot, "source.slot_lost", _keep_enough),
     "taken": (_take_slot, "source.slot_in_use", _let_go),
@@ -253,7 +263,7 @@ CASES: dict[str, tuple[Callable[[World], None], str, Callable[[World], None]]] =
         _altered("REPLICATION"),
     ),
     "may not log in": (_altered("NOLOGIN"), "source.login", _altered("LOGIN")),
-    "no publication": (_drop_publication, _NO_PUBLICATION, World.create_anew),
+    "no publication": (_drop_publication, _NO_PUBLICATION, World.rebuild),
     "no database": (_drop_database, "source.database", _restore_database),
 }
 
@@ -284,7 +294,7 @@ def test_no_connection_is_free_for_a_while(world: World) -> None:
 
 def test_a_table_is_taken_out_of_the_publication(world: World) -> None:
     """For a moment: what was not sent is read again. For good: its readers alone end."""
-    out, back = (f"ALTER PUBLICATION {OURS} {word} TABLE other" for word in ("DROP", "ADD"))
+    out, back = (f"ALTER PUBLICATION {PUBLISHED} {word} TABLE other" for word in ("DROP", "ADD"))
     # One transaction, so that nobody looks in between.
     world.source.execute(f"{out}; INSERT INTO other VALUES (1); {back}")
     world.await_so(lambda: world.sink.rows("SELECT n FROM beside") == [(1,)])

@@ -113,7 +113,8 @@ def test_dropped_slot_is_told_and_not_made_again(database: Database, tmp_path: P
     with service:
         service.create("prefix", VIEWS["prefix"], backfill="local")
         service.stop()
-        database.execute("SELECT pg_drop_replication_slot('tidemark_source')")
+        ours = f"tidemark_{database.name}_source"
+        database.execute("SELECT pg_drop_replication_slot(%s)", (ours,))
         service.start()
         view = service.await_status("prefix", "failed")
         assert view["error"]["code"] == "source.slot_missing"

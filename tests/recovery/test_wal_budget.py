@@ -70,7 +70,7 @@ def test_a_transaction_that_does_not_end_and_the_budget(database: Database, tmp_
         write_wal(database, 12)
         await_true(lambda: "source.wal_alarm" in reasons(service), service)
         assert service.call("GET", "/health").status_code == 503
-        assert slots(database) == [("tidemark_source",)]
+        assert slots(database) == [(f"tidemark_{database.name}_source",)]
         figures = service.call("GET", "/metrics").text
         assert 'tidemark_wal_budget_bytes{group="default"} 6.7108864e+07' in figures
         holder.rollback()

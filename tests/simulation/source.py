@@ -31,7 +31,7 @@ class SimSource:
     """As PostgresSource, for one process."""
 
     name = "source"
-    slot_name = "tidemark_source"
+    slot_name = publication_name = "tidemark_source"
 
     def __init__(self, server: Server, faults: Faults) -> None:
         self._server = server

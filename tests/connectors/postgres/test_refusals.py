@@ -258,7 +258,7 @@ def test_a_publication_dropped_under_the_stream(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with opened(database, "t") as (source, [relation]):
         with streaming(source, source.current_position(), [relation]) as stream:
-            database.execute(f"DROP PUBLICATION {source.slot_name}")
+            database.execute(f"DROP PUBLICATION {source.publication_name}")
             database.execute("INSERT INTO t VALUES (1)")
             if database.server.version < 18:
                 with pytest.raises(SourceError) as caught:

@@ -10,9 +10,12 @@ import psycopg2
 import pytest
 
 from connectors.postgres.session import Session, connect, redact, translated
+from connectors.postgres.session_settings import NOT_PINNED, PINNED, later_settings
+from connectors.postgres.wal_connection import WalConnection
 from dataflow.errors import SinkError, SourceError, TemporaryError
-from dataflow.types import SESSION_SETTINGS
+from tests.harness.hostile_settings import make_hostile
 from tests.harness.postgres import Database
+from tests.harness.psql import roles
 
 
 def test_settings_are_pinned(every_database: Database) -> None:
@@ -20,7 +23,7 @@ def test_settings_are_pinned(every_database: Database) -> None:
     connection = connect(dsn, application_name="tidemark test", settings={"work_mem": "9MB"})
     with connection.cursor() as cursor:
         for name, value in {
-            **SESSION_SETTINGS,
+            **PINNED,
             "work_mem": "9MB",
             "statement_timeout": "1min",
             "lock_timeout": "30s",
@@ -30,6 +33,45 @@ def test_settings_are_pinned(every_database: Database) -> None:
         cursor.execute("SELECT current_setting('application_name')")
         assert cursor.fetchone() == ("tidemark test",)
     connection.close()
+
+
+@pytest.mark.parametrize("is_replication", [False, True])
+def test_no_role_or_database_has_a_say_in_values(
+    every_database: Database, is_replication: bool
+) -> None:
+    place = every_database
+    with roles(place, "hostile"):
+        place.execute("ALTER ROLE hostile REPLICATION")
+        for target in (f"ROLE hostile IN DATABASE {place.name}", "ROLE hostile"):
+            given = make_hostile(place, target)
+        dsn = place.dsn.replace("user=postgres", "user=hostile")
+        if is_replication:
+            wal = WalConnection(dsn)
+            rows = wal.command("SELECT name, setting FROM pg_settings")
+            version = wal.server_version
+            wal.close()
+        else:
+            session = Session(dsn)
+            rows = session.rows("SELECT name, setting FROM pg_settings")
+            version = session.server_version
+            session.close()
+    found = {name.lower(): value for name, value in rows}
+    pinned = {**PINNED, **later_settings(version)}
+    assert {n.lower() for n in pinned} <= {n.lower() for n in given}
+    assert {n: found[n.lower()] for n in pinned} == pinned
+    assert all(found[n] == "0" for n in found if n.startswith("idle_") and n.endswith("timeout"))
+
+
+def test_every_setting_is_pinned_or_known_to_be_harmless(every_database: Database) -> None:
+    """What a new version brings has to be put into one of the lists."""
+    rows = every_database.rows(
+        "SELECT name FROM pg_settings WHERE context IN ('user', 'superuser')"
+    )
+    pinned = {
+        n.lower() for n in (*PINNED, "transaction_timeout", "restrict_nonsystem_relation_kind")
+    }
+    known = tuple(word for words in NOT_PINNED.values() for word in words)
+    assert [n for (n,) in rows if n.lower() not in pinned and not n.startswith(known)] == []
 
 
 def test_redacted_dsns_still_tell_where() -> None:

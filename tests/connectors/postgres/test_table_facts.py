@@ -8,11 +8,15 @@ from dataclasses import replace
 import pytest
 
 from connectors.postgres.analyzer import PostgresAnalyzer
+from connectors.postgres.publication import Publication
+from connectors.postgres.session import Session
 from connectors.postgres.table_facts import TableCatalog
-from dataflow.schema import Relation
+from dataflow.errors import SourceError
+from dataflow.schema import Relation, RelationName
 from dataflow.sql.analysis import Table
 from service.table_changes import renamed, why_lost
 from tests.harness.postgres import Database
+from tests.harness.psql import roles
 
 TABLES = """
 CREATE TYPE mood AS ENUM ('sad', 'glad');
@@ -98,6 +102,31 @@ ENDS = {
     "CREATE TABLE child () INHERITS (t)": "source.partitions_changed",
 }
 
+# Of the publication as a whole: both tables, also where it is as it was by the next look.
+ALTERED = (
+    "ALTER PUBLICATION watched SET (publish = 'insert')",
+    "ALTER PUBLICATION watched SET (publish = 'insert, update, delete')",
+    "ALTER PUBLICATION watched SET (publish = '')",
+    "ALTER PUBLICATION watched SET (publish_via_partition_root = false)",
+    "ALTER PUBLICATION watched SET (publish = 'insert');"
+    " ALTER PUBLICATION watched SET (publish = 'insert, update, delete, truncate')",
+    "ALTER PUBLICATION watched RENAME TO other; ALTER PUBLICATION other RENAME TO watched",
+    "ALTER PUBLICATION watched OWNER TO pg_database_owner",
+)
+AGAIN = (
+    "DROP PUBLICATION watched",
+    "DROP PUBLICATION watched; CREATE PUBLICATION watched FOR TABLE t, p"
+    " WITH (publish_via_partition_root = true)",
+    "DROP PUBLICATION watched; CREATE PUBLICATION watched FOR ALL TABLES",
+    "ALTER PUBLICATION watched RENAME TO other",
+)
+OPTIONS = (
+    "publish = 'update'",
+    "publish_via_partition_root = false",
+    "publish_generated_columns = stored",
+)
+IN_PART = ("t WHERE (id > 3)", "t (id, b)")
+
 
 def relations(database: Database) -> list[Relation]:
     """As the planner would have them."""
@@ -160,6 +189,82 @@ def test_renames(every_database: Database, statements: str) -> None:
 @pytest.mark.parametrize("statements", ENDS)
 def test_views_cannot_go_on(every_database: Database, statements: str) -> None:
     assert judge(every_database, statements) == ([ENDS[statements]], [])
+
+
+@pytest.mark.parametrize("statements", ALTERED)
+def test_the_publication_is_altered(every_database: Database, statements: str) -> None:
+    assert judge(every_database, statements) == (["source.publication_altered"] * 2, [])
+
+
+@pytest.mark.parametrize("statements", AGAIN)
+def test_the_publication_is_made_again(every_database: Database, statements: str) -> None:
+    codes, _ = judge(every_database, statements)
+    assert codes and set(codes) <= {"source.published_again", "source.not_published"}
+
+
+@pytest.mark.parametrize("member", IN_PART)
+def test_a_table_is_sent_in_part(every_database: Database, member: str) -> None:
+    """It is put right by the next reader, and that is no gap for him."""
+    place = every_database
+    assert judge(place, f"ALTER PUBLICATION watched SET TABLE {member}, p")[0] == [
+        "source.publication_altered"
+    ]
+    assert is_put_right(place)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_options_are_put_right(every_database: Database, options: str) -> None:
+    place = every_database
+    place.execute(TABLES)
+    if "generated" in options and place.server.version < 18:
+        options = OPTIONS[0]
+    place.execute(f"ALTER PUBLICATION watched SET ({options})")
+    assert is_put_right(place)
+
+
+def is_put_right(place: Database) -> bool:
+    """Whether publishing the table again leaves nothing wrong."""
+    session, catalog = Session(place.dsn), TableCatalog(place.dsn, "watched")
+    relation = relations(place)[0]
+    _, before = catalog.read([relation.oid], {})
+    Publication(session, "watched").add([relation.name])
+    _, now = catalog.read([relation.oid], {})
+    kinds = place.rows(
+        "SELECT pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,"
+        " coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 'n' FROM pg_publication p"
+    )
+    session.close()
+    catalog.close()
+    facts = before[relation.oid], now[relation.oid]
+    is_gap = why_lost(relation, used(relation), *facts) is not None and facts[0].withheld
+    return not facts[1].withheld and all(kinds[0]) and not is_gap
+
+
+def test_a_publication_of_another_role(database: Database) -> None:
+    """What it sends is whole; what would have to be altered is refused by name, and left."""
+    database.execute(TABLES)
+    with roles(database, "follower", "stranger"):
+        database.execute(
+            "ALTER PUBLICATION watched OWNER TO stranger; ALTER TABLE t OWNER TO follower;"
+            " ALTER TABLE bare OWNER TO follower; GRANT USAGE ON SCHEMA public TO follower"
+        )
+        session = Session(database.dsn.replace("user=postgres", "user=follower"))
+        publication = Publication(session, "watched")
+        names = [RelationName("source", "public", name) for name in ("t", "bare")]
+        publication.add(names[:1])
+        for act in (lambda: publication.add(names[1:]), lambda: publication.remove(names[:1])):
+            with pytest.raises(SourceError) as caught:
+                act()
+            assert caught.value.code == "source.publication_foreign"
+            assert 'OWNER TO "follower"' in caught.value.hint
+        database.execute("ALTER PUBLICATION watched SET (publish = 'insert')")
+        with pytest.raises(SourceError) as caught:
+            publication.add(names[:1])
+        assert caught.value.code == "source.publication_foreign"
+        assert "SET (publish" in caught.value.detail
+        publication.drop()
+        assert publication.exists()
+        session.close()
 
 
 def test_a_definition_of_an_older_release(database: Database) -> None:

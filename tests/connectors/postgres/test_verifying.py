@@ -61,7 +61,7 @@ def test_a_statement_ends_in_time(database: Database) -> None:
 def test_a_moment_takes_its_slot_with_it(database: Database) -> None:
     source = PostgresSource(database.dsn)
     source.ensure_slot()
-    moment = Moment(database.dsn, [], source.slot_name)
+    moment = Moment(database.dsn, [], source.publication_name)
     count = "SELECT count(*) FROM pg_replication_slots WHERE temporary"
     assert database.rows(count)[0][0] == 1
     moment.close()
