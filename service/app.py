@@ -51,6 +51,7 @@ from service.scrape import Scrape
 from service.settings import Settings
 from service.sink_catalog import SinkCatalog
 from service.source_catalog import SourceCatalog
+from service.standing import Standings
 from service.subscriptions import Subscriptions
 from service.tokens import Tokens
 from service.verify import Verify
@@ -86,11 +87,15 @@ def create_app(settings: Settings) -> FastAPI:
     authorization = Authorization(Parts(settings))
     app.state.authorization = authorization
     app.state.limits = QueryLimits(settings)
-    app.state.catalog = Catalog(settings, parts, authorization)
+    standings = Standings(settings, parts)
+    standings.begin()
+    app.state.catalog = Catalog(settings, parts, authorization, standings)
     app.state.life = Life(parts, authorization)
     app.state.sinks = SinkCatalog(parts, authorization)
-    app.state.sources = SourceCatalog(settings, Parts(settings), authorization)
-    app.state.glances = Glances(parts, authorization, app.state.catalog, app.state.sources)
+    app.state.sources = SourceCatalog(settings, Parts(settings), authorization, standings)
+    app.state.glances = Glances(
+        parts, authorization, app.state.catalog, app.state.sources, standings
+    )
     app.state.console = read_files()
     app.state.verify = Verify(settings, parts)
     app.state.reading = Reading(Parts(settings))
@@ -98,7 +103,7 @@ def create_app(settings: Settings) -> FastAPI:
     feeds = ChangeFeeds(lambda: app.state.is_stopping())
     app.state.subscriptions = Subscriptions(Parts(settings), feeds)
     figures = ApiFigures()
-    app.state.scrape = Scrape(settings, parts, app.state.catalog, figures)
+    app.state.scrape = Scrape(settings, parts, app.state.catalog, figures, standings)
     app.state.tokens = Tokens(parts.control())
     app.state.parts = parts
     for router in ROUTERS:

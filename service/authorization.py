@@ -38,6 +38,7 @@ from service.tokens import Caller, Role
 _DECLARING = {
     "source.declare": "tidemark.create_source(text, text, jsonb)",
     "source.drop": "tidemark.drop_source(text, jsonb)",
+    "source.retry": "tidemark.retry_source(text, jsonb)",
 }
 # Of these the role's rights at the source count too, where that is another database.
 _AT_SOURCE = (Need.QUERY, Need.CREATE, Need.OWNED, Need.DECLARE)

@@ -8,11 +8,9 @@ what is refused leaves nothing behind.
 from __future__ import annotations
 
 import json
-import shutil
-import time
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from connectors.postgres import control_sinks, control_verify
@@ -25,13 +23,12 @@ from dataflow.sql.explain import explain_text
 from dataflow.sql.view_key import why_bag
 from service import fields
 from service.authorization import Authorization
-from service.changes import DROPPED, PAUSED, table_of
-from service.disk import no_room
+from service.changes import DROPPED, LIVE, PAUSED, table_of
 from service.estimate import SHORT_S, estimated
 from service.family import children_of
-from service.groups import follows_database, group_of, groups_on_disk
-from service.health import STALE_S, is_stale, reasons_of
-from service.metrics import read_dataflow, read_metrics
+from service.groups import follows_database, group_of
+from service.health import Known, service_standing, view_standing, warnings_of
+from service.metrics import read_dataflow
 from service.models import (
     AskModel,
     CreateView,
@@ -39,7 +36,6 @@ from service.models import (
     FieldModel,
     Health,
     PlanAnswer,
-    ProblemModel,
     Validation,
     ViewModel,
 )
@@ -47,10 +43,10 @@ from service.names import parse_name, path_name
 from service.parts import SOURCE, Parts
 from service.plan_facts import asks_facts, plan_facts
 from service.planning import plan_definition
-from service.problems import problem_told
 from service.settings import DEFAULT_GROUP, Settings
 from service.shared_parts import dataflow_of, shared_with_others, shown
 from service.sink_catalog import find_view
+from service.standing import Standings
 from service.state_version import versions
 from service.tokens import Caller
 from service.view_facts import key_names, kind_of, require_parents
@@ -62,13 +58,15 @@ MAX_POSITION = 2**64 - 1
 class Catalog:
     """One for an API process; safe for several threads."""
 
-    def __init__(self, settings: Settings, parts: Parts, authorization: Authorization) -> None:
+    def __init__(
+        self, settings: Settings, parts: Parts, authorization: Authorization, standings: Standings
+    ) -> None:
         self._settings = settings
         self._parts = parts
         self._authorization = authorization
+        self._standings = standings
         self._control = parts.control()
         self._sink = parts.sink()
-        self._started_at = time.monotonic()
 
     # --- creating ----------------------------------------------------------------------------
 
@@ -190,7 +188,8 @@ class Catalog:
         """One view as it stands."""
         row = self._row(name)
         verified = control_verify.newest(self._control)
-        return self._model(row, self._control.count_errors(), verified)
+        known = self._standings.known()
+        return self._model(row, self._control.count_errors(), verified, known)
 
     def views(self, by: Caller, most: int | None = None, after: str = "") -> list[ViewModel]:
         """The views that a caller may see, by name, all or some of those behind one.
@@ -198,10 +197,12 @@ class Catalog:
         self._control.ensure()
         behind = parse_name(after) if after else ("", "")
         errors, verified = self._control.count_errors(), control_verify.newest(self._control)
-        rows = self._authorization.seen(by, self._control.list_views())
+        all_rows = self._control.list_views()
+        rows = self._authorization.seen(by, all_rows)
         rows.sort(key=lambda r: (r.schema, r.name))
         found = [r for r in rows if (r.schema, r.name) > behind][:most]
-        return [self._model(row, errors, verified) for row in found]
+        known = replace(self._standings.known(), views=all_rows)
+        return [self._model(row, errors, verified, known) for row in found]
 
     def plan(self, name: str) -> PlanAnswer:
         """How a view is computed."""
@@ -222,30 +223,13 @@ class Catalog:
 
     def metrics(self) -> dict[str, dict[str, Any] | None]:
         """The newest figures of each group's pipeline, the default one's first."""
-        state = self._settings.state
-        groups = [DEFAULT_GROUP, *sorted(groups_on_disk(state))]
-        return {g: self._figures(g) for g in groups}
+        return self._standings.figures()
 
     def health(self) -> Health:
         """Whether views are kept up to date."""
-        return self.health_of(self.metrics())
-
-    def health_of(self, figures: Mapping[str, dict[str, Any] | None]) -> Health:
-        """The same by figures that are at hand, as `metrics` gives them."""
-        groups = dict(figures)
-        reasons = [
-            reason if group == DEFAULT_GROUP else f'group "{group}": {reason}'
-            for group, figures in groups.items()
-            for reason in reasons_of(figures)
-        ]
-        with suppress(OSError):
-            reasons += filter(None, [no_room(shutil.disk_usage(self._settings.state).free)])
+        groups = self._standings.figures()
+        status, reasons = service_standing(self._standings.known(groups))
         default = groups.pop(DEFAULT_GROUP)
-        is_young = time.monotonic() - self._started_at < STALE_S
-        if is_young and is_stale(default) and "refused" not in (default or {}):
-            status, reasons = "starting", []
-        else:
-            status = "degraded" if reasons else "ok"
         found = versions()
         return Health(
             status=status, versions=found, pipeline=default, groups=groups, reasons=reasons
@@ -311,9 +295,6 @@ class Catalog:
     def _row(self, name: str) -> ViewRow:
         return find_view(self._control, name)
 
-    def _figures(self, group: str) -> dict[str, Any] | None:
-        return read_metrics(self._settings.for_group(group).state)
-
     def _told(self, row: ViewRow) -> dict[str, Any]:
         """What the pipeline tells of the nodes of the view's group."""
         return read_dataflow(self._settings.for_group(group_of(row)).state)
@@ -322,22 +303,24 @@ class Catalog:
         return self._control.read_progress(self._settings.for_group(group).sink_key)
 
     def _model(
-        self, row: ViewRow, errors: dict[str, int], verified: dict[str, dict[str, Any]]
+        self,
+        row: ViewRow,
+        errors: dict[str, int],
+        verified: dict[str, dict[str, Any]],
+        known: Known,
     ) -> ViewModel:
         group = group_of(row)
-        figures = self._figures(group) or {}
-        status, error = row.status, problem_told(row)
+        figures = known.figures.get(group) or {}
+        standing = view_standing(known, row)
         position, positions = None, {}
-        if status == PAUSED:
+        if row.status == PAUSED:
             positions = dict(row.positions or {})
-        if status == "live":
+        if row.status == LIVE:
             progress = self._progress(group)
             read = {source for source, _ in (row.plan or {}).get("reads", [])} | {SOURCE}
             if progress is not None:
                 positions = {s: p for s, p in progress.positions.items() if s in read}
             position = positions.get(SOURCE)
-            if figures.get("refused"):
-                status, error = "failed", ProblemModel(**figures["refused"])
         lag = None
         # While the source is away, nobody knows how far it is.
         if position is not None and not figures.get("source_error"):
@@ -346,13 +329,13 @@ class Catalog:
             name=row.name,
             schema_name=row.schema,
             query=row.query,
-            status=status,
+            status=standing.status,
             kind=row.kind or "",
             key=list(row.key or []),
             fields=_field_models(row.fields or []),
             options=dict(row.options),
             group=group,
-            warnings=[*row.warnings, *_away(row, figures)],
+            warnings=[*row.warnings, *warnings_of(known, row)],
             rows=self._sink.row_count(table_of(row)) if row.status in ("live", PAUSED) else None,
             positions={s: _shown(p) for s, p in positions.items()},
             lag_bytes=lag,
@@ -360,22 +343,12 @@ class Catalog:
             plan=(row.plan or {}).get("text", ""),
             errors=errors.get(row.title, 0),
             verification=verified.get(row.identity),
-            error=error,
+            error=standing.error,
             created_at=row.created_at.isoformat() if row.created_at else "",
             live_at=row.live_at.isoformat() if row.live_at else None,
             version=row.version,
             replacing=None if row.replacing is None else dict(row.replacing),
         )
-
-
-def _away(row: ViewRow, figures: dict[str, Any]) -> list[str]:
-    """Which of the sources that a view reads cannot be read just now, and what the sink lacks."""
-    told = {name: facts.get("error", "") for name, facts in figures.get("sources", {}).items()}
-    told[SOURCE] = figures.get("source_error", "")
-    read = dict.fromkeys(source for source, _ in (row.plan or {}).get("reads", []))
-    found = [f'source "{name}" is away: {told[name]}' for name in read if told.get(name)]
-    sink_error = figures.get("sink_error")
-    return [*found, sink_error] if sink_error else found
 
 
 def _field_models(facts: list[dict[str, Any]]) -> list[FieldModel]:

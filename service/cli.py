@@ -164,7 +164,8 @@ def create(
 @app.command("list")
 def list_views(url: Url = DEFAULT_URL) -> None:
     """All views with status, rows and lag."""
-    table = Table("view", "group", "status", "kind", "rows", "lag bytes", "errors", box=None)
+    columns = ("view", "group", "status", "kind", "rows", "lag bytes", "errors", "why")
+    table = Table(*columns, box=None)
     with client_of(url) as client:
         views = client.views()
     for view in views:
@@ -176,8 +177,21 @@ def list_views(url: Url = DEFAULT_URL) -> None:
             _number(view.rows),
             _number(view.lag_bytes),
             _number(view.errors),
+            "" if view.error is None else view.error.code,
         )
     console.print(table)
+
+
+@app.command("health")
+def show_health(url: Url = DEFAULT_URL) -> None:
+    """How the service stands, and why; exit code 1 when it is degraded."""
+    with client_of(url) as client:
+        found = client.health()
+    console.print(found.status)
+    for reason in found.reasons:
+        console.print(f"  {reason}", markup=False, highlight=False, soft_wrap=True)
+    if found.status == "degraded":
+        raise typer.Exit(1)
 
 
 @app.command()

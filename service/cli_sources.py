@@ -55,7 +55,9 @@ def list_sources(url: Url = tidemark.DEFAULT_URL) -> None:
     """All sources, one a line."""
     with client_of(url) as client:
         found = client.sources()
-    table = Table("source", "type", "status", "relations", "rows read", "lag", "dead letters")
+    table = Table(
+        "source", "type", "status", "relations", "rows read", "lag", "dead letters", "why"
+    )
     for source in found:
         relations = source.relations
         table.add_row(
@@ -66,6 +68,7 @@ def list_sources(url: Url = tidemark.DEFAULT_URL) -> None:
             f"{source.rows_read:,}",
             "-" if source.lag is None else f"{source.lag:,}",
             f"{sum(r.dead_letters for r in relations):,}",
+            "" if source.error is None else source.error.code,
         )
     console.print(table)
 
@@ -86,6 +89,14 @@ def change_source(
     """Give a source other options; relations that views read must stay what they are."""
     with client_of(url) as client:
         _print(client.change_source(name, read_json(options)).told)
+
+
+@sources.command("retry")
+def retry_source(name: str, url: Url = tidemark.DEFAULT_URL) -> None:
+    """Try a source now that is away or stopped."""
+    with client_of(url) as client:
+        found = client.retry_source(name)
+    console.print(f"{found.name} is tried now; it was {found.status}")
 
 
 @sources.command("drop")

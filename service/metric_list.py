@@ -30,6 +30,8 @@ _ROUTE = ("method", "route", "status")
 METRICS: tuple[Metric, ...] = (
     # The service
     Metric("tidemark_build_info", "gauge", ("version",), "1, with the version of the program"),
+    Metric("tidemark_healthy", "gauge", (), "1 when GET /health answers ok"),
+    Metric("tidemark_health_reasons", "gauge", (), "for how many reasons it does not"),
     Metric("tidemark_catalog_up", "gauge", (), "1 when the control tables could be read"),
     Metric(
         "tidemark_restarts_total", "counter", ("process",), "processes that ended and came back"
@@ -84,6 +86,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("tidemark_checkpoint_failures_total", "counter", _GROUP, "copies that failed"),
     # A source
     Metric("tidemark_source_up", "gauge", _SOURCE, "1 when the source is being read"),
+    Metric("tidemark_source_stopped", "gauge", _SOURCE, "1 when it is not until someone acts"),
     Metric("tidemark_source_lag_seconds", "gauge", _SOURCE, "how old is what was read last"),
     Metric("tidemark_source_lag_bytes", "gauge", _SOURCE, "WAL received and not yet stepped"),
     Metric("tidemark_source_lag", "gauge", _SOURCE, "about how many records were not read yet"),
@@ -93,6 +96,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("tidemark_dead_letters", "gauge", ("source",), "records that wait for someone"),
     # A view
     Metric("tidemark_view_live", "gauge", _VIEW, "1 when the view is live"),
+    Metric("tidemark_view_degraded", "gauge", _VIEW, "1 when it stands still until someone acts"),
     Metric("tidemark_view_failed", "gauge", _VIEW, "1 when it is not kept up to date any more"),
     Metric("tidemark_view_rows", "gauge", _VIEW, "rows, about"),
     Metric("tidemark_view_lag_bytes", "gauge", _VIEW, "WAL not yet shown"),

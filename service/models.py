@@ -112,7 +112,8 @@ class ViewModel(BaseModel):
     schema_name: str = Field(serialization_alias="schema")
     query: str
     status: str = Field(
-        description="analyzing, backfilling, catching up, live, paused, failed or dropping"
+        description="analyzing, backfilling, catching up, live, degraded, paused, failed or "
+        "dropping; degraded: its rows stand still, and `error` says why"
     )
     kind: str = Field(description="keyed: a plain table; bag: a view over rows with multiplicities")
     key: list[str]

@@ -93,6 +93,7 @@ OPERATIONS: Mapping[str, Operation] = {
         Operation("source.list", _READER, Need.LISTED),
         Operation("source.declare", _OPERATOR, Need.DECLARE, is_dear=True),
         Operation("source.drop", _OPERATOR, Need.DECLARE),
+        Operation("source.retry", _OPERATOR, Need.DECLARE),
         Operation("dead_letter.list", _READER, Need.READERS),
         Operation("dead_letter.change", _OPERATOR, Need.READERS),
         Operation("token", _ADMIN, Need.SERVICE),
@@ -140,6 +141,7 @@ ROUTES: Mapping[tuple[str, str], str] = {
     ("GET", "/sources/{name}"): "source.list",
     ("PUT", "/sources/{name}"): "source.declare",
     ("DELETE", "/sources/{name}"): "source.drop",
+    ("POST", "/sources/{name}/retry"): "source.retry",
     ("GET", "/dead-letters"): "dead_letter.list",
     ("POST", "/dead-letters/retry"): "dead_letter.change",
     ("POST", "/dead-letters/drop"): "dead_letter.change",
@@ -160,6 +162,7 @@ PROCEDURES: Mapping[str, str] = {
     "verify_view": "view.verify_kept",
     "create_source": "source.declare",
     "drop_source": "source.drop",
+    "retry_source": "source.retry",
 }
 # Commands that ask no service. Who runs one has the settings, with which the service itself is
 # started, or the databases' own passwords: they act as the service.

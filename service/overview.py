@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,12 +21,18 @@ from connectors.postgres.error_rows import LeftOut, read_left_out
 from dataflow.errors import TidemarkError
 from service.authorization import Authorization
 from service.catalog import Catalog
-from service.changes import table_of
+from service.changes import LIVE, table_of
 from service.groups import group_of
-from service.health import STALE_S
+from service.health import (
+    STALE_S,
+    Known,
+    Standing,
+    database_standing,
+    service_standing,
+    view_standing,
+)
 from service.log import log
 from service.metrics import is_fresh
-from service.models import ProblemModel
 from service.overview_history import History
 from service.overview_models import (
     LeftOutList,
@@ -39,6 +47,7 @@ from service.parts import SOURCE, Parts
 from service.problems import problem_told
 from service.sink_catalog import find_view
 from service.source_catalog import SourceCatalog
+from service.standing import Standings
 from service.tokens import OPEN, Caller
 from storage import clock
 
@@ -74,12 +83,14 @@ class Glances:
         authorization: Authorization,
         catalog: Catalog,
         sources: SourceCatalog,
+        standings: Standings,
     ) -> None:
         self._control = parts.control()
         self._authorization = authorization
         self._sink = parts.sink()
         self._catalog = catalog
         self._sources = sources
+        self._standings = standings
         self._lock = threading.Lock()
         self._kept: Overview | None = None
         self._kept_at = 0.0
@@ -128,36 +139,37 @@ class Glances:
 
     def _look(self) -> Overview:
         self._control.ensure()
-        figures = self._catalog.metrics()
-        health = self._catalog.health_of(figures)
         rows = sorted(self._control.list_views(), key=lambda r: (r.schema, r.name))
+        known = replace(self._standings.known(), views=rows)
+        figures, (status, reasons) = known.figures, service_standing(known)
         errors = self._control.count_errors()
         lags = {g: self._lag(g, f) for g, f in figures.items()}
         self._count(rows)
         return Overview(
             at=clock.wall(),
-            status=health.status,
-            reasons=health.reasons,
+            status=status,
+            reasons=reasons,
             role="",
-            views=[
-                self._view(r, figures.get(group_of(r)) or {}, lags.get(group_of(r)), errors)
-                for r in rows
-            ],
+            views=[self._view(r, known, lags.get(group_of(r)), errors) for r in rows],
             sources=self._source_glances(OPEN),
             sinks=self._sink_glances(figures),
-            pipelines=[_pipeline(g, f, lags[g] or 0) for g, f in figures.items() if f],
+            pipelines=[
+                _pipeline(g, f, lags[g] or 0, database_standing(known, g))
+                for g, f in figures.items()
+                if f
+            ],
         )
 
     def _view(
-        self, row: ViewRow, figures: dict[str, Any], lag: int | None, errors: dict[str, int]
+        self, row: ViewRow, known: Known, lag: int | None, errors: dict[str, int]
     ) -> ViewGlance:
-        is_live = row.status == "live"
-        refused = figures.get("refused") if is_live else None
-        error = ProblemModel(**refused) if refused else problem_told(row)
+        is_live = row.status == LIVE
+        figures = known.figures.get(group_of(row)) or {}
+        standing = view_standing(known, row)
         return ViewGlance(
             name=row.name,
             schema_name=row.schema,
-            status="failed" if refused else row.status,
+            status=standing.status,
             kind=row.kind or "",
             group=group_of(row),
             rows=self._counts[row.identity][1] if row.identity in self._counts else None,
@@ -165,11 +177,11 @@ class Glances:
             lag_bytes=lag if is_live else None,
             errors=errors.get(row.title, 0),
             backfill=None if row.progress is None else dict(row.progress),
-            error=error,
+            error=standing.error,
             created_at=row.created_at.isoformat() if row.created_at else "",
         )
 
-    def _lag(self, group: str, figures: dict[str, Any] | None) -> int | None:
+    def _lag(self, group: str, figures: Mapping[str, Any] | None) -> int | None:
         """WAL that the source has written and the group's views do not show."""
         progress = self._control.read_progress(self._settings.for_group(group).sink_key)
         if figures is None or figures.get("source_error"):
@@ -216,7 +228,7 @@ class Glances:
             for source in self._sources.list(by)
         ]
 
-    def _sink_glances(self, figures: dict[str, dict[str, Any] | None]) -> list[SinkGlance]:
+    def _sink_glances(self, figures: Mapping[str, Mapping[str, Any] | None]) -> list[SinkGlance]:
         told: dict[str, Any] = {}
         for group in figures.values():
             told |= (group or {}).get("sinks", {})
@@ -234,10 +246,19 @@ class Glances:
         ]
 
 
-def _pipeline(group: str, figures: dict[str, Any], lag: int) -> PipelineGlance:
+def _pipeline(
+    group: str, figures: Mapping[str, Any], lag: int, standing: Standing
+) -> PipelineGlance:
     facts = {name: figures.get(name, default) for name, default in _FIGURES.items()}
     is_up = is_fresh(figures, STALE_S)
-    return PipelineGlance(group=group, is_up=is_up, lag_bytes=lag, **facts)
+    return PipelineGlance(
+        group=group,
+        is_up=is_up,
+        lag_bytes=lag,
+        status=standing.status,
+        error=standing.error,
+        **facts,
+    )
 
 
 def _place(after: str) -> tuple[datetime, str] | None:

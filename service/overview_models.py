@@ -59,6 +59,8 @@ class PipelineGlance(BaseModel):
 
     group: str
     is_up: bool = Field(description="it has reported within the last ten seconds")
+    status: str = Field(description="of the database that it reads: running, retrying or stopped")
+    error: ProblemModel | None
     started_at: float
     updated_at: float
     epochs_written_total: int

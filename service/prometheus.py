@@ -78,7 +78,8 @@ _FAMILIES = {
 @dataclass(frozen=True)
 class Told:
     """All that a scrape tells. groups: each pipeline's figures, None before its first; dataflows:
-    its nodes' figures; views: None when the catalog cannot be read; requests: `ApiFigures.facts`.
+    its nodes' figures; views: None when the catalog cannot be read; requests: `ApiFigures.facts`;
+    health: of the service; sources: how each stands, by group and name.
     """
 
     groups: Mapping[str, dict[str, Any] | None]
@@ -89,6 +90,9 @@ class Told:
     requests: Mapping[str, Any] = field(default_factory=dict)
     free_bytes: int | None = None
     version: str = ""
+    health: str = "starting"
+    reasons: int = 0
+    sources: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 class Page(Collector):
@@ -124,6 +128,8 @@ def render(told: Told) -> bytes:
     """One scrape."""
     page = Page()
     page.add("tidemark_build_info", 1, told.version)
+    page.add("tidemark_healthy", told.health == "ok")
+    page.add("tidemark_health_reasons", told.reasons)
     page.add("tidemark_catalog_up", told.views is not None)
     page.add("tidemark_state_free_bytes", told.free_bytes)
     for process, count in told.restarts.items():
@@ -136,6 +142,9 @@ def render(told: Told) -> bytes:
         page.add_histogram("tidemark_api_request_seconds", facts, route)
     for group, figures in told.groups.items():
         _add_group(page, group, figures)
+    for (group, source), status in told.sources.items():
+        page.add("tidemark_source_up", status == "running", group, source)
+        page.add("tidemark_source_stopped", status == "stopped", group, source)
     _add_views(page, told)
     registry = CollectorRegistry()
     registry.register(page)
@@ -161,7 +170,6 @@ def _add_group(page: Page, group: str, figures: dict[str, Any] | None) -> None:
     database = figures.get("database")
     sources = {} if database is None else {MAIN_SOURCE: database}
     for source, facts in {**sources, **figures["sources"]}.items():
-        page.add("tidemark_source_up", facts["status"] == "running", group, source)
         for name, figure in _OF_SOURCE.items():
             page.add(f"tidemark_source_{name}", facts.get(figure), group, source)
     for sink, facts in figures["sinks"].items():
@@ -182,6 +190,7 @@ def _add_views(page: Page, told: Told) -> None:
     for view in views[:MOST_VIEWS]:
         title = f"{view.schema_name}.{view.name}"
         page.add("tidemark_view_live", view.status == "live", title)
+        page.add("tidemark_view_degraded", view.status == "degraded", title)
         page.add("tidemark_view_failed", view.status == "failed", title)
         page.add("tidemark_view_errors", view.errors, title)
         page.add("tidemark_view_rows", view.rows, title)

@@ -58,7 +58,7 @@ class DropView(Subject):
 
 
 class DropSource(Subject):
-    """The arguments of drop_source."""
+    """The arguments of drop_source and retry_source."""
 
     options: NoOptions
 
@@ -127,6 +127,7 @@ class Operations:
             "drop_view": self._drop_view,
             "create_source": self._create_source,
             "drop_source": self._drop_source,
+            "retry_source": self._retry_source,
         }
 
     def add(self, operations: Mapping[str, Callable[[Request], Look]]) -> None:
@@ -177,6 +178,12 @@ class Operations:
             self.owned.note(request, None)
             self._sources.drop(name, by)
         return lambda _: Outcome(f'source "{name}" is dropped')
+
+    def _retry_source(self, request: Request) -> Look:
+        name = parsed(DropSource, request.arguments).name
+        self.owned.note(request, None)
+        self._sources.retry(name, of_session(request.asker))
+        return lambda _: Outcome(f'source "{name}" is tried now')
 
 
 def _is_live(rows: Mapping[str, ViewRow], identity: str) -> Outcome | None:

@@ -27,6 +27,7 @@ from service.followers import shown_positions
 from service.gathered import Gathered
 from service.log import log
 from service.view_facts import facts_of
+from storage import clock
 from storage.failpoints import failpoint
 
 # Why a view that has further sinks keeps its name.
@@ -110,7 +111,9 @@ class Renewals:
         assert beside is not None
         row = self._desk.row(definition.identity)
         change = None if row is None else numbered(row)
-        facts: dict[str, Any] = dict.fromkeys(("code", "detail", "hint"))
+        facts: dict[str, Any] = dict.fromkeys(("code", "detail", "hint", "progress"))
+        # Told with the status: nobody is to see a live view that is still being built.
+        facts["live_at"] = clock.utc()
         ends = ""
         if change is not None and change.get("version") == definition.version:
             facts |= facts_of(definition, change["options"])

@@ -8,7 +8,8 @@ that ends with FINAL needs someone: it stays away.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from typing import Literal
 
 from dataflow.errors import TidemarkError
@@ -18,12 +19,14 @@ from storage.errors import StorageError
 
 PAUSE_S = (0.2, 15.0)
 HEALTHY_S = 5.0
+_KEPT_ENDS = 10
 
 
 @dataclass
 class Restarts:
     """Of one process, by a clock in seconds. is_group: of views beside the default ones; is_over:
-    it is not to be started again; count: how often it has come back."""
+    it is not to be started again; count: how often it has come back; code: of its newest end;
+    ends: when it ended unasked, without those ends that its refusal explains."""
 
     is_group: bool = False
     started_at: float = 0.0
@@ -31,6 +34,8 @@ class Restarts:
     start_at: float = 0.0
     is_over: bool = False
     count: int = 0
+    code: int | None = None
+    ends: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT_ENDS))
 
     def is_due(self, now: float) -> bool:
         """Whether it is to be started."""
@@ -44,6 +49,7 @@ class Restarts:
         self, code: int, now: float, *, has_got_on: bool = False
     ) -> Literal["done", "given up", "again"]:
         """It ended with this code; whether it comes back."""
+        self.code = code
         if self.is_group and code == 0:
             self.is_over = True
             return "done"
@@ -55,6 +61,8 @@ class Restarts:
         self.start_at = now + self.pause_s
         self.pause_s = min(self.pause_s * 2, PAUSE_S[1])
         self.count += 1
+        if code != signals.REFUSED:
+            self.ends.append(now)
         return "again"
 
 

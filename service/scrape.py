@@ -9,15 +9,18 @@ import shutil
 from typing import Any
 
 from connectors.postgres.dead_letters import DeadLetters
+from connectors.source import MAIN_SOURCE
 from dataflow.errors import TidemarkError
 from service import release
 from service.api_figures import ApiFigures
 from service.catalog import Catalog
+from service.health import Known, database_standing, service_standing, source_standing
 from service.log import log
 from service.metrics import read_dataflow, read_supervisor
 from service.parts import Parts
 from service.prometheus import Told
 from service.settings import Settings
+from service.standing import Standings
 from service.tokens import OPEN
 
 
@@ -25,8 +28,14 @@ class Scrape:
     """One for an API process; safe for several threads."""
 
     def __init__(
-        self, settings: Settings, parts: Parts, catalog: Catalog, figures: ApiFigures
+        self,
+        settings: Settings,
+        parts: Parts,
+        catalog: Catalog,
+        figures: ApiFigures,
+        standings: Standings,
     ) -> None:
+        self._standings = standings
         self._settings = settings
         self._catalog = catalog
         self._letters = DeadLetters(parts.control())
@@ -35,6 +44,8 @@ class Scrape:
     def read(self) -> Told:
         """As it stands now."""
         groups = self._catalog.metrics()
+        known = self._standings.known(groups)
+        health, reasons = service_standing(known)
         views, letters = None, {}
         try:
             views = self._catalog.views(OPEN)
@@ -51,6 +62,9 @@ class Scrape:
             requests=self._figures.facts(),
             free_bytes=shutil.disk_usage(state).free if state.is_dir() else None,
             version=release.VERSION,
+            health=health,
+            reasons=len(reasons),
+            sources=_sources(known),
         )
 
     def _dead_letters(self) -> dict[str, Any]:
@@ -58,3 +72,19 @@ class Scrape:
         for relation, count in self._letters.counts().items():
             found[relation.source] = found.get(relation.source, 0) + count
         return found
+
+
+def _sources(known: Known) -> dict[tuple[str, str], str]:
+    """How what each group reads stands."""
+    declared = {row.name: row for row in known.sources}
+    found: dict[tuple[str, str], str] = {}
+    for group, figures in known.figures.items():
+        if figures is None:
+            continue
+        if figures.get("database") is not None:
+            found[group, MAIN_SOURCE] = database_standing(known, group).status
+        for name, facts in figures.get("sources", {}).items():
+            row = declared.get(name)
+            status = source_standing(known, row, group).status if row else facts["status"]
+            found[group, name] = status
+    return found

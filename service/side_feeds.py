@@ -14,6 +14,7 @@ from connectors.feed_source import FeedSource, Places, SourceFeed
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.errors import TidemarkError
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
+from service.changes import problem_facts
 from service.host import HOST, Host
 from service.log import log
 from service.metrics import Reach
@@ -46,6 +47,7 @@ class SideStatus:
         return {
             "status": self.status,
             "error": "" if self.error is None else str(self.error),
+            "problem": None if self.error is None else problem_facts(self.error),
             "rows_total": self.rows,
             "rejected_total": self.rejected,
             "skipped_total": self.skipped,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from connectors.postgres.control import Control, SourceRow, ViewRow
@@ -19,11 +20,11 @@ from service.authorization import Authorization
 from service.changes import DROPPED
 from service.declared import connector, feed_source, keep_oids, relation_facts
 from service.groups import groups_on_disk
+from service.health import source_standing
 from service.metrics import read_metrics
 from service.models import FieldModel, ProblemModel
 from service.names import RESERVED_SCHEMAS
 from service.parts import Parts
-from service.problems import problem_told
 from service.settings import DEFAULT_GROUP, Settings
 from service.source_models import (
     ChooseDeadLetters,
@@ -33,14 +34,18 @@ from service.source_models import (
     RelationModel,
     SourceModel,
 )
+from service.standing import Standings
 from service.tokens import Caller
 
 
 class SourceCatalog:
     """One for an API process; safe for several threads."""
 
-    def __init__(self, settings: Settings, parts: Parts, authorization: Authorization) -> None:
+    def __init__(
+        self, settings: Settings, parts: Parts, authorization: Authorization, standings: Standings
+    ) -> None:
         self._settings = settings
+        self._standings = standings
         self._authorization = authorization
         self._parts = parts
         self._control: Control = parts.control()
@@ -82,6 +87,13 @@ class SourceCatalog:
         self._require_unread(name, {r["name"] for r in row.relations})
         self._control.delete_source(name)
         self._letters.mark_gone(name)
+
+    def retry(self, name: str, by: Caller) -> SourceModel:
+        """Have the pipelines try a source at once, however long they would wait by themselves."""
+        self._authorization.require(by, "source.retry")
+        self._row(name)
+        self._control.retry_source(name)
+        return self.show(name, by)
 
     def show(self, name: str, by: Caller) -> SourceModel:
         """One source as it stands."""
@@ -172,6 +184,7 @@ class SourceCatalog:
         told = [self._figures(group).get("sources", {}).get(row.name) for group in groups]
         figures = [facts for facts in told if facts]
         letters = {name.name: n for name, n in counts.items() if name.source == row.name}
+        standing = source_standing(replace(self._standings.known(), views=views), row)
         return SourceModel(
             name=row.name,
             type=row.type,
@@ -190,8 +203,8 @@ class SourceCatalog:
                 )
                 for r in row.relations
             ],
-            status=row.status,
-            error=problem_told(row),
+            status=standing.status,
+            error=standing.error,
             rows_read=sum(facts["rows_total"] for facts in figures),
             lag=max(facts["lag"] for facts in figures) if figures else None,
             positions=self._positions(row.name, groups),

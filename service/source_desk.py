@@ -42,7 +42,8 @@ class SourceDesk:
         self.rows = rows
 
     def changed(self) -> set[str]:
-        """The sources that were declared, changed or dropped since the last call."""
+        """The sources that were declared, changed or dropped since the last call, or that somebody
+        wants to be tried now."""
         found, self._changed = self._changed, set()
         return found
 
@@ -92,5 +93,5 @@ class SourceDesk:
         self._letters.unmark(self._key, name, places)
 
 
-def _declared(rows: Iterable[SourceRow]) -> dict[str, tuple[object, object]]:
-    return {r.name: (r.options, r.relations) for r in rows if r.type != "postgres"}
+def _declared(rows: Iterable[SourceRow]) -> dict[str, tuple[object, ...]]:
+    return {r.name: (r.options, r.relations, r.retry_at) for r in rows if r.type != "postgres"}

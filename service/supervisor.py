@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from service import run_pipeline
 from service.budget import MALLOC, allow_files, calm_malloc
@@ -47,6 +48,12 @@ class Child:
     process: Forked | None = None
     restarts: Restarts = field(default_factory=Restarts)
     headway: Headway | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """How it stands. ends: by the clock that all processes of a machine share."""
+        restarts = self.restarts
+        ends = list(restarts.ends)
+        return {"is_over": restarts.is_over, "code": restarts.code, "ends": ends}
 
 
 class Supervisor:
@@ -109,6 +116,7 @@ class Supervisor:
         headway.started()
         child.restarts.started(now)
         log.info("process.started", name=child.name, child=child.process.pid)
+        self._tell()
 
     def _ended(self, child: Child, code: int, now: float) -> None:
         child.process = None
@@ -122,15 +130,20 @@ class Supervisor:
         else:
             pause_s = round(child.restarts.start_at - now, 3)
             log.warning("process.ended", name=child.name, code=code, pause_s=pause_s)
-            self._tell()
+        self._tell()
+        if found == "again":
             failpoint("supervisor.child.ended")
 
     def _tell(self) -> None:
-        """For the metrics."""
-        restarts = {child.name: child.restarts.count for child in self.children}
+        """For the metrics, and for whoever decides how the service stands."""
+        told = {
+            "restarts": {child.name: child.restarts.count for child in self.children},
+            "processes": {child.name: child.facts() for child in self.children},
+            "at": clock.wall(),
+        }
         try:
             self._state.mkdir(parents=True, exist_ok=True)
-            replace_file(self._state / SUPERVISOR_FILE, {"restarts": restarts, "at": clock.wall()})
+            replace_file(self._state / SUPERVISOR_FILE, told)
         except OSError as error:
             log.warning("supervisor.unwritten", why=str(error))
 

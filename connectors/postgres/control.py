@@ -93,6 +93,7 @@ class SourceRow:
     hint: str | None = None
     created_at: datetime | None = None
     updated_at: datetime | None = None
+    retry_at: datetime | None = None
 
 
 _JSON = {
@@ -217,6 +218,14 @@ class Control:
         sets = "".join(f", {quote_name(c)} = %s" for c in changes)
         sql = f"UPDATE tidemark.sources SET updated_at = now(){sets} WHERE name = %s RETURNING 1"
         return bool(self._query(sql, *(_adapted(c, v) for c, v in changes.items()), name))
+
+    def retry_source(self, name: str) -> bool:
+        """Ask for a source to be tried now; False when it is gone."""
+        sql = (
+            "UPDATE tidemark.sources SET retry_at = clock_timestamp(), updated_at = now() "
+            "WHERE name = %s RETURNING 1"
+        )
+        return bool(self._query(sql, name))
 
     def get_source(self, name: str) -> SourceRow | None:
         """The source of this name, or None."""

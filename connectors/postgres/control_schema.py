@@ -18,11 +18,13 @@ from connectors.postgres.psql_schema import (
     PSQL_CHANGES,
     PSQL_LIFE,
     PSQL_PINNED,
+    PSQL_RETRY,
     PSQL_VERIFY,
 )
 from connectors.postgres.quoting import quote_text
 from connectors.postgres.session import Session, translated
 from connectors.postgres.sink_guard import GUARD
+from connectors.postgres.standing_schema import STANDING
 from connectors.postgres.token_schema import TOKENS
 from dataflow.errors import SinkError
 from storage.failpoints import failpoint
@@ -267,6 +269,7 @@ STEPS = (
     OWNERS,
     _PAUSED_AT,
     GUARD + PSQL_PINNED,
+    STANDING + PSQL_RETRY,
 )
 VERSION = len(STEPS)
 

@@ -269,6 +269,7 @@ PSQL = _TABLES + _ASKING + WAITING + READABLE + _PROCEDURES
 PSQL_VERIFY = _procedure(
     "verify_view", "name", "Compares a view with PostgreSQL''s answer of its query"
 )
+PSQL_RETRY = _procedure("retry_source", "name", "Tries a source that is away or stopped now")
 PSQL_LIFE = "".join(
     _procedure(*facts)
     for facts in (

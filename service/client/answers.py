@@ -53,10 +53,11 @@ class Problem(Record):
 class ViewState(Record):
     """A view as it stands.
 
-    status: analyzing, backfilling, catching up, live, paused, failed or dropping. kind: keyed (a
-    table) or bag (rows with multiplicities). rows: about how many, None until live. positions:
-    what its rows show, by source. lag_bytes: WAL written at the source and not yet shown. errors:
-    source rows left out. replacing: the change under way, or why the newest one was given up.
+    status: analyzing, backfilling, catching up, live, degraded (its rows stand still, `error` says
+    why), paused, failed or dropping. kind: keyed (a table) or bag (rows with multiplicities). rows:
+    about how many, None until live. positions: what its rows show, by source. lag_bytes: WAL
+    written at the source and not yet shown. errors: source rows left out. replacing: the change
+    under way, or why the newest one was given up.
     """
 
     name: str

@@ -163,6 +163,11 @@ class ServiceCalls:
         return Call(method="DELETE", path=_source(name), read=is_done)
 
     @call
+    def retry_source(self, name: str) -> Call[SourceState]:
+        """Try a source now that is away or stopped; its status says what became of it."""
+        return Call(method="POST", path=f"{_source(name)}/retry", read=into(SourceState))
+
+    @call
     def dead_letters(
         self, source: str = "", relation: str = "", *, limit: int = 100, after: str = ""
     ) -> Call[list[DeadLetter]]:

@@ -73,6 +73,12 @@ def drop_source(request: Request, name: str) -> Response:
     return Response(status_code=204)
 
 
+@router.post("/sources/{name}/retry", status_code=202)
+def retry_source(request: Request, name: str) -> SourceModel:
+    """Try a source now that is away or stopped; its status says what became of it."""
+    return _catalog(request).retry(name, request.state.caller)
+
+
 @router.get("/dead-letters")
 def list_dead_letters(
     request: Request,

@@ -20,7 +20,7 @@ from service.catalog import Catalog
 GOING: dict[str, Any] = {"description": "still under way after wait_s; there is no body"}
 
 _POLL_S = 0.05
-_SETTLED = ("live", "failed", "paused")
+_SETTLED = ("live", "degraded", "failed", "paused")
 _WAIT_POLL_S = 0.003
 
 

@@ -70,6 +70,7 @@ ROUTES: dict[tuple[str, str], tuple[str, frozenset[str]]] = {
     ("GET", "/sources/{name}"): (READER, EVERY),
     ("PUT", "/sources/{name}"): (OPERATOR, NONE),
     ("DELETE", "/sources/{name}"): (OPERATOR, NONE),
+    ("POST", "/sources/{name}/retry"): (OPERATOR, NONE),
     ("GET", "/dead-letters"): (READER, EVERY),
     ("POST", "/dead-letters/retry"): (OPERATOR, NONE),
     ("POST", "/dead-letters/drop"): (OPERATOR, NONE),
@@ -93,6 +94,7 @@ PROCEDURES = {
     "verify_view": OWNED,
     "create_source": NONE,
     "drop_source": NONE,
+    "retry_source": NONE,
 }
 
 # What is asked stops at something else than rights, so that nothing is changed by the asking.
