@@ -23,7 +23,7 @@ from dataflow.errors import TidemarkError
 from dataflow.schema import stored
 from dataflow.sql.explain import explain_text
 from dataflow.sql.view_key import why_bag
-from service import fields
+from service import fields, kernels
 from service.authorization import Authorization
 from service.changes import DROPPED, PAUSED, table_of
 from service.disk import no_room
@@ -241,9 +241,11 @@ class Catalog:
         with suppress(OSError):
             reasons += filter(None, [no_room(shutil.disk_usage(self._settings.state).free)])
         default = groups.pop(DEFAULT_GROUP)
+        if told := kernels.compiling(self._settings.state):
+            reasons = [told]
         is_young = time.monotonic() - self._started_at < STALE_S
-        if is_young and is_stale(default) and "refused" not in (default or {}):
-            status, reasons = "starting", []
+        if told or (is_young and is_stale(default) and "refused" not in (default or {})):
+            status, reasons = "starting", [told] if told else []
         else:
             status = "degraded" if reasons else "ok"
         found = versions()
