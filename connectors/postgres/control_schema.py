@@ -19,6 +19,7 @@ from connectors.postgres.psql_schema import (
     PSQL_LIFE,
     PSQL_PINNED,
     PSQL_VERIFY,
+    PSQL_WARNINGS,
 )
 from connectors.postgres.quoting import quote_text
 from connectors.postgres.session import Session, translated
@@ -267,6 +268,7 @@ STEPS = (
     OWNERS,
     _PAUSED_AT,
     GUARD + PSQL_PINNED,
+    PSQL_WARNINGS,
 )
 VERSION = len(STEPS)
 
