@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.table import Table
 
 import tidemark
 from dataflow.errors import TidemarkError
@@ -30,6 +29,7 @@ from service.cli_output import (
     print_problem,
     read_text,
     settings_of,
+    table_of,
 )
 from service.cli_restore import copies
 from service.cli_sinks import sinks
@@ -197,7 +197,7 @@ def create(
 @app.command("list")
 def list_views(url: Url = DEFAULT_URL) -> None:
     """All views with status, rows and lag."""
-    table = Table("view", "group", "status", "kind", "rows", "lag bytes", "errors", box=None)
+    table = table_of("view", "group", "status", "kind", "rows", "lag bytes", "errors")
     with client_of(url) as client:
         views = client.views()
     for view in views:
