@@ -10,7 +10,7 @@ started=()
 trap '[ ${#started[@]} = 0 ] || kill "${started[@]}" 2>/dev/null || true; wait; rm -rf "$folder"' EXIT
 
 mkdir "$folder/source"
-git ls-files -co --exclude-standard -z -- storage dataflow connectors service tidemark.py pyproject.toml README.md |
+git ls-files -co --exclude-standard -z -- storage dataflow connectors service tidemark.py pyproject.toml README.md LICENSE NOTICE |
     tar -c --null -T - | tar -x -C "$folder/source"
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" wheel -q --no-deps --wheel-dir "$folder" "$folder/source"

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.table import Table
 
 import tidemark
 from dataflow.errors import TidemarkError
@@ -24,11 +23,13 @@ from service.cli_life import life
 from service.cli_output import (
     Url,
     client_of,
+    complain,
     console,
     print_finding,
     print_problem,
     read_text,
     settings_of,
+    table_of,
 )
 from service.cli_restore import copies
 from service.cli_sinks import sinks
@@ -87,13 +88,14 @@ def serve(
     log_format: Annotated[str | None, typer.Option(help="json or text")] = None,
 ) -> None:
     """Run the service. Every option can also be set as TIDEMARK_<OPTION>."""
-    from service import kernels
-    from service.doctor import PROBLEM, check_service
-    from service.exposure import check_exposure
+    from service.doctor import PROBLEM, check_service, check_writable
+    from service.exposure import check_exposure, check_port
     from service.log import configure, log
     from service.protect import protect
     from service.supervisor import Supervisor
 
+    if log_format is None and sys.stderr.isatty():
+        log_format = os.environ.get("TIDEMARK_LOG_FORMAT", "text")
     settings = settings_of(
         source=source,
         sink=sink,
@@ -111,6 +113,11 @@ def serve(
     configure(settings.log_level, "supervisor", settings.log_format)
     protect(settings)
     lock = _lock_state(settings)
+    try:
+        check_writable(settings.state)
+        check_port(settings)
+    except TidemarkError as error:
+        _fail(error.code, str(error.what), error.hint, error.detail)
     found = [(f, f.problem) for f in check_service(settings) if f.problem is not None]
     for finding, problem in found:
         if finding.status != PROBLEM:
@@ -120,21 +127,47 @@ def serve(
         print_problem(problem.code, str(problem.what), problem.detail, problem.hint)
     if problems:
         raise typer.Exit(1)
-    try:
-        kernels.ensure(settings.state, kernels.show_on_terminal)
-    except TidemarkError as error:
-        _fail(error.code, str(error.what), error.hint)
+    _print_start(settings)
     code = Supervisor(settings).run()
     lock.close()
     raise typer.Exit(code)
+
+
+def _print_start(settings: Settings) -> None:
+    """Where the service is found and how it ends: for people, and an event for programs."""
+    from connectors.postgres.session import redact
+    from service.log import log
+
+    url = _url_of(settings)
+    source = redact(settings.source)
+    sink = "the source" if settings.sink == settings.source else redact(settings.sink)
+    if settings.log_format != "text":
+        log.info("service.starting", url=url, source=source, sink=sink, state=str(settings.state))
+        return
+    facts = {
+        "console": f"{url}/",
+        "API": f"{url}/docs",
+        "source": source,
+        "sink": sink,
+        "state": str(settings.state),
+        "stop": "Ctrl-C" if sys.stderr.isatty() else f"kill {os.getpid()}",
+    }
+    complain.print(f"tidemark {release.VERSION}", markup=False, highlight=False)
+    for name, fact in facts.items():
+        complain.print(f"  {name:8} {fact}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _url_of(settings: Settings) -> str:
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
+    host = f"[{host}]" if ":" in host else host
+    return f"http{'s' if settings.tls_cert else ''}://{host}:{settings.port}"
 
 
 def _lock_state(settings: Settings) -> StateLock:
     """The state folder for this service alone, before anything looks at it."""
     from service.log import log
 
-    url = f"http{'s' if settings.tls_cert else ''}://{settings.host}:{settings.port}"
-    place = f"pid {os.getpid()} on {socket.gethostname()}, {url}"
+    place = f"pid {os.getpid()} on {socket.gethostname()}, {_url_of(settings)}"
     try:
         for folder in own_folders(settings):
             if not make_private(folder):
@@ -164,8 +197,7 @@ def create(
 @app.command("list")
 def list_views(url: Url = DEFAULT_URL) -> None:
     """All views with status, rows and lag."""
-    columns = ("view", "group", "status", "kind", "rows", "lag bytes", "errors", "why")
-    table = Table(*columns, box=None)
+    table = table_of("view", "group", "status", "kind", "rows", "lag bytes", "errors", "why")
     with client_of(url) as client:
         views = client.views()
     for view in views:
@@ -292,8 +324,8 @@ def _print_view(view: tidemark.ViewState) -> None:
     console.print(view.plan, highlight=False, markup=False)
 
 
-def _fail(code: str, what: str, hint: str) -> NoReturn:
-    print_problem(code, what, "", hint)
+def _fail(code: str, what: str, hint: str, detail: str = "") -> NoReturn:
+    print_problem(code, what, detail, hint)
     raise typer.Exit(1)
 
 

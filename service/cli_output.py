@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.markup import escape
+from rich.table import Table
 
 import tidemark
 from dataflow.errors import TidemarkError
@@ -24,8 +25,18 @@ from dataflow.errors import TidemarkError
 if TYPE_CHECKING:
     from service.settings import Settings
 
-console = Console()
-complain = Console(stderr=True)
+
+class _Whole(Console):
+    """A terminal as wide as it is; a pipe or a file as wide as what goes there."""
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        """Columns and lines."""
+        return super().size if self.is_terminal else ConsoleDimensions(100_000, 100)
+
+
+console = _Whole()
+complain = _Whole(stderr=True)
 
 Url = Annotated[str, typer.Option(envvar="TIDEMARK_URL", help="where the service listens")]
 
@@ -94,8 +105,10 @@ def read_json(path: Path) -> dict[str, Any]:
     """The JSON object that a file holds; "-" stands for standard input."""
     shown = "standard input" if str(path) == "-" else f'file "{path}"'
     try:
+        # Of numbers that JSON has not, and halves of surrogate pairs, nothing can be sent.
         found = json.loads(read_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
+        json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
         why, hint = str(error), "options are a JSON object, as docs/SOURCES.md shows them"
         print_problem("file.not_json", f"{shown} is no JSON", why, hint)
         raise typer.Exit(1) from None
@@ -104,6 +117,14 @@ def read_json(path: Path) -> dict[str, Any]:
         print_problem("file.not_json", f"{shown} is no JSON object", why, hint)
         raise typer.Exit(1)
     return found
+
+
+def table_of(*titles: str) -> Table:
+    """A table that cuts nothing: what is too long for a terminal goes on in the next line."""
+    table = Table(box=None)
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    return table
 
 
 def print_problem(code: str, what: str, detail: str, hint: str) -> None:

@@ -14,11 +14,10 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from connectors.postgres.lsn import format_lsn
 from dataflow.errors import TidemarkError
-from service.cli_output import console, print_problem
+from service.cli_output import console, print_problem, table_of
 from service.settings import PREFIX
 
 copies = typer.Typer()
@@ -84,7 +83,7 @@ def checkpoints(
     from service.restore import verify as read_all
 
     titles = ("group", "number", "made at", "epoch", "position", "MiB", "authentic", "whole")
-    table = Table(*titles, box=None)
+    table = table_of(*titles)
     is_bad = False
     try:
         known = _key_of(key)

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 import tidemark
-from service.cli_output import Url, client_of, console, read_json
+from service.cli_output import Url, client_of, console, read_json, table_of
 
 sinks = typer.Typer(no_args_is_help=True, help="Where views go beside their tables: Kafka topics.")
 
@@ -51,7 +50,7 @@ def drop_sink(
 
 
 def _show(found: list[tidemark.SinkState]) -> None:
-    table = Table("sink", "type", "status", "topic", "epoch", "backlog bytes", "error", box=None)
+    table = table_of("sink", "type", "status", "topic", "epoch", "backlog bytes", "error")
     for sink in found:
         table.add_row(
             f"{sink.view}/{sink.name}",

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 import tidemark
-from service.cli_output import Url, client_of, console, read_json
+from service.cli_output import Url, client_of, console, read_json, table_of
 
 TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="kafka or files")]
 Options = Annotated[Path, typer.Argument(help="a JSON file, - for standard input")]
@@ -55,7 +54,7 @@ def list_sources(url: Url = tidemark.DEFAULT_URL) -> None:
     """All sources, one a line."""
     with client_of(url) as client:
         found = client.sources()
-    table = Table(
+    table = table_of(
         "source", "type", "status", "relations", "rows read", "lag", "dead letters", "why"
     )
     for source in found:
@@ -116,7 +115,7 @@ def list_dead_letters(
     """Records with their places and reasons."""
     with client_of(url) as client:
         found = client.dead_letters(source, limit=limit)
-    table = Table("source", "relation", "place", "code", "reason", "record")
+    table = table_of("source", "relation", "place", "code", "reason", "record")
     for letter in found:
         facts = (letter.source, letter.relation, letter.place, letter.code, letter.reason)
         table.add_row(*facts, (letter.value or "")[:60])

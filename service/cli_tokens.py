@@ -10,11 +10,18 @@ from typing import Annotated
 
 import typer
 from pydantic import ValidationError
-from rich.table import Table
 
 import tidemark
 from dataflow.errors import TidemarkError
-from service.cli_output import Url, client_of, complain, console, print_problem, settings_of
+from service.cli_output import (
+    Url,
+    client_of,
+    complain,
+    console,
+    print_problem,
+    settings_of,
+    table_of,
+)
 from service.tokens import Tokens
 
 tokens = typer.Typer(no_args_is_help=True, help="Who may use the API: tokens with roles.")
@@ -52,7 +59,7 @@ def list_tokens(url: Url = tidemark.DEFAULT_URL) -> None:
     """All tokens that were ever made."""
     with client_of(url) as client:
         found = client.tokens()
-    table = Table("token", "role", "database role", "made by", "last used", "until", box=None)
+    table = table_of("token", "role", "database role", "made by", "last used", "until")
     for one in found:
         until = f"revoked {one.revoked_at}" if one.revoked_at else one.expires_at
         facts = (one.db_role, one.created_by, one.last_used_at, until)

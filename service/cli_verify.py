@@ -10,10 +10,9 @@ import os
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 import tidemark
-from service.cli_output import Url, client_of, console, print_problem, read_text
+from service.cli_output import Url, client_of, console, print_problem, read_text, table_of
 
 DEFAULT_URL = tidemark.DEFAULT_URL
 _MARKS = {"missing": "-", "surplus": "+"}
@@ -64,7 +63,7 @@ def _print_example(example: tidemark.Difference) -> None:
     """- what PostgreSQL answers alone, + what the view shows alone, ~ both, where they differ."""
     expected, got = example.expected or {}, example.found or {}
     if expected and got:
-        table = Table("~", "PostgreSQL", "the view", box=None)
+        table = table_of("~", "PostgreSQL", "the view")
         for column, text in (example.key or {}).items():
             table.add_row(column, _cell(text), "")
         for column, text in expected.items():

@@ -21,12 +21,12 @@ from service import changes
 from service.build import ViewBuild
 from service.definition import ViewDefinition
 from service.engine import Engine
-from service.family import readers_of
+from service.family import parents_of, readers_of
 from service.groups import group_of
 from service.log import log
 from service.planning import plan_definition
 from service.source_desk import SourceDesk
-from service.view_facts import require_kept
+from service.view_facts import is_coming_back, require_kept
 from storage import clock
 from storage.failpoints import failpoint
 
@@ -182,6 +182,15 @@ class Desk:
             if RelationName(VIEW_SOURCE, row.schema, row.name) in definition.parents():
                 require_kept(row)
         return definition.is_planned_over(self._engine.views)
+
+    def awaits_parents(self, row: ViewRow) -> bool:
+        """Whether a view reads one that has failed and is to be built anew: until it is, there may
+        be no table to plan over."""
+        parents = parents_of(row)
+        return any(
+            is_coming_back(r) and RelationName(VIEW_SOURCE, r.schema, r.name) in parents
+            for r in self._rows
+        )
 
     def failed(self) -> set[str]:
         """The identities of the views that the catalog calls failed."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import platform
 import resource
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from connectors.postgres.readiness import Check
 from dataflow.errors import TidemarkError
 from service import release, state_version, wal_budget
 from service.declared import feed_source
+from service.exposure import check_port
 from service.groups import follows_database, groups_on_disk
 from service.metrics import is_fresh, read_metrics
 from service.parts import Parts
@@ -94,6 +94,9 @@ def check_service(settings: Settings) -> list[Finding]:
         source = replace(source, is_note=True)
     elif code in _FOLLOWING:
         source = replace(source, is_note=not _follows_tables(parts))
+    if source.status == PROBLEM and settings.sink == settings.source:
+        # The same database would say the same again.
+        return [source]
     sink = _look("sink", lambda: parts.sink().prepare())
     return [f for f in (source, sink) if f.problem is not None]
 
@@ -220,18 +223,7 @@ def _feed(row: SourceRow) -> str:
 
 def _state(settings: Settings) -> str:
     state = settings.state
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-        probe = state / ".doctor"
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError as error:
-        raise TidemarkError(
-            "state.io",
-            f'state directory "{state}" cannot be written',
-            detail=str(error),
-            hint="give it to the user that the service runs as, or choose another with --state",
-        ) from None
+    check_writable(state)
     version = state_version.check(state)
     free = shutil.disk_usage(state).free
     if free < MIN_FREE_BYTES:
@@ -250,6 +242,22 @@ def _state(settings: Settings) -> str:
             hint="put it on a disk, or a volume: without it every view is rebuilt at a start",
         )
     return f"{free >> 30} GiB free on {kind}, version {version}"
+
+
+def check_writable(state: Path) -> None:
+    """TidemarkError state.io where nothing can be written in the state's directory."""
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        probe = state / ".doctor"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise TidemarkError(
+            "state.io",
+            f'state directory "{state}" cannot be written',
+            detail=str(error),
+            hint="give it to the user that the service runs as, or choose another with --state",
+        ) from None
 
 
 def _contents(settings: Settings) -> Iterator[Finding]:
@@ -328,21 +336,13 @@ def _port(settings: Settings) -> str:
     if not settings.port:
         return "any free one"
     where = f"{settings.host}:{settings.port}"
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((settings.host, settings.port))
-            return f"{where} is free"
-        except OSError as error:
-            reason = str(error)
-    if _is_ours(settings):
-        return f"{where} is a running Tidemark's"
-    raise TidemarkError(
-        "port.taken",
-        f"port {where} cannot be listened on",
-        detail=reason,
-        hint="stop what has it, or choose another with --port",
-    )
+    try:
+        check_port(settings, wait_s=0.0)
+    except TidemarkError:
+        if _is_ours(settings):
+            return f"{where} is a running Tidemark's"
+        raise
+    return f"{where} is free"
 
 
 def _is_ours(settings: Settings) -> bool:

@@ -6,9 +6,12 @@ the operator has said that something else encrypts (`--insecure`).
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import ssl
 import stat
+import time
 from pathlib import Path
 
 from dataflow.errors import TidemarkError
@@ -17,6 +20,42 @@ from service.log import log
 from service.parts import Parts
 from service.settings import Settings
 from service.tokens import Tokens
+
+# A service that was killed just now may still have its port.
+PORT_WAIT_S = 2.0
+
+
+def check_port(settings: Settings, wait_s: float = PORT_WAIT_S) -> None:
+    """TidemarkError port.taken where the service could not listen."""
+    end = time.monotonic() + wait_s
+    while fault := _bind_fault(settings.host, settings.port):
+        if getattr(fault, "errno", 0) != errno.EADDRINUSE or time.monotonic() > end:
+            raise TidemarkError(
+                "port.taken",
+                f"port {settings.host}:{settings.port} cannot be listened on",
+                detail=str(fault),
+                hint="stop what has it, or choose another with --port",
+            )
+        time.sleep(0.1)
+
+
+def _bind_fault(host: str, port: int) -> Exception | None:
+    """Why nothing can listen there, None where it can."""
+    if not port:
+        return None
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, number, _, address in found:
+            with socket.socket(family, kind, number) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind(address)
+                # A port that is only bound somewhere else shows itself here.
+                probe.listen(1)
+    except (OSError, OverflowError, UnicodeError) as error:
+        return error
+    return None
 
 
 def check_exposure(settings: Settings) -> list[TidemarkError]:

@@ -18,8 +18,8 @@ from typing import NoReturn
 
 from service.signals import end_now
 
-# As an interpreter sets them when it starts.
-_HANDLERS = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+# Ctrl-C reaches all processes of a terminal: it is the parent's to end its children.
+_HANDLERS = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.SIG_IGN}
 _POLL_S = 0.01
 
 

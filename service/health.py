@@ -41,7 +41,8 @@ _CODED = re.compile(r"(.*) \[([a-z]\w*\.\w+)\]", re.DOTALL)
 class Known:
     """What is known at one moment. figures: of each group's pipeline, None before its first;
     processes: as the supervisor tells of them; views, sources, sinks: the catalog's rows as they
-    were read last; is_young: this process has just begun, and the pipelines may have too."""
+    were read last; compiling: what of the kernels is still to be compiled; is_young: this process
+    has just begun, and the pipelines may have too."""
 
     figures: Mapping[str, Mapping[str, Any] | None]
     processes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -49,6 +50,7 @@ class Known:
     sources: Sequence[SourceRow] = ()
     sinks: Sequence[SinkRow] = ()
     free_bytes: int | None = None
+    compiling: str = ""
     is_young: bool = False
 
     @cached_property
@@ -110,6 +112,8 @@ def pipeline_problem(known: Known, group: str) -> ProblemModel | None:
 
 def is_starting(known: Known) -> bool:
     """Whether it is too early to say how the default group's pipeline does."""
+    if known.compiling:
+        return True
     figures = known.figures.get(DEFAULT_GROUP)
     is_told = figures is not None and "refused" in figures
     is_waited_for = known.is_young and is_stale(figures) and not is_told
@@ -245,7 +249,7 @@ def _is_kept(row: ViewRow) -> bool:
 def service_standing(known: Known) -> tuple[str, list[str]]:
     """ "ok", "starting" or "degraded", and all the reasons for the last."""
     if is_starting(known):
-        return STARTING, []
+        return STARTING, [known.compiling] if known.compiling else []
     reasons = [
         reason if group == DEFAULT_GROUP else f'group "{group}": {reason}'
         for group in known.figures

@@ -19,18 +19,25 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from dataflow.errors import TidemarkError
+from service import signals
+from service.log import configure, log
+from service.metrics import replace_file
+from service.settings import Settings, parent_pid
 from service.signals import die_with_parent
+from service.title import set_title
 
 LIST = Path(__file__).with_name("kernels.txt")
 ROOT = LIST.parent.parent
 STAMP = "tidemark-kernels"
 REMEMBERED = "kernels.json"
+COMPILING = "kernels.compiling.json"
 PACKAGES = ("storage", "dataflow", "connectors")
 SHOW_EACH = 50
 
@@ -53,7 +60,7 @@ def ensure(state: Path, show: OnProgress) -> None:
     TidemarkError kernels.failed.
     """
     remembered = state / REMEMBERED
-    if _is_done(remembered):
+    if is_done(state):
         return
     command = [sys.executable, "-m", "service.kernels", str(os.getpid())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
@@ -74,6 +81,44 @@ def ensure(state: Path, show: OnProgress) -> None:
         )
     state.mkdir(parents=True, exist_ok=True)
     remembered.write_text(json.dumps({"stamp": stamp.removeprefix("stamp ")}))
+
+
+def is_done(state: Path) -> bool:
+    """Whether `ensure` has nothing to do."""
+    try:
+        return _known(Path(json.loads((state / REMEMBERED).read_text())["stamp"])) == _parts()
+    except (OSError, ValueError):
+        return False
+
+
+def main_of(settings: Settings) -> int:
+    """The process that compiles for a service, while its API answers already; the exit code."""
+    die_with_parent(parent_pid())
+    set_title("kernels")
+    configure(settings.log_level, "kernels", settings.log_format)
+
+    def show(done: int, total: int) -> None:
+        show_on_terminal(done, total)
+        with suppress(OSError):
+            replace_file(settings.state / COMPILING, {"done": done, "total": total})
+
+    try:
+        ensure(settings.state, show)
+    except TidemarkError as error:
+        log.error("kernels.failed", code=error.code, why=str(error), hint=error.hint)
+        return signals.FINAL
+    finally:
+        (settings.state / COMPILING).unlink(missing_ok=True)
+    return 0
+
+
+def compiling(state: Path) -> str:
+    """What is still to be compiled before anything is kept up to date, "" for nothing."""
+    try:
+        facts = json.loads((state / COMPILING).read_text())
+        return f"native kernels are being compiled: {facts['done']} of {facts['total']}"
+    except (OSError, ValueError, KeyError):
+        return ""
 
 
 def compile_all(show: OnProgress) -> Path:
@@ -242,13 +287,6 @@ def _write(stamp: Path, parts: dict[str, str]) -> None:
     draft = stamp.with_suffix(".draft")
     draft.write_text(json.dumps(parts))
     draft.replace(stamp)
-
-
-def _is_done(remembered: Path) -> bool:
-    try:
-        return _known(Path(json.loads(remembered.read_text())["stamp"])) == _parts()
-    except (OSError, ValueError):
-        return False
 
 
 def _forget(module: str) -> None:

@@ -15,7 +15,7 @@ from connectors.postgres import control_life, control_sinks
 from connectors.postgres.control import ViewRow
 from connectors.postgres.table_names import UNKNOWN, KnownNames
 from connectors.sink import SinkTable
-from dataflow.errors import TidemarkError
+from dataflow.errors import SqlError, TidemarkError
 from dataflow.sql.renaming import with_renamed_table
 from service.authorization import Authorization
 from service.changes import (
@@ -106,12 +106,26 @@ class Life:
             self._authorization.require_parents(role, definition.parents())
         return self._ask_version(row, definition, changed, "replace")
 
-    def rebuild(self, name: str, *, by: Caller) -> Asked:
+    def rebuild(self, name: str, *, by: Caller) -> list[Asked]:
         """Compute a view anew from a new snapshot, and show the difference; also the way out of
-        "failed". As `replace` by its own query, under the names that its tables have now."""
+        "failed", for the views too that have failed with it, whoever owns them. As `replace` by
+        its own query, under the names that its tables have now."""
         row = self._to_change(name, "view.rebuild", by)
         definition = self._planned(row, row.query, names_in(row.plan), is_known=True)
-        return self._ask_version(row, definition, row.options, "rebuild")
+        asked = [self._ask_version(row, definition, row.options, "rebuild")]
+        return asked + (self._rebuild_readers(row) if row.status == FAILED else [])
+
+    def _rebuild_readers(self, row: ViewRow) -> list[Asked]:
+        """Bring back what reads a view and has failed for its reason. They are planned once it is
+        live: their queries may read a table that is there no more."""
+        reasons = {row.code, "view.parent_failed"}
+        asked = []
+        for found in _staying(row, self._control.list_views()):
+            if found.status == FAILED and found.change is None and found.code in reasons:
+                names = names_in(found.plan)
+                change = new_version(found, found.query, found.options, [], "rebuild", names=names)
+                asked.append(self._ask(found, *change))
+        return asked
 
     def _to_change(self, name: str, operation: str, by: Caller) -> ViewRow:
         row = self._row(name, operation, by)
@@ -191,8 +205,14 @@ class Life:
         for child in children_of(row, rows):
             if child.status not in ("live", PAUSED, FAILED) or child.change is not None:
                 raise busy(child)
-            if child.status != FAILED:
+            if child.status == FAILED:
+                continue
+            try:
                 readers.append(self._planned(child, child.query, names_in(child.plan)))
+            except SqlError as error:
+                # Somebody has dropped a table by hand: the reader fails for it, and can come back.
+                if error.code != "sql.undefined_table":
+                    raise
         missing = readers_lost(definition, readers)
         if missing:
             raise readers_refuse(row.title, missing)

@@ -22,6 +22,9 @@ from service.names import path_name
 from service.psql_operations import Look, NoOptions, Owned, Subject, parsed
 from service.psql_text import failure_of
 
+# Changes of a view that plan a query, whose warnings are told.
+_PLANNING = ("replace", "rebuild")
+
 
 class CascadeOptions(BaseModel):
     """cascade: the views that read it too."""
@@ -92,7 +95,7 @@ class LifeOperations:
         body = parsed(Alone, request.arguments)
         by = of_session(request.asker)
         return self._change(
-            request, body.name, "rebuild", lambda name: [self._life.rebuild(name, by=by)]
+            request, body.name, "rebuild", lambda name: self._life.rebuild(name, by=by)
         )
 
     def _pause(self, request: Request) -> Look:
@@ -158,7 +161,10 @@ class LifeOperations:
             asked: Sequence[Asked] = [Asked(row.identity, row.title, change.get("id", ""))]
         else:
             asked = ask(path_name(row.schema, row.name))
-        return lambda _: self._look(asked, f"view {row.title}: {kind} is done")
+        said = f"view {row.title}: {kind} is done"
+        if kind not in _PLANNING:
+            return lambda _: self._look(asked, said)
+        return lambda rows: self._look(asked, said, rows.get(row.identity))
 
     def _is_begun(self, request: Request, row: ViewRow, kind: str) -> bool:
         """Whether the change was asked for by this request already, and maybe made since."""
@@ -188,9 +194,14 @@ class LifeOperations:
         self._noted(request)
         return row
 
-    def _look(self, asked: Sequence[Asked], said: str) -> Outcome | None:
+    def _look(
+        self, asked: Sequence[Asked], said: str, planned: ViewRow | None = None
+    ) -> Outcome | None:
+        """planned: the view, where its query has been planned anew."""
         try:
-            return Outcome(said) if all(self._life.is_done(a) for a in asked) else None
+            if not all(self._life.is_done(a) for a in asked):
+                return None
+            return Outcome(said, warnings=() if planned is None else planned.warnings)
         except TidemarkError as error:
             if error.is_temporary:
                 raise

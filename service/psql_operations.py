@@ -202,7 +202,7 @@ def _is_live(rows: Mapping[str, ViewRow], identity: str) -> Outcome | None:
         )
     if row.status != "live":
         return None
-    return Outcome(f"view {row.title} is live")
+    return Outcome(f"view {row.title} is live", warnings=row.warnings)
 
 
 Model = TypeVar("Model", bound=BaseModel)

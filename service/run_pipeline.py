@@ -58,7 +58,7 @@ def main(group: str = DEFAULT_GROUP) -> int:
     if pipeline.is_unused:
         # The last view of a group is gone: so is all that it had.
         shutil.rmtree(settings.state)
-    log.info("pipeline.stopped")
+    log.debug("pipeline.stopped")
     return 0
 
 

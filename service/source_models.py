@@ -5,11 +5,29 @@ A source's options are its connector's own and read by it alone (docs/SOURCES.md
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from service.models import FieldModel, ProblemModel, Text
+
+
+def _storable(value: Any) -> Any:
+    """Options without texts that the catalog, PostgreSQL's jsonb, has no place for."""
+    if isinstance(value, str):
+        if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise ValueError("a text holds a NUL or half of a surrogate pair")
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            _storable(key)
+            _storable(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            _storable(inner)
+    return value
+
+
+Options = Annotated[dict[str, Any], AfterValidator(_storable)]
 
 
 class CreateSource(BaseModel):
@@ -38,7 +56,7 @@ class CreateSource(BaseModel):
 
     name: str = Field(pattern=r"^[a-z_][a-z0-9_]{0,62}$")
     type: Literal["kafka", "files"]
-    options: dict[str, Any] = Field(description="as the type's page in the documentation says")
+    options: Options = Field(description="as the type's page in the documentation says")
 
 
 class ChangeSource(BaseModel):
@@ -46,7 +64,7 @@ class ChangeSource(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    options: dict[str, Any]
+    options: Options
 
 
 class DiscoverSource(BaseModel):
@@ -55,7 +73,7 @@ class DiscoverSource(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     type: Literal["kafka", "files"]
-    options: dict[str, Any]
+    options: Options
 
 
 class Discovered(BaseModel):

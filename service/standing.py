@@ -21,7 +21,7 @@ from connectors.postgres.control_sinks import SinkRow
 from connectors.postgres.standing_schema import SERVICE, SOURCE, VIEW
 from connectors.postgres.standings import Told
 from dataflow.errors import TidemarkError
-from service import health
+from service import health, kernels
 from service.groups import groups_on_disk
 from service.health import Known, Standing
 from service.log import log
@@ -65,6 +65,7 @@ class Standings:
             sources=self._sources,
             sinks=self._sinks,
             free_bytes=free_bytes,
+            compiling=kernels.compiling(state),
             is_young=time.monotonic() - self._started_at < health.STALE_S,
         )
 

@@ -6,7 +6,8 @@ has, or that stayed up for a while, starts over with the shortest pause. A group
 that ends with 0 has nothing left to do, and one that ends with FINAL needs someone: it stays away,
 and `/health` says why. The supervisor holds no state; which groups there are
 it is told by a child that reads the catalog, and nothing waits for that. What its children need is
-imported here, once, and they are forked off.
+imported here, once, and they are forked off. Kernels that are not compiled yet are compiled in a
+child too, and pipelines wait for it; the API does not.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from service import run_pipeline
+from service import kernels, run_pipeline
 from service.budget import MALLOC, allow_files, calm_malloc
 from service.forking import Forked
 from service.groups import GroupWatch
@@ -28,7 +29,7 @@ from service.log import log
 from service.metrics import SUPERVISOR_FILE, replace_file
 from service.restarts import Restarts
 from service.settings import Settings
-from service.signals import SIGNALLED
+from service.signals import FINAL, SIGNALLED
 from storage import clock
 from storage.failpoints import failpoint
 
@@ -70,6 +71,13 @@ class Supervisor:
             Child("api", _run_api),
             Child("groups", look, keep=(self._groups.descriptor,)),
         ]
+        self._compiler: Child | None = None
+        self._has_failed = False
+        # What one that was killed has left.
+        (settings.state / kernels.COMPILING).unlink(missing_ok=True)
+        if not kernels.is_done(settings.state):
+            self._compiler = Child("kernels", partial(kernels.main_of, settings))
+            self.children.insert(0, self._compiler)
 
     def run(self) -> int:
         """Start what is wanted, watch it, restart what ends; the exit code."""
@@ -81,7 +89,7 @@ class Supervisor:
         gc.freeze()
         try:
             self._tell()
-            while not self._signals:
+            while not self._signals and not self._has_failed:
                 self._add_groups()
                 for child in list(self.children):
                     self._watch(child)
@@ -89,6 +97,8 @@ class Supervisor:
         finally:
             self._stop_children()
         log.info("service.stopped")
+        if self._has_failed:
+            return 1
         return 0 if len(self._signals) < 2 else SIGNALLED + self._signals[1]
 
     def _on_signal(self, number: int, _: object) -> None:
@@ -106,8 +116,13 @@ class Supervisor:
             code = child.process.poll()
             if code is not None:
                 self._ended(child, code, now)
-        elif child.restarts.is_due(now):
+        elif child.restarts.is_due(now) and not self._waits(child):
             self._start(child, now)
+
+    def _waits(self, child: Child) -> bool:
+        """Whether it is a pipeline, and kernels are being compiled, or cannot be."""
+        is_late = self._compiler is not None or self._has_failed
+        return is_late and child.name.startswith("pipeline")
 
     def _start(self, child: Child, now: float) -> None:
         headway = child.headway = Headway()
@@ -120,6 +135,11 @@ class Supervisor:
 
     def _ended(self, child: Child, code: int, now: float) -> None:
         child.process = None
+        if child is self._compiler and code in (0, FINAL):
+            self._compiler = None
+            self._has_failed = code == FINAL
+            self.children.remove(child)
+            return
         has_got_on = child.headway is not None and child.headway.ended()
         found = child.restarts.ended(code, now, has_got_on=has_got_on)
         if found == "done":

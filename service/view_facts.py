@@ -13,7 +13,7 @@ from dataflow.errors import TidemarkError
 from dataflow.schema import VIEW_SOURCE, RelationName, stored
 from dataflow.sql.plan import ViewPlan
 from service import fields
-from service.changes import DROPPED, LIVE, PAUSED
+from service.changes import DROPPED, LIVE, PAUSED, VERSION
 from service.definition import ViewDefinition
 from service.groups import group_of
 from service.plan_facts import plan_facts
@@ -78,9 +78,16 @@ def require_parents(
             )
 
 
+def is_coming_back(row: ViewRow) -> bool:
+    """Whether a view that has failed is to be built anew."""
+    return row.status == "failed" and row.change is not None and row.change["kind"] == VERSION
+
+
 def require_kept(row: ViewRow) -> None:
     """Whether a view that is to be built can ever read this one. TidemarkError view.parent_failed,
     view.parent_not_live where it was paused just while that view was asked for."""
+    if is_coming_back(row):
+        return
     if row.status == "failed":
         code, what = "view.parent_failed", "has failed"
         hint, detail = "drop both views and create them again", row.detail or ""

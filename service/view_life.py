@@ -198,6 +198,8 @@ class ViewLife:
         core = self._core
         held = self._held.get(row.identity)
         live = self._desk.live(row.identity) if self._epochs.is_behind else None
+        if held is None and live is None and self._desk.awaits_parents(row):
+            return
         # Who builds a view is told from the live one by the definition that it has.
         definition = held[0] if held else replace(live) if live else self._desk.define(row)
         # One that is compared is live over those that it reads, whatever is asked of them now.

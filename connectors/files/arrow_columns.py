@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from connectors.formats.columns import Faults, column_of_texts, without
 from connectors.formats.declared import DeclaredColumn
+from connectors.formats.fields import utf8_fault
 from connectors.formats.json_reader import JsonReader
 from connectors.formats.times import column_of_counts
 from dataflow.delta import KIND_BYTES, Column
@@ -76,7 +77,11 @@ def _texts(type: SqlType, array: pa.Array) -> tuple[Column, Faults]:
         plain.cast(pa.large_string())
         return column_of_texts(type, bytes_column(plain))
     except pa.ArrowInvalid:
-        wrong = {row: why for row, why in enumerate(map(_not_utf8, plain.to_pylist())) if why}
+        wrong = {
+            row: why
+            for row, why in enumerate(utf8_fault(v or b"") for v in plain.to_pylist())
+            if why
+        }
     index = np.array(sorted(wrong), np.int64)
     is_fine = np.ones(len(plain), np.bool_)
     is_fine[index] = False
@@ -84,14 +89,6 @@ def _texts(type: SqlType, array: pa.Array) -> tuple[Column, Faults]:
     fine = pc.call_function("if_else", [pa.array(is_fine), plain, nothing])
     column, faults = column_of_texts(type, bytes_column(fine))
     return column, {**faults, **wrong}
-
-
-def _not_utf8(value: bytes | None) -> str:
-    try:
-        (value or b"").decode()
-    except UnicodeDecodeError as error:
-        return f"not UTF-8 at byte {error.start}"
-    return ""
 
 
 def _mask(array: pa.Array) -> np.ndarray | None:
@@ -195,13 +192,16 @@ def _in_us(counts: np.ndarray, unit: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _hexadecimal(array: pa.Array) -> Column:
-    texts = [None if v is None else b"\\x" + v.hex().encode() for v in array.to_pylist()]
+    texts = [
+        None if v is None else b"\\x" + v.hex().encode()
+        for v in array.cast(pa.large_binary()).to_pylist()
+    ]
     return Column.of(KIND_BYTES, texts)
 
 
 def _through_json(declared: DeclaredColumn, array: pa.Array) -> tuple[Column, Faults]:
     """Structures, lists and maps: what JSON of the same shape gives."""
-    values = array.to_pylist()
+    values, unreadable = _python_values(array)
     if pa.types.is_map(array.type):
         values = [None if v is None else dict(v) for v in values]
     whole = DeclaredColumn(declared.field, (), element=declared.element)
@@ -213,7 +213,31 @@ def _through_json(declared: DeclaredColumn, array: pa.Array) -> tuple[Column, Fa
         # A NULL is no JSON null.
         index = np.where(is_there, np.arange(len(values)), len(values))
         column = Column.concat([column, Column.nulls(column.kind, 1)]).take(index)
-    return column, {row: reason for row, (_, reason) in read.bad.items() if is_there[row]}
+    faults = {row: reason for row, (_, reason) in read.bad.items() if is_there[row]}
+    return column, {**faults, **unreadable}
+
+
+def _python_values(array: pa.Array) -> tuple[list[Any], Faults]:
+    """What is in structures, and why some hold nothing that Python knows."""
+    try:
+        return array.to_pylist(), {}
+    except (ValueError, OverflowError):
+        return _values_apart(array)
+
+
+def _values_apart(array: pa.Array) -> tuple[list[Any], Faults]:
+    values: list[Any] = []
+    faults: Faults = {}
+    for row, value in enumerate(array):
+        try:
+            values.append(value.as_py())
+        except UnicodeDecodeError:
+            values.append(None)
+            faults[row] = "not UTF-8"
+        except (ValueError, OverflowError) as error:
+            values.append(None)
+            faults[row] = f"out of range: {error}"
+    return values, faults
 
 
 def _jsonable(value: Any) -> Any:

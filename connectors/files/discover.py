@@ -18,10 +18,10 @@ from connectors.files.journal import FileStat
 from connectors.files.options import FileOptions
 from connectors.files.parquet_rows import open_parquet
 from connectors.files.pattern import folder_values
+from connectors.files.reading import OF_CONTENT, header_names
 from connectors.files.records import LineForm, Records, Stretch, json_records, line_records
 from connectors.files.stream import ByteStream, UnreadableFile
 from connectors.files.xml_records import XmlColumn, xml_records
-from connectors.formats.csv_reader import split_record
 from connectors.formats.discover import propose_columns
 from dataflow.errors import SourceError
 
@@ -33,13 +33,16 @@ _Proposal = dict[str, Any]
 def discover_columns(options: FileOptions) -> list[_Proposal]:
     """Columns for a relation that declares none. SourceError source.bad_sample."""
     folder = options.folder()
-    found = sorted(folder.look(), key=lambda stat: (-stat.modified_us, stat.path))[:SAMPLE_FILES]
+    there = [stat for stat in folder.look() if not stat.fault]
+    found = sorted(there, key=lambda stat: (-stat.modified_us, stat.path))[:SAMPLE_FILES]
     columns: dict[str, _Proposal] = {}
     for stat in found:
         try:
             with folder.open(stat) as file:
-                proposed = _of_file(options, ByteStream(file, options.compression))
-        except UnreadableFile as error:
+                proposed = _of_file(
+                    options, ByteStream(file, options.compression, options.encoding)
+                )
+        except (UnreadableFile, *OF_CONTENT) as error:
             raise _refusal(options, stat.path, str(error)) from None
         for column in proposed:
             columns.setdefault(column["name"], column)
@@ -66,7 +69,7 @@ def _of_file(options: FileOptions, stream: ByteStream) -> list[_Proposal]:
         return propose_columns({"format": "json"}, samples) if samples else []
     given: dict[str, Any] = {"format": "csv", **vars(options.dialect)}
     if options.has_header and samples:
-        given["header"] = split_record(samples.pop(0), options.dialect)
+        given["header"] = header_names(samples.pop(0), stream, options.dialect)
     return _without_paths(propose_columns(given, samples), options) if samples else []
 
 
@@ -92,14 +95,12 @@ def _of_xml(options: FileOptions, stream: ByteStream) -> list[_Proposal]:
 def _type_of_elements(values: list[Any]) -> str:
     if not all(isinstance(value, str) for value in values):
         return "jsonb"
-    return _type_of_texts([value for value in values if value])
+    return _type_of_texts([value.encode() for value in values if value])
 
 
-def _type_of_texts(texts: list[str]) -> str:
+def _type_of_texts(texts: list[bytes]) -> str:
     """The narrowest type that all texts fit."""
-    if not texts:
-        return "text"
-    return propose_columns({"format": "text"}, [text.encode() for text in texts])[0]["type"]
+    return propose_columns({"format": "text"}, texts)[0]["type"] if texts else "text"
 
 
 def _path(name: str) -> dict[str, str]:
@@ -112,8 +113,8 @@ def _each(found: Iterable[Records]) -> Iterator[bytes]:
         yield from records.values
 
 
-def _folders(found: Iterable[FileStat]) -> dict[str, list[str]]:
-    texts: dict[str, list[str]] = {}
+def _folders(found: Iterable[FileStat]) -> dict[str, list[bytes]]:
+    texts: dict[str, list[bytes]] = {}
     for stat in found:
         for name, text in folder_values(stat.path):
             texts.setdefault(name, []).extend([] if text is None else [text])

@@ -15,7 +15,7 @@ from typing import IO, Protocol
 from connectors import netguard
 from connectors.files.journal import FileStat
 from connectors.files.pattern import Pattern
-from dataflow.errors import SourceError, TemporaryError
+from dataflow.errors import TemporaryError
 from storage import clock
 
 # Microseconds from 1970 to 2000, where PostgreSQL's timestamps begin.
@@ -124,18 +124,15 @@ class LocalFolder:
 
     def _stat(self, entry: os.DirEntry[str], path: str) -> FileStat | None:
         try:
-            path.encode()
-        except UnicodeEncodeError:
-            shown = path.encode("utf-8", "backslashreplace").decode()
-            what = f'the name of file "{shown}" is not UTF-8'
-            raise SourceError("source.file_name", what, hint="rename it") from None
-        try:
             found = entry.stat()
         except FileNotFoundError:
             return None
-        version = _version(found)
+        version, fault = _version(found), ""
         modified_us = found.st_mtime_ns // 1000 - EPOCH_2000_US
-        return FileStat(path, found.st_size, modified_us, version, self._settled(found, path))
+        if not is_utf8_name(path):
+            path, fault = shown_path(path), "its name is not UTF-8; rename it"
+        settled = self._settled(found, path)
+        return FileStat(path, found.st_size, modified_us, version, settled, fault)
 
     def _settled(self, found: os.stat_result, path: str) -> bool:
         version, now = _version(found), time.monotonic()
@@ -150,3 +147,22 @@ class LocalFolder:
 
 def _version(found: os.stat_result) -> str:
     return f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}"
+
+
+def is_utf8_name(path: str) -> bool:
+    """Whether a path of this machine can be told at all."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def shown_path(path: str) -> str:
+    """A path whose name is not UTF-8, for people; no file that can be read has the same.
+
+    >>> shown_path("caf\\udce9.csv")
+    './caf\\\\xe9.csv'
+    """
+    escaped = os.fsencode(path.replace("\\", "\\\\"))
+    return "./" + escaped.decode("utf-8", "backslashreplace")

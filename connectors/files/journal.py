@@ -25,7 +25,8 @@ class FileStat:
 
     path: relative to the pattern's root. version: whatever changes with the content (size, time
     and inode, or an object's tag). modified_us: microseconds since 2000, UTC. is_settled: False
-    while somebody may still be writing.
+    while somebody may still be writing. fault: why the file cannot be opened at all; then the
+    path is one for people.
     """
 
     path: str
@@ -33,6 +34,7 @@ class FileStat:
     modified_us: int
     version: str
     is_settled: bool = True
+    fault: str = ""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any
 from connectors.files.bucket import BucketFolder, BucketOptions
 from connectors.files.folder import Folder, LocalFolder
 from connectors.files.pattern import DEFAULT_IGNORE, split_pattern
+from connectors.files.stream import UTF8, canonical_encoding
 from connectors.formats.csv_reader import Dialect, read_dialect
 from connectors.secrets import refuse_plain
 from dataflow.errors import SourceError
@@ -42,6 +43,7 @@ _KNOWN: dict[str, tuple[type, tuple[Any, ...], Any]] = {
     "path": (str, (), ""),
     "format": (str, (CSV, JSON, JSONL, XML, PARQUET), ""),
     "compression": (str, ("auto", "gzip", "none"), "auto"),
+    "encoding": (str, (), ""),
     "columns": (list, (), None),
     "header": (bool, (), True),
     "delimiter": (str, (), ","),
@@ -70,7 +72,8 @@ class FileOptions:
     """The options of one relation. columns: as declared, () when they are yet to be discovered.
 
     dialect, has_header: of CSV. poll_s: pause between two looks. settle_s: see LocalFolder.
-    bucket: how the store is reached where the path is in a bucket.
+    bucket: how the store is reached where the path is in a bucket. encoding: of text, "" where
+    the format knows by itself (XML, Parquet).
     """
 
     relation: str
@@ -88,6 +91,7 @@ class FileOptions:
     poll_s: float = 1.0
     settle_s: float = 1.0
     bucket: BucketOptions = field(default_factory=BucketOptions)
+    encoding: str = ""
 
     def folder(self) -> Folder:
         """Where the files are; nothing is reached yet."""
@@ -146,6 +150,7 @@ def _relation(name: str, given: Mapping[str, Any]) -> FileOptions:
         values["poll_interval_ms"] / 1000,
         values["settle_ms"] / 1000,
         _bucket_options(values),
+        _encoding(format, values["encoding"]),
     )
 
 
@@ -197,6 +202,18 @@ def _delimiter(path: str, given: Mapping[str, Any], values: Mapping[str, Any]) -
     if "delimiter" not in given and ".tsv" in PurePosixPath(path).suffixes:
         return "\t"
     return values["delimiter"]
+
+
+def _encoding(format: str, given: str) -> str:
+    if not given:
+        return "" if format in (XML, PARQUET) else UTF8
+    found = canonical_encoding(given)
+    if found is None:
+        hint = "utf-8, utf-16, latin-1, windows-1252, shift_jis and others, see docs/FILES.md"
+        raise _refusal("encoding", f'"{given}" is not the name of an encoding', hint)
+    if format == PARQUET:
+        raise _refusal("encoding", "it says nothing of parquet", "leave it out")
+    return found
 
 
 def _bucket_options(values: Mapping[str, Any]) -> BucketOptions:

@@ -46,9 +46,14 @@ class ParquetRows:
 def open_parquet(file: IO[bytes]) -> pq.ParquetFile:
     """A file whose footer has been read."""
     try:
-        return pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        found = pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        # Decoded here, where it is known what a name that is no UTF-8 means.
+        str(found.schema_arrow.names)
+    except UnicodeDecodeError:
+        raise UnreadableFile("the name of a column is not UTF-8") from None
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(error) from None
+    return found
 
 
 def group_ends(parquet: pq.ParquetFile) -> list[int]:
@@ -85,7 +90,9 @@ def _shown(value: pa.Scalar) -> Any:
     try:
         return value.as_py()
     except UnicodeDecodeError:
-        return str(value.as_buffer().to_pybytes())
+        # A text, or one somewhere in a list or structure.
+        is_text = hasattr(value, "as_buffer")
+        return str(value.as_buffer().to_pybytes()) if is_text else str(value.type)
     except (ValueError, OverflowError):
         # A moment that Python's calendar does not know.
         return getattr(value, "value", value.type)

@@ -11,13 +11,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_to_bytes
 
 from dataflow.errors import SourceError
 
 WILDCARDS = "*?["
 # How Hive, and Spark after it, name the folder of NULL.
-NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+NULL_FOLDER = b"__HIVE_DEFAULT_PARTITION__"
 DEFAULT_IGNORE = (
     ".*",
     "_*",
@@ -148,14 +148,15 @@ def one_name(glob: str) -> str:
     return "".join(out)
 
 
-def folder_values(path: str) -> Iterator[tuple[str, str | None]]:
-    """(column, value) of each folder of a path that names a column; None is NULL.
+def folder_values(path: str) -> Iterator[tuple[str, bytes | None]]:
+    """(column, value) of each folder of a path that names a column; None is NULL. A value may be
+    no UTF-8, as text in a file may.
 
     >>> list(folder_values("year=2024/x/day=1%2F5/f.csv"))
-    [('year', '2024'), ('day', '1/5')]
+    [('year', b'2024'), ('day', b'1/5')]
     """
     for folder in path.split("/")[:-1]:
         name, found, value = folder.partition("=")
         if found and name:
-            text = unquote(value)
+            text = unquote_to_bytes(value)
             yield unquote(name), None if text == NULL_FOLDER else text

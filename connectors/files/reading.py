@@ -27,11 +27,11 @@ from connectors.files.records import (
     line_records,
 )
 from connectors.files.shape import FILE, MODIFIED, ROW, Shape
-from connectors.files.stream import ByteStream, UnreadableFile
+from connectors.files.stream import UTF8, ByteStream, UnreadableFile
 from connectors.files.xml_records import XmlColumn, xml_records
-from connectors.formats.csv_reader import split_record
+from connectors.formats.csv_reader import Dialect, split_record
 from connectors.formats.declared import DeclaredColumn
-from connectors.formats.fields import null_value
+from connectors.formats.fields import NOT_UTF8, null_value, utf8_fault
 from connectors.formats.record_format import Decoded, RecordFormat
 from connectors.formats.row_format import finish
 from connectors.formats.text_reader import TextReader
@@ -40,6 +40,8 @@ from dataflow.types import TypeKind
 
 SPLIT_BYTES = 32 << 20
 _WHOLE = (TypeKind.JSON, TypeKind.JSONB)
+# What content that nobody has thought of may raise.
+OF_CONTENT = (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class FileReader:
                 constants[column.field.name] = Column.nulls(column.field.type.physical, 1)
             for rows in self._blocks(stream, columns, stretch, after):
                 whole = self._with_constants(rows, columns, constants, stat)
-                if stream.is_packed:
+                if not stream.has_offsets:
                     whole = replace(whole, offset=0)
                 self._folder.verify(stream.file, stat)
                 yield whole.between(after, last)
@@ -126,14 +128,16 @@ class FileReader:
     def measure(self, stat: FileStat) -> Measure:
         """Go through the file once, without its values."""
         found = Measure()
-        with self._opened(stat) as stream:
-            try:
-                self._absent(stream, self._columns(stat)[0])
-                for measured in self._measures(stream):
-                    found = measured
-            except UnreadableFile as error:
-                found = replace(found, broken=str(error))
-            self._folder.verify(stream.file, stat)
+        try:
+            with self._opened(stat) as stream:
+                try:
+                    self._absent(stream, self._columns(stat)[0])
+                    for measured in self._measures(stream):
+                        found = measured
+                finally:
+                    self._folder.verify(stream.file, stat)
+        except UnreadableFile as error:
+            found = replace(found, broken=str(error))
         return found
 
     def _measures(self, stream: ByteStream) -> Iterator[Measure]:
@@ -150,8 +154,16 @@ class FileReader:
 
     @contextmanager
     def _opened(self, stat: FileStat) -> Iterator[ByteStream]:
+        """Its bytes; what its content alone makes fail, as nothing should, makes it unreadable."""
+        if stat.fault:
+            raise UnreadableFile(stat.fault)
+        options = self.shape.options
         with self._folder.open(stat) as file:
-            yield ByteStream(file, self.shape.options.compression)
+            try:
+                yield ByteStream(file, options.compression, options.encoding)
+            except OF_CONTENT as error:
+                told = f"it cannot be read: {type(error).__name__}: {error}"
+                raise UnreadableFile(told[:200]) from error
 
     def _columns(self, stat: FileStat) -> tuple[list[DeclaredColumn], dict[str, Column]]:
         """(columns that stand in the file, those that its folders name: one value each)."""
@@ -167,7 +179,7 @@ class FileReader:
                 if not column.field.is_nullable:
                     raise UnreadableFile(f'column "{column.field.name}" has no value in its path')
                 continue
-            read = TextReader([column]).read([text.encode()])
+            read = TextReader([column]).read([text])
             if read.bad:
                 raise UnreadableFile(f"its path does not fit: {read.bad[0][1]}")
             constants[column.field.name] = read.columns[0]
@@ -182,20 +194,21 @@ class FileReader:
             parquet = open_parquet(stream.seekable())
             yield from map(_of_parquet, parquet_rows(parquet, columns, after, groups))
         elif options.format == known.JSON:
-            yield from _decoded(self.shape.json_format(columns), json_records(stream))
+            yield from _decoded(self.shape.json_format(columns), json_records(stream), stream)
         elif options.format == known.XML:
             format = self.shape.json_format([self.shape.flat(c) for c in columns])
             found = xml_records(stream, options.row_tag, [_xml_column(c) for c in columns])
-            yield from _decoded(format, found)
+            yield from _decoded(format, found, stream)
         elif options.format == known.CSV and options.has_header:
             format = self.shape.csv_format(columns, self._header(stream))
             found = line_records(stream, self._line_form(), stretch)
-            yield from _decoded(format, found, 0 if stretch.offset else 1)
+            yield from _decoded(format, found, stream, 0 if stretch.offset else 1)
         else:
             is_csv = options.format == known.CSV
             make = self.shape.json_format
             format = self.shape.csv_format(columns, None) if is_csv else make(columns)
-            yield from _decoded(format, line_records(stream, self._line_form(), stretch))
+            found = line_records(stream, self._line_form(), stretch)
+            yield from _decoded(format, found, stream)
 
     def _line_form(self) -> LineForm:
         if self.shape.options.format == known.JSONL:
@@ -206,9 +219,7 @@ class FileReader:
         """The names of a CSV file's columns; the stream is at its start again."""
         record = first_record(stream, self._line_form())
         stream.seek(0)
-        names = [] if record is None else split_record(record, self.shape.options.dialect)
-        if names is None:
-            raise UnreadableFile("a quote of its header is not closed")
+        names = header_names(record, stream, self.shape.options.dialect)
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise UnreadableFile(f'its header has "{twice[0]}" twice')
@@ -243,7 +254,34 @@ class FileReader:
         return Rows(columns, rows.numbers, rows.reach, rows.offset, rows.bad)
 
 
-def _decoded(format: RecordFormat, found: Iterator[Records], skipped: int = 0) -> Iterator[Rows]:
+def header_names(record: bytes | None, stream: ByteStream, dialect: Dialect) -> list[str]:
+    """The cells of a header's record. UnreadableFile where it is no text in the stream's encoding,
+    or broken."""
+    if record is None:
+        return []
+    fault = utf8_fault(record)
+    if fault:
+        fault = _in_encoding(fault, stream)
+        raise UnreadableFile(f"its header is {fault}; set encoding to what it was written in")
+    if b"\0" in record:
+        hint = 'text of UTF-16 without a mark needs the encoding "utf-16"'
+        raise UnreadableFile(f"its header holds NUL characters; {hint}")
+    names = split_record(record, dialect)
+    if names is None:
+        raise UnreadableFile("a quote of its header is not closed")
+    return names
+
+
+def _in_encoding(reason: str, stream: ByteStream) -> str:
+    """A reason in the words of the file's own encoding."""
+    if reason.startswith(NOT_UTF8) and stream.encoding not in ("", UTF8):
+        return f"not {stream.encoding}"
+    return reason
+
+
+def _decoded(
+    format: RecordFormat, found: Iterator[Records], stream: ByteStream, skipped: int = 0
+) -> Iterator[Rows]:
     """skipped: how many of the first records are no rows."""
     for records in found:
         values, numbers = records.values, records.numbers
@@ -251,7 +289,8 @@ def _decoded(format: RecordFormat, found: Iterator[Records], skipped: int = 0) -
             values, numbers, skipped = values[1:], numbers[1:], skipped - 1
         decoded = format.decode(values)
         bad = [
-            BadRow(int(numbers[b.number]), b.code, b.reason, values[b.number]) for b in decoded.bad
+            BadRow(int(numbers[b.number]), b.code, _in_encoding(b.reason, stream), values[b.number])
+            for b in decoded.bad
         ]
         yield _rows(decoded, numbers, bad, records.reach, records.offset)
 
@@ -277,7 +316,7 @@ def _measured_lines(stream: ByteStream, form: LineForm) -> Iterator[Measure]:
     splits: tuple[tuple[int, int], ...] = ()
     last = 0
     for offset, lines in line_ends(stream, form):
-        if not stream.is_packed and offset - last >= SPLIT_BYTES:
+        if stream.has_offsets and offset - last >= SPLIT_BYTES:
             splits, last = (*splits, (offset, lines)), offset
         yield Measure(lines, splits)
 

@@ -17,7 +17,7 @@ from connectors.files.discover import discover_columns
 from connectors.files.feed import FilesFeed
 from connectors.files.folder import Folder
 from connectors.files.journal import FileNote, FileStat, Journal, owner_of
-from connectors.files.options import read_options
+from connectors.files.options import FAIL, read_options
 from connectors.files.reading import FileReader, Measure
 from connectors.files.rejected import broken_file, rejected_rows
 from connectors.files.repair import try_again
@@ -141,6 +141,12 @@ class FilesSource:
 def _check_newest(shape: Shape, folder: Folder, found: Sequence[FileStat]) -> None:
     """The newest file has the declared columns, and some rows among its first ones."""
     settled = [stat for stat in found if stat.is_settled]
+    unnamed = [stat for stat in settled if stat.fault]
+    settled = [stat for stat in settled if not stat.fault]
+    if unnamed and shape.options.on_error == FAIL:
+        what = f'file "{unnamed[0].path}" cannot be read: {unnamed[0].fault}'
+        hint = 'rename it, or set on_error to "skip" or "dead_letter"'
+        raise SourceError("source.file_name", what, hint=hint)
     if not settled:
         return
     newest = max(settled, key=lambda stat: (stat.modified_us, stat.path))

@@ -1,19 +1,42 @@
-"""Bytes of a file as its format wants them: unpacked, in blocks.
+"""Bytes of a file as its format wants them: unpacked, in UTF-8, in blocks.
 
-Invariant: a file that breaks off or is corrupt ends in UnreadableFile, never in a short file.
+Invariant: a file that breaks off or is corrupt ends in UnreadableFile, never in a short file. No
+letter is guessed: what cannot be decoded becomes bytes that are no UTF-8, so that its record is
+bad, and a file whose mark names another encoding than the declared one is unreadable.
 """
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import tempfile
 import zlib
-from typing import IO
+from typing import IO, Any
 
 BLOCK_BYTES = 2 << 20
 # A packed Parquet file is unpacked into memory up to here, and onto disk above.
 SPOOL_BYTES = 32 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
+
+UTF8 = "utf-8"
+# Canonical names, as Python's codecs have them, of what tables are written in.
+_KNOWN = {
+    *("utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be", "ascii"),
+    *(f"iso8859-{part}" for part in (*range(1, 12), *range(13, 17))),
+    *(f"cp{page}" for page in range(1250, 1259)),
+    *("cp437", "cp850", "cp852", "cp858", "cp866", "cp874", "cp932", "cp949", "koi8-r", "koi8-u"),
+    *("mac-roman", "shift_jis", "euc_jp", "euc_kr", "gbk", "gb18030", "gb2312", "big5"),
+}
+# The longer mark first: that of UTF-32 begins as that of UTF-16 does.
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF8, UTF8),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_MARK_BYTES = 4
+_UNDECODABLE = "tidemark.undecodable"
 
 
 class UnreadableFile(Exception):
@@ -23,22 +46,34 @@ class UnreadableFile(Exception):
 class ByteStream:
     """An open file, unpacked where it is packed.
 
-    compression: "auto" (by its first two bytes), "gzip" or "none". file: seekable, at its start;
-    it is closed by whoever opened it.
+    compression: "auto" (by its first two bytes), "gzip" or "none". encoding: of its text, "" for
+    bytes as they are. file: seekable, at its start; it is closed by whoever opened it.
     """
 
-    def __init__(self, file: IO[bytes], compression: str) -> None:
+    def __init__(self, file: IO[bytes], compression: str, encoding: str = "") -> None:
         self.file = file
+        self.encoding = encoding
         self.is_packed = compression == "gzip"
         if compression == "auto":
             self.is_packed = read_whole(file, 2) == _GZIP_MAGIC
             file.seek(0)
-        self._inner: IO[bytes] = (
-            gzip.GzipFile(fileobj=file, mode="rb") if self.is_packed else file  # type: ignore[assignment]
-        )
+        self._inner: Any = gzip.GzipFile(fileobj=file, mode="rb") if self.is_packed else file
+        if encoding:
+            self._decide(encoding)
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether it can be read on from a byte of what was read."""
+        return not self.is_packed and self._inner is self.file
+
+    def _decide(self, encoding: str) -> None:
+        decided = decided_encoding(encoding, self.read(_MARK_BYTES))
+        self.seek(0)
+        if decided != UTF8:
+            self._inner = _RecodedFile(self._inner, decided)
 
     def seek(self, offset: int) -> None:
-        """Go on from here; in a packed file only from its start."""
+        """Go on from here; only from its start where there are no offsets."""
         self._inner.seek(offset)
 
     def read(self, size: int = BLOCK_BYTES) -> bytes:
@@ -57,6 +92,68 @@ class ByteStream:
             spool.write(block)
         spool.seek(0)
         return spool
+
+
+def _keep_bad(error: UnicodeError) -> tuple[str, int]:
+    """A half of a pair, which has no form in UTF-8."""
+    return "\udcff", error.end if isinstance(error, UnicodeDecodeError) else 0
+
+
+codecs.register_error(_UNDECODABLE, _keep_bad)
+
+
+def canonical_encoding(name: str) -> str | None:
+    """The name of a known encoding, however it is spelled; None for any other.
+
+    >>> canonical_encoding("Latin1"), canonical_encoding("UTF16"), canonical_encoding("rot13")
+    ('iso8859-1', 'utf-16', None)
+    """
+    try:
+        found = codecs.lookup(name).name.removesuffix("-sig")
+    except (LookupError, ValueError):
+        return None
+    return found if found in _KNOWN else None
+
+
+def decided_encoding(declared: str, start: bytes) -> str:
+    """The encoding of a file that begins so; UTF-16 and UTF-32 without a mark have the low byte
+    first. UnreadableFile where the mark contradicts.
+
+    >>> decided_encoding("utf-16", bytes([254, 255])), decided_encoding("utf-16", b"i")
+    ('utf-16-be', 'utf-16-le')
+    """
+    marked = next((name for mark, name in _MARKS if start.startswith(mark)), "")
+    if marked and not marked.startswith(declared):
+        usual = marked.removesuffix("-le").removesuffix("-be")
+        reason = f'it begins with the mark of {usual}, not of {declared}; set encoding to "{usual}"'
+        raise UnreadableFile(reason)
+    return marked or (f"{declared}-le" if declared in ("utf-16", "utf-32") else declared)
+
+
+class _RecodedFile:
+    """A file of some encoding as UTF-8; it is read from its start only."""
+
+    def __init__(self, file: IO[bytes], encoding: str) -> None:
+        self._file = file
+        self._make = codecs.getincrementaldecoder(encoding)
+        self.seek(0)
+
+    def seek(self, offset: int) -> None:
+        """Begin again; offset: 0."""
+        assert offset == 0
+        self._file.seek(0)
+        self._decoder = self._make(_UNDECODABLE)
+        self._rest, self._is_through = b"", False
+
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes; b"" at the end."""
+        while not self._rest and not self._is_through:
+            block = self._file.read(BLOCK_BYTES)
+            self._is_through = not block
+            text = self._decoder.decode(block, self._is_through)
+            self._rest = text.encode(UTF8, "surrogatepass")
+        found, self._rest = self._rest[:size], self._rest[size:]
+        return found
 
 
 def read_whole(file: IO[bytes], size: int) -> bytes:

@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from connectors.files.records import BLOCK_RECORDS, MOST_RECORD_BYTES, Records
-from connectors.files.stream import ByteStream, UnreadableFile
+from connectors.files.stream import UTF8, ByteStream, UnreadableFile
 
 # The text of an element that has attributes or children too.
 OWN_TEXT = "_value"
@@ -91,7 +91,8 @@ def xml_records(
 ) -> Iterator[Records]:
     """Elements named row_tag, outermost ones only, as JSON objects of texts by column."""
     rows = _Rows(row_tag)
-    parser = expat.ParserCreate()
+    # Where the encoding is declared, the document's own declaration counts no more.
+    parser = expat.ParserCreate(UTF8 if stream.encoding else None)
     parser.buffer_text = True
     parser.StartElementHandler = rows.start
     parser.EndElementHandler = rows.end
@@ -103,7 +104,8 @@ def xml_records(
         is_last = not block
         try:
             parser.Parse(block, is_last)
-        except expat.ExpatError as error:
+        except (expat.ExpatError, ValueError, LookupError) as error:
+            # The latter two: it names an encoding that the parser does not know.
             raise UnreadableFile(f"it is no well-formed XML: {error}") from None
         if rows.text_size > MOST_RECORD_BYTES:
             raise UnreadableFile(f"row {number + 1} is longer than {MOST_RECORD_BYTES >> 20} MB")

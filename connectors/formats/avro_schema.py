@@ -55,6 +55,10 @@ _LOGICAL = {
     "local-timestamp-micros": Leaf(TIMESTAMP, "us"),
     "local-timestamp-nanos": Leaf(TIMESTAMP, "ns"),
 }
+_BAD_SCHEMA = (
+    *(ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError),
+    *(SchemaParseException, UnknownType),
+)
 _ON = {"date": "int", "time-millis": "int", "uuid": "string"}
 # What the decoder gives for each type, by which the branch of a union is known.
 _PYTHON: dict[str, type] = {
@@ -87,7 +91,7 @@ class AvroSchema:
             self.decoder: Any = parse_schema(
                 _bare(json.loads(text)), named_schemas=known, _force=True
             )
-        except (ValueError, SchemaParseException, UnknownType, KeyError, TypeError) as error:
+        except _BAD_SCHEMA as error:
             raise SourceError(
                 "format.schema",
                 "this is not an Avro schema",

@@ -107,7 +107,7 @@ class CsvReader:
 
 
 def split_record(record: bytes, dialect: Dialect) -> list[str] | None:
-    """The cells of one record, of a header for instance; None if its quotes do not match.
+    """The cells of one record of UTF-8, of a header for instance; None if its quotes do not match.
 
     >>> split_record(b'a,"b c",', Dialect())
     ['a', 'b c', '']

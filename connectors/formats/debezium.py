@@ -16,9 +16,9 @@ import numpy as np
 from connectors.formats.debezium_order import UNKNOWN
 from connectors.formats.declared import KEY, DeclaredColumn
 from connectors.formats.fields import Fault, Fields, malformed, null_value
-from connectors.formats.record_format import BadRecord, Decoded
+from connectors.formats.record_format import BadRecord, Decoded, Raws, decode_apart
 from dataflow.delta import Column
-from dataflow.errors import SourceError
+from dataflow.errors import SourceError, TidemarkError
 
 PLACEHOLDER = "__debezium_unavailable_value"
 _ROWS, _REMOVES, _TRUNCATES, _SAYS_NOTHING = ("c", "r", "u"), "d", "t", ("m", "")
@@ -87,6 +87,9 @@ class DebeziumFormat:
         self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None
     ) -> DebeziumDecoded:
         """As RecordFormat says; keys are not needed."""
+        return decode_apart(self._decode, values, None)
+
+    def _decode(self, values: Raws, _: Raws | None) -> DebeziumDecoded:
         places = [number for number, value in enumerate(values) if value is not None]
         found = self._reader.read_envelopes([value for value in values if value is not None])
         fields = found.fields
@@ -124,6 +127,27 @@ class DebeziumFormat:
 
     def envelopes(self, values: Sequence[bytes | None]) -> Envelopes:
         """What each record is, its row unread; one without a value says nothing."""
+        try:
+            return self._envelopes(values)
+        except (TidemarkError, MemoryError):
+            raise
+        except Exception:
+            odd = [number for number, one in enumerate(values) if not self._is_readable(one)]
+            found = self._envelopes([None if n in odd else one for n, one in enumerate(values)])
+            for number in odd:
+                found.fields.refuse(number, malformed("an envelope that cannot be taken apart"))
+            return found
+
+    def _is_readable(self, value: bytes | None) -> bool:
+        try:
+            self._envelopes([value])
+        except (TidemarkError, MemoryError):
+            raise
+        except Exception:
+            return False
+        return True
+
+    def _envelopes(self, values: Raws) -> Envelopes:
         places = [number for number, value in enumerate(values) if value is not None]
         found = self._reader.read_envelopes([value for value in values if value is not None])
         if len(places) == len(values):

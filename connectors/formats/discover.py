@@ -18,7 +18,7 @@ from connectors.formats.avro_schema import AvroSchema
 from connectors.formats.columns import column_of_texts
 from connectors.formats.csv_reader import CSV, read_dialect, split_record
 from connectors.formats.declared import declared_type
-from connectors.formats.fields import Fields
+from connectors.formats.fields import Fields, utf8_fault
 from connectors.formats.jsonb_text import Numeral, load_json
 from connectors.formats.protobuf_reader import ProtobufReader
 from connectors.formats.protobuf_schema import is_wrapper, leaf_of
@@ -118,10 +118,15 @@ def _of_objects(samples: Sequence[Any]) -> list[tuple[Path, str, bool]]:
 
 def _leaves(value: dict[str, Any], path: Path) -> Iterator[tuple[Path, Any]]:
     for key, inner in value.items():
-        if isinstance(inner, dict) and inner and len(path) + 1 < _DEPTH:
+        if isinstance(inner, dict) and inner and len(path) + 1 < _DEPTH and _is_told(key):
             yield from _leaves(inner, (*path, key))
-        elif key:
+        elif key and _is_told(key):
             yield (*path, key), inner
+
+
+def _is_told(key: str) -> bool:
+    """Whether a key can stand in a declaration: it is text that PostgreSQL can hold."""
+    return "\0" not in key and not any("\ud800" <= letter <= "\udfff" for letter in key)
 
 
 def _type_of_values(values: Sequence[Any]) -> str:
@@ -165,7 +170,7 @@ def _fitting(texts: Sequence[str], names: Sequence[str]) -> str:
 
 def _of_cells(options: Mapping[str, Any], samples: Sequence[bytes]) -> list[tuple[Path, str, bool]]:
     dialect = read_dialect(options)
-    split = [split_record(sample, dialect) for sample in samples]
+    split = [split_record(sample, dialect) for sample in samples if not utf8_fault(sample)]
     rows = [row for row in split if row is not None]
     if not rows:
         return []

@@ -15,6 +15,7 @@ from connectors.formats.declared import DeclaredColumn
 from dataflow.delta import Column
 
 SHOWN_CHARACTERS = 80
+NOT_UTF8 = "not UTF-8"
 
 
 class Fault(NamedTuple):
@@ -91,20 +92,21 @@ def shown(text: bytes) -> str:
 def utf8_records(records: Sequence[bytes], fields: Fields) -> tuple[Sequence[bytes], bytes]:
     """(records, the same with a line end after each); one that is no UTF-8 is empty, and bad."""
     joined = b"\n".join(records) + b"\n"
-    if joined.isascii() or not _utf8_fault(joined):
+    if joined.isascii() or not utf8_fault(joined):
         return records, joined
     kept = []
     for row, record in enumerate(records):
-        fault = _utf8_fault(record)
+        fault = utf8_fault(record)
         if fault:
             fields.refuse(row, malformed(fault))
         kept.append(b"" if fault else record)
     return kept, b"\n".join(kept) + b"\n"
 
 
-def _utf8_fault(raw: bytes) -> str:
+def utf8_fault(raw: bytes) -> str:
+    """Why the bytes are no UTF-8, "" where they are."""
     try:
         raw.decode()
     except UnicodeDecodeError as error:
-        return f"not UTF-8 at byte {error.start}"
+        return f"{NOT_UTF8} at byte {error.start}"
     return ""

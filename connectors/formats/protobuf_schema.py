@@ -7,7 +7,6 @@ its own: two schemas may give one name to different messages.
 from __future__ import annotations
 
 import base64
-import binascii
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -51,14 +50,18 @@ class ProtobufSchema:
             for file in files.file:
                 self._pool.Add(file)
             self._main = self._pool.FindFileByName(files.file[-1].name)
-        except (TypeError, KeyError, IndexError) as error:
+        except (TypeError, ValueError, KeyError, IndexError) as error:
             raise _refusal(str(error)) from None
 
     @staticmethod
     def of_text(text: str, references: Mapping[str, str] | None = None) -> ProtobufSchema:
         """Of the text of a .proto file; references: what it imports, by name."""
         files = FileDescriptorSet()
-        files.ParseFromString(_compile(text, references or {}))
+        try:
+            files.ParseFromString(_compile(text, references or {}))
+        except (ValueError, OSError, DecodeError) as error:
+            # A name or text that no file can have, of NULs or halves of surrogate pairs.
+            raise _refusal(str(error)) from None
         return ProtobufSchema(files)
 
     @staticmethod
@@ -67,7 +70,7 @@ class ProtobufSchema:
         files = FileDescriptorSet()
         try:
             files.ParseFromString(base64.b64decode(encoded, validate=True))
-        except (DecodeError, binascii.Error) as error:
+        except (DecodeError, ValueError) as error:
             raise _refusal(f"no descriptor set in base64: {error}") from None
         return ProtobufSchema(files)
 
@@ -86,7 +89,7 @@ class ProtobufSchema:
         """The message of a full name. SourceError format.schema."""
         try:
             return self._pool.FindMessageTypeByName(name)
-        except KeyError:
+        except (KeyError, TypeError):
             raise _refusal(f'there is no message "{name}"') from None
 
 
@@ -199,14 +202,15 @@ def _compile(text: str, references: Mapping[str, str]) -> bytes:
                 raise _refusal(f'a reference has the name "{name}"')
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
+            path.write_text(content, encoding="utf-8")
         out = Path(folder, "out.bin")
         command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", "--include_imports"]
         answer = subprocess.run(
             [*command, f"--descriptor_set_out={out}", _ROOT],
             cwd=folder,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=COMPILE_TIMEOUT_S,
             check=False,
         )

@@ -6,13 +6,14 @@ heartbeat, say), or told as bad with a reason; no value is guessed or cut.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from dataflow.delta import Column
+from dataflow.errors import TidemarkError
 
 
 @dataclass(frozen=True)
@@ -60,3 +61,45 @@ class RecordFormat(Protocol):
         TemporaryError when what the format needs (a registry) is away: nothing was decoded.
         """
         ...
+
+
+Raws = Sequence[bytes | None]
+Answer = TypeVar("Answer", bound=Decoded)
+
+
+def decode_apart(
+    decode: Callable[[Raws, Raws | None], Answer], values: Raws, keys: Raws | None
+) -> Answer:
+    """What `decode` answers; a record over which it fails, as it never should, is bad, and takes
+    no other along."""
+    try:
+        return decode(values, keys)
+    except (TidemarkError, MemoryError):
+        raise
+    except Exception:
+        faults = _failing(decode, values, keys)
+    keep = [number for number in range(len(values)) if number not in faults]
+    found = decode([values[n] for n in keep], None if keys is None else [keys[n] for n in keep])
+    bad = [replace(one, number=keep[one.number]) for one in found.bad]
+    bad += [BadRecord(n, code="record.malformed", reason=why) for n, why in faults.items()]
+    return replace(
+        found,
+        records=np.array(keep, np.int64)[found.records],
+        bad=sorted(bad, key=lambda one: one.number),
+        truncations=[keep[number] for number in found.truncations],
+    )
+
+
+def _failing(
+    decode: Callable[[Raws, Raws | None], Answer], values: Raws, keys: Raws | None
+) -> dict[int, str]:
+    """Why, by the record's number; each is decoded alone."""
+    faults: dict[int, str] = {}
+    for number, value in enumerate(values):
+        try:
+            decode([value], None if keys is None else [keys[number]])
+        except (TidemarkError, MemoryError):
+            raise
+        except Exception as error:
+            faults[number] = f"it cannot be read: {type(error).__name__}: {error}"[:200]
+    return faults

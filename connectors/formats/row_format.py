@@ -12,7 +12,7 @@ import numpy as np
 
 from connectors.formats.declared import KEY, DeclaredColumn
 from connectors.formats.fields import Fault, Fields, Reader, no_key, no_value, null_value
-from connectors.formats.record_format import BadRecord, Decoded
+from connectors.formats.record_format import BadRecord, Decoded, Raws, decode_apart
 from dataflow.delta import Column
 
 
@@ -30,6 +30,9 @@ class RowFormat:
         self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None
     ) -> Decoded:
         """As RecordFormat says."""
+        return decode_apart(self._decode, values, keys)
+
+    def _decode(self, values: Raws, keys: Raws | None) -> Decoded:
         n = len(values)
         has_value = np.fromiter((value is not None for value in values), np.bool_, n)
         places = {KEY: np.arange(0), "value": np.flatnonzero(has_value)}

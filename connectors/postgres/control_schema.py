@@ -20,6 +20,7 @@ from connectors.postgres.psql_schema import (
     PSQL_PINNED,
     PSQL_RETRY,
     PSQL_VERIFY,
+    PSQL_WARNINGS,
 )
 from connectors.postgres.quoting import quote_text
 from connectors.postgres.session import Session, translated
@@ -270,6 +271,7 @@ STEPS = (
     _PAUSED_AT,
     GUARD + PSQL_PINNED,
     STANDING + PSQL_RETRY,
+    PSQL_WARNINGS,
 )
 VERSION = len(STEPS)
 

@@ -169,6 +169,9 @@ BEGIN
     IF found.status IS NULL THEN
         RAISE EXCEPTION 'request % is gone', number USING ERRCODE = '55000';
     END IF;
+    FOR said IN SELECT jsonb_array_elements_text(coalesce(found.result -> 'warnings', '[]')) LOOP
+        RAISE WARNING '%', said;
+    END LOOP;
     IF found.result ->> 'said' <> '' THEN
         RAISE NOTICE '%', found.result ->> 'said';
     END IF;
@@ -333,3 +336,5 @@ FROM tidemark.requests AS r
 WHERE r.login = current_user OR tidemark.is_for(r.asker, NULL);
 """
 )
+# A request tells the warnings of what it has made.
+PSQL_WARNINGS = _REQUEST

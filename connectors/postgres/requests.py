@@ -8,7 +8,7 @@ an API process had in hand when it was killed is taken up again, by itself or by
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any
@@ -73,8 +73,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a request ended: a failure when it has a code. said: words for a success; facts: more
-    about it, for `tidemark.asked`."""
+    """How a request ended: a failure when it has a code. said: words for a success; warnings: what
+    to know of it besides; facts: more about it, for `tidemark.asked`."""
 
     said: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -83,6 +83,7 @@ class Outcome:
     error: str = ""
     detail: str = ""
     hint: str = ""
+    warnings: Sequence[str] = ()
 
 
 class Requests:
@@ -120,7 +121,8 @@ class Requests:
         status = "failed" if outcome.code else "done"
         facts = (outcome.code, outcome.sqlstate, outcome.error, outcome.detail, outcome.hint)
         told = [fact or None for fact in facts]
-        self._rows(_END, (status, *told, Json({**outcome.facts, "said": outcome.said}), request.id))
+        result = {**outcome.facts, "said": outcome.said, "warnings": list(outcome.warnings)}
+        self._rows(_END, (status, *told, Json(result), request.id))
 
     def close(self) -> None:
         """Leave: from now on nobody is told that this service listens."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
 
 from dataflow.errors import TidemarkError
 from service.client.answers import Field
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 T = TypeVar("T")
+# So many rows are printed.
+SHOWN_ROWS = 20
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,13 @@ class RowWish:
     limit: int | None
     page_rows: int
     wait_s: float
+
+    def described(self, kind: str) -> str:
+        """What is asked for, in words: nothing is read for that."""
+        asked = [f"{name}={value!r}" for name, value in self.params]
+        asked += [f"limit={self.limit}"] if self.limit is not None else []
+        path = unquote(self.path.removeprefix("/views/").partition("/")[0])
+        return f"<{kind} of {', '.join([path, *asked])}: iterate over them, or to_list()>"
 
     def pages(self) -> Generator[Call[Page], Page, None]:
         """The calls for all pages; each is sent back as it has come."""
@@ -76,6 +87,16 @@ class Rows:
         self._sender = sender
         self._wish = wish
 
+    def __repr__(self) -> str:
+        return self._wish.described("Rows")
+
+    def __str__(self) -> str:
+        """The first rows, one a line, which are read for it; and whether there are more."""
+        found = list(islice(self, SHOWN_ROWS + 1))
+        lines = [repr(row) for row in found[:SHOWN_ROWS]]
+        lines += ["..."] if len(found) > SHOWN_ROWS else []
+        return "\n".join(lines) or "(no rows)"
+
     def pages(self) -> Iterator[Page]:
         """The rows a page at a time, with the epoch and the positions that each page shows."""
         calls = self._wish.pages()
@@ -116,6 +137,9 @@ class AsyncRows:
     def __init__(self, sender: SendsLater, wish: RowWish) -> None:
         self._sender = sender
         self._wish = wish
+
+    def __repr__(self) -> str:
+        return self._wish.described("AsyncRows")
 
     async def pages(self) -> AsyncIterator[Page]:
         """The rows a page at a time, with the epoch and the positions that each page shows."""

@@ -17,15 +17,17 @@ import hashlib
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from connectors.postgres import engine_query
 from connectors.postgres.function_tables import SCHEMA
 from connectors.postgres.session import Session, connect
 from connectors.python.conditions import Wish
 from dataflow.errors import TidemarkError
+from service.client.calls import Call
 from service.client.clients import Client, View
 from service.client.rows import RowSet
+from service.client.wire import Place
 from service.embedded.answers import row_set
 from service.embedded.child import Child
 from service.embedded.functions import Functions, FunctionState, Refreshed
@@ -54,7 +56,7 @@ class Engine:
         self._child = child
         self.url = child.url
         self.dsn = child.dsn
-        self.client = Client(child.url, token="")
+        self.client: Client = _EngineClient(child.url, token="")
         self._functions = Functions(child.dsn)
         self._ticker = Ticker(self._functions, child.dsn)
         self._session = Session(child.dsn, application_name="tidemark engine")
@@ -65,6 +67,7 @@ class Engine:
         return f"<Engine at {self.url}{state}>"
 
     def __enter__(self) -> Self:
+        self._require_open()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -76,6 +79,11 @@ class Engine:
         self._functions.close()
         self._session.close()
         self.client.close()
+
+    def _require_open(self) -> None:
+        """TidemarkError engine.closed."""
+        if not self._end.alive:
+            raise _closed()
 
     # --- functions -----------------------------------------------------------------------------
 
@@ -97,6 +105,7 @@ class Engine:
         `dynamic_where` is told what is read of it. Registering a name again takes its place.
         Returns the FunctionState, as a decorator the function. TidemarkError function.*.
         """
+        self._require_open()
         if source is None:
             return self._decorator(name, columns, key, refresh_every_s)
         keys = (key,) if isinstance(key, str) else tuple(key)
@@ -114,15 +123,18 @@ class Engine:
 
     def unregister(self, name: str) -> None:
         """Forget a function and drop its table. TidemarkError function.in_use."""
+        self._require_open()
         self._functions.unregister(name)
 
     def functions(self) -> dict[str, FunctionState]:
         """All registered functions as they stand, by name."""
+        self._require_open()
         return self._functions.states()
 
     def refresh(self, *names: str) -> dict[str, Refreshed]:
         """Read functions again, without names all of them, and write what differs in one
         transaction: the views show all of it at once. TidemarkError function.*"""
+        self._require_open()
         if not names:
             names = tuple(f.function.name for f in self._functions.all() if not f.is_spent)
         return self._functions.refresh(names)
@@ -135,6 +147,7 @@ class Engine:
         Functions that it reads, also through views, are read again first; a narrow one is told the
         query's own columns and conditions. parameters: for %s, or %(name)s. SqlError.
         """
+        self._require_open()
         if parameters is not None:
             sql = engine_query.with_parameters(self.dsn, sql, parameters)
         tables, width = engine_query.look_at(self.dsn, sql)
@@ -173,6 +186,7 @@ class Engine:
         (view.name_taken) or, with replace, given the new one without a time in which it cannot be
         read. SqlError, TidemarkError view.*.
         """
+        self._require_open()
         sql = sql.strip().removesuffix(";")
         name = name or "view_" + hashlib.blake2b(sql.encode(), digest_size=6).hexdigest()
         if parse_name(name)[1] in self._functions.states():
@@ -214,6 +228,7 @@ class Engine:
 
         TidemarkError engine.not_settled.
         """
+        self._require_open()
         try:
             found = self._session.rows(
                 "SELECT tidemark.wait(%s * interval '1 second')::text", (timeout_s,)
@@ -230,11 +245,13 @@ class Engine:
     def execute(self, sql: str, parameters: Parameters | None = None) -> RowSet | int:
         """Run a statement in the database and commit it: its rows, or the number of rows that it
         has changed. SqlError."""
+        self._require_open()
         found = engine_query.execute(self.dsn, sql, parameters)
         return found if isinstance(found, int) else row_set(found)
 
     def connection(self) -> Any:
         """A new session of psycopg2's in the database, for transactions of your own."""
+        self._require_open()
         return connect(self.dsn, application_name="tidemark engine user", is_users=True)
 
     def _asked(self, sql: str, width: int) -> dict[str, Wish]:
@@ -247,6 +264,29 @@ class Engine:
             if error.code == "sql.duplicate_column":
                 return self._asked(engine_query.with_other_names(sql, width), 0)
             return {}
+
+
+class _EngineClient(Client):
+    """The client of an engine, which cannot be used once that is closed."""
+
+    def close(self) -> None:
+        """Close the connections for good."""
+        super().close()
+        self._place = _Nowhere(self.url, "", "")
+
+
+class _Nowhere(Place):
+    """Where the service of a closed engine is."""
+
+    def request(self, asked: Call[Any]) -> NoReturn:
+        """TidemarkError engine.closed."""
+        raise _closed()
+
+
+def _closed() -> TidemarkError:
+    return TidemarkError(
+        "engine.closed", "the engine is closed", hint="make another one: tidemark.Engine()"
+    )
 
 
 def _end(child: Child, ticker: Ticker) -> None:

@@ -8,6 +8,7 @@ where the engine is, or why there is none.
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import signal
@@ -35,6 +36,8 @@ from service.supervisor import Supervisor
 
 # `auto` is this machine, however many rows there are.
 _NEVER_SPARK = 10**15
+# What the engine sets itself.
+_OWN = {"source", "sink", "state", "host", "port", "tls_cert", "tls_key", "insecure"}
 _POLL_S = 0.25
 _DROP_S = 60.0
 
@@ -51,6 +54,7 @@ def main() -> int:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     folder = Path(wanted["state_dir"]) if wanted["state_dir"] else None
     try:
+        _refuse_unknown(wanted["settings"])
         with Place(wanted["dsn"], folder) as place:
             settings = _settings(place, wanted["settings"])
             _prepare(settings, place)
@@ -75,6 +79,7 @@ def main() -> int:
 def _settings(place: Place, given: dict[str, Any]) -> Settings:
     own = {"source": place.dsn, "sink": place.dsn, "state": place.state, "host": "127.0.0.1"}
     own |= {"port": free_port(), "tls_cert": "", "tls_key": "", "insecure": False}
+    assert own.keys() == _OWN
     try:
         return Settings.load(**{"spark_rows": _NEVER_SPARK, "log_level": "warning", **given, **own})
     except ValidationError as error:
@@ -87,6 +92,22 @@ def _settings(place: Place, given: dict[str, Any]) -> Settings:
         ) from None
 
 
+def _refuse_unknown(given: dict[str, Any]) -> None:
+    """TidemarkError engine.setting for a name that is no setting, or that is the engine's own."""
+    known = Settings.model_fields.keys() - _OWN
+    for name in given:
+        if name in known:
+            continue
+        meant = difflib.get_close_matches(name, sorted(known), n=1)
+        hint = f'did you mean "{meant[0]}"?' if meant else "docs/OPERATING.md has all of them"
+        detail = "there is no such setting"
+        if name in _OWN:
+            detail = "the engine sets it itself"
+            hint = "dsn and state_dir say where it works; tidemark serve takes all settings"
+        what = f'"{name}" is not a setting of the engine'
+        raise TidemarkError("engine.setting", what, detail=detail, hint=hint)
+
+
 def _prepare(settings: Settings, place: Place) -> None:
     configure(settings.log_level, "engine", settings.log_format)
     protect(settings)
@@ -94,7 +115,13 @@ def _prepare(settings: Settings, place: Place) -> None:
         if finding.problem is not None:
             raise finding.problem
     FunctionTables(place.dsn).prepare()
-    kernels.ensure(_cache(settings), kernels.show_on_terminal)
+    cache = _cache(settings)
+    kernels.ensure(cache, kernels.show_on_terminal)
+    if cache != settings.state:
+        # The supervisor looks there.
+        settings.state.mkdir(parents=True, exist_ok=True)
+        done = (cache / kernels.REMEMBERED).read_bytes()
+        (settings.state / kernels.REMEMBERED).write_bytes(done)
 
 
 def _cache(settings: Settings) -> Path:

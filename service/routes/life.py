@@ -54,7 +54,7 @@ async def rebuild_view(
     request: Request, response: Response, name: str, wait_s: WaitS = 0
 ) -> ViewModel:
     """Compute a view anew from a new snapshot and show the difference; the way out of failed."""
-    return await _done(request, response, lambda life, by: [life.rebuild(name, by=by)], wait_s)
+    return await _done(request, response, lambda life, by: life.rebuild(name, by=by), wait_s)
 
 
 @router.post("/pause")

@@ -3,10 +3,12 @@ and leaves nothing behind."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from connectors.postgres.embedded import EmbeddedPostgres
@@ -124,3 +126,43 @@ def test_columns_are_proposed_from_samples(service: RunningService, folder: Path
     proposed = answer.json()["options"]["relations"]["prices"]["columns"]
     assert [column["name"] for column in proposed] == ["id", "price"]
     assert service.call("GET", "/sources").json() == {"sources": [], "next": None}
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_a_header_that_is_not_utf8(service: RunningService, folder: Path, encoding: str) -> None:
+    (folder / f"{encoding}.tsv").write_bytes("id\tcafé\n1\tè\n".encode(encoding))
+    columns = [COLUMNS[0], {"name": "café", "type": "text"}]
+    options = _files(folder, path=f"{folder}/{encoding}.tsv", columns=columns, settle_ms=0)
+    for on_error in ("fail", "dead_letter"):
+        asked = {**options, "on_error": on_error}
+        assert _create(service, "cafe", asked) == (422, "source.bad_sample")
+        bare = {"relations": {"t": {"path": f"{folder}/{encoding}.tsv"}}}
+        answer = service.call("POST", "/sources/discover", {"type": "files", "options": bare})
+        assert (answer.status_code, answer.json()["code"]) == (422, "source.bad_sample")
+    assert _create(service, "cafe", {**options, "encoding": encoding})[0] == 201
+    service.call("DELETE", "/sources/cafe")
+
+
+JSON = {"content-type": "application/json"}
+TEXTS = ["\0", "a\0b", "\ud800", "x\udfff"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_options_that_postgresql_has_no_place_for(
+    service: RunningService, folder: Path, text: str
+) -> None:
+    columns = [{"name": f"i{text}", "type": "text"}]
+    wanted = [
+        *({"relations": {"t": {"path": f"{folder}/{text}*.csv"}}}, {text: 1}),
+        {"relations": {text: {"path": f"{folder}/*.csv"}}},
+        _files(folder, columns=columns),
+        _files(folder, null=text),
+    ]
+    for type in ("files", "kafka"):
+        for options in wanted:
+            body = {"name": "odd", "type": type, "options": options}
+            for path in ("/sources", "/sources/discover"):
+                sent = {key: body[key] for key in body if path == "/sources" or key != "name"}
+                answer = httpx.post(service.url + path, content=json.dumps(sent), headers=JSON)
+                assert answer.status_code in (400, 422), (path, sent, answer.text)
+                assert answer.json()["code"] == "request.invalid"

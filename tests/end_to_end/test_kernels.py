@@ -89,6 +89,8 @@ def test_nothing_is_compiled_while_views_wait(
     if is_empty:
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
     with RunningService(database.dsn, tmp_path, allow_folders=tmp_path) as service:
+        while service.call("GET", "/health").json()["status"] == "starting":
+            time.sleep(0.2)
         shown = service.log_tail(100_000).count("compiling kernels")
         assert shown > 2 or not is_empty, service.log_tail()
         for name, query in REPRESENTATIVE.items():

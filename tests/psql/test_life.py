@@ -90,3 +90,22 @@ def test_a_change_is_made_once(service: RunningService, place: Database) -> None
     assert place.rows("SELECT version FROM tidemark.views WHERE name = 'once'") == [(1,)]
     assert place.rows("SELECT n FROM once WHERE a = 1") == [(1,)]
     call(place, "CALL tidemark.drop_view('once')")
+
+
+def test_warnings_are_raised_as_rest_gives_them(service: RunningService, place: Database) -> None:
+    """Those of the query of then, also where a view is replaced or rebuilt."""
+    query = "SELECT id, a FROM t ORDER BY id"
+    ended = psql(place, f"CALL tidemark.create_view('warned', '{query}');")
+    told = service.call("GET", "/views/public.warned").json()["warnings"]
+    assert told and ended.returncode == 0, ended.stderr
+    for warning in told:
+        assert f"WARNING:  {warning}" in ended.stderr
+    plain = "SELECT id, a FROM t"
+    ended = psql(place, f"CALL tidemark.replace_view('warned', '{plain}');")
+    assert ended.returncode == 0 and "WARNING" not in ended.stderr, ended.stderr
+    for statement in (f"replace_view('warned', '{query}')", "rebuild_view('warned')"):
+        ended = psql(place, f"CALL tidemark.{statement};")
+        assert ended.returncode == 0 and f"WARNING:  {told[0]}" in ended.stderr, ended.stderr
+    ended = psql(place, "SELECT result -> 'warnings' FROM tidemark.asked ORDER BY id DESC LIMIT 1")
+    assert told[0][:20] in ended.stdout
+    assert psql(place, "CALL tidemark.drop_view('warned');").returncode == 0

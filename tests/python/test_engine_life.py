@@ -126,6 +126,9 @@ def test_what_keeps_an_engine_from_starting_is_told(database: Database, tmp_path
 
     assert refusal(dsn=database.server.dsn_of("nowhere")).code == "source.database"
     assert refusal(dsn=database.dsn, memory="a lot").code == "engine.setting"
+    for wrong, word in (("memroy", '"memory"'), ("x y", "OPERATING"), ("port", "dsn")):
+        found = refusal(dsn=database.dsn, **{wrong: "2GB"})
+        assert found.code == "engine.setting" and wrong in found.what and word in found.hint
     (tmp_path / "file").write_text("")
     assert refusal(dsn=database.dsn, state_dir=tmp_path / "file").code == "engine.folder"
     if os.geteuid() == 0:
@@ -134,6 +137,28 @@ def test_what_keeps_an_engine_from_starting_is_told(database: Database, tmp_path
         found = refusal(state_dir=closed / "state")
         assert found.code == "postgres.folder"
         assert "never as root" in found.detail
+
+
+def test_a_closed_engine_says_so(database: Database) -> None:
+    with tidemark.Engine(database.dsn) as engine:
+        view = engine.view("SELECT 1 AS one FROM generate_series(1, 2)", "twice")
+        shown = repr(view.rows(limit=5))
+        assert '"twice"' in shown and "limit=5" in shown and "to_list" in shown
+        assert str(view.rows()) == "Row(one=1)\nRow(one=1)"
+        assert str(view.rows(limit=0)) == "(no rows)"
+    calls = [
+        *(lambda: engine.query("SELECT 1"), lambda: engine.execute("SELECT 1"), engine.refresh),
+        *(engine.settle, engine.functions, engine.connection, engine.__enter__, view.state),
+        *(lambda: engine.view("SELECT 1 AS one"), lambda: engine.register("f", [{"a": 1}])),
+        *(lambda: engine.unregister("f"), lambda: list(view.rows()), engine.client.views),
+        lambda: next(iter(view.changes())),
+    ]
+    for call in calls:
+        with pytest.raises(tidemark.TidemarkError) as caught:
+            call()
+        assert caught.value.code == "engine.closed"
+    engine.close()
+    assert "closed" in repr(engine)
 
 
 def test_importing_it_starts_nothing() -> None:

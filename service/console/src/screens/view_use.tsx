@@ -34,7 +34,7 @@ export function UseTab({ name, view }: TabProps) {
       />
       <Snippet
         label="Python"
-        text={`import tidemark\n\nwith tidemark.connect("${location.origin}") as client:\n    print(client.view(${JSON.stringify(name)})["status"])`}
+        text={`import tidemark\n\nwith tidemark.connect("${location.origin}") as client:\n    print(client.view(${JSON.stringify(name)}).state().status)`}
       />
     </>
   );
