@@ -97,3 +97,6 @@ SELECT g, (SELECT string_agg(s2.name, ',') FROM (SELECT * FROM t WHERE t.g = s.g
 SELECT string_agg(name, ',') FROM (SELECT * FROM t ORDER BY x DESC) s WHERE EXISTS (SELECT FROM u
     WHERE u.t_id = s.id);
 SELECT string_agg(name, ',') FROM (SELECT * FROM t ORDER BY x DESC FETCH FIRST 2 ROWS WITH TIES) s;
+SELECT DISTINCT ON (g) g, name FROM (SELECT * FROM t ORDER BY g, x DESC, id) s;
+WITH s AS (SELECT * FROM t ORDER BY g, x DESC, id) SELECT DISTINCT ON (g) g, name FROM s WHERE id > 0;
+SELECT json_agg(q) FROM (SELECT DISTINCT ON (g) g, id FROM (SELECT * FROM t ORDER BY g, x, id) s) q;
