@@ -121,6 +121,7 @@ CALLS = {
     "move_view": ("'{}'", "'nosuch'"),
     "create_source": ("'s'", "'files'"),
     "drop_source": ("'s'",),
+    "retry_source": ("'s'",),
 }
 REFUSALS = ("auth.rights", "view.not_owner", "auth.db_role", "auth.role")
 INSUFFICIENT_PRIVILEGE = "42501"
