@@ -40,6 +40,7 @@ ROUTES: dict[tuple[str, str], tuple[str, frozenset[str]]] = {
     ("GET", "/openapi.json"): (READER, EVERY),
     ("GET", "/metrics"): (READER, EVERY),
     ("GET", "/overview"): (READER, EVERY),
+    ("GET", "/tables"): (READER, EVERY),
     ("POST", "/query"): (READER, EVERY),
     ("GET", "/views"): (READER, EVERY),
     ("POST", "/views"): (OPERATOR, EVERY),
