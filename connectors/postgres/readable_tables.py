@@ -32,7 +32,7 @@ GROUP BY n.nspname, c.relname ORDER BY 1, 2
 def readable_tables(session: Session, role: str) -> list[tuple[str, str, list[str]]]:
     """(schema, table, columns) that a role may read; "" is the session's own. [] for a role that
     is not there."""
-    if role and not session.rows("SELECT FROM pg_catalog.pg_roles WHERE rolname = %s", (role,)):
+    if role and not session.rows("SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = %s", (role,)):
         return []
     named = role or session.rows("SELECT current_user::text")[0][0]
     return session.rows(_SQL, {"role": named, "most": MOST_COLUMNS})

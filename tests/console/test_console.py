@@ -353,34 +353,6 @@ def test_hostile_names_and_values_are_texts(open_page: Open) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_a_token_is_asked_for_and_readers_get_no_controls(open_page: Open, shop: Shop) -> None:
-    """The last one here: once there is a token, nobody is let in without."""
-    admin = shop.service.call("POST", "/tokens", {"name": "a", "role": "admin"}).json()["token"]
-    bearer = {"authorization": f"Bearer {admin}"}
-    body = {"name": "r", "role": "reader"}
-    made = httpx.post(f"{shop.service.url}/tokens", json=body, headers=bearer)
-    reader = made.json()["token"]
-    watched = open_page("#/views/revenue/changes")
-    watched.expected = ("401",)
-    page = watched.page
-    page.on("request", lambda r: watched.faults.append(r.url) if reader in r.url else None)
-    page.get_by_label("Token").fill("nobody's")
-    page.get_by_role("button", name="Enter").click()
-    expect(page.get_by_role("alert")).to_contain_text("not known")
-    page.get_by_label("Token").fill(reader)
-    page.get_by_role("button", name="Enter").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("revenue")
-    expect(page.locator(".filter .status")).to_have_text("live")
-    assert page.get_by_role("link", name="New view").count() == 0
-    assert page.get_by_role("link", name="Manage").count() == 0
-    assert page.evaluate("JSON.stringify({...localStorage})") == "{}"
-    page.reload()
-    expect(page.locator(".filter .status")).to_have_text("live")
-    page.evaluate("sessionStorage.clear()")
-    page.reload()
-    expect(page.get_by_label("Token")).to_be_visible()
-
-
 def test_a_chart_keeps_to_its_frame_and_has_an_axis(open_page: Open, shop: Shop) -> None:
     """Also where the service remembers more than the window shows."""
     shop.database.execute("UPDATE orders SET amount = amount + 1 WHERE id < 5")
@@ -455,3 +427,45 @@ def test_a_stopped_source_is_told_on_top_and_tried_again(open_page: Open, shop: 
     expect(page.get_by_text("All is well")).to_be_visible()
     shop.service.drop("ids_of")
     assert shop.service.call("DELETE", "/sources/halting").status_code == 204
+
+
+def test_tables_and_columns_complete(open_page: Open) -> None:
+    page = open_page("#/new").page
+    editor = page.get_by_label("Query")
+    editor.click()
+    page.keyboard.type("SELECT  FROM ord")
+    offered = page.locator(".cm-tooltip-autocomplete li")
+    page.keyboard.press("Control+Space")
+    expect(offered.filter(has_text=re.compile("^orders$"))).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.type("ers o WHERE o.cust")
+    page.keyboard.press("Control+Space")
+    expect(offered.filter(has_text="customer_id")).to_be_visible()
+
+
+def test_a_token_is_asked_for_and_readers_get_no_controls(open_page: Open, shop: Shop) -> None:
+    """The last one here: once there is a token, nobody is let in without."""
+    admin = shop.service.call("POST", "/tokens", {"name": "a", "role": "admin"}).json()["token"]
+    bearer = {"authorization": f"Bearer {admin}"}
+    body = {"name": "r", "role": "reader"}
+    made = httpx.post(f"{shop.service.url}/tokens", json=body, headers=bearer)
+    reader = made.json()["token"]
+    watched = open_page("#/views/revenue/changes")
+    watched.expected = ("401",)
+    page = watched.page
+    page.on("request", lambda r: watched.faults.append(r.url) if reader in r.url else None)
+    page.get_by_label("Token").fill("nobody's")
+    page.get_by_role("button", name="Enter").click()
+    expect(page.get_by_role("alert")).to_contain_text("not known")
+    page.get_by_label("Token").fill(reader)
+    page.get_by_role("button", name="Enter").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("revenue")
+    expect(page.locator(".filter .status")).to_have_text("live")
+    assert page.get_by_role("link", name="New view").count() == 0
+    assert page.get_by_role("link", name="Manage").count() == 0
+    assert page.evaluate("JSON.stringify({...localStorage})") == "{}"
+    page.reload()
+    expect(page.locator(".filter .status")).to_have_text("live")
+    page.evaluate("sessionStorage.clear()")
+    page.reload()
+    expect(page.get_by_label("Token")).to_be_visible()
