@@ -19,6 +19,7 @@ from service.api_figures import ApiFigures, CountCalls
 from service.authorization import Authorization, authorize
 from service.catalog import Catalog
 from service.change_feed import ChangeFeeds
+from service.completion import Completion
 from service.console_files import read_files
 from service.conventions import Conventions
 from service.guard import Guard
@@ -96,6 +97,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.glances = Glances(
         parts, authorization, app.state.catalog, app.state.sources, standings
     )
+    app.state.completion = Completion(Parts(settings), authorization)
     app.state.console = read_files()
     app.state.verify = Verify(settings, parts)
     app.state.reading = Reading(Parts(settings))

@@ -90,10 +90,10 @@ def pipeline_problem(known: Known, group: str) -> ProblemModel | None:
     if figures.get("refused"):
         return ProblemModel(**figures["refused"])
     name = "the pipeline" if group == DEFAULT_GROUP else f'the pipeline of group "{group}"'
-    told = known.processes.get(_process(group), {})
+    told = known.processes.get(_child_of(group), {})
     if told.get("is_over") and told.get("code"):
         what, hint = f"{name} has ended and is not started again", "its log says why"
-        return _problem("pipeline.ended", what, f"exit code {told['code']}", hint)
+        return _problem(what, f"exit code {told['code']}", hint, code="pipeline.ended")
     now, ends = time.monotonic(), [end for end in told.get("ends", ()) if end <= time.monotonic()]
     often = sum(now - end <= AGAIN_S for end in ends)
     is_down = bool(ends) and figures.get("steady_at", 0.0) <= ends[-1]
@@ -102,11 +102,11 @@ def pipeline_problem(known: Known, group: str) -> ProblemModel | None:
         if often >= AGAIN:
             what = f"{name} has ended {often} times within a minute, and is started again each time"
         detail = f"exit code {told['code']}" if told.get("code") is not None else ""
-        return _problem("pipeline.restarting", what, detail, "see its log")
+        return _problem(what, detail, "see its log", code="pipeline.restarting")
     is_new = group not in known.figures
     if is_stale(known.figures.get(group)) and not (known.is_young or is_new):
         what, hint = f"{name} has not reported lately", "see its log; is the machine overloaded?"
-        return _problem("pipeline.silent", what, "", hint)
+        return _problem(what, "", hint, code="pipeline.silent")
     return None
 
 
@@ -120,7 +120,7 @@ def is_starting(known: Known) -> bool:
     return is_waited_for and pipeline_problem(known, DEFAULT_GROUP) is None
 
 
-def _process(group: str) -> str:
+def _child_of(group: str) -> str:
     return "pipeline" if group == DEFAULT_GROUP else f"pipeline {group}"
 
 
@@ -167,7 +167,7 @@ def _told_by_feed(row: SourceRow, facts: Mapping[str, Any]) -> ProblemModel | No
         return None
     told = facts.get("problem")
     if told:
-        return _problem(told["code"], told["detail"], "", told["hint"])
+        return _problem(told["detail"], "", told["hint"], code=told["code"])
     return problem_told(row) or _parsed(facts.get("error") or "", "source.unreachable")
 
 
@@ -326,7 +326,7 @@ def _said(problem: ProblemModel | None) -> str:
     return "nobody knows why" if problem is None else f"{problem.title} [{problem.code}]"
 
 
-def _problem(code: str, what: str, detail: str, hint: str) -> ProblemModel:
+def _problem(what: str, detail: str, hint: str, *, code: str) -> ProblemModel:
     return ProblemModel(title=what, status=503, code=code, detail=detail, hint=hint)
 
 
@@ -338,4 +338,4 @@ def _parsed(text: str, code: str) -> ProblemModel:
     """
     found = _CODED.fullmatch(text)
     what, code = (found[1], found[2]) if found else (text, code)
-    return _problem(code, what, "", "it is tried again by itself")
+    return _problem(what, "", "it is tried again by itself", code=code)

@@ -16,6 +16,7 @@ from connectors.postgres.decode import Decoder
 from connectors.postgres.identity import SourceIdentity, check_identity, identify
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.postgres.publication import Publication
+from connectors.postgres.readable_tables import readable_tables
 from connectors.postgres.replication import ReplicationStream, StreamLimits
 from connectors.postgres.sandbox import check_role
 from connectors.postgres.session import Session
@@ -93,6 +94,10 @@ class PostgresSource:
     def check_role(self, role: str) -> None:
         """Whether views may be created with the rights of a role. SourceError source.role."""
         check_role(self._session, role)
+
+    def readable_tables(self, role: str) -> list[tuple[str, str, list[str]]]:
+        """(schema, table, columns) that a role may read, "" being the service's own."""
+        return readable_tables(self._session, role)
 
     def identity(self) -> SourceIdentity:
         """System identifier, timeline and database."""

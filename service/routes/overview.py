@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
+from service.completion import TableList
 from service.overview import Glances
 from service.overview_models import LeftOutList, Overview
 from service.routes.paging import Whole
@@ -24,6 +25,12 @@ def show_overview(
 ) -> Overview:
     """Views, sources, sinks and pipelines at a glance; made to be asked for every second."""
     return _glances(request).overview(request.state.caller, has_history=history)
+
+
+@router.get("/tables", tags=["system"])
+def list_tables(request: Request) -> TableList:
+    """Tables, views and relations of sources that the caller's queries can read, with columns."""
+    return request.app.state.completion.tables(request.state.caller)
 
 
 @router.get("/views/{name}/errors", tags=["views"])

@@ -62,6 +62,7 @@ class Shop:
 
     database: Database
     service: RunningService
+    folder: Path
 
 
 @dataclass
@@ -107,7 +108,7 @@ def shop(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -
                 service.create(name, query, wait_s=0)
             for name in VIEWS:
                 service.await_status(name, timeout_s=180)
-            yield Shop(database, service)
+            yield Shop(database, service, folder)
 
 
 def source_of(folder: Path) -> dict[str, object]:

@@ -353,6 +353,96 @@ def test_hostile_names_and_values_are_texts(open_page: Open) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_a_chart_keeps_to_its_frame_and_has_an_axis(open_page: Open, shop: Shop) -> None:
+    """Also where the service remembers more than the window shows."""
+    shop.database.execute("UPDATE orders SET amount = amount + 1 WHERE id < 5")
+    watched = open_page("#/health")
+    page = watched.page
+    past = """() => {
+        const told = window.fetch;
+        window.fetch = async (path, options) => {
+            const answer = await told(path, options);
+            if (!String(path).startsWith("/overview")) return answer;
+            const body = await answer.json();
+            const at = Array.from({length: 60}, (_, i) => body.at - 600 + i * 10);
+            const memory = at.map((_, i) => (i < 30 ? 9e12 : 1e8));
+            body.history = [{group: "default", at, totals: {}, gauges: {"memory default": memory}}];
+            const headers = {"Content-Type": "application/json"};
+            return new Response(JSON.stringify(body), {headers});
+        };
+    }"""
+    page.add_init_script(f"({past})()")
+    page.reload()
+    chart = page.locator("figure.chart", has_text="Memory")
+    expect(chart.locator(".axis span")).to_have_count(3)
+    expect(chart.locator("polyline")).to_have_attribute("points", re.compile(r"^\d"))
+    points = chart.locator("polyline").get_attribute("points") or ""
+    assert all(float(point.split(",")[0]) >= 0 for point in points.split()), points
+    # What lies outside of the window has no say in the scale either.
+    assert "TiB" not in chart.locator(".axis").inner_text()
+    expect(chart.locator(".scale")).to_contain_text("3 min ago")
+    assert chart.locator("svg").evaluate("e => getComputedStyle(e).overflow") == "hidden"
+
+
+def test_failed_views_come_first_and_are_rebuilt_where_they_stand(
+    open_page: Open, shop: Shop
+) -> None:
+    shop.database.execute("CREATE TABLE fleeting (id int PRIMARY KEY, note text)")
+    shop.service.create("zz_fleeting", "SELECT id, note FROM fleeting", backfill="local")
+    shop.database.execute("ALTER TABLE fleeting DROP COLUMN note")
+    shop.service.await_status("zz_fleeting", "failed")
+    page = open_page().page
+    names = page.locator("section[aria-label=Views] tbody td.name a")
+    expect(names.first).to_have_text("zz_fleeting")
+    expect(page.get_by_role("alert", name="What is wrong")).to_contain_text("zz_fleeting")
+    shop.database.execute("ALTER TABLE fleeting ADD COLUMN note text")
+    page.get_by_role("button", name="Rebuild zz_fleeting").click()
+    page.get_by_role("dialog").get_by_role("button", name="Rebuild").click()
+    shop.service.await_status("zz_fleeting")
+    expect(page.get_by_role("alert", name="What is wrong")).to_have_count(0)
+    shop.service.drop("zz_fleeting")
+
+
+def test_a_stopped_source_is_told_on_top_and_tried_again(open_page: Open, shop: Shop) -> None:
+    folder = shop.folder / "halting"
+    folder.mkdir()
+    (folder / "a.csv").write_text("id\n1\n")
+    relation = {"path": f"{folder}/*.csv", "columns": [{"name": "id", "type": "int4"}]}
+    options = {"relations": {"ids": relation}, "poll_interval_ms": 50, "settle_ms": 1}
+    body = {"name": "halting", "type": "files", "options": options}
+    assert shop.service.call("POST", "/sources", body).status_code == 201
+    shop.service.create("ids_of", "SELECT id FROM halting.ids", backfill="local")
+    (folder / "b.csv").write_text("id\nmany\n")
+    shop.service.await_status("ids_of", "degraded")
+    page = open_page().page
+    alert = page.get_by_role("alert", name="What is wrong")
+    expect(alert).to_contain_text('source "halting" is stopped')
+    expect(page.locator("section[aria-label=Views] tbody td.name a").first).to_have_text("ids_of")
+    page.goto(page.url.split("#")[0] + "#/views/ids_of/problems")
+    expect(page.get_by_text("All is well")).to_have_count(0)
+    expect(page.get_by_text("This view stands still").first).to_be_visible()
+    (folder / "b.csv").write_text("id\n2\n")
+    page.get_by_role("button", name="Retry halting now").click()
+    shop.service.await_status("ids_of")
+    expect(page.get_by_text("All is well")).to_be_visible()
+    shop.service.drop("ids_of")
+    assert shop.service.call("DELETE", "/sources/halting").status_code == 204
+
+
+def test_tables_and_columns_complete(open_page: Open) -> None:
+    page = open_page("#/new").page
+    editor = page.get_by_label("Query")
+    editor.click()
+    page.keyboard.type("SELECT  FROM ord")
+    offered = page.locator(".cm-tooltip-autocomplete li")
+    page.keyboard.press("Control+Space")
+    expect(offered.filter(has_text=re.compile("^orders$"))).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.type("ers o WHERE o.cust")
+    page.keyboard.press("Control+Space")
+    expect(offered.filter(has_text="customer_id")).to_be_visible()
+
+
 def test_a_token_is_asked_for_and_readers_get_no_controls(open_page: Open, shop: Shop) -> None:
     """The last one here: once there is a token, nobody is let in without."""
     admin = shop.service.call("POST", "/tokens", {"name": "a", "role": "admin"}).json()["token"]

@@ -53,6 +53,11 @@ def test_a_source_is_declared_and_dropped(
     assert place.rows("SELECT name, type FROM tidemark.sources WHERE name = 'shop'")
     again = refusal(lambda: call(place, create, (json.dumps(options),)))
     assert (again.pgcode, "code: source.name_taken" in again.diag.message_detail) == ("42710", True)
+    call(place, "CALL tidemark.retry_source('shop')")
+    assert place.rows("SELECT status, code, retry_at IS NULL FROM tidemark.source_status") == [
+        ("running", None, False)
+    ]
+    assert refusal(lambda: call(place, "CALL tidemark.retry_source('nosuch')")).pgcode == "42704"
     call(place, "CALL tidemark.drop_source('shop')")
     assert not place.rows("SELECT FROM tidemark.sources WHERE name = 'shop'")
     # Options of sources may hold what is nobody's business.

@@ -40,6 +40,7 @@ ROUTES: dict[tuple[str, str], tuple[str, frozenset[str]]] = {
     ("GET", "/openapi.json"): (READER, EVERY),
     ("GET", "/metrics"): (READER, EVERY),
     ("GET", "/overview"): (READER, EVERY),
+    ("GET", "/tables"): (READER, EVERY),
     ("POST", "/query"): (READER, EVERY),
     ("GET", "/views"): (READER, EVERY),
     ("POST", "/views"): (OPERATOR, EVERY),
@@ -121,6 +122,7 @@ CALLS = {
     "move_view": ("'{}'", "'nosuch'"),
     "create_source": ("'s'", "'files'"),
     "drop_source": ("'s'",),
+    "retry_source": ("'s'",),
 }
 REFUSALS = ("auth.rights", "view.not_owner", "auth.db_role", "auth.role")
 INSUFFICIENT_PRIVILEGE = "42501"

@@ -100,6 +100,7 @@ def told(folder: Path, views: list[ViewModel] | None) -> Told:
         requests=seconds.facts(),
         free_bytes=1,
         version="0",
+        sources={("default", "shop"): "stopped"},
     )
 
 

@@ -63,6 +63,8 @@ export interface SinkGlance {
 export interface Pipeline {
   group: string;
   is_up: boolean;
+  status: string;
+  error: ToldError | null;
   started_at: number;
   updated_at: number;
   epochs_written_total: number;

@@ -4,6 +4,7 @@ import { clock } from "../lib/format";
 import { type Course, overview } from "../lib/live";
 
 const SPAN_S = 120;
+const CHART_S = 180;
 
 /** Where all courses end: now, unless this one is ahead of it. */
 function endOf(course: Course): number {
@@ -51,8 +52,9 @@ export function Chart({ title, lines, show, base = 10 }: {
   const height = 96;
   const first = lines[0]?.course ?? { at: [], value: [] };
   const end = endOf(first);
-  const span = 180;
-  const top = niceTop(Math.max(0, ...lines.flatMap((line) => line.course.value)), base);
+  const span = CHART_S;
+  const inside = lines.map((line) => within(line.course, end - span));
+  const top = niceTop(Math.max(0, ...inside.flatMap((course) => course.value)), base);
   const x = (when: number): number => width - ((end - when) / span) * width;
   const y = (value: number): number => height - (value / top) * (height - 6);
   const shown = over === null ? first.at.length - 1 : over;
@@ -62,6 +64,7 @@ export function Chart({ title, lines, show, base = 10 }: {
     const when = end - span * (1 - (event.clientX - box.left) / box.width);
     let best: number | null = null;
     first.at.forEach((t, i) => {
+      if (t < end - span) return;
       if (best === null || Math.abs(t - when) < Math.abs((first.at[best] ?? 0) - when)) best = i;
     });
     setOver(best);
@@ -78,6 +81,7 @@ export function Chart({ title, lines, show, base = 10 }: {
           ))}
         </span>
       </figcaption>
+      <div class="plot">
       <svg
         viewBox={`0 0 ${width} ${height}`}
         preserveAspectRatio="none"
@@ -86,26 +90,40 @@ export function Chart({ title, lines, show, base = 10 }: {
         onPointerMove={onMove}
         onPointerLeave={() => setOver(null)}
       >
-        {[0.5, 1].map((share) => (
+        {TICKS.map((share) => (
           <line key={share} class="grid" x1="0" x2={width} y1={y(top * share)} y2={y(top * share)} />
         ))}
         {lines.map((line, i) => (
           <polyline
             key={line.name}
             class={`line${i}`}
-            points={line.course.at.map((when, n) => `${x(when).toFixed(1)},${y(line.course.value[n] ?? 0).toFixed(1)}`).join(" ")}
+            points={inside[i]?.at.map((when, n) => `${x(when).toFixed(1)},${y(inside[i]?.value[n] ?? 0).toFixed(1)}`).join(" ")}
           />
         ))}
         {over !== null && first.at[over] !== undefined && (
           <line class="cursor" x1={x(first.at[over] ?? 0)} x2={x(first.at[over] ?? 0)} y1="0" y2={height} />
         )}
       </svg>
+      <div class="axis" aria-hidden="true">
+        {[...TICKS, 0].map((share) => (
+          <span key={share} style={{ top: `${(y(top * share) / height) * 100}%` }}>{show(top * share)}</span>
+        ))}
+      </div>
+      </div>
       <p class="scale">
-        <span>{over !== null && first.at[over] !== undefined ? clock((first.at[over] ?? 0) * 1000) : "3 minutes"}</span>
-        <span>{show(top)}</span>
+        {over !== null && first.at[over] !== undefined ? <span>{clock((first.at[over] ?? 0) * 1000)}</span> : <span>{span / 60} min ago</span>}
+        <span>now</span>
       </p>
     </figure>
   );
+}
+
+const TICKS = [0.5, 1];
+
+/** What of a course lies in the window that ends now. */
+function within(course: Course, since: number): Course {
+  const from = course.at.findIndex((when) => when >= since);
+  return from < 0 ? { at: [], value: [] } : { at: course.at.slice(from), value: course.value.slice(from) };
 }
 
 /** The next of 1, 2, 5 (and so on) times a power of the base: 10, or 1024 for bytes. */

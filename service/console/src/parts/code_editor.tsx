@@ -4,7 +4,7 @@ import { autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap } 
 import { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
 import { PostgreSQL, sql, type SQLNamespace } from "@codemirror/lang-sql";
 import { bracketMatching, HighlightStyle, indentOnInput, syntaxHighlighting } from "@codemirror/language";
-import { EditorState, StateEffect, StateField } from "@codemirror/state";
+import { Compartment, EditorState, StateEffect, StateField } from "@codemirror/state";
 import {
   Decoration, type DecorationSet, drawSelection, EditorView, highlightActiveLine, keymap,
   lineNumbers, placeholder,
@@ -54,6 +54,10 @@ const colours = HighlightStyle.define([
   { tag: tags.typeName, color: "var(--sql-number)" },
 ]);
 
+export type { SQLNamespace };
+
+const languageOf = (names: SQLNamespace) => sql({ dialect: PostgreSQL, schema: names, upperCaseKeywords: true });
+
 export interface CodeEditorProps {
   text: string;
   names: SQLNamespace;
@@ -65,6 +69,7 @@ export interface CodeEditorProps {
 export function CodeEditor({ text, names, error, onText, onSubmit }: CodeEditorProps) {
   const place = useRef<HTMLDivElement>(null);
   const editor = useRef<EditorView | null>(null);
+  const language = useRef(new Compartment());
   const calls = useRef({ onText, onSubmit });
   calls.current = { onText, onSubmit };
   useEffect(() => {
@@ -80,7 +85,7 @@ export function CodeEditor({ text, names, error, onText, onSubmit }: CodeEditorP
           lineNumbers(), history(), drawSelection(), indentOnInput(), bracketMatching(),
           closeBrackets(), autocompletion({ icons: false }), highlightActiveLine(),
           keymap.of([...closeBracketsKeymap, ...completionKeymap, ...defaultKeymap, ...historyKeymap]),
-          sql({ dialect: PostgreSQL, schema: names, upperCaseKeywords: true }),
+          language.current.of(languageOf(names)),
           syntaxHighlighting(colours), look, marks, EditorView.lineWrapping,
           placeholder("SELECT …"),
           EditorView.contentAttributes.of({ "aria-label": "Query" }),
@@ -93,6 +98,9 @@ export function CodeEditor({ text, names, error, onText, onSubmit }: CodeEditorP
     editor.current.focus();
     return () => editor.current?.destroy();
   }, []);
+  useEffect(() => {
+    editor.current?.dispatch({ effects: language.current.reconfigure(languageOf(names)) });
+  }, [names]);
   useEffect(() => {
     const now = editor.current;
     now?.dispatch({ effects: setMark.of(error ? rangeOf(now.state, error) : null) });

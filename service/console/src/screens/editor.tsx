@@ -1,15 +1,14 @@
 // A new view, or another query for one: checked by PostgreSQL while it is written.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { asProblem, call, type Place, type Problem, viewPath } from "../lib/api";
+import { asProblem, call, offers, type Place, type Problem, viewPath } from "../lib/api";
 import { bytes, count, plural, rate, seconds } from "../lib/format";
-import { overview } from "../lib/live";
-import { titleOf } from "../lib/names";
+import { sqlName, titleOf } from "../lib/names";
 import { address, viewHref } from "../lib/router";
 import { useAsked, useWork } from "../lib/use";
 import { BackfillNote } from "../parts/backfill";
 import { ProblemNote, Skeleton, Snippet, Status, Text } from "../parts/basic";
 import { ReplacingNote } from "../parts/replacing";
-import { CodeEditor } from "../parts/code_editor";
+import { CodeEditor, type SQLNamespace } from "../parts/code_editor";
 import { Fields } from "../parts/fields";
 import type { ViewFacts } from "./view";
 
@@ -70,7 +69,8 @@ function Editor({ start, replaces }: { start: Draft; replaces: string }) {
   const [made, setMade] = useState<string | null>(null);
   const { answer, problem, isChecking } = useValidation(query);
   const work = useWork();
-  const names = useMemo(namesToComplete, []);
+  const { value: told } = useAsked<{ tables: Completable[] }>(offers("GET /tables") ? "/tables" : null);
+  const names = useMemo(() => namesToComplete(told?.tables ?? []), [told]);
   useEffect(() => {
     if (!replaces) sessionStorage.setItem(DRAFT, JSON.stringify({ name, query }));
   }, [name, query]);
@@ -266,15 +266,26 @@ function Making({ name, isReplaced }: { name: string; isReplaced: boolean }) {
   );
 }
 
-function namesToComplete(): Record<string, string[]> {
-  const told = overview.value;
-  const names: Record<string, string[]> = {};
-  for (const view of told?.views ?? []) names[titleOf(view)] = [];
-  for (const source of told?.sources ?? []) {
-    for (const relation of source.relations) names[`${source.name}.${relation}`] = [];
-  }
-  return names;
+interface Completable {
+  schema: string;
+  name: string;
+  kind: string;
+  columns: string[];
 }
+
+/** What the service lets this caller read; a name stands alone where the schema need not. */
+function namesToComplete(tables: Completable[]): SQLNamespace {
+  const found: Record<string, SQLNamespace> = {};
+  for (const table of tables) {
+    const columns = table.columns.map((column) => ({ label: column, apply: sqlName(column), type: "property" }));
+    if (table.schema === "public") found[escaped(table.name)] = columns;
+    found[`${escaped(table.schema)}.${escaped(table.name)}`] = columns;
+  }
+  return found;
+}
+
+/** A dot in a name is none between names. */
+const escaped = (name: string): string => name.replaceAll("\\", "\\\\").replaceAll(".", "\\.");
 
 function placeOf(problem: Problem | null): Place | null {
   return problem?.position ?? null;

@@ -44,7 +44,7 @@ function Group({ told, isOnly }: { told: Pipeline; isOnly: boolean }) {
   const up = Math.max(0, told.updated_at - told.started_at);
   return (
     <section aria-label={`pipeline ${group}`}>
-      {!isOnly && <div class="section-head"><h2>Group {group}</h2><Status status={told.is_up ? "running" : "stopped"} /></div>}
+      {!isOnly && <div class="section-head"><h2>Group {group}</h2><Status status={told.status} /></div>}
       <dl class="figures">
         <Figure label="Epochs a second" note={`${compact(told.epochs_written_total)} in ${seconds(up)}`}>
           {rate(newest(`epochs ${group}`))}

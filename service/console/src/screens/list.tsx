@@ -8,9 +8,11 @@ import { viewHref } from "../lib/router";
 import { Bar, Figure, Skeleton, Status, Text } from "../parts/basic";
 import { Sparkline } from "../parts/charts";
 import { shareOf } from "../parts/backfill";
+import { RebuildButton } from "../parts/rebuild";
+import { RetryButton } from "../parts/source_retry";
 import { Welcome } from "./welcome";
 
-type Sorting = "name" | "status" | "rows" | "rate" | "lag";
+type Sorting = "trouble" | "name" | "status" | "rows" | "rate" | "lag";
 
 const COLUMNS: { by: Sorting | null; label: string; class: string }[] = [
   { by: "name", label: "View", class: "name" },
@@ -23,7 +25,13 @@ const COLUMNS: { by: Sorting | null; label: string; class: string }[] = [
 
 const rateOf = (view: ViewGlance): number => newest(`view ${figureName(view)}`) ?? 0;
 
+const WORST = ["failed", "degraded"];
+
+/** Failed views first, then those that stand still, then all others. */
+const troubleOf = (view: ViewGlance): number => (WORST.indexOf(view.status) + 1 || WORST.length + (view.error ? 1 : 2));
+
 function valueOf(view: ViewGlance, by: Sorting): number | string {
+  if (by === "trouble") return troubleOf(view);
   if (by === "name") return titleOf(view);
   if (by === "status") return view.status;
   if (by === "rows") return view.rows ?? -1;
@@ -41,7 +49,7 @@ function sorted(views: ViewGlance[], by: Sorting, isDown: boolean): ViewGlance[]
 
 export function ListScreen() {
   const [search, setSearch] = useState("");
-  const [[by, isDown], setOrder] = useState<[Sorting, boolean]>(["name", false]);
+  const [[by, isDown], setOrder] = useState<[Sorting, boolean]>(["trouble", false]);
   const field = useRef<HTMLInputElement>(null);
   useKeys({
     j: () => moveFocus("[data-row]", 1),
@@ -68,6 +76,7 @@ export function ListScreen() {
   return (
     <div class="screen">
       <h1 class="unseen">Views</h1>
+      <Alerts told={told} />
       <Totals told={told} />
       <section aria-label="Views">
         <div class="section-head">
@@ -113,6 +122,30 @@ export function ListScreen() {
   );
 }
 
+/** What keeps views from being kept up to date, before everything else. */
+function Alerts({ told }: { told: Overview }) {
+  const sources = told.sources.filter((source) => source.status !== "running");
+  if (told.status !== "degraded") return null;
+  return (
+    <section class="alerts" role="alert" aria-label="What is wrong">
+      {told.reasons.length > 0 ? (
+        <ul class="reasons">{told.reasons.map((reason) => <li key={reason}><Text>{reason}</Text></li>)}</ul>
+      ) : (
+        <p class="reasons">The service is degraded.</p>
+      )}
+      {sources.length > 0 && (
+        <p class="actions">
+          {sources.map((source) => (
+            <span key={source.name}>
+              <a href={`#/sources/${encodeURIComponent(source.name)}`}>Source <Text>{source.name}</Text></a> <RetryButton name={source.name} />
+            </span>
+          ))}
+        </p>
+      )}
+    </section>
+  );
+}
+
 function Row({ view }: { view: ViewGlance }) {
   const title = titleOf(view);
   const isLive = view.status === "live";
@@ -127,6 +160,7 @@ function Row({ view }: { view: ViewGlance }) {
       </td>
       <td>
         <Status status={view.status} />
+        {view.status === "failed" && <> <RebuildButton title={title} isSmall /></>}
         {view.backfill && !isLive && view.status !== "failed" && <Progress view={view} />}
       </td>
       <td class="number">{compact(view.rows)}</td>
@@ -193,16 +227,17 @@ function Others({ told }: { told: Overview }) {
             {told.pipelines.map((pipeline) => (
               <tr key={pipeline.group}>
                 <td class="name">PostgreSQL{pipeline.group !== "default" && <span class="tag">{pipeline.group}</span>}</td>
-                <td><Status status={pipeline.is_up ? "running" : "stopped"} /></td>
+                <td><Status status={pipeline.status} /></td>
                 <td class="number">{rate(newest(`rows ${pipeline.group}`))}</td>
                 <td class="number">{behind(pipeline.lag_bytes, pipeline.group)}</td>
               </tr>
             ))}
-            {told.sources.map((source) => (
+            {told.sources.toSorted((a, b) => Number(b.status !== "running") - Number(a.status !== "running")).map((source) => (
               <tr key={source.name}>
                 <td class="name">
                   <a href={`#/sources/${encodeURIComponent(source.name)}`} data-row><Text>{source.name}</Text></a>
                   <span class="tag">{source.type}</span>
+                  {source.error && <span class="under bad"><Text>{source.error.title}</Text></span>}
                   {source.dead_letters > 0 && <span class="tag bad">{plural(source.dead_letters, "dead letter")}</span>}
                 </td>
                 <td><Status status={source.status} /></td>

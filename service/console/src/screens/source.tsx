@@ -5,6 +5,7 @@ import { useAsked } from "../lib/use";
 import { Empty, Figure, ProblemNote, Skeleton, Status, Text } from "../parts/basic";
 import { DeadLetters } from "../parts/dead_letters";
 import { Fields } from "../parts/fields";
+import { RetryButton } from "../parts/source_retry";
 
 interface Relation {
   name: string;
@@ -28,7 +29,7 @@ interface Source {
 }
 
 export function SourceScreen({ name }: { name: string }) {
-  const { value: source, problem } = useAsked<Source>(`/sources/${encodeURIComponent(name)}`, 2000);
+  const { value: source, problem, again } = useAsked<Source>(`/sources/${encodeURIComponent(name)}`, 2000);
   if (!source) {
     return <div class="screen"><h1><Text>{name}</Text></h1>{problem ? <ProblemNote problem={problem} /> : <Skeleton wide />}</div>;
   }
@@ -40,6 +41,7 @@ export function SourceScreen({ name }: { name: string }) {
         <h1><Text>{source.name}</Text></h1>
         <span class="tag">{source.type}</span>
         <Status status={source.status} />
+        {source.status !== "running" && <span class="end"><RetryButton name={source.name} again={again} /></span>}
       </div>
       {source.error && <ProblemNote problem={source.error} />}
       <dl class="figures">

@@ -11,6 +11,8 @@ import { ReplacingNote } from "../parts/replacing";
 import { BackfillNote } from "../parts/backfill";
 import { Figure, ProblemNote, Skeleton, Status, Text } from "../parts/basic";
 import { Sparkline } from "../parts/charts";
+import { RebuildButton } from "../parts/rebuild";
+import { RetryButton } from "../parts/source_retry";
 import { tell } from "../parts/toasts";
 import { behind } from "./list";
 import { ChangesTab } from "./view_changes";
@@ -140,6 +142,7 @@ function Head({ view, name, again, isGone }: TabProps & { isGone: boolean }) {
   const pipeline = overview.value?.pipelines.find((p) => p.group === view.group);
   const status = isGone ? "dropped" : (glance?.status ?? view.status);
   const course = `view ${figureName(view)}`;
+  const error = glance ? glance.error : view.error;
   const backfill = glance?.backfill ?? view.backfill;
   const isBuilding = backfill && !["live", "failed", "paused", "dropped"].includes(status);
   return (
@@ -150,7 +153,12 @@ function Head({ view, name, again, isGone }: TabProps & { isGone: boolean }) {
         {view.group !== "default" && <span class="tag">group {view.group}</span>}
         <Pause view={view} name={name} status={status} again={again} />
       </div>
-      {(glance?.error ?? view.error) && <ProblemNote problem={(glance?.error ?? view.error) as ToldError} what="This view has failed" />}
+      {error && (
+        <>
+          <ProblemNote problem={error} what={wordsFor(status)} />
+          <WaysOut view={view} status={status} again={again} />
+        </>
+      )}
       {isBuilding && <BackfillNote backfill={backfill} />}
       {view.replacing && <ReplacingNote name={name} told={view.replacing} again={again} />}
       <dl class="figures">
@@ -168,6 +176,28 @@ function Head({ view, name, again, isGone }: TabProps & { isGone: boolean }) {
         </Figure>
       </dl>
     </>
+  );
+}
+
+/** What an error is to a view of this status. */
+export function wordsFor(status: string): string {
+  if (status === "failed") return "This view has failed";
+  return status === "degraded" ? "This view stands still" : "This view is not told everything just now";
+}
+
+/** What can be done about it at once: build the view again, or try the sources that have stopped. */
+export function WaysOut({ view, status, again }: { view: ViewFacts; status: string; again: () => void }) {
+  const stopped = (overview.value?.sources ?? []).filter((s) => s.status !== "running");
+  const isOfSource = status !== "failed" && stopped.some((s) => s.error?.code === view.error?.code);
+  return (
+    <p class="actions">
+      {status === "failed" && <RebuildButton title={titleOf(view)} again={again} />}
+      {isOfSource && stopped.map((s) => (
+        <span key={s.name}>
+          <a href={`#/sources/${encodeURIComponent(s.name)}`}>Source <Text>{s.name}</Text></a> <RetryButton name={s.name} again={again} />
+        </span>
+      ))}
+    </p>
   );
 }
 

@@ -7,6 +7,7 @@ import { go, viewHref } from "../lib/router";
 import { useWork } from "../lib/use";
 import { ProblemNote, Text } from "../parts/basic";
 import { Confirm } from "../parts/confirm";
+import { RebuildButton } from "../parts/rebuild";
 import { tell } from "../parts/toasts";
 import type { TabProps, ViewFacts } from "./view";
 
@@ -138,21 +139,10 @@ function Pause({ name, view, again }: TabProps) {
   );
 }
 
-function Rebuild({ name, view, again }: TabProps) {
-  const [isAsked, setAsked] = useState(false);
-  const run = async (): Promise<void> => {
-    await call("POST", `${viewPath(name)}/rebuild`);
-    tell("The view is being built again");
-    again();
-  };
+function Rebuild({ view, again }: TabProps) {
   return (
     <Operation title="Rebuild" what="Compute everything again from a new snapshot. The old rows stay readable until the new ones take their place.">
-      <button type="button" onClick={() => setAsked(true)}>Rebuild</button>
-      {isAsked && (
-        <Confirm title={`Rebuild ${titleOf(view)}?`} action="Rebuild" isDanger={false} run={run} onClose={() => setAsked(false)}>
-          <p>All tables that it reads are read again.</p>
-        </Confirm>
-      )}
+      <RebuildButton title={titleOf(view)} again={again} />
     </Operation>
   );
 }

@@ -7,7 +7,7 @@ import { useAsked } from "../lib/use";
 import { Empty, ProblemNote, Skeleton, Text } from "../parts/basic";
 import { DeadLetters } from "../parts/dead_letters";
 import { useOpened, Value } from "../parts/values";
-import type { TabProps } from "./view";
+import { type TabProps, wordsFor } from "./view";
 
 interface LeftOut {
   id: string;
@@ -34,7 +34,7 @@ export function ProblemsTab({ name, view }: TabProps) {
   const isWell = !view.error && !view.errors && !read.length;
   return (
     <>
-      {view.error && <ProblemNote problem={view.error} what="This view has failed" />}
+      {view.error && <p class="dim">{wordsFor(view.status)}: <Text>{view.error.title}</Text> <span class="tag mono">{view.error.code}</span></p>}
       {isWell && (
         <Empty title="All is well">
           <p>

@@ -1,0 +1,27 @@
+// The way out of failed, where it is seen: a button that asks before all is read again.
+import { useState } from "preact/hooks";
+import { call, mayOperate, offers, viewPath } from "../lib/api";
+import { look } from "../lib/live";
+import { Confirm } from "./confirm";
+import { tell } from "./toasts";
+
+export function RebuildButton({ title, again, isSmall = false }: { title: string; again?: () => void; isSmall?: boolean }) {
+  const [isAsked, setAsked] = useState(false);
+  if (!mayOperate() || !offers("POST /views/{}/rebuild")) return null;
+  const run = async (): Promise<void> => {
+    await call("POST", `${viewPath(title)}/rebuild`);
+    tell("The view is being built again");
+    again?.();
+    void look();
+  };
+  return (
+    <>
+      <button type="button" class={isSmall ? "small" : ""} onClick={() => setAsked(true)} aria-label={isSmall ? `Rebuild ${title}` : undefined}>Rebuild</button>
+      {isAsked && (
+        <Confirm title={`Rebuild ${title}?`} action="Rebuild" isDanger={false} run={run} onClose={() => setAsked(false)}>
+          <p>All tables that it reads are read again.</p>
+        </Confirm>
+      )}
+    </>
+  );
+}
