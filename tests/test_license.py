@@ -1,4 +1,4 @@
-"""Oracle: the Apache License's own text by its digest; the list of what the console contains."""
+"""Oracle: the Apache License's own text by its digest, and the list of what the console has."""
 
 from __future__ import annotations
 
