@@ -31,6 +31,10 @@ class SimSource:
     """As PostgresSource, for one process."""
 
     name = "source"
+
+    def open_transactions(self, least_s: int) -> None:
+        """Nobody leaves any open here."""
+
     slot_name = publication_name = "tidemark_source"
 
     def __init__(self, server: Server, faults: Faults) -> None:
