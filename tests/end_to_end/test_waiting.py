@@ -82,7 +82,7 @@ def test_a_key_that_is_generated(place: Database, service: RunningService) -> No
     body = {"name": "keyed", "query": "SELECT id, v FROM told"}
     answer = service.call("POST", "/views?wait_s=30", body)
     assert answer.status_code == 422, answer.text
-    assert answer.json()["code"] == "source.no_identity" and '"id"' in answer.text
+    assert answer.json()["code"] == "source.no_identity" and '"id"' in answer.json()["detail"]
     service.create("by_index", "SELECT id, v FROM kept", backfill="local")
     place.execute("INSERT INTO kept VALUES (2, 2); UPDATE kept SET v = 5 WHERE u = 1")
     service.await_so(lambda: place.rows("TABLE by_index ORDER BY 1") == [(4, 2), (10, 5)])

@@ -32,14 +32,14 @@ class SimSource:
 
     name = "source"
 
-    def open_transactions(self, least_s: int) -> None:
-        """Nobody leaves any open here."""
-
     slot_name = publication_name = "tidemark_source"
 
     def __init__(self, server: Server, faults: Faults) -> None:
         self._server = server
         self._faults = faults
+
+    def open_transactions(self, least_s: int) -> None:
+        """Nobody leaves any open here."""
 
     def _ask(self, name: str) -> None:
         self._faults.step(name)
