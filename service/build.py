@@ -210,6 +210,11 @@ class ViewBuild:
         self._spool.sync()
 
     @property
+    def is_opening(self) -> bool:
+        """No snapshot is open yet that is read."""
+        return self.is_working and self.status.phase == "snapshot"
+
+    @property
     def is_working(self) -> bool:
         """The thread is still at snapshot, backfill or staging."""
         return self._thread.is_alive()

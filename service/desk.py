@@ -294,6 +294,19 @@ class Desk:
         elif row is not None:
             self.refuse(row, error)
 
+    def tell_waiting(self, identity: str, error: TidemarkError | None) -> None:
+        """What a view waits for that is not live yet; None when it goes on."""
+        row = self.row(identity)
+        if row is None or row.status in ("failed", changes.PAUSED):
+            return
+        told: dict[str, Any] = dict.fromkeys(("code", "detail", "hint"))
+        if error is not None:
+            told |= changes.problem_facts(error)
+        if row.status != "live":
+            self._tell(identity, **told)
+        elif row.replacing is not None and row.change is not None:
+            self._tell(identity, replacing={**row.replacing, **told})
+
     def joined(self, build: ViewBuild, epoch: int) -> None:
         """The view is in the engine; it is live once `epoch` is in the sink."""
         identity, pinned = build.definition.identity, build.definition.plan.pinned

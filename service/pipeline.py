@@ -334,6 +334,7 @@ class Pipeline:
         metrics.sources = {name: status.facts() for name, status in statuses.items()}
         self._desk.sources.tell(statuses)
         self._desk.report(core.builds)
+        self._views.report_waiting()
         core.followers.report()
         metrics.followers = core.followers.figures()
         metrics.write()

@@ -28,6 +28,7 @@ from service.renewals import Renewals
 from service.set_back import SetBack
 from service.settings import DEFAULT_GROUP
 from service.side_feeds import is_main
+from service.waiting import WAITS_S, Waiting, waits_for
 from storage.failpoints import failpoint
 
 # How long starting builds may keep the others waiting, and how many children work at once.
@@ -52,6 +53,7 @@ class ViewLife:
         self._held: dict[str, tuple[ViewDefinition, int]] = {}
         self._tried = ""
         self._unsure: set[str] = set()
+        self._waiting = Waiting(core.desk.tell_waiting, core.host)
         self._has_more = self._awaits_room = False
         self.is_unused = False
 
@@ -91,6 +93,8 @@ class ViewLife:
         self._has_more = self._awaits_room = False
         # Every view is looked at by the database first: while that is away, none is begun.
         if self._core.way_back.error is not None:
+            for row in self._desk.wanted(self._builds):
+                self._waiting.note(row.identity, self._core.way_back.error)
             return
         until, begun = self._core.host.monotonic() + BEGIN_S, len(self._builds)
         is_behind = self._epochs.is_behind
@@ -103,6 +107,7 @@ class ViewLife:
             self._awaits_room = not self._has_room()
             is_late = self._core.host.monotonic() > until
             if self._awaits_room or is_late:
+                self._await_turn([r for r in rows if r.identity not in self._builds])
                 # Where none could begin, the next look comes in its own time.
                 self._has_more = is_late and len(self._builds) > begun
                 return
@@ -111,6 +116,30 @@ class ViewLife:
                 self._try_build(row)
             except TemporaryError as error:
                 log.warning("build.retry", view=row.title, code=error.code)
+                self._waiting.note(row.identity, error)
+
+    def _await_turn(self, rows: Sequence[ViewRow]) -> None:
+        busy = ", ".join(b.definition.table.title for b in self._builds.values())
+        for row in rows:
+            self._waiting.note(row.identity, waits_for("its turn comes after others", busy))
+
+    def report_waiting(self) -> None:
+        """Say what is waited for, of each view that is not live after more than a moment."""
+        for identity, build in self._builds.items():
+            if build.is_opening and not build.is_cancelled:
+                self._waiting.note(identity, self._why_opening(identity))
+            elif build.failure is None:
+                self._waiting.over(identity)
+        self._waiting.report()
+
+    def _why_opening(self, identity: str) -> TidemarkError:
+        least = waits_for("a snapshot of the source is being opened")
+        if self._waiting.seconds(identity) < WAITS_S or self._core.way_back.error is not None:
+            return least
+        try:
+            return self._core.parts.source.open_transactions(round(WAITS_S)) or least
+        except TidemarkError as error:
+            return error
 
     def _is_renamed(self, row: ViewRow) -> bool:
         """Whether the view has another name than the catalog had when it was looked at."""
@@ -205,6 +234,8 @@ class ViewLife:
         # One that is compared is live over those that it reads, whatever is asked of them now.
         if live is None and not self._desk.are_parents_live(definition):
             self._held.pop(row.identity, None)
+            read = ", ".join(str(parent) for parent in definition.parents())
+            self._waiting.note(row.identity, waits_for("views that it reads are not live", read))
             return
         self._following.look()
         core.failures.require_names(definition)
@@ -215,6 +246,8 @@ class ViewLife:
             held = held or (definition, source.heartbeat())
             self._held[row.identity] = held
             if self._engine.position < held[1]:
+                why = waits_for("rows from before a change of its table have to pass first")
+                self._waiting.note(row.identity, why)
                 return
         self._held.pop(row.identity, None)
         definition = self._engine.in_free_scope(definition)
@@ -222,6 +255,7 @@ class ViewLife:
         is_resumed = is_left(self._folder, row.identity)
         feeds = core.side_work.begin(definition, is_resumed=is_resumed)
         if feeds is None:
+            self._waiting.note(row.identity, waits_for("its sources are asked where they stand"))
             return
         self._epochs.unmute_begun(before)
         core.store.drop(definition.scope + "/")
@@ -253,6 +287,7 @@ class ViewLife:
             build.close(is_kept=is_temporary and is_resumed)
             raise
         if not build.is_cancelled:
+            self._waiting.over(row.identity)
             build.start()
             log.info("build.started", view=definition.table.title, road=build.status.road)
 
@@ -301,6 +336,7 @@ class ViewLife:
                 log.warning("build.retry", view=build.definition.table.title, code=error.code)
 
     def _end_build(self, identity: str) -> None:
+        self._waiting.forget(identity)
         build = self._builds.pop(identity)
         build.close()
         self._core.store.drop(build.definition.scope + "/")
@@ -361,6 +397,7 @@ class ViewLife:
         failpoint("view.join.before")
         self._epochs.finish(epoch, sync=bool(epoch.changes))
         failpoint("view.join.after")
+        self._waiting.forget(identity)
         self._desk.joined(build, epoch.progress.epoch)
         build.close()
         self._following.settle_failed(failed)
@@ -371,6 +408,7 @@ class ViewLife:
     # --- drops ---------------------------------------------------------------------------------
 
     def _drop(self, row: ViewRow) -> None:
+        self._waiting.forget(row.identity)
         self._held.pop(row.identity, None)
         self._core.side_work.pins.forget(row.identity)
         build = self._builds.get(row.identity)

@@ -350,8 +350,16 @@ SELECT * FROM (
     format('pid %%s, user "%%s", database "%%s"', a.pid, a.usename, a.datname) AS who,
     'SELECT pg_terminate_backend(' || a.pid || ')' AS way
   FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
-  WHERE l.locktype = 'transactionid' AND l.granted AND l.mode = 'ExclusiveLock'
-    AND a.pid <> pg_backend_pid()
+  WHERE l.pid <> pg_backend_pid() AND l.granted AND l.mode = 'ExclusiveLock'
+    AND l.locktype = 'transactionid'
+    AND a.application_name NOT LIKE 'tidemark%%'
+  UNION
+  SELECT coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), -1)::bigint,
+    format('pid %%s, user "%%s", database "%%s"', a.pid, a.usename, a.datname),
+    'SELECT pg_terminate_backend(' || a.pid || ')'
+  FROM pg_stat_activity own, unnest(pg_blocking_pids(own.pid)) AS b (pid), pg_stat_activity a
+  WHERE own.usename = current_user AND own.application_name LIKE 'tidemark%%' AND a.pid = b.pid
+    AND a.application_name NOT LIKE 'tidemark%%'
   UNION
   SELECT extract(epoch FROM clock_timestamp() - prepared)::bigint,
     format('prepared transaction "%%s", user "%%s", database "%%s"', gid, owner, database),

@@ -31,11 +31,15 @@ class SimSource:
     """As PostgresSource, for one process."""
 
     name = "source"
+
     slot_name = publication_name = "tidemark_source"
 
     def __init__(self, server: Server, faults: Faults) -> None:
         self._server = server
         self._faults = faults
+
+    def open_transactions(self, least_s: int) -> None:
+        """Nobody leaves any open here."""
 
     def _ask(self, name: str) -> None:
         self._faults.step(name)
