@@ -47,6 +47,8 @@ _SETTINGS = {
 _MOST_COLUMNS = 1500
 _CALLS = re.compile(r":(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)")
 _SESSION_VALUES = re.compile(r"\{(?:SQLVALUEFUNCTION) :op (\d+)")
+# Rows of no type, and the names of their columns.
+_ROWS = re.compile(r':row_typeid 2249 :row_format \d :colnames \(((?:"(?:[^"\\]|\\.)*"\s?)+)\)')
 _SESSION_VALUE_NAMES = (
     *("current_date", "current_time", "current_time", "current_timestamp", "current_timestamp"),
     *("localtime", "localtime", "localtimestamp", "localtimestamp", "current_role"),
@@ -277,7 +279,9 @@ class PostgresAnalyzer:
         if self._keeps_rows:
             foreign_code.check_routines(text, routines)
         values = {_SESSION_VALUE_NAMES[int(i)] for i in _SESSION_VALUES.findall(tree)}
-        return Analysis(text.strip().removesuffix(";"), fields, routines, tuple(sorted(values)))
+        return Analysis(
+            text.strip().removesuffix(";"), fields, routines, tuple(sorted(values)), _named_rows(tree)
+        )
 
     def _make_shadow(self, relation: Relation, statement: str) -> None:
         with self._kept_step(f'the relation "{relation.name}" cannot be shown to the source'):
@@ -354,6 +358,19 @@ class PostgresAnalyzer:
             found = _to_error(error, doing, "", ())
             self.close()
             raise found from error
+
+
+def _named_rows(tree: str) -> tuple[int, ...]:
+    """How many columns rows have whose names the canonical text does not show.
+
+    >>> _named_rows(':row_typeid 2249 :row_format 2 :colnames ("id" "b") :location 9')
+    (2,)
+    >>> _named_rows(':row_typeid 2249 :row_format 2 :colnames ("f1") :location 9')
+    ()
+    """
+    found = {tuple(re.findall(r'"((?:[^"\\]|\\.)*)"', names)) for names in _ROWS.findall(tree)}
+    plain = {tuple(f"f{i + 1}" for i in range(len(names))) for names in found}
+    return tuple(sorted({len(names) for names in found - plain}))
 
 
 def _to_error(

@@ -36,12 +36,15 @@ class Analysis:
 
     text: pg_get_viewdef's, with every relation, type and function outside pg_catalog qualified.
     fields: the output with its exact names and types. session_values: CURRENT_DATE and the like.
+    named_rows: widths of the rows of a USING's alias, which stand in the text as ROW(...), without
+    their names.
     """
 
     text: str
     fields: tuple[Field, ...]
     routines: tuple[Routine, ...] = ()
     session_values: tuple[str, ...] = ()
+    named_rows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from sqlglot.tokenizer_core import TokenType
 from dataflow.errors import SqlError
 from dataflow.sql.parse_functions import CalledSet, FunctionsInFrom, RowsOf, TableSyntax
 from dataflow.sql.parse_keywords import KEYWORD_CALLS, KeywordCall, KeywordCalls
+from dataflow.sql.parse_names import SESSION_WORDS, Names, SessionWord, TypeName, as_names
 
 _OPERATOR = re.compile(r"[~!@#^&|`?+\-*/%<>=]+|OPERATOR\([^()]*\)")
 _SPANNED = (
@@ -87,7 +88,7 @@ class CycleClause(Expression):
     }
 
 
-class _Parser(FunctionsInFrom, KeywordCalls):
+class _Parser(FunctionsInFrom, KeywordCalls, Names):
     """PostgreSQL's canonical scalars; everything else as sqlglot reads it."""
 
     FUNCTIONS: ClassVar = {}
@@ -98,8 +99,10 @@ class _Parser(FunctionsInFrom, KeywordCalls):
         **{name: lambda self, n=name: self.read_keyword_call(n) for name in KEYWORD_CALLS},
     }
     NO_PAREN_FUNCTION_PARSERS: ClassVar = {
-        name: PostgresParser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("CASE", "VARIADIC")
+        **{n: PostgresParser.NO_PAREN_FUNCTION_PARSERS[n] for n in ("CASE", "VARIADIC")},
+        **{n: lambda self, n=n: self.read_session_word(n) for n in SESSION_WORDS},
     }
+    NO_PAREN_FUNCTIONS: ClassVar = {}
 
     def _parse_cte(self) -> Any:
         entry = super()._parse_cte()
@@ -328,6 +331,10 @@ class Canonical(Postgres):
 
     Parser = _Parser
 
+    def tokenize(self, sql: str, *args: Any, **kwargs: Any) -> Any:
+        """The tokens, every word that PostgreSQL prints as a name being one."""
+        return as_names(sql, super().tokenize(sql, *args, **kwargs))
+
     class Generator(Postgres.Generator):
         """Prints our nodes; used to show that what was read is what was written."""
 
@@ -345,7 +352,14 @@ class Canonical(Postgres):
             KeywordCall: lambda self, e: e.args["text"],
             CalledSet: lambda self, e: _print_called(self, e),
             RowsOf: lambda self, e: _print_rows_of(self, e),
+            TypeName: lambda self, e: e.args["text"],
+            SessionWord: lambda self, e: e.args["text"],
         }
+
+        def join_sql(self, expression: exp.Join) -> str:
+            """With the alias of what USING merges."""
+            alias = expression.meta.get("alias")
+            return super().join_sql(expression) + (f" AS {alias.sql(Canonical)}" if alias else "")
 
 
 def _plain(text: str) -> str:

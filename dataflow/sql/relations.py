@@ -5,6 +5,7 @@ Joins carry their whole condition as residual here; the rules make keys of its e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -30,6 +31,7 @@ from dataflow.sql.subqueries import BindQuery, all_of, subquery_nodes
 from dataflow.sql.whole_rows import quoted, rows_named, with_row
 from dataflow.types import BOOL, SqlType
 
+_MADE = re.compile(r"(.*)_\d+", re.DOTALL)
 _SIDES = {"": "inner", "LEFT": "left", "RIGHT": "right", "FULL": "full"}
 NOTHING = FromEntry(Values(((),), ()), (), ())
 
@@ -63,9 +65,10 @@ class Relations:
         if isinstance(node, RowsOf):
             return self._functions(NOTHING, node)
         if isinstance(node, exp.Subquery) and isinstance(
-            node.this, exp.Table | exp.Subquery | RowsOf
+            node.this, exp.Table | exp.Subquery | RowsOf | exp.Lateral
         ):
-            return _aliased(self._joined(node.this, node.this.args.get("joins") or []), node)
+            joined = self._joined(node.this, node.this.args.get("joins") or [])
+            return self._with_row(_aliased(joined, node), "", is_join=True) if node.alias else joined
         if isinstance(node, exp.Subquery | exp.Values) or isinstance(node.this, exp.Values):
             return self._derived(node)
         if isinstance(node, exp.Table):
@@ -125,9 +128,11 @@ class Relations:
         is_nameless = isinstance(found, Table) and not found.has_row_type
         return f"{quoted(node.db)}.{quoted(node.name)}" if node.db and not is_nameless else ""
 
-    def _with_row(self, entry: FromEntry, type_name: str) -> FromEntry:
+    def _with_row(self, entry: FromEntry, type_name: str, *, is_join: bool = False) -> FromEntry:
         alias = entry.visible[0].alias if entry.visible else ""
-        return with_row(entry, alias, type_name) if alias in self._rows else entry
+        if alias not in self._rows:
+            return entry
+        return with_row(entry, alias, type_name, is_join=is_join)
 
     def _relation(self, node: exp.Table) -> tuple[Plan, tuple[tuple[str, int], ...]]:
         known, name = self._context.relations, (node.db, node.name)
@@ -188,7 +193,8 @@ class Relations:
             return self._with_subqueries(kind, left, right, on)
         entry = _crossed(kind, left, right)
         if using:
-            return self._using(entry, left, right, [u.name for u in using])
+            joined = self._using(entry, left, right, [u.name for u in using])
+            return self._with_merged(joined, join, len(using))
         if on is None:
             return entry
         atom = column_atom(self._context, Scope(entry))
@@ -284,6 +290,14 @@ class Relations:
         star = (*zip(names, positions, strict=True), *rest)
         return FromEntry(joined, entry.visible, star)
 
+    def _with_merged(self, entry: FromEntry, join: exp.Join, count: int) -> FromEntry:
+        """The entry with its merged columns under the alias of USING, if there is one."""
+        alias = join.meta.get("alias")
+        if alias is None:
+            return entry
+        merged = Visible(alias.name, entry.star[:count])
+        return FromEntry(entry.plan, (merged, *entry.visible), entry.star)
+
     def _merged(
         self, join: Join | Apply, names: list[str], pairs: list[tuple[int, int]]
     ) -> list[Expression]:
@@ -377,7 +391,14 @@ def _aliased(entry: FromEntry, node: exp.Expr) -> FromEntry:
     star = tuple(
         (names[i] if i < len(names) else name, p) for i, (name, p) in enumerate(entry.star)
     )
-    return FromEntry(entry.plan, (Visible(alias.name, star),), star)
+    is_renamed = any(_is_made(new, own) for new, (own, _) in zip(names, entry.star, strict=False))
+    return FromEntry(entry.plan, (Visible(alias.name, star, is_renamed=is_renamed),), star)
+
+
+def _is_made(name: str, own: str) -> bool:
+    """Whether a name may be what PostgreSQL made of a column's own one (make_colname_unique)."""
+    found = _MADE.fullmatch(name)
+    return found is not None and bool(found[1]) and own.startswith(found[1])
 
 
 def _ref(plan: Plan, position: int) -> ColumnRef:

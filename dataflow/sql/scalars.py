@@ -127,6 +127,7 @@ class Scalars:
         if found is not None:
             self._note(node, found)
             return
+        self._context.refuse_named(node)
         if isinstance(node, exp.Query):
             check_reads_nothing(self._context, node)
             for part, value in values_outside(node, self._atom):

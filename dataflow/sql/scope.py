@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
@@ -34,7 +34,8 @@ class Context:
     query is the user's text, only for positions. ctes: plan and column names by name. relations:
     tables and ordinary views met so far, by schema and name. aggregates, set_functions: names of
     functions that are called. has_stable: what is called may give another result at another time,
-    which our settings do not fix. pinned: constants by their text, where that is so.
+    which our settings do not fix. pinned: constants by their text, where that is so. named_rows:
+    see Analysis.
     enclosing: the scopes whose rows what is being bound may read,
     the nearest last; levels: which of them a plan does read.
     """
@@ -49,11 +50,13 @@ class Context:
     relations: dict[tuple[str, str], Plan | Table] = field(default_factory=dict)
     set_functions: frozenset[str] = frozenset()
     pinned: dict[str, str] = field(default_factory=dict)
+    named_rows: tuple[int, ...] = ()
 
     def calling(self, analysis: Analysis) -> Context:
         """The same context, for a text that calls these functions."""
         self.aggregates = frozenset(r.name for r in analysis.routines if r.kind == "a")
         self.set_functions = frozenset(r.name for r in analysis.routines if r.returns_set)
+        self.named_rows = analysis.named_rows
         return self
 
     def returns_set(self, node: exp.Expr) -> bool:
@@ -75,6 +78,16 @@ class Context:
 
     enclosing: list[Scope] = field(default_factory=list)
     levels: Levels = field(default_factory=Levels)
+
+    def refuse_named(self, node: exp.Expr) -> None:
+        """Refuse ROW(...) where it may have stood for the row of a USING's alias."""
+        is_row = isinstance(node, exp.Anonymous) and node.this == "ROW"
+        if is_row and len(node.expressions) in self.named_rows:
+            raise self.refuse(
+                "the row that the alias of USING stands for is not maintained as a value",
+                "name its columns: (SELECT x FROM (SELECT j.id, ...) x)",
+                "using",
+            )
 
     @contextmanager
     def inside(self, scope: Scope) -> Iterator[None]:
@@ -118,26 +131,31 @@ class RowShape:
     """What the whole row of a FROM entry is.
 
     type_name: its named row type, "" for a record. marker: a column that is NULL only where an
-    outer join has padded the entry.
+    outer join has padded the entry. is_join: the entry is a join with a name of its own.
     """
 
     type_name: str
     marker: int
+    is_join: bool = False
 
 
 @dataclass(frozen=True)
 class Visible:
-    """A FROM entry that columns can be qualified with. row: where its whole row is asked for."""
+    """A FROM entry that columns can be qualified with. row: where its whole row is asked for.
+
+    is_renamed: PostgreSQL may have given a column another name, so that all names are different.
+    """
 
     alias: str
     columns: tuple[tuple[str, int], ...]
     row: RowShape | None = None
+    is_renamed: bool = False
 
     def shifted(self, by: int) -> Visible:
         """The same names, `by` positions further right."""
         columns = tuple((name, position + by) for name, position in self.columns)
-        row = RowShape(self.row.type_name, self.row.marker + by) if self.row else None
-        return Visible(self.alias, columns, row)
+        row = replace(self.row, marker=self.row.marker + by) if self.row else None
+        return replace(self, columns=columns, row=row)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ NULL, not a row of NULLs: a column that is never NULL in the relation tells.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TypeGuard
 
 from sqlglot import exp
@@ -35,16 +36,14 @@ def rows_named(select: exp.Expr) -> frozenset[str]:
     return frozenset(c.table for c in select.find_all(exp.Column) if names_whole_row(c))
 
 
-def with_row(entry: FromEntry, alias: str, type_name: str) -> FromEntry:
+def with_row(entry: FromEntry, alias: str, type_name: str, *, is_join: bool = False) -> FromEntry:
     """The entry, able to tell its whole row, of a named type or (type_name "") a record."""
     plan = entry.plan
     known = [i for i, f in enumerate(plan.fields) if not f.is_nullable]
     if not known:
         plan, known = _marked(plan), [len(plan.fields)]
-    shape = RowShape(type_name, known[0])
-    visible = tuple(
-        Visible(v.alias, v.columns, shape) if v.alias == alias else v for v in entry.visible
-    )
+    shape = RowShape(type_name, known[0], is_join)
+    visible = tuple(replace(v, row=shape) if v.alias == alias else v for v in entry.visible)
     return FromEntry(plan, visible, entry.star)
 
 
@@ -68,10 +67,15 @@ def named_row(context: Context, scope: Scope, node: exp.Column) -> Expression:
 def _whole_row(
     context: Context, scope: Scope, visible: Visible, column: Callable[[int], Expression]
 ) -> Expression:
-    if visible.row is None:
+    # Of a join that an outer join has padded, versions of PostgreSQL differ.
+    is_open = visible.row is not None and (
+        visible.row.is_join and scope.plan.fields[visible.row.marker].is_nullable
+    )
+    is_nameless = visible.row is not None and not visible.row.type_name and visible.is_renamed
+    if visible.row is None or is_open or is_nameless:
         raise context.refuse(
             "the row of this relation as a value is not maintained",
-            "name the columns that are needed",
+            f"name the columns that are needed: (SELECT x FROM (SELECT {visible.alias}.a, ...) x)",
             visible.alias,
         )
     values = [column(position) for _, position in visible.columns]
