@@ -280,7 +280,11 @@ class PostgresAnalyzer:
             foreign_code.check_routines(text, routines)
         values = {_SESSION_VALUE_NAMES[int(i)] for i in _SESSION_VALUES.findall(tree)}
         return Analysis(
-            text.strip().removesuffix(";"), fields, routines, tuple(sorted(values)), _named_rows(tree)
+            text.strip().removesuffix(";"),
+            fields,
+            routines,
+            tuple(sorted(values)),
+            _named_rows(tree),
         )
 
     def _make_shadow(self, relation: Relation, statement: str) -> None:

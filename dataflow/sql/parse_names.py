@@ -1,4 +1,4 @@
-"""Reads names as pg_get_viewdef writes them: of types, of entries of FROM, of values of the session.
+"""Reads names as pg_get_viewdef writes them: of types, entries of FROM, values of the session.
 
 PostgreSQL prints its keywords in capitals and quotes what is not a plain name in lower case. So a
 word in lower case is a name, whatever it is in SQL elsewhere; but for true and false.

@@ -68,7 +68,9 @@ class Relations:
             node.this, exp.Table | exp.Subquery | RowsOf | exp.Lateral
         ):
             joined = self._joined(node.this, node.this.args.get("joins") or [])
-            return self._with_row(_aliased(joined, node), "", is_join=True) if node.alias else joined
+            return (
+                self._with_row(_aliased(joined, node), "", is_join=True) if node.alias else joined
+            )
         if isinstance(node, exp.Subquery | exp.Values) or isinstance(node.this, exp.Values):
             return self._derived(node)
         if isinstance(node, exp.Table):

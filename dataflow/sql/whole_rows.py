@@ -111,11 +111,10 @@ def _is_written(atom: Expression) -> TypeGuard[InPostgres]:
 
 def passed(atoms: Iterable[Expression]) -> list[Expression]:
     """What PostgreSQL is given for these values, each once: of a row its columns."""
-    found: list[Expression] = []
+    found: dict[Expression, None] = {}
     for atom in atoms:
-        parts = atom.arguments if _is_written(atom) else (atom,)
-        found += [part for part in parts if part not in found]
-    return found
+        found |= dict.fromkeys(atom.arguments if _is_written(atom) else (atom,))
+    return list(found)
 
 
 def written(atom: Expression, name: Name) -> str:

@@ -20,7 +20,7 @@ from dataflow.sql.keys import keys_of
 from dataflow.sql.plan import Frame, FrameBound, SortKey, Window, WindowCall
 from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import Context, Scope, span_of
-from dataflow.sql.shapes import operands
+from dataflow.sql.shapes import operands, ordered_parts
 from dataflow.sql.window_functions import NEVER_NULL, NUMBERING, UNFRAMED, depends_on_ties
 from dataflow.sql.window_shapes import (
     arguments_of,
@@ -136,7 +136,7 @@ class Windows:
         order = window.args.get("order")
         own = _Definition(
             list(window.args.get("partition_by") or []),
-            list(order.expressions) if order else [],
+            ordered_parts(order),
             window.args.get("spec"),
         )
         name = window.args.get("alias")
