@@ -100,8 +100,37 @@ def test_every_form_is_maintained(every_database: Database) -> None:
 
 def _forms() -> dict[str, str]:
     text = FORMS.read_text().partition("\n")[2]
-    found = [query.strip() for query in text.split(";\n")]
+    found = [*(query.strip() for query in text.split(";\n")), *_long_forms()]
     return {f"form {i}": query for i, query in enumerate(found) if query}
+
+
+def _long_forms(n: int = 40) -> list[str]:
+    """What begins with so many parentheses, or has so many levels of CASE."""
+    plus = " + ".join(("a", "id", "1")[i % 3] for i in range(n))
+    mixed = "n" + "".join(f" {'+-*'[i % 3]} {('a', 'n', '0.5', '1')[i % 4]}" for i in range(n))
+    texts = " || ',' || ".join(("b", "ch", "vc", "coalesce(b, 'q')")[i % 4] for i in range(n))
+    cases = "".join(f"CASE WHEN a = {i} THEN 'x{i}' ELSE " for i in range(n - 1, -1, -1))
+    of_a, plain = "CASE a WHEN {0} THEN {0} ELSE ", "CASE WHEN a = {0} THEN {0} ELSE "
+    operand = "".join((of_a if i == 7 else plain).format(i) for i in range(n))
+    others = " OR ".join(f"(a = {i} AND id > {i % 5})" for i in range(n))
+    return [
+        f"SELECT id, {plus} AS x, - ({plus}) AS y, ({plus})::text || 'q' AS z FROM l",
+        f"SELECT id, {mixed} AS x, ({plus} + n) * 2 = 7 AS y FROM l",
+        f"SELECT id, {texts} AS x, upper({texts}) || id AS y FROM l",
+        f"SELECT id, {' || '.join(['a'] + ['b', chr(39) + '-' + chr(39)] * n)} AS x FROM l",
+        f"SELECT id, d{' + 1' * n} AS x, iv{' + iv' * n} AS y, tz{' + iv' * n} AS z FROM l",
+        f"SELECT id, {cases}'z'{' END' * n} AS x FROM l",
+        f"SELECT id, {operand}a{' END' * n} AS x FROM l",
+        f"SELECT id FROM l WHERE {others}",
+        f"SELECT id FROM l WHERE NOT ({others}) AND ({plus}) IS NOT NULL",
+        f"SELECT {plus.replace('id', 'a')} AS x, max({plus}) AS y, count(*) AS n FROM l GROUP BY a",
+        f"SELECT {plus} AS x, count(*) AS n FROM l GROUP BY {plus}",
+        f"SELECT a + id + 1 AS k, (a + id + 1){' + 2' * n} AS x FROM l GROUP BY a + id + 1",
+        f"SELECT id, ia{' || 1' * n} AS x, to_jsonb(a){' || to_jsonb(id)' * n} AS y FROM l",
+        f"SELECT id, (((a, id) = (1, 1)){' OR a = 3' * n}) = (b = 'x') AS x FROM l",
+        f"SELECT l.id, r.k FROM l JOIN r ON l.a{' + 1' * n} = r.a{' + 1' * n}",
+        f"SELECT id, sum({plus}) OVER (ORDER BY id) AS s FROM l WHERE ({plus}) > 3",
+    ]
 
 
 def test_rows_whose_names_are_not_known_are_refused(database: Database) -> None:

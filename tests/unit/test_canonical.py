@@ -7,6 +7,7 @@ from sqlglot import exp
 
 from dataflow.errors import SqlError
 from dataflow.sql.parse import Canonical, parse
+from dataflow.sql.parse_chains import Chain
 
 # Plain names to PostgreSQL, keywords elsewhere: printed without quotes.
 NAMES = (
@@ -72,3 +73,46 @@ def test_what_is_not_read_is_told_in_its_own_words(text: str) -> None:
     assert error.code == "sql.not_maintained"
     for word in ("Expect", "token", "sqlglot", "Col", "keyword", "\x1b"):
         assert word not in error.detail
+
+
+def _depth(node: exp.Expr) -> int:
+    """How many levels a tree has, without recursion."""
+    found, waiting = 0, [(node, 1)]
+    while waiting:
+        inner, depth = waiting.pop()
+        found = max(found, depth)
+        waiting += [(child, depth + 1) for child in inner.iter_expressions()]
+    return found
+
+
+@pytest.mark.parametrize("links", ["+", "||", "+-*", "->"])
+def test_long_chains_are_read_flat(links: str) -> None:
+    n = 5_000
+    words = [links if links in ("||", "->") else links[i % len(links)] for i in range(n)]
+    text = "(" * n + "t.c" + "".join(f" {w} (t.c{i})::text)" for i, w in enumerate(words))
+    tree = parse(f" SELECT {text} AS x\n   FROM t")
+    assert _depth(tree) < 100
+    (chain,) = tree.find_all(Chain)
+    assert chain.args["words"] == words[-len(chain.args["words"]) :]
+    assert [c.name for c in tree.find_all(exp.Column)].count("c4999") == 1
+    begin, end = chain.meta["span"]
+    assert f" SELECT {text} AS x"[begin:end] == text[1:-1]
+
+
+def test_what_stands_in_a_chain_is_kept() -> None:
+    n = 40
+    text = "(" * n + "a" + " + 1)" * 20 + "::bigint" + " - b)" * (n - 21) + " IS NULL)"
+    tree = parse(f" SELECT {text} AS x FROM t")
+    assert [c.name for c in tree.find_all(exp.Column)].count("b") == n - 21
+    assert len(list(tree.find_all(exp.Cast))) == 1
+
+
+def test_long_case_in_else_is_flat() -> None:
+    n = 3_000
+    text = "CASE WHEN a THEN b ELSE " * n + "c" + " END" * n
+    tree = parse(f" SELECT {text} AS x FROM t")
+    assert _depth(tree) < 100
+    cases = list(tree.find_all(exp.Case))
+    assert sum(len(c.args["ifs"]) for c in cases) == n
+    begin, end = cases[0].meta["span"]
+    assert f" SELECT {text}"[begin:end] == text
