@@ -24,7 +24,8 @@ from dataflow.sql.view_key import why_bag
 from service import fields
 from service.authorization import Authorization
 from service.changes import DROPPED, LIVE, PAUSED, table_of
-from service.estimate import SHORT_S, estimated
+from service.deep import deeply
+from service.estimate import SHORT_S, check_rows, estimated
 from service.family import children_of
 from service.groups import follows_database, group_of
 from service.health import Known, service_standing, view_standing, warnings_of
@@ -103,6 +104,7 @@ class Catalog:
             Parts(self._settings.for_group(group)).source.check()
         plan = definition.plan
         estimate = estimated(self._parts, definition, rows, body.options.backfill, SHORT_S)
+        warnings = [*plan.warnings, *check_rows(estimate, body.options.most_rows)]
         self._control.insert_view(
             ViewRow(
                 schema,
@@ -113,8 +115,8 @@ class Catalog:
                 options=body.options.model_dump(),
                 key=key_names(plan),
                 fields=fields.to_json(stored(plan.root.fields)),
-                plan=plan_facts(definition, estimate),
-                warnings=list(plan.warnings),
+                plan=deeply(lambda: plan_facts(definition, estimate)),
+                warnings=warnings,
                 created_by=asker,
             )
         )
@@ -133,18 +135,20 @@ class Catalog:
         )
         self._authorization.require_parents(asker, definition.parents())
         plan = definition.plan
+        estimate = estimated(self._parts, definition, rows, "auto")
+        warnings = [*plan.warnings, *check_rows(estimate, None)]
         return Validation(
             kind=kind_of(plan),
             key=key_names(plan),
             why_bag=why_bag(plan.root),
             fields=_field_models(fields.to_json(stored(plan.root.fields))),
-            warnings=list(plan.warnings),
+            warnings=warnings,
             in_postgres=list(plan.evaluates),
             estimated_source_rows=sum(max(0, r.row_estimate) for r in definition.relations()),
             backfill=self._parts.choose_road(definition, "auto"),
-            asks=[AskModel.model_validate(facts) for facts in asks_facts(plan)],
-            plan=explain_text(plan),
-            estimate=estimated(self._parts, definition, rows, "auto"),
+            asks=[AskModel.model_validate(facts) for facts in deeply(lambda: asks_facts(plan))],
+            plan=deeply(lambda: explain_text(plan)),
+            estimate=estimate,
         )
 
     def drop(self, name: str, by: Caller, before: Callable[[], None] | None = None) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from connectors.postgres.control import ViewRow
 from connectors.postgres.planner_statistics import PlannerStatistics, TableFacts
 from connectors.source import MAIN_SOURCE
-from dataflow.errors import TidemarkError
+from dataflow.errors import SqlError, TidemarkError
 from dataflow.graph import needed_columns
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.as_sql import groups_query, predicate_query, queries_of
@@ -33,8 +33,9 @@ from dataflow.sql.footprint import (
     width_of,
 )
 from dataflow.sql.lower import Node, lower
-from dataflow.sql.plan import Filter, Scan
+from dataflow.sql.plan import Filter, Join, Scan
 from dataflow.sql.view_key import why_bag
+from service.deep import deeply
 from service.engine import ViewDefinition
 from service.estimate_models import EffectModel, Estimate, RiskModel, StateModel
 from service.log import log
@@ -44,6 +45,10 @@ BUDGET_S = 5.0
 # What a creation may wait for it.
 SHORT_S = 1.0
 _FEW_ROWS = 1_000
+# Rows of one part of a plan: from here on there is a warning, and beyond there is no view.
+WARNED_ROWS = 100_000_000
+MOST_ROWS = 10_000_000_000
+_ENDLESS = 1e15
 # Measured by `python -m bench.estimate` on the machine of bench/RESULTS.md (see docs/ESTIMATE.md).
 COMPRESSION = 1.33
 # Those of Spark are the local ones on two cores, and what its session and tasks cost to start.
@@ -95,9 +100,12 @@ class Estimator:
         kept = [*self._tables(), *kept_by(self.nodes, self.sizes)]
         work = self.work()
         output = self.sizes[-1]
+        largest = max((s.rows, n.name) for n, s in zip(self.nodes, self.sizes, strict=True))
         return Estimate(
             source_rows=round(sum(self._rows.values())),
             output_rows=round(output.rows),
+            largest_rows=round(min(largest[0], _ENDLESS)),
+            largest_operator=largest[1],
             state_bytes=round(sum(k.raw_bytes for k in kept) * COMPRESSION),
             state=[
                 StateModel(
@@ -153,6 +161,8 @@ class Estimator:
             guess = planner.guess(query) if query is not None and in_time else None
             if guess is None:
                 rows = max((s.rows for s in inputs), default=1.0)
+                if _is_crossed(node):
+                    rows = inputs[0].rows * inputs[1].rows
                 size = Size(rows, width_of(node))
             else:
                 size = Size(guess.rows * scale, guess.width)
@@ -218,6 +228,31 @@ class Estimator:
         return risks_of(self.nodes, self.sizes, why_bag(self._definition.plan.root))
 
 
+def _is_crossed(node: Node) -> bool:
+    """Whether every row of one side meets every row of the other."""
+    plan = node.plan
+    return isinstance(plan, Join) and not plan.left_keys and plan.residual is None
+
+
+def check_rows(estimate: Estimate | None, most_rows: int | None) -> list[str]:
+    """Warnings of a view whose parts have very many rows.
+
+    most_rows: the view's option, MOST_ROWS by default. SqlError sql.too_many_rows above it.
+    """
+    if estimate is None or estimate.largest_rows < WARNED_ROWS:
+        return []
+    what = f'"{estimate.largest_operator}" has about {estimate.largest_rows:.1e} rows'
+    if estimate.largest_rows > (MOST_ROWS if most_rows is None else most_rows):
+        raise SqlError(
+            "sql.too_many_rows",
+            "the view would never come to its end",
+            detail=f"{what}, as PostgreSQL's planner estimates it; at most "
+            f"{MOST_ROWS if most_rows is None else most_rows:.1e} are tried",
+            hint="join on an equality, ANALYZE the tables, or raise the view's option most_rows",
+        )
+    return [f"{what}: building the view takes long, if it comes to an end at all"]
+
+
 def _width(
     relation: Relation, columns: Sequence[int], widths: Mapping[RelationName, float]
 ) -> float:
@@ -242,8 +277,9 @@ def estimated(
     """What a view would cost on the road that is wanted; None where the source does not tell."""
     road = parts.choose_road(definition, wanted)
     try:
-        estimator = Estimator(parts.settings.source, definition, rows)
-        return estimator.estimate(road, speed_of(built_before(rows, road)), budget_s)
+        speed = speed_of(built_before(rows, road))
+        dsn = parts.settings.source
+        return deeply(lambda: Estimator(dsn, definition, rows).estimate(road, speed, budget_s))
     except TidemarkError as error:
         log.warning("estimate.failed", code=error.code, why=error.what)
         return None

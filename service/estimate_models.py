@@ -35,6 +35,8 @@ class Estimate(BaseModel):
     output_rows: int = Field(description="rows of the view")
     state_bytes: int = Field(description="on the service's disk")
     state: list[StateModel] = []
+    largest_rows: int = Field(0, description="rows of the part of the plan with the most")
+    largest_operator: str = Field("", description="which part that is")
     backfill_s: float
     road: str = Field(description="how it would be filled: local or spark")
     speed: float = Field(1.0, description="of this machine, beside the one that was measured on")

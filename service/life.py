@@ -30,6 +30,7 @@ from service.changes import (
 )
 from service.definition import ViewDefinition
 from service.difference import is_one_shape
+from service.estimate import SHORT_S, check_rows, estimated
 from service.family import children_of, readers_of
 from service.groups import group_of
 from service.kept_names import names_in
@@ -138,6 +139,10 @@ class Life:
         self, row: ViewRow, definition: ViewDefinition, options: Mapping[str, Any], kind: str
     ) -> Asked:
         warnings = self._look_at(row, definition)
+        if kind == "replace":
+            rows = self._control.list_views()
+            estimate = estimated(self._parts, definition, rows, "auto", SHORT_S)
+            warnings += check_rows(estimate, options.get("most_rows"))
         query, names = definition.query, definition.names
         return self._ask(row, *new_version(row, query, options, warnings, kind, names=names))
 

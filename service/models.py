@@ -37,6 +37,7 @@ class ViewOptions(BaseModel):
     group: views of one group change together; each group beside the default one has a pipeline
     process, a slot and epochs of its own, and its views read no views of another.
     changes_retention_s: keep the view's changes for so long even while nobody reads them.
+    most_rows: of how many rows a part of the plan may be estimated, 10,000,000,000 by default.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -44,6 +45,7 @@ class ViewOptions(BaseModel):
     backfill: Literal["auto", "spark", "local"] = "auto"
     group: str = Field("default", pattern=r"^[a-z][a-z0-9]{0,23}$")
     changes_retention_s: Whole | None = Field(None, ge=1, le=31_536_000)
+    most_rows: Whole | None = Field(None, ge=1, le=1_000_000_000_000_000)
 
     @field_validator("group")
     @classmethod

@@ -16,8 +16,10 @@ from dataflow.errors import SourceError, SqlError, TemporaryError
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName, stored
 from dataflow.sql.plan import ViewPlan
 from dataflow.sql.planner import plan_view
+from dataflow.sql.text import deepest, position_of
 from service import fields
 from service.declared import relations_of
+from service.deep import KEPT, deeply
 from service.engine import ViewDefinition
 from service.kept_names import are_kept, names_now, require_read, with_names
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 # How often a query is planned anew because its tables were renamed meanwhile.
 _MOST_LOOKS = 5
+# PostgreSQL's own limits: of its stack, and of its parser's.
+_TOO_DEEP = ("sql.statement_too_complex",)
 
 
 def plan_definition(
@@ -50,16 +54,24 @@ def plan_definition(
     """
     views = [relation_of(r) for r in rows if r.fields and (r.schema, r.name) != name]
     feeds = [relation for row in sources for relation in relations_of(row)]
-    try:
+
+    def planned() -> ViewDefinition:
         with parts.analyzer(views, feeds, asker) as analyzer:
             query_now, plan = _plan(query, names, analyzer)
             table = SinkTable(*name, stored(plan.root.fields), plan.key)
             role, named = analyzer.role, analyzer.named
-        definition = ViewDefinition(identity, table, query_now, plan, role=role, names=named)
+        return ViewDefinition(identity, table, query_now, plan, role=role, names=named)
+
+    try:
+        definition = deeply(planned)
         # What the pipeline will do with it, in a process that it would take down.
-        pickle.loads(pickle.dumps(definition)).tables()
+        deeply(lambda: pickle.loads(pickle.dumps(definition)).tables(), KEPT)
     except RecursionError:
-        raise too_deep() from None
+        raise too_deep(query) from None
+    except SqlError as error:
+        if error.code in _TOO_DEEP or "memory exhausted" in error.what:
+            raise too_deep(query) from error
+        raise
     return definition
 
 
@@ -87,12 +99,16 @@ def _plan(query: str, known: KnownNames, analyzer: PostgresAnalyzer) -> tuple[st
     )
 
 
-def too_deep() -> SqlError:
+def too_deep(query: str = "") -> SqlError:
     """The error for a query that no walk over its parts comes to the bottom of."""
+    offset, depth = deepest(query)
+    detail = f"{depth} levels are inside each other here" if query else ""
     return SqlError(
         "sql.too_deep",
         "the query is nested too deeply",
+        detail=detail,
         hint="write long chains of OR as IN (...), deep subqueries as WITH, or views on views",
+        position=position_of(query, offset) if query else None,
     )
 
 

@@ -11,19 +11,17 @@ import traceback
 from multiprocessing.connection import Connection
 
 from dataflow.errors import TidemarkError
+from service import deep
 from service.backfill import BackfillJob, backfill
 from service.signals import die_with_parent
 from service.title import set_title
-
-# What the API process could plan must never be too deep where it is built and kept.
-DEPTH = 4 * sys.getrecursionlimit()
 
 
 def main(pipe: Connection, parent: int) -> int:
     """One job after the other, until there is nobody to give any; 0 then."""
     die_with_parent(parent)
     set_title("backfill")
-    sys.setrecursionlimit(DEPTH)
+    sys.setrecursionlimit(deep.RUN)
     while True:
         try:
             begin, job = pipe.recv()

@@ -12,7 +12,7 @@ import sys
 
 from connectors.spark import leftovers
 from dataflow.errors import TidemarkError
-from service import signals
+from service import deep, signals
 from service.budget import calm_collector
 from service.disk import disk_error
 from service.log import configure, log
@@ -20,7 +20,6 @@ from service.parts import Parts
 from service.pipeline import Pipeline
 from service.protect import protect
 from service.restarts import exit_code
-from service.run_backfill import DEPTH
 from service.settings import DEFAULT_GROUP, Settings, parent_pid
 from service.title import set_title
 from storage.errors import StorageError
@@ -31,7 +30,7 @@ def main(group: str = DEFAULT_GROUP) -> int:
     signals.die_with_parent(parent_pid())
     # Reader, stepping and sink hand work to each other: the default of 5 ms is felt as latency.
     sys.setswitchinterval(0.0005)
-    sys.setrecursionlimit(DEPTH)
+    sys.setrecursionlimit(deep.RUN)
     settings = Settings.load().for_group(group)
     name = "pipeline" if group == DEFAULT_GROUP else f"pipeline {group}"
     set_title(name)

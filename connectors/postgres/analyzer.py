@@ -51,6 +51,8 @@ _ROW_NAMES = re.compile(r":eref \{ALIAS :aliasname (\S+) :colnames \(((?:\\.|[^(
 _ROW_NAME = re.compile(r'"((?:\\.|[^\s\\])*)"(?=\s|$)')
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _SESSION_VALUES = re.compile(r"\{(?:SQLVALUEFUNCTION) :op (\d+)")
+# Rows of no type, and the names of their columns.
+_ROWS = re.compile(r':row_typeid 2249 :row_format \d :colnames \(((?:"(?:[^"\\]|\\.)*"\s?)+)\)')
 _SESSION_VALUE_NAMES = (
     *("current_date", "current_time", "current_time", "current_timestamp", "current_timestamp"),
     *("localtime", "localtime", "localtimestamp", "localtimestamp", "current_role"),
@@ -336,6 +338,7 @@ class PostgresAnalyzer:
             routines,
             tuple(sorted(values)),
             row_names(tree),
+            _named_rows(tree),
         )
 
     def _make_shadow(self, relation: Relation, statement: str) -> None:
@@ -427,6 +430,19 @@ def row_names(tree: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
         for alias, names in _ROW_NAMES.findall(tree)
     ]
     return tuple(dict.fromkeys(found))
+
+
+def _named_rows(tree: str) -> tuple[int, ...]:
+    """How many columns rows have whose names the canonical text does not show.
+
+    >>> _named_rows(':row_typeid 2249 :row_format 2 :colnames ("id" "b") :location 9')
+    (2,)
+    >>> _named_rows(':row_typeid 2249 :row_format 2 :colnames ("f1") :location 9')
+    ()
+    """
+    found = {tuple(re.findall(r'"((?:[^"\\]|\\.)*)"', names)) for names in _ROWS.findall(tree)}
+    plain = {tuple(f"f{i + 1}" for i in range(len(names))) for names in found}
+    return tuple(sorted({len(names) for names in found - plain}))
 
 
 def _to_error(

@@ -16,10 +16,20 @@ from dataflow.errors import InvariantError
 from dataflow.expressions.evaluator import Evaluator, NoEvaluator, RowErrors
 from dataflow.expressions.frame import Frame, Value, column_of, expand, value_of
 from dataflow.expressions.functions import kernel_for
-from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres, Literal, OuterRef
+from dataflow.expressions.ir import (
+    Call,
+    ColumnRef,
+    Expression,
+    InPostgres,
+    Literal,
+    OuterRef,
+    links_of,
+)
+from dataflow.expressions.kernel import Kernel
 from dataflow.expressions.nodes import (
     CallNode,
     CaseNode,
+    ChainNode,
     CoalesceNode,
     ConstantNode,
     InputNode,
@@ -28,7 +38,7 @@ from dataflow.expressions.nodes import (
     PostgresNode,
 )
 from dataflow.expressions.text_kernels import blank
-from dataflow.types import TypeKind
+from dataflow.types import SqlType, TypeKind
 from dataflow.values import from_text, one_nan
 
 
@@ -112,11 +122,24 @@ def _call(call: Call, arguments: list[Node]) -> Node:
     if call.function == "coalesce":
         return CoalesceNode(arguments, call.type)
     types = tuple(a.type for a in call.arguments)
+    if links := links_of(call.function):
+        return ChainNode(_chained(links, types[1:], call.type), arguments)
     kernel = kernel_for(call.function, types, call.type)
     if kernel is None:
         names = ", ".join(t.name for t in types)
         raise InvariantError("plan.no_kernel", f'no kernel for "{call.function}" ({names})')
     return CallNode(kernel, arguments)
+
+
+def _chained(links: Sequence[str], types: Sequence[SqlType], result: SqlType) -> list[Kernel]:
+    """The kernel of each step of a chain."""
+    known: dict[tuple[str, SqlType], Kernel] = {}
+    for step in zip(links, types, strict=True):
+        kernel = known.get(step) or kernel_for(step[0], (result, step[1]), result)
+        if kernel is None:
+            raise InvariantError("plan.no_kernel", f'no kernel for "{step[0]}" in a chain')
+        known[step] = kernel
+    return [known[step] for step in zip(links, types, strict=True)]
 
 
 def _folded(node: Node, arguments: Sequence[Node]) -> Node:

@@ -19,6 +19,7 @@ from dataflow.expressions import (
     text,
 )
 from dataflow.expressions.frame import NUMERIC_KINDS
+from dataflow.expressions.ir import links_of
 from dataflow.expressions.kernel import Kernel, Lookup
 from dataflow.types import SqlType, TypeKind
 
@@ -62,6 +63,11 @@ def has_kernel(function: str, argument_types: tuple[SqlType, ...], result: SqlTy
         return all(t.kind is TypeKind.BOOL for t in conditions) and _alike(branches, result)
     if function == "coalesce":
         return _alike(argument_types, result)
+    if links := links_of(function):
+        steps = set(zip(links, argument_types[1:], strict=True))
+        return argument_types[0] == result and all(
+            kernel_for(link, (result, type), result) is not None for link, type in steps
+        )
     return kernel_for(function, argument_types, result) is not None
 
 

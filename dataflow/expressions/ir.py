@@ -7,7 +7,7 @@ analyzed the view. Frozen and picklable: the same tree is compiled in the pipeli
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dataflow.frozen import keeps_hash
@@ -41,7 +41,8 @@ class Call:
     function is the kernel's name: an operator as written ("+", "=", "and", "is null"), a function
     name as in pg_proc ("lower"), "cast" (to `type`), "in" (first argument in the rest), "like",
     "case" (when, then, when, then, ..., else), "coalesce", "extract" (first argument a text
-    literal), "key form" (see expressions.keys).
+    literal), "key form" (see expressions.keys), "chain" and operators, "chain + -": the first
+    argument, then each operator with the next one, from left to right, all of type `type`.
     """
 
     function: str
@@ -83,6 +84,29 @@ Expression = ColumnRef | Literal | Call | InPostgres | OuterRef
 def children(expression: Expression) -> tuple[Expression, ...]:
     """The arguments of a node; () for a leaf."""
     return expression.arguments if isinstance(expression, Call | InPostgres) else ()
+
+
+CHAIN = "chain "
+
+
+def chain_of(
+    first: Expression, operators: Sequence[str], arguments: Sequence[Expression]
+) -> Expression:
+    """The first value, then each operator with the next argument: all of the first one's type."""
+    if not operators:
+        return first
+    if len(operators) == 1:
+        return Call(operators[0], (first, arguments[0]), first.type)
+    return Call(CHAIN + " ".join(operators), (first, *arguments), first.type)
+
+
+def links_of(function: str) -> list[str]:
+    """The operators of a chain; [] for another function.
+
+    >>> links_of("chain + -"), links_of("+")
+    (['+', '-'], [])
+    """
+    return function.split()[1:] if function.startswith(CHAIN) else []
 
 
 def columns_of(expression: Expression) -> set[int]:

@@ -77,6 +77,22 @@ class CallNode:
         return self.kernel.run(frame, [a.run(frame) for a in self.arguments])
 
 
+class ChainNode:
+    """The first argument, then each kernel over what it was and the next one."""
+
+    def __init__(self, kernels: Sequence[Kernel], arguments: Sequence[Node]) -> None:
+        self.kernels = kernels
+        self.arguments = arguments
+        self.can_fail = any(k.can_fail for k in kernels) or any(a.can_fail for a in arguments)
+
+    def run(self, frame: Frame) -> Value:
+        """The last kernel's answer."""
+        value = self.arguments[0].run(frame)
+        for kernel, argument in zip(self.kernels, self.arguments[1:], strict=True):
+            value = kernel.run(frame, [value, argument.run(frame)])
+        return value
+
+
 class PostgresNode:
     """An expression that PostgreSQL computes over its arguments."""
 

@@ -39,7 +39,8 @@ class Analysis:
     text: pg_get_viewdef's, with every relation, type and function outside pg_catalog qualified.
     fields: the output with its exact names and types. session_values: CURRENT_DATE and the like.
     row_names: relations in FROM, by alias, with the names of their columns, which the text makes
-    different ones.
+    different ones. named_rows: widths of the rows of a USING's alias, which stand in the text as
+    ROW(...), without their names.
     """
 
     text: str
@@ -47,6 +48,7 @@ class Analysis:
     routines: tuple[Routine, ...] = ()
     session_values: tuple[str, ...] = ()
     row_names: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    named_rows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres, Literal
+from dataflow.expressions.ir import (
+    Call,
+    ColumnRef,
+    Expression,
+    InPostgres,
+    Literal,
+    links_of,
+)
 from dataflow.expressions.sql_text import with_arguments
 from dataflow.schema import Field, Relation
 from dataflow.sql.lower import Node
@@ -204,6 +211,9 @@ def _call(function: str, parts: Sequence[str], type: SqlType) -> str:
         return f"({parts[0]} {function} {parts[1]})"
     if form := _FORMS.get(function):
         return form(parts)
+    if links := links_of(function):
+        steps = [f" {link} {part})" for link, part in zip(links, parts[1:], strict=True)]
+        return "(" * len(links) + parts[0] + "".join(steps)
     if function == "cast":
         return f"({parts[0]})::{type.name}"
     if function.startswith("is "):

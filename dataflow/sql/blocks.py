@@ -101,7 +101,8 @@ def _is_joined(membership: Membership) -> bool:
     """Whether a conjunct may be a semi join: not where PostgreSQL computes it for each row."""
     if not membership.is_semi_join:
         return False
-    return reads_relations(membership.query) or not reads_outside(membership.query)
+    is_row = any(names_whole_row(bare(side)) for side in membership.left)
+    return reads_relations(membership.query) or not (is_row or reads_outside(membership.query))
 
 
 def filter_by(scope: Scope, conditions: Sequence[Expression]) -> None:

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataflow.expressions.ir import ColumnRef, Expression, InPostgres, Literal, OuterRef, children
+from dataflow.expressions.ir import (
+    ColumnRef,
+    Expression,
+    InPostgres,
+    Literal,
+    OuterRef,
+    children,
+    links_of,
+)
 from dataflow.expressions.sql_text import with_arguments
 from dataflow.operators.percentiles import PERCENTILES
 from dataflow.schema import Field
@@ -265,6 +273,9 @@ def _text(expression: Expression, fields: tuple[Field, ...]) -> str:
         return f"postgres[{expression.sql}]({', '.join(parts)})"
     if expression.function in _INFIX and len(parts) > 1:
         return "(" + f" {expression.function} ".join(parts) + ")"
+    if links := links_of(expression.function):
+        steps = [f" {link} {part}" for link, part in zip(links, parts[1:], strict=True)]
+        return f"({parts[0]}{''.join(steps)})"
     if expression.function == "cast":
         return f"{parts[0]}::{expression.type.name}"
     if expression.function.startswith("is "):

@@ -18,7 +18,7 @@ from dataflow.sql.aggregates import Grouping
 from dataflow.sql.plan import Aggregate, Plan, Project, UnionAll
 from dataflow.sql.scalars import operands
 from dataflow.sql.scope import Context, GroupScope
-from dataflow.sql.shapes import bare
+from dataflow.sql.shapes import bare, is_row, row_parts
 from dataflow.types import INT4
 
 Sets = list[tuple[str, ...]]
@@ -29,7 +29,7 @@ def bind_grouping(
     context: Context, grouping: Grouping, group: exp.Group | None, above: Sequence[exp.Expr]
 ) -> GroupScope:
     """The scope after GROUP BY for the expressions `above`, whatever its sets are."""
-    items = group.expressions if group is not None else []
+    items = [p for i in (group.expressions if group is not None else []) for p in _parts(i)]
     calls = _grouping_calls(context, above)
     if not calls and not any(isinstance(i, (*_SEVERAL, exp.Tuple)) for i in items):
         return grouping.bind(items, above)
@@ -53,8 +53,13 @@ def group_keys(items: Sequence[exp.Expr]) -> list[exp.Expr]:
     return [
         key
         for item in items
-        for key in (group_keys(item.expressions) if isinstance(item, several) else [item])
+        for key in (group_keys(item.expressions) if isinstance(item, several) else _parts(item))
     ]
+
+
+def _parts(item: exp.Expr) -> list[exp.Expr]:
+    """The columns of a row as keys of their own: rows are equal where these are."""
+    return row_parts(item) if is_row(bare(item)) else [item]
 
 
 def _grouping_calls(context: Context, above: Sequence[exp.Expr]) -> dict[str, exp.Expr]:

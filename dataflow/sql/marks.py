@@ -119,8 +119,8 @@ def _equal_to_any(subqueries: Subqueries, compared: _Compared) -> Expression:
         return true_if(found, _is_open(sides[0], has_row, has_null), otherwise="f")
     # Rows with a NULL of their own meet all left rows, the others only left rows with a NULL.
     maybe = _call("is not false", _all(equal))
-    null_row = _any([_call("is null", b) for _, b in pairs])
-    null_sides = _any([_call("is null", a) for a in inner])
+    null_row = _any([_is_null(b) for _, b in pairs])
+    null_sides = _any([_is_null(a) for a in inner])
     parts = (
         Filter(Filter(right, null_row), maybe),
         Filter(Filter(right, _call("not", null_row)), _and(null_sides, maybe)),
@@ -172,7 +172,7 @@ def _has_null(rows: Aggregate, position: int) -> Expression:
 
 def _is_open(side: Expression, has_row: Expression, has_null: Expression) -> Expression:
     """Whether a NULL on either side leaves a comparison open."""
-    return Call("or", (_and(_call("is null", side), has_row), has_null), BOOL)
+    return Call("or", (_and(_is_null(side), has_row), has_null), BOOL)
 
 
 def compare(word: str, left: Sequence[Expression], right: Sequence[Expression]) -> Expression:
@@ -200,6 +200,13 @@ def _row_comparison(subqueries: Subqueries, node: exp.Expr, bind: Callable) -> E
     sides = bind(list(bare(node.args["left"]).expressions))
     values = subqueries.row(bare(node.args["right"]).this)
     return compare(node.args["word"], sides, values)
+
+
+def _is_null(value: Expression) -> Expression:
+    """Whether a value is NULL; a row is none where its columns are."""
+    if has_kernel("is null", (value.type,), BOOL):
+        return _call("is null", value)
+    return InPostgres("(num_nulls($1) = 1)", (value,), BOOL)
 
 
 def _call(function: str, *arguments: Expression) -> Expression:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
+from dataflow.expressions.ir import CHAIN, Call, ColumnRef, Expression, Literal
 from dataflow.schema import Field
 from dataflow.types import TypeKind
 
@@ -44,6 +44,6 @@ def is_nullable(expression: Expression, fields: tuple[Field, ...]) -> bool:
         # Fields that do not repeat are infinite where the moment is; all others are NULL there.
         is_endless = isinstance(field, Literal) and field.text in _ENDLESS
         return not is_endless or is_nullable(inner, fields)
-    if expression.function in _STRICT:
+    if expression.function in _STRICT or expression.function.startswith(CHAIN):
         return any(is_nullable(a, fields) for a in arguments)
     return True

@@ -19,8 +19,11 @@ from sqlglot.parsers.postgres import PostgresParser
 from sqlglot.tokenizer_core import TokenType
 
 from dataflow.errors import SqlError
+from dataflow.sql.parse_chains import Chain, Chains
 from dataflow.sql.parse_functions import CalledSet, FunctionsInFrom, RowsOf, TableSyntax
 from dataflow.sql.parse_keywords import KEYWORD_CALLS, KeywordCall, KeywordCalls
+from dataflow.sql.parse_names import SESSION_WORDS, Names, SessionWord, TypeName, as_names
+from dataflow.sql.text import on_one_line
 
 _OPERATOR = re.compile(r"[~!@#^&|`?+\-*/%<>=]+|OPERATOR\([^()]*\)")
 _SPANNED = (
@@ -87,7 +90,7 @@ class CycleClause(Expression):
     }
 
 
-class _Parser(FunctionsInFrom, KeywordCalls):
+class _Parser(FunctionsInFrom, KeywordCalls, Names, Chains):
     """PostgreSQL's canonical scalars; everything else as sqlglot reads it."""
 
     FUNCTIONS: ClassVar = {}
@@ -98,8 +101,11 @@ class _Parser(FunctionsInFrom, KeywordCalls):
         **{name: lambda self, n=name: self.read_keyword_call(n) for name in KEYWORD_CALLS},
     }
     NO_PAREN_FUNCTION_PARSERS: ClassVar = {
-        name: PostgresParser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("CASE", "VARIADIC")
+        "VARIADIC": PostgresParser.NO_PAREN_FUNCTION_PARSERS["VARIADIC"],
+        "CASE": lambda self: self._parse_case(),
+        **{n: lambda self, n=n: self.read_session_word(n) for n in SESSION_WORDS},
     }
+    NO_PAREN_FUNCTIONS: ClassVar = {}
 
     def _parse_cte(self) -> Any:
         entry = super()._parse_cte()
@@ -131,7 +137,8 @@ class _Parser(FunctionsInFrom, KeywordCalls):
         if operator := self._read_operator():
             node = Operation(word=operator, right=self._parse_equality())
             return self._spanned(node, start)
-        this = self._parse_type()
+        is_wrapped = self._curr is not None and self._curr.token_type == TokenType.L_PAREN
+        this = (self.read_chain() if is_wrapped else None) or self._parse_type()
         while this is not None and (longer := self._read_suffix(this)) is not None:
             this = self._spanned(longer, start)
         return this
@@ -186,7 +193,7 @@ class _Parser(FunctionsInFrom, KeywordCalls):
             return self._read_test(this)
         if self._match(TokenType.IN):
             self._match(TokenType.L_PAREN)
-            query = self._parse_select()
+            query = self._read_query()
             self._match_r_paren()
             return exp.In(this=this, query=exp.Subquery(this=query))
         if self._match_text_seq("AT", "TIME", "ZONE"):
@@ -200,9 +207,13 @@ class _Parser(FunctionsInFrom, KeywordCalls):
         operator = self._read_operator()
         if not operator:
             return None
-        if self._curr and self._curr.text.upper() in ("ANY", "ALL"):
+        if self._curr and self.sql[self._curr.start : self._curr.end + 1] in ("ANY", "ALL"):
             return Operation(word=operator, left=this, right=self._read_quantified())
         return Operation(word=operator, left=this, right=self._parse_equality())
+
+    def _read_query(self) -> exp.Expr | None:
+        found = self._parse_select()
+        return self._parse_query_modifiers(found) if isinstance(found, exp.Values) else found
 
     def _read_test(self, this: exp.Expr) -> exp.Expr:
         negation = "not " if self._match(TokenType.NOT) else ""
@@ -234,7 +245,7 @@ class _Parser(FunctionsInFrom, KeywordCalls):
         name = self._curr.text.lower()
         self._advance()
         self._match_l_paren()
-        this = self._parse_select() or self._parse_assignment()
+        this = self._read_query() or self._parse_assignment()
         self._match_r_paren()
         return self._spanned(Quantified(this=this, word=name), start)
 
@@ -333,6 +344,10 @@ class Canonical(Postgres):
 
     Parser = _Parser
 
+    def tokenize(self, sql: str, *args: Any, **kwargs: Any) -> Any:
+        """The tokens, every word that PostgreSQL prints as a name being one."""
+        return as_names(sql, super().tokenize(sql, *args, **kwargs))
+
     class Generator(Postgres.Generator):
         """Prints our nodes; used to show that what was read is what was written."""
 
@@ -350,12 +365,22 @@ class Canonical(Postgres):
             KeywordCall: lambda self, e: e.args["text"],
             CalledSet: lambda self, e: _print_called(self, e),
             RowsOf: lambda self, e: _print_rows_of(self, e),
+            Chain: lambda self, e: _print_chain(self, e),
+            TypeName: lambda self, e: e.args["text"],
+            SessionWord: lambda self, e: e.args["text"],
         }
 
+        def join_sql(self, expression: exp.Join) -> str:
+            """With the alias of what USING merges."""
+            alias = expression.meta.get("alias")
+            return super().join_sql(expression) + (f" AS {alias.sql(Canonical)}" if alias else "")
 
-def _plain(text: str) -> str:
-    """The first line of sqlglot's words, without the marks for a terminal."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", text.splitlines()[0])
+
+def _print_chain(generator: Any, node: Chain) -> str:
+    first, *others = [generator.sql(e) for e in node.expressions]
+    opened = "(" * (len(others) - 1)
+    parts = [f" {w} {o}" for w, o in zip(node.args["words"], others, strict=True)]
+    return opened + first + ")".join(parts)
 
 
 def _print_called(generator: Any, node: CalledSet) -> str:
@@ -388,16 +413,30 @@ def _print_syntax_call(generator: Any, node: SyntaxCall) -> str:
     return f"{word}({' '.join([first, *(f'{w} {r}' for w, r in zip(words, rest, strict=False))])})"
 
 
+# What a parser may raise at words that it takes for others.
+_UNREAD = (SqlglotError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+
+
 def parse(text: str) -> exp.Expr:
     """The tree of one canonical query. SqlError when it has a form that is not read yet."""
+    parser = _Parser(dialect=Canonical)
     try:
-        found = Canonical().parse(text)
-    except SqlglotError as error:
+        found = parser.parse(Canonical().tokenize(text), text)
+    except _UNREAD as error:
         raise SqlError(
             "sql.not_maintained",
             "the query has a form that is not maintained",
-            detail=f"PostgreSQL's canonical text could not be read: {_plain(str(error))}",
+            detail=f'it is the form of "{_words_at(text, parser)}" in PostgreSQL\'s text of it',
             hint="write it with plainer expressions, or compute that part in a function",
         ) from error
     assert len(found) == 1 and found[0] is not None
     return found[0]
+
+
+def _words_at(text: str, parser: _Parser) -> str:
+    """The text around the place that a parser has come to, on one line."""
+    token = parser._curr or parser._prev
+    place = token.start if token else 0
+    around = on_one_line(text[max(place - 40, 0) : place + 40])
+    before = "..." if place > 40 else ""
+    return f"{before}{around.strip()}{'...' if place + 40 < len(text) else ''}"

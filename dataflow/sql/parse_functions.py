@@ -45,20 +45,33 @@ class TableSyntax(Expression, exp.Func):
 class FunctionsInFrom(PostgresParser):
     """The part of the parser that reads entries of FROM that are no relations."""
 
-    MODIFIABLES = (*PostgresParser.MODIFIABLES, RowsOf)
+    MODIFIABLES = (*PostgresParser.MODIFIABLES, RowsOf, exp.Lateral)
     _spanned: Callable[..., Any]
 
     def _parse_table(self, *args: Any, **kwargs: Any) -> exp.Expr | None:
         start = self._index
-        found = self._read_rows_of()
+        found = self._read_lateral_join() or self._read_rows_of()
         if found is None:
             self._retreat(start)
-            return super()._parse_table(*args, **kwargs)
+            found = super()._parse_table(*args, **kwargs)
+            if not isinstance(found, exp.Lateral):
+                return found
         self._spanned(found, start)
         if kwargs.get("joins"):
             for join in self._parse_joins():
                 found.append("joins", join)
         return found
+
+    def _read_lateral_join(self) -> exp.Expr | None:
+        """(LATERAL (...) s JOIN ...), whose first entry may read the entries before it."""
+        if not self._match(TokenType.L_PAREN):
+            return None
+        if self._curr.token_type != TokenType.LATERAL:
+            self._retreat(self._index - 1)
+            return None
+        first = self._parse_table(joins=True)
+        self._match_r_paren()
+        return exp.Subquery(this=first, alias=self._parse_table_alias())
 
     def _read_rows_of(self) -> exp.Expr | None:
         is_lateral = bool(self._match(TokenType.LATERAL))

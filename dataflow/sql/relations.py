@@ -92,9 +92,12 @@ class Relations:
         if isinstance(node, RowsOf):
             return self._functions(NOTHING, node)
         if isinstance(node, exp.Subquery) and isinstance(
-            node.this, exp.Table | exp.Subquery | RowsOf
+            node.this, exp.Table | exp.Subquery | RowsOf | exp.Lateral
         ):
-            return _aliased(self._joined(node.this, node.this.args.get("joins") or []), node)
+            joined = self._joined(node.this, node.this.args.get("joins") or [])
+            return (
+                self._with_row(_aliased(joined, node), "", is_join=True) if node.alias else joined
+            )
         if isinstance(node, exp.Subquery | exp.Values) or isinstance(node.this, exp.Values):
             return self._derived(node)
         if isinstance(node, exp.Table):
@@ -158,9 +161,11 @@ class Relations:
         is_nameless = isinstance(found, Table) and not found.has_row_type
         return f"{quoted(node.db)}.{quoted(node.name)}" if node.db and not is_nameless else ""
 
-    def _with_row(self, entry: FromEntry, type_name: str) -> FromEntry:
+    def _with_row(self, entry: FromEntry, type_name: str, *, is_join: bool = False) -> FromEntry:
         alias = entry.visible[0].alias if entry.visible else ""
-        return with_row(self._context, entry, alias, type_name) if alias in self._rows else entry
+        if alias not in self._rows:
+            return entry
+        return with_row(self._context, entry, alias, type_name, is_join=is_join)
 
     def _relation(self, node: exp.Table) -> FromEntry:
         known, name = self._context.relations, (node.db, node.name, self._is_ordered)
@@ -235,7 +240,8 @@ class Relations:
             return self._with_subqueries(kind, left, right, on)
         entry = _crossed(kind, left, right)
         if using:
-            return self._using(entry, left, right, [u.name for u in using])
+            joined = self._using(entry, left, right, [u.name for u in using])
+            return self._with_merged(joined, join, len(using))
         if on is None:
             return entry
         atom = column_atom(self._context, Scope(entry))
@@ -330,6 +336,14 @@ class Relations:
         rest = [(n_, p) for n_, p in entry.star if n_ not in names]
         star = (*zip(names, positions, strict=True), *rest)
         return FromEntry(joined, entry.visible, star)
+
+    def _with_merged(self, entry: FromEntry, join: exp.Join, count: int) -> FromEntry:
+        """The entry with its merged columns under the alias of USING, if there is one."""
+        alias = join.meta.get("alias")
+        if alias is None:
+            return entry
+        merged = Visible(alias.name, entry.star[:count])
+        return FromEntry(entry.plan, (merged, *entry.visible), entry.star)
 
     def _merged(
         self, join: Join | Apply, names: list[str], pairs: list[tuple[int, int]]

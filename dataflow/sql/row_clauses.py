@@ -18,7 +18,7 @@ from dataflow.sql.aggregates import check_key
 from dataflow.sql.keys import keys_of
 from dataflow.sql.plan import Plan, Project, SortKey, TopK
 from dataflow.sql.scope import Context, FromEntry
-from dataflow.sql.shapes import bare
+from dataflow.sql.shapes import bare, ordered_parts, row_parts
 from dataflow.sql.text import find_words
 from dataflow.types import INT8
 
@@ -239,12 +239,12 @@ def _on_nodes(node: exp.Expr) -> list[exp.Expr]:
     if not isinstance(distinct, exp.Distinct) or not distinct.args.get("on"):
         return []
     on = distinct.args["on"]
-    return [bare(n) for n in (on.expressions if isinstance(on, exp.Tuple) else [bare(on)])]
+    nodes = on.expressions if isinstance(on, exp.Tuple) else [bare(on)]
+    return [part for n in nodes for part in row_parts(n)]
 
 
 def _ordered(node: exp.Expr) -> list[exp.Ordered]:
-    order = node.args.get("order")
-    return list(order.expressions) if order is not None else []
+    return ordered_parts(node.args.get("order"))
 
 
 def _column(plan: Plan, position: int) -> ColumnRef:

@@ -13,10 +13,12 @@ from collections.abc import Callable, Container, Sequence
 from sqlglot import exp
 
 from dataflow.errors import SqlError
-from dataflow.expressions.ir import Call, Expression, InPostgres, Literal
+from dataflow.expressions.functions import has_kernel
+from dataflow.expressions.ir import Call, Expression, InPostgres, Literal, chain_of
 from dataflow.sql.analysis import Routine
 from dataflow.sql.calls import as_text, hashed_equality, native_call
 from dataflow.sql.parse import Operation, Quantified, SyntaxCall, Test
+from dataflow.sql.parse_chains import Chain
 from dataflow.sql.routines import is_own, warn_of_stable
 from dataflow.sql.row_queries import NAMING, check_reads_nothing, values_outside
 from dataflow.sql.scope import Context, edited, span_of
@@ -55,6 +57,9 @@ class Scalars:
         self._types: dict[str, SqlType | None] = {}
         self._constants: dict[str, Literal | None] = {}
         self._columns: list[Expression] = []
+        # Where each of them stands in that list.
+        self._places: dict[Expression, int] = {}
+        self._steps: dict[tuple[str, SqlType, SqlType], SqlType | None] = {}
         self._probes: dict[int, str] = {}
         self._shown: dict[str, exp.Expr] = {}
         self._pinned: dict[str, str] = {}
@@ -98,6 +103,9 @@ class Scalars:
             first, last = span_of(atom)
             value = self._pinned.get(self._probes.get(id(atom), ""))
             value = value or written(self._atoms[id(atom)], name)
+            if isinstance(atom.parent, exp.In) and atom.parent.this is atom:
+                # ROW(...)::t before IN would be compared column by column.
+                value = f"(CASE WHEN true THEN {value} END)" if "ROW(" in value else value
             # A subquery's parentheses are its own: (SELECT ...).field.
             is_wrapped = self._context.text[first] == "("
             value = f"({value})" if is_wrapped else value
@@ -122,7 +130,8 @@ class Scalars:
     def over_columns(self, node: exp.Expr) -> tuple[str, tuple[Expression, ...]]:
         """PostgreSQL's text of a node with $1, $2 ... for its columns, and those columns."""
         columns = passed(self._atoms[id(a)] for a in self._atoms_in(node))
-        return self.render(node, lambda c: f"${columns.index(c) + 1}"), tuple(columns)
+        places = {column: i for i, column in enumerate(columns, 1)}
+        return self.render(node, lambda c: f"${places[c]}"), tuple(columns)
 
     @property
     def columns(self) -> list[Expression]:
@@ -140,7 +149,7 @@ class Scalars:
     def probed(self, column: Expression) -> str:
         """A column in the text of a probe: with its relation, or a name of a subquery's own might
         be taken for it."""
-        return f"tidemark_row.c{self._columns.index(column) + 1}"
+        return f"tidemark_row.c{self._places[column] + 1}"
 
     def _gather(self, node: exp.Expr, wanted: dict[str, exp.Expr]) -> None:
         """Resolve all columns below a node, and collect what has a type to be asked."""
@@ -150,6 +159,7 @@ class Scalars:
         if found is not None:
             self._note(node, found)
             return
+        self._context.refuse_named(node)
         if isinstance(node, exp.Query):
             check_reads_nothing(self._context, node)
             for part, value in values_outside(node, self._atom):
@@ -164,7 +174,10 @@ class Scalars:
 
     def _note(self, node: exp.Expr, value: Expression) -> None:
         self._atoms[id(node)] = value
-        self._columns += [c for c in passed([value]) if c not in self._columns]
+        for column in passed([value]):
+            if column not in self._places:
+                self._places[column] = len(self._columns)
+                self._columns.append(column)
 
     def _ask_types(self, probes: list[str]) -> None:
         probes = [p for p in probes if p not in self._types]
@@ -287,6 +300,8 @@ class Scalars:
             return self._cast(node, type)
         if isinstance(node, Operation):
             return self._operation(node, type)
+        if isinstance(node, Chain):
+            return self._chain(node, type)
         if isinstance(node, exp.AtTimeZone):
             return self._call("timezone", [node.args["zone"], node.this], type)
         if isinstance(node, SyntaxCall):
@@ -353,6 +368,39 @@ class Scalars:
         if function is None:
             return None
         return self._call(function, [right] if left is None else [left, right], type)
+
+    def _chain(self, node: Chain, type: SqlType) -> Expression | None:
+        """The steps of a chain, those that keep the type of what is before them as one call."""
+        if any(self._untyped(o) for o in node.expressions):
+            return None
+        found, *others = [self._build(o) for o in node.expressions]
+        words: list[str] = []
+        arguments: list[Expression] = []
+        for word, other in zip(node.args["words"], others, strict=True):
+            result, function = self._step(word, found.type, other.type), OPERATORS.get(word)
+            if result is None or function is None:
+                return None
+            if not has_kernel(function, (found.type, other.type), result):
+                return None
+            if result == found.type:
+                words.append(function)
+                arguments.append(other)
+                continue
+            found = chain_of(found, words, arguments)
+            found, words, arguments = Call(function, (found, other), result), [], []
+        found = chain_of(found, words, arguments)
+        return found if found.type == type else None
+
+    def _step(self, word: str, left: SqlType, right: SqlType) -> SqlType | None:
+        """The type of an operator over these types."""
+        key = (word, left, right)
+        if key not in self._steps:
+            try:
+                asked = self._context.analyzer.types([left, right], [f"(c1 {word} c2)"])
+                self._steps[key] = asked[0]
+            except SqlError:
+                self._steps[key] = None
+        return self._steps[key]
 
     def _hashed_equality(self, left: exp.Expr, right: exp.Expr) -> Expression | None:
         """Columns of a type whose equality only PostgreSQL knows, by what can be a join's key."""

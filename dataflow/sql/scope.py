@@ -33,9 +33,9 @@ class Context:
 
     query is the user's text, only for positions. ctes: parts of WITH by name. relations:
     tables and ordinary views met so far, by schema and name. aggregates, set_functions: names of
-    functions that are called. row_names: see Analysis. has_stable: what is called may give another
-    result at another time, which our settings do not fix. has_own: something is called that
-    somebody may replace. pinned: constants by their text, where that is so.
+    functions that are called. row_names, named_rows: see Analysis. has_stable: what is called may
+    give another result at another time, which our settings do not fix. has_own: something is called
+    that somebody may replace. pinned: constants by their text, where that is so.
     enclosing: the scopes whose rows what is being bound may read,
     the nearest last; levels: which of them a plan does read.
     """
@@ -52,12 +52,14 @@ class Context:
     set_functions: frozenset[str] = frozenset()
     pinned: dict[str, str] = field(default_factory=dict)
     row_names: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    named_rows: tuple[int, ...] = ()
 
     def calling(self, analysis: Analysis) -> Context:
         """The same context, for a text that calls these functions."""
         self.aggregates = frozenset(r.name for r in analysis.routines if r.kind == "a")
         self.set_functions = frozenset(r.name for r in analysis.routines if r.returns_set)
         self.row_names = analysis.row_names
+        self.named_rows = analysis.named_rows
         return self
 
     def returns_set(self, node: exp.Expr) -> bool:
@@ -79,6 +81,16 @@ class Context:
 
     enclosing: list[Scope] = field(default_factory=list)
     levels: Levels = field(default_factory=Levels)
+
+    def refuse_named(self, node: exp.Expr) -> None:
+        """Refuse ROW(...) where it may have stood for the row of a USING's alias."""
+        is_row = isinstance(node, exp.Anonymous) and node.this == "ROW"
+        if is_row and len(node.expressions) in self.named_rows:
+            raise self.refuse(
+                "the row that the alias of USING stands for is not maintained as a value",
+                "name its columns: (SELECT x FROM (SELECT j.id, ...) x)",
+                "using",
+            )
 
     @contextmanager
     def inside(self, scope: Scope) -> Iterator[None]:
@@ -136,12 +148,13 @@ class RowShape:
 
     type_name: its named row type, "" for a record. marker: a column that is NULL only where an
     outer join has padded the entry. names: a record's columns, where they are not called as in the
-    text.
+    text. is_join: the entry is a join with a name of its own.
     """
 
     type_name: str
     marker: int
     names: tuple[str, ...] = ()
+    is_join: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,7 +169,7 @@ class Visible:
         """The same names, `by` positions further right."""
         columns = tuple((name, position + by) for name, position in self.columns)
         row = replace(self.row, marker=self.row.marker + by) if self.row else None
-        return Visible(self.alias, columns, row)
+        return replace(self, columns=columns, row=row)
 
 
 @dataclass(frozen=True)

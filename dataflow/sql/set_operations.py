@@ -78,7 +78,12 @@ def values_of(select: exp.Select) -> exp.Values | None:
     is_star = [type(e) for e in select.expressions] == [exp.Star]
     if not is_star or clause is None or "span" in select.expressions[0].meta:
         return None
-    return clause.this if isinstance(clause.this, exp.Values) else None
+    if not isinstance(clause.this, exp.Values):
+        return None
+    for key in ("with_", "order", "limit", "offset", "locks"):
+        if select.args.get(key):
+            clause.this.set(key, select.args[key])
+    return clause.this
 
 
 def _cell(context: Context, cell: Expression, type: SqlType) -> Expression:

@@ -49,12 +49,51 @@ def bare(node: exp.Expr) -> exp.Expr:
     return node
 
 
+def row_parts(node: exp.Expr) -> list[exp.Expr]:
+    """The columns of ROW(...), those of rows in it among them; any other node alone.
+
+    Rows are equal, and in order, as their columns are one after the other.
+    """
+    inner = bare(node)
+    if not is_row(inner):
+        return [inner]
+    return [part for column in inner.expressions for part in row_parts(column)]
+
+
+def ordered_parts(order: exp.Expr | None) -> list[exp.Ordered]:
+    """The parts of ORDER BY, a row as its columns: NULLs are its greatest values."""
+    found: list[exp.Ordered] = []
+    for ordered in order.expressions if order is not None else []:
+        if not is_row(bare(ordered.this)) or ordered.meta.get("operator"):
+            found.append(ordered)
+            continue
+        is_descending = bool(ordered.args.get("desc"))
+        for part in row_parts(ordered.this):
+            made = exp.Ordered(this=part, desc=is_descending, nulls_first=is_descending)
+            found.append(made)
+    if order is not None and len(found) != len(order.expressions):
+        # The same nodes, however often it is asked.
+        order.set("expressions", found)
+    return found
+
+
+def is_row(node: exp.Expr) -> bool:
+    """Whether a node is ROW(...)."""
+    return isinstance(node, exp.Anonymous) and isinstance(node.this, str) and node.this == "ROW"
+
+
 def flatten(node: exp.Expr, kind: type[exp.And] | type[exp.Or]) -> list[exp.Expr]:
     """The operands of a chain of ANDs or ORs, parentheses around links taken away."""
-    inner = bare(node)
-    if isinstance(inner, kind):
-        return flatten(inner.left, kind) + flatten(inner.right, kind)
-    return [node]
+    found: list[exp.Expr] = []
+    waiting = [node]
+    while waiting:
+        link = waiting.pop()
+        inner = bare(link)
+        if isinstance(inner, kind):
+            waiting += (inner.right, inner.left)
+        else:
+            found.append(link)
+    return found
 
 
 def conjuncts(node: exp.Expr | None) -> list[exp.Expr]:
@@ -87,9 +126,23 @@ def operands(node: exp.Expr) -> Iterator[exp.Expr]:
     if isinstance(node, exp.Cast | exp.Collate):
         yield node.this
         return
+    if isinstance(node, exp.And | exp.Or):
+        # A chain of them is one expression: the links have no value of their own.
+        yield from _links(node, type(node))
+        return
     for child in node.iter_expressions():
         if not isinstance(child, _NAMES):
             yield child
+
+
+def _links(node: exp.Expr, kind: type[exp.Expr]) -> Iterator[exp.Expr]:
+    waiting = [node]
+    while waiting:
+        link = waiting.pop()
+        if isinstance(link, kind):
+            waiting += (link.args["expression"], link.this)
+        else:
+            yield link
 
 
 def pinned(value: Literal) -> str:
@@ -102,5 +155,4 @@ def pinned(value: Literal) -> str:
 
 def is_value(node: exp.Expr) -> bool:
     """Whether a node may have a type: no part of another one, no ROW(...)."""
-    is_row = isinstance(node, exp.Anonymous) and isinstance(node.this, str) and node.this == "ROW"
-    return not isinstance(node, (*STRUCTURE, exp.Paren)) and not is_row
+    return not isinstance(node, (*STRUCTURE, exp.Paren)) and not is_row(node)

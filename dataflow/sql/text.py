@@ -31,6 +31,9 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _UNENDED = {"'": "string", '"': "quoted identifier", "$": "dollar-quoted string"}
+# Between operands, and where a chain of operands ends.
+_LINKS = frozenset({*"+-/%^|", "and", "or", "union", "intersect", "except", "join"})
+_ENDS = frozenset({",", ";", "from", "where", "when", "then", "else", "as", "on"})
 _STARTS = ("select", "with", "values", "table", "(")
 
 
@@ -122,6 +125,35 @@ def position_of(sql: str, offset: int) -> Position:
     """
     before = sql[:offset]
     return Position(before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1)
+
+
+def deepest(sql: str) -> tuple[int, int]:
+    """Where a text is nested most, and how many levels are inside each other there.
+
+    Parentheses and CASE are levels, and so is each operator, since the first of a + b + c is
+    inside the second.
+
+    >>> deepest("SELECT f(g(a)), b + c"), deepest("SELECT a + b - c, (d)")
+    ((10, 2), (13, 2))
+    """
+    found, place = 0, 0
+    outside, links = 0, [0]
+    for token in tokens(sql):
+        if token.text in ("(", "case"):
+            outside += 1 + links[-1]
+            links.append(0)
+        elif token.text in (")", "end") and len(links) > 1:
+            links.pop()
+            outside -= 1 + links[-1]
+        elif token.text in _ENDS:
+            links[-1] = 0
+        elif token.text in _LINKS and token.text != "*":
+            links[-1] += 1
+        else:
+            continue
+        if outside + links[-1] > found:
+            found, place = outside + links[-1], token.offset
+    return place, found
 
 
 def find_words(sql: str, words: Sequence[str]) -> Position | None:

@@ -9,6 +9,7 @@ NULL, not a row of NULLs: a column that is never NULL in the relation tells.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeGuard
 
 from sqlglot import exp
@@ -36,7 +37,9 @@ def rows_named(select: exp.Expr) -> frozenset[str]:
     return frozenset(c.table for c in select.find_all(exp.Column) if names_whole_row(c))
 
 
-def with_row(context: Context, entry: FromEntry, alias: str, type_name: str) -> FromEntry:
+def with_row(
+    context: Context, entry: FromEntry, alias: str, type_name: str, *, is_join: bool = False
+) -> FromEntry:
     """The entry, able to tell its whole row, of a named type or (type_name "") a record."""
     plan = entry.plan
     known = [i for i, f in enumerate(plan.fields) if not f.is_nullable]
@@ -44,10 +47,8 @@ def with_row(context: Context, entry: FromEntry, alias: str, type_name: str) -> 
         plan, known = marked(plan), [len(plan.fields)]
     names = next(v for v in entry.visible if v.alias == alias).columns
     told = () if type_name else told_names(context, alias, [name for name, _ in names])
-    shape = RowShape(type_name, known[0], told)
-    visible = tuple(
-        Visible(v.alias, v.columns, shape) if v.alias == alias else v for v in entry.visible
-    )
+    shape = RowShape(type_name, known[0], told, is_join)
+    visible = tuple(replace(v, row=shape) if v.alias == alias else v for v in entry.visible)
     return FromEntry(plan, visible, entry.star, entry.order)
 
 
@@ -71,10 +72,14 @@ def named_row(context: Context, scope: Scope, node: exp.Column) -> Expression:
 def _whole_row(
     context: Context, scope: Scope, visible: Visible, column: Callable[[int], Expression]
 ) -> Expression:
-    if visible.row is None:
+    # Of a join that an outer join has padded, versions of PostgreSQL differ.
+    is_open = visible.row is not None and (
+        visible.row.is_join and scope.plan.fields[visible.row.marker].is_nullable
+    )
+    if visible.row is None or is_open:
         raise context.refuse(
             "the row of this relation as a value is not maintained",
-            "name the columns that are needed",
+            f"name the columns that are needed: (SELECT x FROM (SELECT {visible.alias}.a, ...) x)",
             visible.alias,
         )
     values = [column(position) for _, position in visible.columns]
@@ -177,11 +182,10 @@ def _is_written(atom: Expression) -> TypeGuard[InPostgres]:
 
 def passed(atoms: Iterable[Expression]) -> list[Expression]:
     """What PostgreSQL is given for these values, each once: of a row its columns."""
-    found: list[Expression] = []
+    found: dict[Expression, None] = {}
     for atom in atoms:
-        parts = atom.arguments if _is_written(atom) else (atom,)
-        found += [part for part in parts if part not in found]
-    return found
+        found |= dict.fromkeys(atom.arguments if _is_written(atom) else (atom,))
+    return list(found)
 
 
 def written(atom: Expression, name: Name) -> str:

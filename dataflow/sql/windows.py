@@ -22,7 +22,7 @@ from dataflow.sql.keys import keys_of
 from dataflow.sql.plan import Frame, FrameBound, SortKey, Window, WindowCall
 from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import Context, Scope, span_of
-from dataflow.sql.shapes import operands
+from dataflow.sql.shapes import operands, ordered_parts
 from dataflow.sql.window_functions import (
     IN_ROWS,
     NEVER_NULL,
@@ -169,7 +169,7 @@ class Windows:
         order = window.args.get("order")
         own = _Definition(
             list(window.args.get("partition_by") or []),
-            list(order.expressions) if order else [],
+            ordered_parts(order),
             window.args.get("spec"),
         )
         name = window.args.get("alias")

@@ -39,12 +39,14 @@ class ServiceCalls:
         backfill: str = "auto",
         group: str = "default",
         changes_retention_s: int | None = None,
+        most_rows: int | None = None,
         idempotency_key: str | None = None,
     ) -> Call[str]:
         """Create a view and wait until it is live; the view, which may still be in the making.
 
         name: `name` or `schema.name`, quoted as in SQL where needed. backfill: auto, spark or
-        local. group: views of one group change together. Raises when the view fails while it is
+        local. group: views of one group change together. most_rows: of how many rows a part of its
+        plan may be estimated. Raises when the view fails while it is
         built; it then stays in the list, as failed, until it is dropped. TidemarkError
         view.name_taken, and the sql.*, source.* of docs/ERRORS.md with `position` in the query.
         """
@@ -52,6 +54,7 @@ class ServiceCalls:
             "backfill": backfill,
             "group": group,
             "changes_retention_s": changes_retention_s,
+            "most_rows": most_rows,
         }
         return Call(
             method="POST",

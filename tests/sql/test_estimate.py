@@ -15,11 +15,12 @@ from connectors.postgres.analyzer import PostgresAnalyzer
 from connectors.postgres.embedded import EmbeddedPostgres
 from connectors.postgres.planner_statistics import PlannerStatistics
 from connectors.sink import SinkTable
+from dataflow.errors import SqlError
 from dataflow.sql.as_sql import queries_of
 from dataflow.sql.lower import lower
 from dataflow.sql.planner import plan_view
 from service.engine import ViewDefinition
-from service.estimate import Estimator, speed_of
+from service.estimate import MOST_ROWS, WARNED_ROWS, Estimator, check_rows, speed_of
 from service.estimate_models import Estimate
 from tests.harness.maintained import plan_all
 from tests.harness.postgres import Database, new_database
@@ -126,6 +127,24 @@ def test_every_part_of_a_plan_is_a_query_that_postgresql_takes(
             ]
     # A form that cannot be asked has the rows of what it reads.
     assert len(unknown) <= count * 0.03, f"of {count}: {unknown}"
+
+
+def test_very_many_rows_are_told_and_refused(place: Database) -> None:
+    crossed = estimate(place, "SELECT a.id FROM big a, big b, big c, small d, small e LIMIT 1")
+    assert crossed.largest_rows > MOST_ROWS
+    with pytest.raises(SqlError) as caught:
+        check_rows(crossed, None)
+    assert caught.value.code == "sql.too_many_rows"
+    assert crossed.largest_operator in caught.value.detail
+    assert "most_rows" in caught.value.hint
+    assert any("rows" in warning for warning in check_rows(crossed, 10**15))
+    dear = estimate(place, "SELECT count(*) AS n FROM big a, big b")
+    assert WARNED_ROWS < dear.largest_rows < MOST_ROWS
+    assert check_rows(dear, None)
+    with pytest.raises(SqlError):
+        check_rows(dear, 1_000)
+    assert check_rows(estimate(place, JOINED), None) == []
+    assert check_rows(None, None) == []
 
 
 def test_the_speed_is_that_of_earlier_builds() -> None:
