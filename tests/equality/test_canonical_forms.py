@@ -70,7 +70,6 @@ CHANGES = [
 ROWS = [
     "SELECT row_to_json(j) AS w, l.b FROM l FULL JOIN r USING (id) AS j",
     "SELECT jsonb_agg(j ORDER BY j.id) AS x FROM t3 FULL JOIN r USING (id) AS j",
-    "SELECT row_to_json(j) AS w FROM (t3 JOIN r USING (id)) AS j",
     "SELECT t4.k, row_to_json(j) AS w FROM t4 LEFT JOIN (t3 JOIN r USING (id)) AS j(a, b, c, d) "
     "ON t4.k = j.k",
 ]
