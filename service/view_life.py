@@ -261,6 +261,7 @@ class ViewLife:
         core.store.drop(definition.scope + "/")
         reads_database = core.reads_database(definition)
         if reads_database and not core.feed.is_open and not self._engine.position:
+            source.drop_lost_slot()
             position = source.ensure_slot()
             self._desk.remember_source()
             state_owner.note(core.store, self._desk.source_identity())

@@ -110,14 +110,9 @@ class PostgresSource:
     def ensure_slot(self) -> int:
         """Make slot and publication where they are not; the position the slot has changes from.
 
-        Only for a source without state: where state is kept, use require_slot. A slot of ours that
-        the server has invalidated is of no use to anybody, and is made anew.
+        Only for a source without state: where state is kept, use require_slot.
         """
-        found = self._slot.state()
-        if found is not None and found.is_lost and self._slot.is_ours(found):
-            self._slot.drop()
-            found = None
-        if found is not None:
+        if self._slot.state() is not None:
             confirmed = self._slot.require().confirmed
             self._publication.ensure()
             return confirmed
@@ -127,6 +122,15 @@ class PostgresSource:
         position = self._slot.create()
         failpoint("source.slot.after")
         return position
+
+    def drop_lost_slot(self) -> None:
+        """Drop a slot of ours that the server has invalidated, which is of no use to anybody.
+
+        Only for a source without state.
+        """
+        found = self._slot.state()
+        if found is not None and found.is_lost and self._slot.is_ours(found):
+            self._slot.drop()
 
     def require_slot(self, identity: Sequence[object] | None = None, position: int = 0) -> None:
         """The slot is there and usable, on the server of `identity` or one that was promoted

@@ -134,6 +134,8 @@ def test_a_slot_that_is_lost_while_the_service_is_down(
                 assert_equal(service, database, name)
             assert service.call("GET", "/views/above").json()["status"] == "live"
             database.execute("UPDATE orders SET region = 'r1'; DELETE FROM orders WHERE id = 1000")
+            for name in QUERIES:
+                assert_equal(service, database, name)
 
 
 def assert_equal(service: RunningService, database: Database, name: str) -> None:

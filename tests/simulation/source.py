@@ -41,6 +41,9 @@ class SimSource:
     def open_transactions(self, least_s: int) -> None:
         """Nobody leaves any open here."""
 
+    def drop_lost_slot(self) -> None:
+        """No slot is lost here."""
+
     def _ask(self, name: str) -> None:
         self._faults.step(name)
         if self._faults.happens("source.error"):
