@@ -31,9 +31,9 @@ def deeply(work: Callable[[], _T], calls: int = PLANNED) -> _T:
     try:
         return work()
     except RecursionError:
-        pass
-    with _ONE_AT_A_TIME:
-        return _on_large_stack(work, calls)
+        # Nothing of the first try is kept: it is begun again, with more calls.
+        with _ONE_AT_A_TIME:
+            return _on_large_stack(work, calls)
 
 
 def _on_large_stack(work: Callable[[], _T], calls: int) -> _T:

@@ -275,8 +275,8 @@ def estimated(
     budget_s: float = BUDGET_S,
 ) -> Estimate | None:
     """What a view would cost on the road that is wanted; None where the source does not tell."""
-    road = parts.choose_road(definition, wanted)
     try:
+        road = parts.choose_road(definition, wanted)
         speed = speed_of(built_before(rows, road))
         dsn = parts.settings.source
         return deeply(lambda: Estimator(dsn, definition, rows).estimate(road, speed, budget_s))

@@ -78,6 +78,10 @@ class SimParts:
     def sink(self) -> SimSink:
         return SimSink(self._world.database, self._world.faults, self._owner)
 
+    def choose_road(self, definition: ViewDefinition, wanted: str) -> str:
+        """No planner tells what a view would cost here."""
+        raise TidemarkError("source.unreachable", "there is no planner to ask")
+
     def sink_of(self, group: str) -> SimSink:
         return self.sink()
 
