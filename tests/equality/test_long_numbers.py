@@ -34,7 +34,8 @@ QUERIES = {
     "moments": "SELECT g, stddev(n) AS a, var_pop(n) AS b, stddev_pop(n) AS c FROM t "
     "WHERE id <> 4 AND n > -1e130000 GROUP BY g",
     "arithmetic": "SELECT id, n + 1 AS a, n * 3 AS b, n - 1e4400 AS c, n / 7 AS d,"
-    " 7 / (n + 5) AS e, n % 1e4999 AS f, -n AS g, abs(n) AS h, round(n, 2) AS i, trunc(n) AS j, sign(n) AS k,"
+    " 7 / (n + 5) AS e, n % 1e4999 AS f, -n AS g, abs(n) AS h, round(n, 2) AS i, trunc(n) AS j,"
+    " sign(n) AS k,"
     " ceil(n) AS l, floor(n) AS m FROM t",
     "casts": "SELECT id, n::text AS a, to_jsonb(n) AS b, md5(n::text) AS c, "
     "(n::text)::numeric AS d, n::text::bytea AS e, (j->>'a')::numeric AS f FROM t",
