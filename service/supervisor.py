@@ -122,15 +122,26 @@ class Supervisor:
         else:
             pause_s = round(child.restarts.start_at - now, 3)
             log.warning("process.ended", name=child.name, code=code, pause_s=pause_s)
+            if child.restarts.dies_again:
+                times = child.restarts.in_a_row
+                log.error("process.dies_again", name=child.name, code=code, times=times)
             self._tell()
             failpoint("supervisor.child.ended")
+
+    def _dying(self, child: Child) -> list[int]:
+        return [child.restarts.in_a_row, child.restarts.code]
 
     def _tell(self) -> None:
         """For the metrics."""
         restarts = {child.name: child.restarts.count for child in self.children}
+        # Those that die again and again: [times, exit code], by name.
+        dying = {c.name: self._dying(c) for c in self.children if c.restarts.dies_again}
         try:
             self._state.mkdir(parents=True, exist_ok=True)
-            replace_file(self._state / SUPERVISOR_FILE, {"restarts": restarts, "at": clock.wall()})
+            replace_file(
+                self._state / SUPERVISOR_FILE,
+                {"restarts": restarts, "dying": dying, "at": clock.wall()},
+            )
         except OSError as error:
             log.warning("supervisor.unwritten", why=str(error))
 
