@@ -45,6 +45,13 @@ class Restarts:
         """Whether it is to be started."""
         return now >= self.start_at and not self.is_over
 
+    def has_settled(self, now: float) -> bool:
+        """Whether it stays up by now, having died again and again; true once."""
+        is_so = self.dies_again and now - self.started_at > HEALTHY_S
+        if is_so:
+            self.in_a_row = 0
+        return is_so
+
     def started(self, now: float) -> None:
         """It runs."""
         self.started_at = now

@@ -99,6 +99,8 @@ class Supervisor:
             code = child.process.poll()
             if code is not None:
                 self._ended(child, code, now)
+            elif child.restarts.has_settled(now):
+                self._tell()
         elif child.restarts.is_due(now):
             self._start(child, now)
 

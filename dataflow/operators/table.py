@@ -276,6 +276,7 @@ class TableState:
             f'changes of "{self._relation.name}" do not fit the rows kept',
             detail=detail,
             hint="rebuild the views that read it",
+            relation=self._relation.name,
         )
 
 
