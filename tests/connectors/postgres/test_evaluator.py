@@ -11,7 +11,7 @@ import pytest
 from connectors.postgres.embedded import EmbeddedPostgres
 from connectors.postgres.evaluator import PostgresEvaluator
 from dataflow.delta import Column
-from dataflow.errors import SourceError, TemporaryError, ViewError
+from dataflow.errors import TemporaryError, ViewError
 from dataflow.types import (
     BOOL,
     DATE,
@@ -229,7 +229,7 @@ def test_rank(functions: Database) -> None:
     ]
     mixed = evaluator.rank(INTERVAL, column(INTERVAL, ["1 mon", "30 days", None, "29 days"]))
     assert mixed[0] == mixed[1] > mixed[3]
-    with pytest.raises(SourceError):
+    with pytest.raises(ViewError):
         json = sql_type("json", 114)
         evaluator.rank(json, column(json, ["1", "2"]))
 
