@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from dataflow.delta import Column
 from dataflow.schema import Relation, RelationName
+
+Letter = tuple[Any, ...]
 
 
 @dataclass
@@ -33,13 +36,16 @@ class Changes:
     change and the old row is the one kept under NEW's key. Of a relation with UPSERT or REMOVE
     all changes are of these two kinds or TRUNCATE.
     unchanged[c] is bool[n]: the value of column c was not sent (an unchanged TOAST value); it
-    stands in the old row.
+    stands in the old row. letters: where a row whose value stands nowhere is left out rather than
+    refused, what is told of each row then (`connectors.feed_source.rejected_row`), None for
+    nothing.
     """
 
     relation: Relation
     kinds: np.ndarray
     columns: tuple[Column, ...]
     unchanged: dict[int, np.ndarray] = field(default_factory=dict)
+    letters: tuple[Letter | None, ...] | None = None
 
     INSERT = ord("I")
     NEW = ord("N")

@@ -88,7 +88,7 @@ class InvariantError(TidemarkError):
 def internal_error(where: str, error: Exception) -> ViewError:
     """Return the end of a view for which the program has no answer; the exception is its cause."""
     found = ViewError(
-        INTERNAL_ERROR,
+        "view.internal_error",
         f"{where} has failed for a reason that is not the view's own",
         detail=described(error),
         hint="send the report to the developers; rebuild the view to try again",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dataflow.changes import Changes
+from dataflow.changes import Changes, Letter
 from dataflow.delta import Delta
 from dataflow.errors import InvariantError, TidemarkError, ViewError
 from dataflow.operators.base import view_error
@@ -168,6 +168,14 @@ class LiveTables:
         for table in self._tables:
             if table.failure is not None:
                 yield from ((number, table.failure) for number in table.scans)
+
+    def rejected(self) -> list[Letter]:
+        """What tables have left out since the last call."""
+        found: list[Letter] = []
+        for table in self._tables:
+            found += table.state.rejected
+            table.state.rejected = []
+        return found
 
     def resolve(self, changes: Iterable[Changes]) -> Iterator[tuple[LiveTable, Delta]]:
         """What changed in each table, exactly; tables without a change are left out."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from connectors.postgres.table_names import UNKNOWN, KnownNames
 from connectors.sink import SinkTable
-from dataflow.changes import Changes
+from dataflow.changes import Changes, Letter
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import Evaluator
@@ -157,6 +157,13 @@ class View:
         if len(places) == len(rows.columns):
             return rows
         return rows.project(places).consolidate()
+
+    def rejected(self) -> list[Letter]:
+        """What is told of rows that its tables have left out since the last call."""
+        found = [letter for table in self.tables.values() for letter in table.rejected]
+        for table in self.tables.values():
+            table.rejected = []
+        return found
 
     def step(self, deltas: Mapping[RelationName, Delta]) -> Delta:
         """The view's own delta for one epoch of its inputs' deltas.

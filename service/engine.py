@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
+from connectors.feed_source import REJECTED_KINDS
 from connectors.sink import SinkEpoch, SinkTable, ViewChange
 from connectors.source import SourceBatch
-from dataflow.changes import Changes, since_truncation
+from dataflow.changes import Changes, Letter, since_truncation
 from dataflow.delta import Delta
 from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator
@@ -278,7 +279,7 @@ class Engine:
         self._refuse(failures, gathered)
         self.positions.pass_over(batch, self.epoch + 1)
         epoch = self._gathered_epoch(gathered, batch.commit_time_us)
-        epoch.rejected = batch.rejected
+        epoch.rejected = _rejected(batch.rejected, self.dataflow.tables.rejected())
         return epoch
 
     def gather(self) -> Gathered:
@@ -385,7 +386,7 @@ class Engine:
                 gathered.add(table, named(table, found), is_errors=True)
         self.positions.stand(self.epoch + 1)
         epoch = self._gathered_epoch(gathered, swaps=(table,) if is_staged else ())
-        epoch.rejected = rejected
+        epoch.rejected = _rejected(rejected, view.rejected())
         return epoch
 
     def tell(self, changes: Iterable[ViewChange], gathered: Gathered | None = None) -> SinkEpoch:
@@ -414,3 +415,11 @@ class Engine:
     def outbox_bytes(self, after: int) -> int:
         """What the epochs after number `after` take on disk."""
         return self._outbox.nbytes(after)
+
+
+def _rejected(told: Delta | None, letters: Sequence[Letter]) -> Delta | None:
+    """Records that are not rows: those of a source, and those that tables have left out."""
+    if not letters:
+        return told
+    more = Delta.of(REJECTED_KINDS, letters, 1)
+    return more if told is None else Delta.concat([told, more])

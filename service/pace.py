@@ -140,4 +140,5 @@ def _slice(change: Changes, start: int, stop: int) -> Changes:
         return change
     unchanged = {c: mask[start:stop] for c, mask in change.unchanged.items()}
     columns = tuple(c.slice(start, stop) for c in change.columns)
-    return Changes(change.relation, change.kinds[start:stop], columns, unchanged)
+    letters = None if change.letters is None else change.letters[start:stop]
+    return Changes(change.relation, change.kinds[start:stop], columns, unchanged, letters)

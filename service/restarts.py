@@ -19,6 +19,7 @@ from storage.errors import StorageError
 
 PAUSE_S = (0.2, 15.0)
 HEALTHY_S = 5.0
+AGAIN_AND_AGAIN = 3
 _KEPT_ENDS = 10
 
 
@@ -26,7 +27,8 @@ _KEPT_ENDS = 10
 class Restarts:
     """Of one process, by a clock in seconds. is_group: of views beside the default ones; is_over:
     it is not to be started again; count: how often it has come back; code: of its newest end;
-    ends: when it ended unasked, without those ends that its refusal explains."""
+    ends: when it ended unasked, without those ends that its refusal explains; in_a_row: how often
+    it has ended since it last got anything done."""
 
     is_group: bool = False
     started_at: float = 0.0
@@ -36,6 +38,12 @@ class Restarts:
     count: int = 0
     code: int | None = None
     ends: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT_ENDS))
+    in_a_row: int = 0
+
+    @property
+    def dies_again(self) -> bool:
+        """Whether it dies again and again: starting it once more will hardly help."""
+        return self.in_a_row >= AGAIN_AND_AGAIN
 
     def is_due(self, now: float) -> bool:
         """Whether it is to be started."""
@@ -58,6 +66,8 @@ class Restarts:
             return "given up"
         if has_got_on or now - self.started_at > HEALTHY_S:
             self.pause_s = PAUSE_S[0]
+            self.in_a_row = 0
+        self.in_a_row += 1
         self.start_at = now + self.pause_s
         self.pause_s = min(self.pause_s * 2, PAUSE_S[1])
         self.count += 1

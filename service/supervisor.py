@@ -150,6 +150,9 @@ class Supervisor:
         else:
             pause_s = round(child.restarts.start_at - now, 3)
             log.warning("process.ended", name=child.name, code=code, pause_s=pause_s)
+            if child.restarts.dies_again:
+                times = child.restarts.in_a_row
+                log.error("process.dies_again", name=child.name, code=code, times=times)
         self._tell()
         if found == "again":
             failpoint("supervisor.child.ended")

@@ -272,7 +272,7 @@ class KafkaFeed:
         if rows.has_truncation and len(one.nexts) > 1:
             raise one.rows.truncation()
         if len(rows.kinds):
-            changes.append(rows.changes(one.rows.relation))
+            changes.append(one.rows.changes(records, rows))
         return records
 
 

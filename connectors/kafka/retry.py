@@ -42,11 +42,12 @@ def decode_again(client: Client, rows: RowReader, rejected: Delta) -> SourceBatc
     if rows.options.mode == UPSERT and len(changed):
         changed = changed[~_is_replaced(client, rows, records, found, changed)]
     columns = [column.take(changed) for column in found.columns]
-    told = Rows(columns, found.kinds[changed], found.records[changed], [])
+    unchanged = {c: mask[changed] for c, mask in found.unchanged.items()}
+    told = Rows(columns, found.kinds[changed], found.records[changed], [], unchanged)
     settled = [given[number] for number in np.flatnonzero(is_row).tolist()]
     return SourceBatch(
         0,
-        [told.changes(rows.relation)] if len(changed) else [],
+        [rows.changes(records, told)] if len(changed) else [],
         1 if len(changed) else 0,
         len(settled),
         source=client.name,

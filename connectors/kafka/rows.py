@@ -17,7 +17,7 @@ from connectors.formats.debezium import DebeziumDecoded, DebeziumFormat, Envelop
 from connectors.formats.debezium_order import LastSeen
 from connectors.formats.declared import declare_columns
 from connectors.formats.record_format import BadRecord, Decoded, RecordFormat
-from connectors.kafka.options import APPEND, HEADERS, KEY, METADATA, TIME, TopicOptions
+from connectors.kafka.options import APPEND, FAIL, HEADERS, KEY, METADATA, SKIP, TIME, TopicOptions
 from connectors.kafka.records import Records
 from dataflow.changes import Changes
 from dataflow.delta import Column, Delta
@@ -53,9 +53,12 @@ class Rows:
         """Whether any record removes all rows before it."""
         return bool((self.kinds == Changes.TRUNCATE).any())
 
-    def changes(self, relation: Relation) -> Changes:
-        """As a feed tells them."""
-        return Changes(relation, self.kinds, tuple(self.columns), self.unchanged)
+    def unsent(self) -> np.ndarray:
+        """bool[n]: rows that leave out a value, which an earlier row of their key has, if any."""
+        found = np.zeros(len(self.kinds), np.bool_)
+        for mask in self.unchanged.values():
+            found |= mask
+        return found & (self.kinds == Changes.UPSERT)
 
     def fresh(self, records: Records, seen: LastSeen) -> Rows:
         """Without what was seen before, which is remembered; they were read of `records`."""
@@ -196,6 +199,20 @@ class RowReader:
             )
             for b in bad
         ]
+
+    def changes(self, records: Records, rows: Rows) -> Changes:
+        """As a feed tells them."""
+        unsent, policy = rows.unsent(), self.options.on_error
+        letters = None
+        if policy != FAIL and unsent.any():
+            told: list[Any] = [None] * len(unsent)
+            if policy != SKIP:
+                for row in np.flatnonzero(unsent).tolist():
+                    bad = _unavailable(int(rows.records[row]))
+                    (told[row],) = self.rejected(records, [bad])
+            letters = tuple(told)
+        columns = tuple(rows.columns)
+        return Changes(self.relation, rows.kinds, columns, rows.unchanged, letters)
 
     def truncation(self) -> SourceError:
         """The error for a truncation in a topic of several partitions."""

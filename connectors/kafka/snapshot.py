@@ -80,9 +80,13 @@ class KafkaPart:
             mask = np.isin(np.array(records.offsets, np.int64), kept, assume_unique=True)
             if mask.any():
                 found = rows.read(records.where(mask.tolist()))
-                if any(unsent.any() for unsent in found.unchanged.values()):
+                unsent = found.unsent()
+                if unsent.any() and rows.options.on_error == FAIL:
                     raise _unavailable(rows)
-                yield self._delta(found, np.arange(len(found.kinds)))
+                if unsent.any():
+                    told = rows.changes(records.where(mask.tolist()), found)
+                    self._rejected += [letter for letter in told.letters or () if letter]
+                yield self._delta(found, np.arange(len(found.kinds))).filter(~unsent)
 
     def _read(self, rows: RowReader) -> Iterator[tuple[Records, Rows]]:
         seen = LastSeen()

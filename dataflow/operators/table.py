@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from dataflow.changes import Changes
+from dataflow.changes import Changes, Letter
 from dataflow.delta import Column, Delta, equal_rows
 from dataflow.errors import InvariantError, SourceError
 from dataflow.operators.groups import columns_at, touch
@@ -67,6 +67,8 @@ class TableState:
         dead: Collection[str] = (),
     ) -> None:
         self._relation = relation
+        # What is told of rows that were left out; whoever reads it empties it.
+        self.rejected: list[Letter] = []
         spec = table_spec(relation, columns, scope)
         self._key = spec.key
         self._kinds = spec.kinds
@@ -120,6 +122,7 @@ class TableState:
         unchanged = {
             i: changes.unchanged[c] for i, c in enumerate(places) if c in changes.unchanged
         }
+        letters = changes.letters
         truncates = np.flatnonzero(kinds == Changes.TRUNCATE)
         parts: list[Delta] = []
         if len(truncates):
@@ -127,10 +130,11 @@ class TableState:
             start = int(truncates[-1]) + 1
             parts = list(self.emptied())
             kinds, rows = kinds[start:], rows.slice(start, len(rows))
+            letters = None if letters is None else letters[start:]
             unchanged = {c: mask[start:] for c, mask in unchanged.items()}
         if len(kinds):
             if _IS_BY_PRESENCE[kinds].any():
-                delta = self._by_presence(kinds, rows, unchanged)
+                delta = self._by_presence(kinds, rows, unchanged, letters)
             elif self._is_keyed:
                 delta = self._by_key(kinds, rows, unchanged)
             else:
@@ -208,7 +212,11 @@ class TableState:
         return _difference(kept, group[asked[index]], added, group[final], touched.count)
 
     def _by_presence(
-        self, kinds: np.ndarray, rows: Delta, unchanged: dict[int, np.ndarray]
+        self,
+        kinds: np.ndarray,
+        rows: Delta,
+        unchanged: dict[int, np.ndarray],
+        letters: tuple[Letter | None, ...] | None,
     ) -> Delta:
         """Of each key the last change stands, whatever was there before it."""
         if not (_IS_BY_PRESENCE[kinds].all() and self._is_keyed):
@@ -225,7 +233,18 @@ class TableState:
             home[index] = n + np.arange(len(index))
             past = np.where(previous >= 0, previous, home[group])
             was_there = (past >= n) | ((previous >= 0) & adds[previous])
-            if any((mask & adds & ~was_there).any() for mask in unchanged.values()):
+            missing = np.zeros(n, np.bool_)
+            for mask in unchanged.values():
+                missing |= mask & adds & ~was_there
+            if missing.any() and letters is not None:
+                told = (letters[i] for i in np.flatnonzero(missing).tolist())
+                self.rejected += [letter for letter in told if letter is not None]
+                kept_rows = np.flatnonzero(~missing)
+                unchanged = {c: mask[kept_rows] for c, mask in unchanged.items()}
+                letters = tuple(letters[i] for i in kept_rows.tolist())
+                # A later one of the key may have rested on one of these.
+                return self._by_presence(kinds[kept_rows], rows.take(kept_rows), unchanged, letters)
+            if missing.any():
                 raise SourceError(
                     "source.no_old_value",
                     f'a change of "{self._relation.name}" leaves out a value of a row not known',
@@ -257,6 +276,7 @@ class TableState:
             f'changes of "{self._relation.name}" do not fit the rows kept',
             detail=detail,
             hint="rebuild the views that read it",
+            relation=self._relation.name,
         )
 
 

@@ -74,6 +74,9 @@ def test_values_that_were_not_sent_are_told_as_such(broker: EmbeddedKafka) -> No
     places, notes = pins(source)
     with pytest.raises(SourceError, match=r"source\.unavailable"):
         snapshot(source, places, notes)
+    told = source_of(broker, {"clicks": options_of(topic, on_error="dead_letter")})
+    held = snapshot(told, *pins(told))
+    assert [row[2:4] for row in held.rejected] == [(b"0:1", b"record.unavailable")]
     columns = {"_offset": "int8", **COLUMNS}
     append = {"mode": "append", "key": None, "columns": columns, "on_error": "dead_letter"}
     added = source_of(broker, {"clicks": options_of(topic, **append)})

@@ -11,7 +11,7 @@ import pytest
 from connectors.postgres.embedded import EmbeddedPostgres
 from connectors.postgres.evaluator import PostgresEvaluator
 from dataflow.delta import Column
-from dataflow.errors import SourceError, TemporaryError
+from dataflow.errors import TemporaryError, ViewError
 from dataflow.types import (
     BOOL,
     DATE,
@@ -149,12 +149,12 @@ def test_what_is_no_fault_of_a_row(functions: Database) -> None:
     evaluator = PostgresEvaluator(functions.dsn)
     numbers = column(INT4, ["1", "2"])
     for sql in ("nowhere($1)", "$1 +", "$1 || '{}'::jsonb"):
-        with pytest.raises(SourceError) as caught:
+        with pytest.raises(ViewError) as caught:
             evaluator.evaluate(sql, [INT4], [numbers], 2, INT4)
         assert caught.value.code == "source.evaluation" and caught.value.detail
     assert evaluator.evaluate("score($1)", [INT4], [numbers], 2, INT8)[0].to_list() == [1000, 2000]
     functions.execute("DROP FUNCTION score")
-    with pytest.raises(SourceError) as caught:
+    with pytest.raises(ViewError) as caught:
         evaluator.evaluate("score($1)", [INT4], [numbers], 2, INT8)
     assert caught.value.code == "source.evaluation"
     functions.execute(
@@ -229,7 +229,7 @@ def test_rank(functions: Database) -> None:
     ]
     mixed = evaluator.rank(INTERVAL, column(INTERVAL, ["1 mon", "30 days", None, "29 days"]))
     assert mixed[0] == mixed[1] > mixed[3]
-    with pytest.raises(SourceError):
+    with pytest.raises(ViewError):
         json = sql_type("json", 114)
         evaluator.rank(json, column(json, ["1", "2"]))
 

@@ -217,6 +217,23 @@ def test_a_value_that_was_left_out_of_an_unknown_row_is_refused() -> None:
     assert refusal.value.code == "source.no_old_value"
 
 
+def test_a_value_of_an_unknown_row_is_told_where_that_is_asked_for() -> None:
+    """So is one that rests on such a row; others of the batch, and later ones, stand."""
+    table = TableState(KEYED, COLUMNS, MemoryStore(), "v")
+    change = _changes("UUUU", [1, 1, 2, 3])
+    change.unchanged[0] = np.array([True, True, False, True])
+    change.letters = ((b"first",), (b"second",), None, None)
+    found = table.resolve(change)
+    assert [row[1] for row, _ in found.rows()] == [2]
+    assert table.rejected == [(b"first",), (b"second",)]
+    assert len(table.resolve(_changes("U", [1]))) == 1
+    again = _changes("U", [1])
+    again.unchanged[0] = np.ones(1, np.bool_)
+    again.letters = ((b"third",),)
+    table.resolve(again)
+    assert (table.rejected[2:], table.row_count()) == ([], 2)
+
+
 def test_rows_that_are_only_added_are_not_kept() -> None:
     """Equal ones add up; there is no state, and a change of another kind is refused."""
     store = MemoryStore()

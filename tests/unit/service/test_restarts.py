@@ -39,3 +39,15 @@ def test_a_killed_process_has_told_before_or_not(calls: str, wanted: bool) -> No
     headway.started()
     child.wait()
     assert headway.ended() is wanted
+
+
+def test_what_dies_again_and_again_is_known_until_it_stays_up() -> None:
+    restarts, now = Restarts(), 0.0
+    for turn in range(4):
+        restarts.started(now)
+        restarts.ended(1, now + 1)
+        assert (restarts.in_a_row, restarts.dies_again) == (turn + 1, turn >= 2)
+        now += 20
+    restarts.started(now)
+    restarts.ended(1, now + 6)
+    assert not restarts.dies_again

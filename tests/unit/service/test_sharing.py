@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from connectors.sink import SinkTable
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.delta import Column, Delta
-from dataflow.errors import ViewError
+from dataflow.errors import InvariantError, TemporaryError, ViewError, internal_error
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import Call, ColumnRef, InPostgres, Literal
 from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
@@ -33,6 +34,7 @@ from dataflow.types import BOOL, INT4, INT8, TEXT
 from service.engine import Engine, View, ViewDefinition
 from service.reads import widened
 from service.replay import Replay
+from service.reports import Reports
 from storage.errors import NegativeWeightError, OutOfRoomError
 from storage.memory import MemoryStore
 
@@ -125,6 +127,9 @@ class Hungry:
         (OutOfRoomError(7 << 20), "view.out_of_memory"),
         (MemoryError(), "view.out_of_memory"),
         (NegativeWeightError("01.top_k/kept", "(7, 5)", -1), "state.negative_weight"),
+        (ValueError("of no operator's making"), "view.internal_error"),
+        (RecursionError(), "view.internal_error"),
+        (InvariantError("plan.window", "no such thing"), "view.internal_error"),
     ],
 )
 def test_what_an_operator_cannot_do_fails_its_view_by_name(error: Exception, code: str) -> None:
@@ -141,6 +146,49 @@ def test_what_an_operator_cannot_do_fails_its_view_by_name(error: Exception, cod
     view.dataflow._operators = dict.fromkeys(view.dataflow._operators, Hungry(error))
     with pytest.raises(ViewError, match=code):
         list(Replay(view, 10).take(inserts((1, 7, 5, b"")).changes))
+
+
+@pytest.mark.parametrize(
+    "error", [TemporaryError("source.unreachable", "away"), OSError("disk")], ids=["source", "disk"]
+)
+def test_what_is_no_views_own_goes_on_as_it_is(error: Exception) -> None:
+    store = MemoryStore()
+    engine = engine_of(store, one=counted(scan(1)))
+    nodes_of(engine, "one")[-1].operator = Hungry(error)
+    with pytest.raises(type(error)):
+        engine.step(inserts((1, 7, 5, b"")))
+
+
+def test_a_table_that_fails_takes_what_reads_it_and_nothing_else() -> None:
+    """Its changes do not fit its rows: a key that is there comes once more as new."""
+    store = MemoryStore()
+    other = replace(T, name=RelationName("s", "public", "u"), oid=10)
+    engine = engine_of(store, one=counted(scan(1)), two=scan(2), three=counted(scan(1, of=other)))
+    engine.step(inserts((1, 7, 5, b"")))
+    batch = inserts((9, 7, 5, b""), kind=Changes.DELETE_KEY)
+    (change,) = batch.changes
+    kinds = Column.of("i", [Changes.INSERT]).values.astype("uint8")
+    beside = Changes(other, kinds, change.columns)
+    batch.changes.append(beside)
+    assert answers(engine, batch) == {"three": [((7, 1), 1)]}
+    refused = engine.refused()
+    assert [error.relation for error in refused] == [name_of("one"), name_of("two")]
+    assert {error.code for error in refused} == {"state.table_mismatch"}
+    for name in ("one", "two"):
+        engine.remove(name_of(name))
+    batch.changes[0] = beside
+    assert len(engine.views) == 1
+
+
+def test_a_report_is_written_once_and_told(tmp_path: Path) -> None:
+    reports = Reports(tmp_path, lambda: 12)
+    found = internal_error('operator "03.join"', ValueError("out of\nrange"))
+    told = reports.reported(found, "public.one")
+    (written,) = (tmp_path / "reports").iterdir()
+    assert told.detail == f"ValueError: out of range; epoch 12; report: {written}"
+    assert "03.join" in told.what and "public.one" in written.read_text()
+    assert reports.reported(told, "public.one") is told
+    assert len(list((tmp_path / "reports").iterdir())) == 1
 
 
 def nodes_of(engine: Engine, view: str) -> Sequence[LiveNode]:
