@@ -252,11 +252,7 @@ class ViewLife:
         core.store.drop(definition.scope + "/")
         reads_database = core.reads_database(definition)
         if reads_database and not core.feed.is_open and not self._engine.position:
-            source.drop_lost_slot()
-            position = source.ensure_slot()
-            self._desk.remember_source()
-            state_owner.note(core.store, self._desk.source_identity())
-            self._epochs.begin_database(position)
+            self._begin_database()
         self._epochs.commit()
         failpoint("view.build.before")
         source.watch([r for r in definition.relations() if is_main(r)])
@@ -281,6 +277,14 @@ class ViewLife:
             self._waiting.over(row.identity)
             build.start()
             log.info("build.started", view=definition.table.title, road=build.status.road)
+
+    def _begin_database(self) -> None:
+        source = self._core.parts.source
+        source.drop_lost_slot()
+        position = source.ensure_slot()
+        self._desk.remember_source()
+        state_owner.note(self._core.store, self._desk.source_identity())
+        self._epochs.begin_database(position)
 
     def _beside(self, row: ViewRow) -> Beside | None:
         """The table that a view may have already."""
