@@ -34,6 +34,8 @@ from storage.failpoints import failpoint
 BEGIN_S = 0.25
 MOST_CHILDREN = 4
 
+_PASSING = waits_for("rows from before a change of its table have to pass first")
+
 
 class ViewLife:
     """is_unused: the group beside the default one has no views any more, and nothing is left."""
@@ -237,8 +239,7 @@ class ViewLife:
             held = held or (definition, source.heartbeat())
             self._held[row.identity] = held
             if self._engine.position < held[1]:
-                why = waits_for("rows from before a change of its table have to pass first")
-                self._waiting.note(row.identity, why)
+                self._waiting.note(row.identity, _PASSING)
                 return
         self._held.pop(row.identity, None)
         definition = self._engine.in_free_scope(definition)
