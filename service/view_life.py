@@ -35,6 +35,8 @@ from storage.failpoints import failpoint
 BEGIN_S = 0.25
 MOST_CHILDREN = 4
 
+_PASSING = waits_for("rows from before a change of its table have to pass first")
+
 
 class ViewLife:
     """is_unused: the group beside the default one has no views any more, and nothing is left."""
@@ -246,8 +248,7 @@ class ViewLife:
             held = held or (definition, source.heartbeat())
             self._held[row.identity] = held
             if self._engine.position < held[1]:
-                why = waits_for("rows from before a change of its table have to pass first")
-                self._waiting.note(row.identity, why)
+                self._waiting.note(row.identity, _PASSING)
                 return
         self._held.pop(row.identity, None)
         definition = self._engine.in_free_scope(definition)
@@ -261,11 +262,7 @@ class ViewLife:
         core.store.drop(definition.scope + "/")
         reads_database = core.reads_database(definition)
         if reads_database and not core.feed.is_open and not self._engine.position:
-            source.drop_lost_slot()
-            position = source.ensure_slot()
-            self._desk.remember_source()
-            state_owner.note(core.store, self._desk.source_identity())
-            self._epochs.begin_database(position)
+            self._begin_database()
         self._epochs.commit()
         failpoint("view.build.before")
         source.watch([r for r in definition.relations() if is_main(r)])
@@ -291,6 +288,14 @@ class ViewLife:
             self._waiting.over(row.identity)
             build.start()
             log.info("build.started", view=definition.table.title, road=build.status.road)
+
+    def _begin_database(self) -> None:
+        source = self._core.parts.source
+        source.drop_lost_slot()
+        position = source.ensure_slot()
+        self._desk.remember_source()
+        state_owner.note(self._core.store, self._desk.source_identity())
+        self._epochs.begin_database(position)
 
     def _beside(self, row: ViewRow) -> Beside | None:
         """The table that a view may have already."""

@@ -123,6 +123,10 @@ class PostgresSource:
         failpoint("source.slot.after")
         return position
 
+    @property
+    def _reader(self) -> str:
+        return self._claim.stream_application if self._claim else STREAM_APPLICATION
+
     def drop_lost_slot(self) -> None:
         """Drop a slot of ours that the server has invalidated, which is of no use to anybody.
 
@@ -252,8 +256,7 @@ class PostgresSource:
             if self._claim is not None and not self._claim.may_end(state.reader):
                 raise in_use(self._slot.name, state.active_pid, state.reader)
             self._evict(state.active_pid)
-        reader = self._claim.stream_application if self._claim else STREAM_APPLICATION
-        wal = WalConnection(self.dsn, application=reader)
+        wal = WalConnection(self.dsn, application=self._reader)
         try:
             actual, flushed = identify(wal)
             if identity:
