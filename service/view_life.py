@@ -7,7 +7,7 @@ one position.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from connectors.postgres.control import ViewRow
@@ -16,6 +16,7 @@ from dataflow.operators.base import view_error
 from dataflow.schema import Relation
 from service import state_owner
 from service.build import ViewBuild
+from service.build_parts import SideRead
 from service.changes import table_of
 from service.core import Core
 from service.definition import ViewDefinition
@@ -266,12 +267,7 @@ class ViewLife:
         self._epochs.commit()
         failpoint("view.build.before")
         source.watch([r for r in definition.relations() if is_main(r)])
-        road = self._desk.options(row).get("backfill", "auto")
-        parts = core.parts.build(definition, road, feeds)
-        parts = replace(parts, reads_database=reads_database, beside=self._beside(row))
-        columns = self._engine.columns_to_keep(definition, core.failures.reads())
-        build = ViewBuild(definition, core.store, self._folder, parts, columns)
-        build.status.expected_s = ((row.plan or {}).get("estimate") or {}).get("backfill_s")
+        build = self._build_of(row, definition, feeds, reads_database=reads_database)
         self._builds[definition.identity] = build
         try:
             if reads_database:
@@ -288,6 +284,22 @@ class ViewLife:
             self._waiting.over(row.identity)
             build.start()
             log.info("build.started", view=definition.table.title, road=build.status.road)
+
+    def _build_of(
+        self,
+        row: ViewRow,
+        definition: ViewDefinition,
+        feeds: Mapping[str, SideRead],
+        *,
+        reads_database: bool,
+    ) -> ViewBuild:
+        core, road = self._core, self._desk.options(row).get("backfill", "auto")
+        parts = core.parts.build(definition, road, feeds)
+        parts = replace(parts, reads_database=reads_database, beside=self._beside(row))
+        columns = self._engine.columns_to_keep(definition, core.failures.reads())
+        build = ViewBuild(definition, core.store, self._folder, parts, columns)
+        build.status.expected_s = ((row.plan or {}).get("estimate") or {}).get("backfill_s")
+        return build
 
     def _begin_database(self) -> None:
         source = self._core.parts.source

@@ -37,10 +37,14 @@ class Sums:
             owner = self.random.choice(list(self.rows))
             changes: Counter = Counter()
             for _ in range(self.random.randrange(60)):
-                row = (self.random.randrange(ids), b"x" * self.random.randrange(3))
+                number = self.random.randrange(ids)
+                # Error rows begin with the title of their view.
+                first = b"public.bag" if owner[1] else number
+                row = (first, b"%d" % number + b"x" * self.random.randrange(3))
                 changes[row] += self.random.choice((-1, 1, 1))
             kept = [(row, weight) for row, weight in changes.items() if weight]
-            delta = Delta.of("is", [row for row, _ in kept], [weight for _, weight in kept])
+            kinds = "ss" if owner[1] else "is"
+            delta = Delta.of(kinds, [row for row, _ in kept], [weight for _, weight in kept])
             gathered.add(owner[0], delta, is_errors=owner[1])
             for row, weight in kept:
                 self.rows[owner][row] += weight
@@ -144,6 +148,7 @@ def test_the_outbox_gives_back_what_was_committed_and_nothing_else(tmp_path) -> 
         assert epoch.row_counts() == counts
         without = epoch.without({BAG.relation})
         assert {t for part in without.parts() for t, _ in part.deltas} == {KEYED}
+        assert not any(part.errors for part in without.parts())
         refused = epoch.refused(ViewError("x", "y", relation=KEYED.relation))
         assert {t for part in refused.parts() for t, _ in part.deltas} == {BAG}
     # Killed before its commit: parts of epoch 3 are on disk already.
