@@ -3,6 +3,10 @@ session of the service may run it with rights that are not hers, or show her wha
 
 from __future__ import annotations
 
+import itertools
+import re
+from pathlib import Path
+
 import pytest
 
 from tests.security.hostile.ground import TREASURE, Ground
@@ -171,26 +175,11 @@ def test_what_an_owner_puts_on_a_views_table(ground: Ground, what: str) -> None:
 
 
 def test_shadows_are_never_called_by_the_service(ground: Ground) -> None:
-    """Overloads of what our statements call, in schema public, with types that fit better."""
+    """Overloads of all functions and operators that our statements call, in schema public, with
+    types that fit better than PostgreSQL's own."""
     ground.database.execute(f"GRANT CREATE ON SCHEMA public TO {ground.mallory}")
-    fits = {
-        "has_schema_privilege": "text, oid, text",
-        "has_table_privilege": "text, oid, text",
-        "pg_has_role": "name, oid, text",
-        "format_type": "oid, integer",
-        "to_regclass": "text",
-        "quote_ident": "name",
-        "format": "text, text",
-        "coalesce_": "text",
-        "pg_get_viewdef": "oid",
-        "set_config": "text, text, boolean",
-    }
-    made = "".join(
-        f"CREATE FUNCTION public.{name}({types}) RETURNS text LANGUAGE plpgsql AS"
-        f" $f$BEGIN PERFORM m.note('shadow {name}'); RETURN NULL; END$f$;"
-        for name, types in fits.items()
-    )
-    ground.attack(made)
+    make, drop = _shadows(ground)
+    ground.attack(make)
     try:
         body = {
             "name": "public.w",
@@ -198,19 +187,71 @@ def test_shadows_are_never_called_by_the_service(ground: Ground) -> None:
         }
         answer = ground.ask("POST", "/views?wait_s=60", body)
         assert answer.json().get("status") == "live", answer.text
-        for method, path in (
-            ("GET", "/views/public.w/rows?a=gte.0&order=n.desc"),
-            ("POST", "/views/public.w/verify"),
-            ("POST", "/views/public.w/pause"),
-            ("POST", "/views/public.w/resume"),
-            ("DELETE", "/views/public.w"),
+        body = {"query": "SELECT a, count(*) AS n, max(b) AS b FROM public.shared GROUP BY a"}
+        for method, path, sent in (
+            ("GET", "/views/public.w/rows?a=gte.0&order=n.desc", None),
+            ("POST", "/views/public.w/verify", None),
+            ("POST", "/query", {"query": "SELECT a, n FROM public.w"}),
+            ("POST", "/views/public.w/replace", body),
+            ("GET", "/overview", None),
+            ("GET", "/health", None),
+            ("GET", "/sources", None),
+            ("POST", "/views/public.w/pause", None),
+            ("POST", "/views/public.w/resume", None),
+            ("DELETE", "/views/public.w", None),
         ):
-            assert ground.ask(method, path).status_code < 500
+            assert ground.ask(method, path, sent).status_code < 500, path
         ground.require_unharmed()
     finally:
-        ground.attack(
-            "".join(f"DROP FUNCTION public.{name}({types});" for name, types in fits.items())
+        ground.attack(drop)
+
+
+# What a call of PostgreSQL's is given, and what its operators compare.
+_GIVEN = (
+    "text",
+    "oid",
+    "name",
+    "regclass",
+    "text, text",
+    "oid, text",
+    "name, text",
+    "oid, integer",
+)
+_GIVEN += ("text, oid, text", "name, oid, text", "text, text, boolean", "anyelement, anyarray")
+_SIDES = ("oid, bigint", "name, varchar", "regclass, oid", "oid, regclass", '"char", text')
+
+
+def _shadows(ground: Ground) -> tuple[str, str]:
+    """Statements that make and drop them."""
+    texts = [p.read_text() for p in Path("connectors/postgres").glob("*.py")]
+    words = sorted({word for text in texts for word in re.findall(r"\b([a-z_]+)\(", text)})
+    called = ground.database.rows(
+        "SELECT DISTINCT proname::text FROM pg_proc WHERE proname = ANY (%s)"
+        " AND pronamespace = 'pg_catalog'::regnamespace",
+        (words,),
+    )
+    assert len(called) > 80
+    make, drop = [], []
+    for name, given in itertools.product([name for (name,) in called], _GIVEN):
+        function = f'public."{name}"({given})'
+        make.append(
+            f"CREATE FUNCTION {function} RETURNS text LANGUAGE plpgsql AS"
+            f" $f$BEGIN PERFORM m.note('shadow {name}'); RETURN NULL; END$f$;"
         )
+        drop.append(f"DROP FUNCTION {function};")
+    for number, sides in enumerate(_SIDES):
+        left, right = sides.split(", ")
+        make.append(
+            f"CREATE FUNCTION public.compares{number}({sides}) RETURNS boolean LANGUAGE plpgsql AS"
+            " $f$BEGIN PERFORM m.note('operator'); RETURN true; END$f$;"
+        )
+        for sign in ("=", "<>", "||", "~", "!~"):
+            make.append(
+                f"CREATE OPERATOR public.{sign} (LEFTARG = {left}, RIGHTARG = {right},"
+                f" FUNCTION = public.compares{number});"
+            )
+        drop.append(f"DROP FUNCTION public.compares{number}({sides}) CASCADE;")
+    return "".join(make), "".join(drop)
 
 
 def test_status_shows_each_role_what_is_its_own(ground: Ground) -> None:
