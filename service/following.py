@@ -112,7 +112,7 @@ class Following:
         readers = [d for d in core.failures.definitions() if core.reads_database(d)]
         core.failures.fail(readers, error)
         if not core.failures.definitions():
-            self.forget()
+            self.forget(leaves_slot=True)
             return
         # On disk first: an older state would still have views, and no slot to go on from.
         self._epochs.commit(sync=True)
@@ -137,15 +137,22 @@ class Following:
         core.wal_budget.forget()
         core.way_back.regained()
 
-    def forget(self) -> None:
-        """Nothing depends on the source's position any more: leave no slot, no progress."""
+    def forget(self, *, leaves_slot: bool = False) -> None:
+        """Nothing depends on the source's position any more: leave no slot, no progress.
+
+        leaves_slot: a slot that someone else reads stays; else it is SourceError
+        source.slot_in_use.
+        """
         core = self._core
         # On disk first: an older state would still have views, and no slot to go on from.
         self._epochs.commit(sync=True)
         core.feed.close()
         core.sides.open([])
         failpoint("source.forget.before")
-        self._drop_slot()
+        if leaves_slot:
+            self._drop_slot()
+        else:
+            core.parts.source.drop_slot()
         failpoint("source.forget.slot")
         # What the sink had of this is not told to it again, whatever it is asked for next.
         self._epochs.writer.drain()

@@ -155,12 +155,13 @@ class PostgresSource:
         """Drop slot and publication; nothing of ours is left at the source. A slot of this name
         that is another database's, or another's by its plugin, is left.
 
-        SourceError source.slot_in_use when someone else reads it; the publication is gone then.
+        SourceError source.slot_in_use when someone else reads it; then the publication, by which
+        that one may live, is left as well.
         """
-        self._publication.drop()
         found = self._slot.state()
         if found is not None and self._slot.is_ours(found):
             self._slot.drop()
+        self._publication.drop()
 
     def clock(self) -> float:
         """The server's clock now, in seconds since 1970."""

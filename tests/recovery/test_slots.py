@@ -284,10 +284,11 @@ def test_each_is_told_by_name_and_can_be_put_right(world: World, case: str) -> N
 
 
 def test_no_connection_is_free_for_a_while(world: World) -> None:
-    """Nothing is refused: it is tried again."""
+    """Nothing is refused: it is tried again, and the view says why it stands still."""
     _altered("CONNECTION LIMIT 0")(world)
     world.await_so(lambda: "away" in str(world.service.call("GET", "/views/seen").json()))
-    assert not world.problem()
+    assert world.problem()["code"] == "source.unreachable"
+    assert world.service.call("GET", "/views/seen").json()["status"] == "live"
     world.admin("ALTER ROLE svc CONNECTION LIMIT -1")
     world.expect_all()
 
