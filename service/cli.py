@@ -197,9 +197,10 @@ def create(
 @app.command("list")
 def list_views(url: Url = DEFAULT_URL) -> None:
     """All views with status, rows and lag."""
-    table = table_of("view", "group", "status", "kind", "rows", "lag bytes", "errors", "why")
     with client_of(url) as client:
         views = client.views()
+    why = ["why"] if any(view.error for view in views) else []
+    table = table_of("view", "group", "status", "kind", "rows", "lag bytes", "errors", *why)
     for view in views:
         table.add_row(
             f"{view.schema}.{view.name}",
@@ -209,7 +210,7 @@ def list_views(url: Url = DEFAULT_URL) -> None:
             _number(view.rows),
             _number(view.lag_bytes),
             _number(view.errors),
-            "" if view.error is None else view.error.code,
+            *(view.error.code if view.error else "" for _ in why),
         )
     console.print(table)
 

@@ -54,9 +54,9 @@ def list_sources(url: Url = tidemark.DEFAULT_URL) -> None:
     """All sources, one a line."""
     with client_of(url) as client:
         found = client.sources()
-    table = table_of(
-        "source", "type", "status", "relations", "rows read", "lag", "dead letters", "why"
-    )
+    why = ["why"] if any(source.error for source in found) else []
+    columns = ("source", "type", "status", "relations", "rows read", "lag", "dead letters")
+    table = table_of(*columns, *why)
     for source in found:
         relations = source.relations
         table.add_row(
@@ -67,7 +67,7 @@ def list_sources(url: Url = tidemark.DEFAULT_URL) -> None:
             f"{source.rows_read:,}",
             "-" if source.lag is None else f"{source.lag:,}",
             f"{sum(r.dead_letters for r in relations):,}",
-            "" if source.error is None else source.error.code,
+            *(source.error.code if source.error else "" for _ in why),
         )
     console.print(table)
 
