@@ -24,6 +24,7 @@ from dataflow.sql.plan import (
     Remember,
     SemiJoin,
     SetOperation,
+    TableFunction,
     Window,
     inputs_of,
 )
@@ -67,10 +68,24 @@ def _change_answers(plan: Plan) -> Plan:
     kept, places = _answers(inputs[0], _unconditional(plan))
     if not places:
         return plan
-    changed = map_expressions(plan, lambda e: places.get(e, e), (kept,))
-    if changed.fields == plan.fields:
-        return changed
-    return Project(changed, refs(plan), plan.fields)
+    return _over(plan, kept, lambda e: places.get(e, e))
+
+
+def _over(plan: Plan, kept: Plan, change: Callable[[Expression], Expression]) -> Plan:
+    """The node over an input that has more columns, with its expressions changed."""
+    n = len(inputs_of(plan)[0].fields)
+    extra = len(kept.fields) - n
+    if not extra or not isinstance(plan, Window | TableFunction):
+        changed = map_expressions(plan, change, (kept,))
+        if changed.fields == plan.fields:
+            return changed
+        return Project(changed, refs(plan), plan.fields)
+    # Its own columns stand behind those of its input.
+    own, wide = refs(plan), replace(plan, fields=(*kept.fields, *plan.fields[n:]))
+    if isinstance(wide, TableFunction) and wide.condition is not None:
+        wide = replace(wide, condition=_moved(wide.condition, n, extra))
+    shown = (*own[:n], *(shifted(r, extra) for r in own[n:]))
+    return Project(map_expressions(wide, change, (kept,)), shown, plan.fields)
 
 
 def _unconditional(plan: Plan) -> Sequence[Expression]:
@@ -116,10 +131,7 @@ def _change(plan: Plan) -> Plan:
     (below,) = inputs_of(plan)
     stable = _all_stable(expressions_within(plan))
     kept, places = _remembered(below, stable)
-    changed = map_expressions(plan, lambda e: _replaced(e, places), (kept,))
-    if changed.fields == plan.fields:
-        return changed
-    return Project(changed, refs(plan), plan.fields)
+    return _over(plan, kept, lambda e: _replaced(e, places))
 
 
 def _join(plan: Join | SemiJoin) -> Plan:

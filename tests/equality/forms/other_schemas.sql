@@ -47,3 +47,6 @@ SELECT id, p FROM t, sch.pairs(x) p;
 SELECT id, "My Sch"."Up"(name) OPERATOR(sch.<+>) 'z' FROM t;
 SELECT sch.hyp(3) WITHIN GROUP (ORDER BY x) FROM t;
 SELECT "My Sch"."Glue ""it(x)"(name ORDER BY id) FILTER (WHERE x > 0) FROM t;
+SELECT id, max("My Sch"."Up"(name)) OVER (PARTITION BY "My Sch"."Up"(g) ORDER BY id) AS w FROM t;
+SELECT id, sum(f.x) OVER (ORDER BY t.id) AS w FROM t, LATERAL generate_series(1, length("My Sch"."Up"(t.g))) AS f(x);
+SELECT t.id, f.x FROM t LEFT JOIN LATERAL generate_series(1, length("My Sch"."Up"(t.g))) AS f(x) ON f.x > t.x;
