@@ -72,7 +72,7 @@ class Standings:
     # --- inside --------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        is_ready = False
+        is_ready, told = False, ""
         while True:
             try:
                 if not is_ready:
@@ -80,8 +80,12 @@ class Standings:
                     is_ready = True
                 self._look()
                 standings.write(self._control, self._decided())
+                told = ""
             except TidemarkError as error:
-                log.debug("standings.retry", code=error.code)
+                # It is told twice a second for as long as the sink is away.
+                if error.code != told:
+                    told = error.code
+                    log.debug("standings.retry", code=told)
                 is_ready = False
             except Exception as error:
                 log.error("standings.failed", exc_info=error)

@@ -16,7 +16,7 @@ import pytest
 
 from connectors.postgres.embedded import EmbeddedPostgres
 from tests.harness.postgres import Database, new_database
-from tests.harness.psql import as_role, roles
+from tests.harness.psql import as_role, give_query_role, roles
 from tests.harness.service import RunningService
 
 TRACE = "SELECT count(*) FROM secret"
@@ -79,6 +79,7 @@ def place(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) 
                 f"ALTER TABLE orders OWNER TO {own}; ALTER TABLE secret OWNER TO {own};"
                 f"GRANT SELECT ON orders TO {clerk}"
             )
+            give_query_role(database, own)
             dsn = f"{database.dsn} user={own}"
             with RunningService(dsn, tmp_path_factory.mktemp("lost")) as service:
                 tokens = {}

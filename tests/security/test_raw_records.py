@@ -60,7 +60,7 @@ def place(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) 
         role, folder = f"clerk_{database.name}", tmp_path_factory.mktemp("records")
         with (
             roles(database, role),
-            RunningService(database.dsn, folder / "service") as service,
+            RunningService(database.dsn, folder / "service", allow_folders=folder) as service,
         ):
             database.execute(f"GRANT CREATE ON SCHEMA public TO {role}")
             made = Place(database, service, role, {})

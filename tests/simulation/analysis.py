@@ -86,7 +86,8 @@ class SimAnalyzer:
     def types(self, columns: Sequence[SqlType], expressions: Sequence[str]) -> tuple[SqlType, ...]:
         """Of columns c1, c2 ..., comparisons and aggregates."""
         known = {f"c{i}": Field(f"c{i}", t) for i, t in enumerate(columns, 1)}
-        return tuple(self._type(expression, known) for expression in expressions)
+        texts = (expression.replace("tidemark_row.", "") for expression in expressions)
+        return tuple(self._type(text, known) for text in texts)
 
     def routines(self, columns: Sequence[SqlType], expression: str) -> tuple[Routine, ...]:
         """Nothing but what is built in."""
