@@ -102,18 +102,18 @@ class Estimator:
         output = self.sizes[-1]
         largest = max((s.rows, n.name) for n, s in zip(self.nodes, self.sizes, strict=True))
         return Estimate(
-            source_rows=round(sum(self._rows.values())),
-            output_rows=round(output.rows),
-            largest_rows=round(min(largest[0], _ENDLESS)),
+            source_rows=_whole(sum(self._rows.values())),
+            output_rows=_whole(output.rows),
+            largest_rows=_whole(largest[0]),
             largest_operator=largest[1],
-            state_bytes=round(sum(k.raw_bytes for k in kept) * COMPRESSION),
+            state_bytes=_whole(sum(k.raw_bytes for k in kept) * COMPRESSION),
             state=[
                 StateModel(
-                    operator=k.node, rows=round(k.rows), bytes=round(k.raw_bytes * COMPRESSION)
+                    operator=k.node, rows=_whole(k.rows), bytes=_whole(k.raw_bytes * COMPRESSION)
                 )
                 for k in kept
             ],
-            backfill_s=round(work.seconds(road) / speed, 2),
+            backfill_s=round(min(work.seconds(road) / speed, _ENDLESS), 2),
             road=road,
             speed=round(speed, 3),
             amplification={
@@ -265,6 +265,11 @@ def _short(number: float) -> float:
 
 def _doubled(name: str) -> str:
     return name.replace('"', '""')
+
+
+def _whole(number: float) -> int:
+    """A figure that may have grown beyond all numbers, as one that can be written."""
+    return round(min(number, _ENDLESS))
 
 
 def estimated(

@@ -32,6 +32,7 @@ def quoted(name: str) -> str:
 def test_hostile_names(service: RunningService, place: Database) -> None:
     """A view of each name, asked for and dropped; the catalog has the very name."""
     assert len(set(NAMES)) == len(NAMES) >= 60
+    service.await_so(lambda: service.pid_of("pipeline"))
     pipeline = service.pid_of("pipeline")
     assert pipeline is not None
     session = place.connect(autocommit=False)

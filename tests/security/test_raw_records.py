@@ -137,6 +137,8 @@ def test_nothing_else_quotes_a_record(place: Place) -> None:
         " WHERE name = 'shop'",
         (words,),
     )
+    # The API looks at the catalog twice a second.
+    place.service.await_so(lambda: SECRET in str(place.ask("admin", "GET", "/sources/shop")))
     paths = ("/sources", "/sources/shop", "/overview?history=true", "/views", "/health")
     for path in (*paths, "/dead-letters"):
         assert SECRET not in str(place.ask("reader", "GET", path)), path
