@@ -116,12 +116,12 @@ BEGIN
         UNION ALL SELECT format('the new type of column %I', a.attname)
             FROM pg_attribute AS a JOIN jsonb_each_text(made) AS m ON m.key = a.attname
             WHERE a.attrelid = wanted AND NOT a.attisdropped AND m.value::oid <> a.atttypid
-        -- A column that somebody added.
+        -- A column that somebody added, or a domain.
         UNION ALL SELECT format('column %I', a.attname)
             FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
             JOIN pg_roles AS r ON r.oid = t.typowner
             WHERE writes AND a.attrelid = wanted AND a.attnum > 0 AND NOT a.attisdropped
-                AND NOT {_TRUSTED} AND t.typtype = 'd'
+                AND NOT {_TRUSTED} AND (t.typtype = 'd' OR (made ->> a.attname) IS NULL)
     ) AS foreign_objects LIMIT 1;
     IF what IS NOT NULL THEN
         RAISE EXCEPTION '% would run with the rights of the service', what
