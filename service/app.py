@@ -88,8 +88,7 @@ def create_app(settings: Settings) -> FastAPI:
     authorization = Authorization(Parts(settings))
     app.state.authorization = authorization
     app.state.limits = QueryLimits(settings)
-    standings = Standings(settings, parts)
-    standings.begin()
+    app.state.standings = standings = Standings(settings, parts)
     app.state.catalog = Catalog(settings, parts, authorization, standings)
     app.state.life = Life(parts, authorization)
     app.state.sinks = SinkCatalog(parts, authorization)

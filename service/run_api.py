@@ -79,6 +79,7 @@ def main() -> int:
     tls.watch(config, settings)
     server = Server(config)
     desk.start()
+    app.state.standings.begin()
     # Subscriptions end by themselves then: otherwise nothing would end before their readers do.
     app.state.is_stopping = lambda: server.should_exit
     rounds.start()
