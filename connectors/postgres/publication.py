@@ -105,8 +105,7 @@ class Publication:
         """Make the publication, or give it back the options that it was made with."""
         found, name = self._row(), sql.Identifier(self.name)
         if found is None:
-            self._check_event_triggers()
-            self._session.execute(
+            self._change(
                 sql.SQL("CREATE PUBLICATION {} WITH ({})").format(name, sql.SQL(_OPTIONS)),
                 doing=f'cannot make publication "{self.name}"',
             )
@@ -118,8 +117,7 @@ class Publication:
         if self._session.server_version >= GENERATED_VERSION:
             options += _GENERATED
         self._require_owned(found, f"ALTER PUBLICATION {quote_name(self.name)} SET ({options});")
-        self._check_event_triggers()
-        self._session.execute(
+        self._change(
             sql.SQL("ALTER PUBLICATION {} SET ({})").format(name, sql.SQL(options)),
             doing=f'cannot alter publication "{self.name}"',
         )
@@ -175,15 +173,12 @@ class Publication:
         for name, table in tables.items():
             if table.oid in published and table.oid not in partly:
                 continue
-            self._check_event_triggers()
             statement = self._alter("ADD", name)
             self._require_owned(self._row(), f'add "{name}"')
             if table.oid in published:
                 # In one transaction: a row filter or a column list goes, and no change is missed.
                 statement = sql.SQL("{}; {}").format(self._alter("DROP", name), statement)
-            self._session.execute(
-                statement, doing=f'cannot add table "{name}" to publication "{self.name}"'
-            )
+            self._change(statement, doing=f'cannot add table "{name}" to publication "{self.name}"')
             published[table.oid] = name
             partly.discard(table.oid)
 
@@ -201,9 +196,8 @@ class Publication:
         published = {(n.schema, n.name) for n in self.tables().values()}
         for name in names:
             if (name.schema, name.name) in published:
-                self._check_event_triggers()
                 self._require_owned(self._row(), f'remove "{name}"')
-                self._session.execute(
+                self._change(
                     self._alter("DROP", name),
                     doing=f'cannot remove table "{name}" from publication "{self.name}"',
                 )
@@ -255,8 +249,10 @@ class Publication:
             doing=f'cannot drop publication "{self.name}"',
         )
 
-    def _check_event_triggers(self) -> None:
+    def _change(self, statement: sql.Composed, *, doing: str) -> None:
+        """Run a statement that event triggers are told of."""
         check_event_triggers(self._session.rows(EVENT_TRIGGER))
+        self._session.execute(statement, doing=doing)
 
     def _alter(self, verb: str, name: RelationName) -> sql.Composed:
         return sql.SQL("ALTER PUBLICATION {} {} TABLE {}").format(

@@ -287,17 +287,14 @@ def check_event_triggers(found: Sequence[tuple[str]], *, is_sink: bool = False) 
     """
     if not found:
         return
-    what, detail, hint = _of_event_trigger(found[0][0])
+    code, kind = "source.event_trigger", SourceError
     if is_sink:
-        raise SinkError("sink.event_trigger", what, detail=detail, hint=hint)
-    raise SourceError("source.event_trigger", what, detail=detail, hint=hint)
-
-
-def _of_event_trigger(trigger: str) -> tuple[str, str, str]:
-    return (
-        f"an event trigger would run with the service's rights: {trigger}",
-        "its function belongs to a role that is no superuser",
-        "drop or disable the trigger, or give its function to a superuser",
+        code, kind = "sink.event_trigger", SinkError
+    raise kind(
+        code,
+        f"an event trigger would run with the service's rights: {found[0][0]}",
+        detail="its function belongs to a role that is no superuser",
+        hint="drop or disable the trigger, or give its function to a superuser",
     )
 
 
