@@ -69,9 +69,8 @@ class PostgresEvaluator:
         self._settings = dict(settings or {})
         self._connection: Connection | None = None
         self._owner = ""
-        self._prepared: dict[Statement, str] = {}
-        # What PostgreSQL shows in the context of their errors.
-        self._bodies: dict[Statement, str] = {}
+        # The name of each function, and its body, which PostgreSQL shows in the context of errors.
+        self._prepared: dict[Statement, tuple[str, str]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {"dsn": self.dsn, "settings": self._settings, "role": self.role}
@@ -163,7 +162,7 @@ class PostgresEvaluator:
                 out[0].extend(self._rows(statement, [t.slice(start, stop) for t in texts]))
             except psycopg2.Error as error:
                 state, text = _row_error(
-                    error, (sql, self._bodies.get(statement, "")), is_one=len(edges) == 2
+                    error, (sql, self._body(statement)), is_one=len(edges) == 2
                 )
                 if len(edges) == 2:
                     group = texts[0].slice(start, start + 1).to_list()[0]
@@ -189,7 +188,6 @@ class PostgresEvaluator:
             self._connection.close()
         self._connection = None
         self._prepared.clear()
-        self._bodies.clear()
 
     def _constant(
         self, statement: Statement, sql: str, n: int, errors: RowErrors
@@ -197,7 +195,7 @@ class PostgresEvaluator:
         try:
             return self._run(statement, []) * n
         except psycopg2.Error as error:
-            state, text = _row_error(error, (sql, self._bodies.get(statement, "")))
+            state, text = _row_error(error, (sql, self._body(statement)))
             for row in range(n):
                 errors.add(row, state, text)
             return [None] * n
@@ -216,7 +214,7 @@ class PostgresEvaluator:
                 found = self._run(statement, [t.slice(start, stop) for t in texts])
             except psycopg2.Error as error:
                 state, text = _row_error(
-                    error, (sql, self._bodies.get(statement, "")), is_one=stop - start == 1
+                    error, (sql, self._body(statement)), is_one=stop - start == 1
                 )
                 if stop - start == 1:
                     errors.add(start, state, text)
@@ -265,40 +263,41 @@ class PostgresEvaluator:
         if self._connection is None:
             self._connection = self._open()
         with self._connection.cursor() as cursor:
-            name = self._prepared.get(statement)
-            if name is None:
+            if statement not in self._prepared:
                 if len(self._prepared) >= _MOST_PREPARED:
                     cursor.execute("DISCARD TEMP")
                     self._prepared.clear()
-                    self._bodies.clear()
                 name = f"{_OURS}{len(self._prepared)}"
                 try:
-                    self._prepare(cursor, name, statement)
+                    body = self._prepare(cursor, name, statement)
                 except psycopg2.Error as error:
                     if is_temporary(error) or _is_internal(error):
                         raise
                     raise _cannot(error, "an expression cannot be evaluated") from error
-                self._prepared[statement] = name
+                self._prepared[statement] = (name, body)
             try:
-                return self._call(cursor, name, statement, call)
+                return self._call(cursor, self._prepared[statement][0], statement, call)
             finally:
                 # Whatever a function has set for its session is gone with the transaction.
                 if not self._connection.closed:
                     cursor.execute("ROLLBACK")
 
-    def _prepare(self, cursor: Any, name: str, statement: Statement) -> None:
-        """Make the statement's function and give it to whose rights it is to have. Nothing of it
-        is looked into before it is called."""
+    def _body(self, statement: Statement) -> str:
+        return self._prepared[statement][1] if statement in self._prepared else ""
+
+    def _prepare(self, cursor: Any, name: str, statement: Statement) -> str:
+        """Make the statement's function and give it to whose rights it is to have; its body.
+        Nothing of it is looked into before it is called."""
         try:
             cursor.execute("START TRANSACTION READ WRITE")
             path = self._settings.get("search_path") or sandbox.path_of(cursor, self._owner)
             cursor.execute("SELECT set_config('search_path', %s, true)", (path,))
             body = sandbox.as_login(cursor, statement.body, self._owner, path)
-            self._bodies[statement] = body
             cursor.execute(statement.as_function(name, body))
             cursor.execute(f"SET LOCAL search_path TO {PINNED_PATH}")
             sandbox.give(cursor, f"pg_temp.{name}({statement.parameters})", self._owner)
             cursor.execute("COMMIT")
+            return body
         except SourceError as error:
             # The source itself is as it was: only views of this creator end.
             raise ViewError(error.code, error.what, detail=error.detail, hint=error.hint) from None
