@@ -7,18 +7,8 @@ from pathlib import Path
 import pytest
 
 from dataflow.errors import SqlError
-from storage.memory import MemoryStore
-from tests.harness.changes import Statement, Transaction
 from tests.harness.compare import pin_session
-from tests.harness.maintained import (
-    MARKER,
-    MARKER_QUERY,
-    Maintained,
-    ask,
-    create_marker,
-    plan_all,
-    run_numbered,
-)
+from tests.harness.maintained import play
 from tests.harness.postgres import Database
 from tests.sql.planning import plan
 
@@ -86,22 +76,8 @@ def test_every_long_form_is_maintained(database: Database) -> None:
 def _play(database: Database, queries: dict[str, str]) -> None:
     connection = database.connect()
     connection.cursor().execute(DDL)
-    create_marker(connection)
     pin_session(connection)
-    plans, refused = plan_all(database, {**queries, MARKER: MARKER_QUERY})
-    assert not refused, {queries[name]: why for name, why in refused.items()}
-    maintained = Maintained(database, plans, MemoryStore())
-    try:
-        maintained.compare(0, ask(connection, queries))
-        for number, change in enumerate(CHANGES, 1):
-            run_numbered(connection, Transaction((Statement(change),)), number)
-            maintained.follow(number)
-            maintained.compare(number, ask(connection, queries))
-        faults = maintained.faults
-    finally:
-        maintained.close()
-        connection.close()
-    assert not faults, "\n".join(f"{queries[f.query]}\n{f.transaction}: {f.what}" for f in faults)
+    play(database, connection, queries, CHANGES)
 
 
 def _forms() -> dict[str, str]:

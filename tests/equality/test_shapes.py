@@ -7,18 +7,8 @@ from pathlib import Path
 
 import psycopg2
 
-from storage.memory import MemoryStore
-from tests.harness.changes import Statement, Transaction
 from tests.harness.compare import columns_of_query, pin_session, rows_of_query
-from tests.harness.maintained import (
-    MARKER,
-    MARKER_QUERY,
-    Maintained,
-    ask,
-    create_marker,
-    plan_all,
-    run_numbered,
-)
+from tests.harness.maintained import play
 from tests.harness.postgres import Database
 
 SHAPES = Path(__file__).parents[1] / "sql" / "fixtures" / "shapes.sql"
@@ -73,24 +63,10 @@ def test_every_shape_is_maintained(every_database: Database) -> None:
     except psycopg2.errors.FeatureNotSupported:  # a server without libxml
         cursor.execute(_without_xml(ROWS))
         changes = [_without_xml(change) for change in CHANGES]
-    create_marker(connection)
     pin_session(connection)
     queries = _accepted(connection)
     assert len(queries) > 150
-    plans, refused = plan_all(every_database, {**queries, MARKER: MARKER_QUERY})
-    assert not refused, {queries[name]: why for name, why in refused.items()}
-    maintained = Maintained(every_database, plans, MemoryStore())
-    try:
-        faults = maintained.compare(0, ask(connection, queries))
-        for number, change in enumerate(changes, 1):
-            run_numbered(connection, Transaction((Statement(change),)), number)
-            maintained.follow(number)
-            faults += maintained.compare(number, ask(connection, queries))
-        faults = maintained.faults
-    finally:
-        maintained.close()
-        connection.close()
-    assert not faults, "\n".join(f"{queries[f.query]}\n{f.transaction}: {f.what}" for f in faults)
+    play(every_database, connection, queries, changes)
 
 
 def _accepted(connection) -> dict[str, str]:

@@ -11,7 +11,7 @@ import re
 import time
 import traceback
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ from dataflow.sql.keys import keys_of
 from dataflow.sql.plan import ViewPlan
 from dataflow.sql.planner import plan_view
 from service.engine import View, ViewDefinition
+from storage.memory import MemoryStore
 from storage.store import Store
 from tests.harness.changes import Statement, Transaction, run_transaction
 from tests.harness.compare import Answer, Row, difference, empty_answer, rows_of_query
@@ -284,3 +285,27 @@ def ask(
 def _definition(name: str, plan: ViewPlan) -> ViewDefinition:
     table = SinkTable("public", name, plan.root.fields, plan.key)
     return ViewDefinition(name, table, "", plan)
+
+
+def play(
+    database: Database, connection: Any, queries: Mapping[str, str], changes: Sequence[str]
+) -> None:
+    """Every query is maintained, and equals PostgreSQL's answer at first and after each change.
+
+    connection: of a pinned session; closed in the end.
+    """
+    create_marker(connection)
+    plans, refused = plan_all(database, {**queries, MARKER: MARKER_QUERY})
+    assert not refused, {queries[name]: why for name, why in refused.items()}
+    maintained = Maintained(database, plans, MemoryStore())
+    try:
+        maintained.compare(0, ask(connection, queries))
+        for number, change in enumerate(changes, 1):
+            run_numbered(connection, Transaction((Statement(change),)), number)
+            maintained.follow(number)
+            maintained.compare(number, ask(connection, queries))
+        faults = maintained.faults
+    finally:
+        maintained.close()
+        connection.close()
+    assert not faults, "\n".join(f"{queries[f.query]}\n{f.transaction}: {f.what}" for f in faults)
