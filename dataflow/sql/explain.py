@@ -54,7 +54,6 @@ from dataflow.sql.window_functions import is_native
 _TITLES = {
     Distinct: "distinct",
     SingleRow: "single row",
-    Remember: "remember",
     Apply: "apply",
 }
 _INFIX = {"+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">=", "and", "or"}
@@ -163,6 +162,9 @@ def describe(plan: Plan) -> str:
             for e, f in zip(plan.expressions, plan.fields, strict=True)
         )
         return f"project {', '.join(shown)}"
+    if isinstance(plan, Remember):
+        kept = ", ".join(_text(e, plan.input.fields) for e in plan.expressions)
+        return f"remember {kept}" + " by its arguments" * plan.by_arguments
     if isinstance(plan, Join | SemiJoin):
         return _join(plan)
     if isinstance(plan, Aggregate):

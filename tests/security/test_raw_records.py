@@ -26,6 +26,7 @@ class Place:
 
     database: Database
     service: RunningService
+    folder: Path
     role: str
     tokens: dict[str, str]
 
@@ -63,7 +64,7 @@ def place(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) 
             RunningService(database.dsn, folder / "service", allow_folders=folder) as service,
         ):
             database.execute(f"GRANT CREATE ON SCHEMA public TO {role}")
-            made = Place(database, service, role, {})
+            made = Place(database, service, folder, role, {})
             for who, level, db_role in (
                 ("admin", "admin", None),
                 ("reader", "reader", role),
@@ -131,17 +132,20 @@ def test_the_owner_of_all_views_drops_records(place: Place) -> None:
 def test_nothing_else_quotes_a_record(place: Place) -> None:
     """Every list and look that a database role is let into, with a source that has stopped at a
     record and says so."""
-    words = f"column price: {SECRET}-wages"
-    place.database.execute(
-        "UPDATE tidemark.sources SET status = 'stopped', code = 'source.bad_record', detail = %s"
-        " WHERE name = 'shop'",
-        (words,),
-    )
-    # The API looks at the catalog twice a second.
-    place.service.await_so(lambda: SECRET in str(place.ask("admin", "GET", "/sources/shop")))
-    paths = ("/sources", "/sources/shop", "/overview?history=true", "/views", "/health")
+    folder = place.folder / "pay"
+    folder.mkdir()
+    (folder / "a.csv").write_text("id,price\n1,2.50\n")
+    relations = {"pay": {"path": f"{folder}/*.csv", "columns": COLUMNS}}
+    source = {"name": "office", "type": "files", "options": {"relations": relations}}
+    assert place.ask("admin", "POST", "/sources", source)[0] == 201
+    body = {"name": "pay", "query": "SELECT count(*) AS n FROM office.pay"}
+    body["options"] = {"backfill": "local"}
+    assert place.ask("admin", "POST", "/views?wait_s=60", body)[0] == 201
+    (folder / "b.csv").write_text(f"id,price\n2,{SECRET}-wages\n")
+    place.service.await_so(lambda: SECRET in str(place.ask("admin", "GET", "/sources/office")))
+    paths = ("/sources", "/sources/office", "/overview?history=true", "/views", "/health")
     for path in (*paths, "/dead-letters"):
         assert SECRET not in str(place.ask("reader", "GET", path)), path
-    assert SECRET in str(place.ask("admin", "GET", "/sources/shop"))
-    assert place.ask("reader", "GET", "/sources/shop")[1]["error"]["code"] == "source.bad_record"
+    assert SECRET in str(place.ask("admin", "GET", "/sources/office"))
+    assert place.ask("reader", "GET", "/sources/office")[1]["error"]["code"] == "source.bad_record"
     assert place.ask("reader", "GET", "/health")[1]["reasons"] == []

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from connectors.postgres.embedded import EmbeddedPostgres
-from dataflow.errors import Position, SqlError
+from connectors.postgres.sink import PostgresSink
+from connectors.sink import SinkTable
+from dataflow.errors import Position, SinkError, SqlError
 from dataflow.schema import VIEW_SOURCE, Field, RelationName
 from dataflow.sql.plan import Scan, scans_of
 from dataflow.types import INT4, INT8, TEXT, fixed
@@ -72,22 +74,26 @@ def test_unknown_names_stay_unknown(shop: Database) -> None:
     assert caught.value.code == "sql.undefined_table"
 
 
-def test_with_one_database_a_view_is_its_table_or_its_bag(shop: Database) -> None:
-    shop.execute(
-        'CREATE TABLE IF NOT EXISTS by_city (city text COLLATE "C" PRIMARY KEY, n bigint);'
-        "CREATE TABLE IF NOT EXISTS _bag (__h uuid PRIMARY KEY, __n bigint, x integer);"
-        "CREATE OR REPLACE VIEW bag AS SELECT x FROM _bag, generate_series(1, __n)"
-    )
-    fields = [Field("city", TEXT, False), Field("n", INT8)]
-    views = [
-        maintained("public", "by_city", fields, (0,)),
+def test_with_one_database_a_view_is_its_table_or_its_bag(every_postgres: EmbeddedPostgres) -> None:
+    made = [
+        maintained("public", "by_city", [Field("city", TEXT, False), Field("n", INT8)], (0,)),
         maintained("public", "bag", [Field("x", INT4)], ()),
     ]
     query = "SELECT b.city, x FROM by_city b, public.bag"
-    assert scanned(shop, query, views=views) == [
-        RelationName(VIEW_SOURCE, "public", "by_city"),
-        RelationName(VIEW_SOURCE, "public", "bag"),
-    ]
+    with new_database(every_postgres) as database:
+        sink = PostgresSink(database.dsn)
+        for view in made:
+            sink.load(SinkTable(view.name.schema, view.name.name, view.fields, view.key), [], None)
+        assert scanned(database, query, views=made) == [
+            RelationName(VIEW_SOURCE, "public", "by_city"),
+            RelationName(VIEW_SOURCE, "public", "bag"),
+        ]
+        # Another table of that name is not the view's.
+        database.execute("ALTER TABLE by_city RENAME TO other; CREATE TABLE by_city AS TABLE other")
+        with pytest.raises(SinkError) as caught:
+            scanned(database, query, views=made)
+        assert caught.value.code == "sink.foreign_object"
+        sink.close()
 
 
 def test_names_follow_the_search_path(every_postgres: EmbeddedPostgres) -> None:

@@ -38,7 +38,9 @@ def test_a_plan_is_told_as_json(shop: Database) -> None:
     assert tree["in_postgres"] == ["public.twice($1)"]
     assert "ORDER BY" in tree["warnings"][0]
     assert tree["plan"]["node"] == "Project"
-    assert tree["plan"]["inputs"][0]["detail"] == "scan shop:public.customers (id)"
+    (kept,) = tree["plan"]["inputs"]
+    assert kept["detail"] == "remember postgres[public.twice($1)](id) by its arguments"
+    assert kept["inputs"][0]["detail"] == "scan shop:public.customers (id)"
     assert tree["plan"]["fields"][0] == {"name": "id", "type": "integer", "null": False}
 
 

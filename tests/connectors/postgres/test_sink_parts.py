@@ -12,6 +12,7 @@ from connectors.postgres import sink_apply
 from connectors.postgres.sink import PostgresSink
 from connectors.sink import Progress, SinkEpoch, SinkPart, SinkTable
 from dataflow.delta import Delta
+from dataflow.errors import ViewError
 from service.gathered import Gathered
 from tests.harness.postgres import Database
 from tests.harness.sink_rows import SETUP, Oracle, bag_table, delta_of, keyed_table
@@ -76,8 +77,9 @@ def test_an_epoch_in_parts_is_one_transaction(
         behind = differences()
         with monkeypatch.context() as patch:
             patch.setattr(sink_apply, "_counts", _failing(sink_apply._counts, 30))
-            with pytest.raises(ZeroDivisionError):
+            with pytest.raises(ViewError) as caught:
                 sink.write(epoch)
+            assert isinstance(caught.value.__cause__, ZeroDivisionError)
         assert differences() == behind and min(behind) > 50
         sink.write(epoch)
         assert differences() == [0, 0], number
