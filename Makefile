@@ -16,7 +16,7 @@ WORKERS := $(shell cores=$$(nproc); echo $$((cores > 4 ? 4 : cores)))
 # Compiled modules are kept: a service starts three processes, and tests start hundreds of services.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test quick lint console bench simulate torture queries soak package-check clean
+.PHONY: setup demo test test-all quick lint console bench simulate torture queries soak package-check clean
 
 setup:
 	@deploy/setup.sh
@@ -24,7 +24,10 @@ setup:
 demo: setup  ## a private shop under live traffic; SECONDS=30 ends it, exit 0 if every check was equal
 	@exec $(VENV)/tidemark demo $(if $(SECONDS),--seconds $(SECONDS))
 
-test: setup  ## the whole suite; style and types are tests of it (tests/test_tidy.py)
+test: setup  ## every promise and feature once; style and types are tests of it (tests/test_tidy.py)
+	@exec $(VENV)/python -m pytest --fast --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test-all: setup  ## the whole suite: both versions of PostgreSQL, all of each kind (docs/TESTING.md)
 	@exec $(VENV)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 quick: setup  ## is the core sound: no server, no JVM

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from hypothesis import settings
 from connectors import netguard
 from connectors.kafka.embedded import EmbeddedKafka, missing
 from connectors.postgres.embedded import EmbeddedPostgres
+from tests.harness import budgets, tiers
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, versions_to_test
 
 # A deadline would measure the machine; print_blob prints what repeats a failure.
@@ -45,9 +47,72 @@ FOLDERS = ("regressions", "recovery", "end_to_end", "equality", "api", "psql", "
 FOLDERS += ("security", "connectors", "sql")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests by their folders, as above; within a folder as they were collected."""
+_meter = budgets.Meter()
+# Where xdist's workers leave what their tests took.
+_SPENT = "tidemark_spent"
+_all_spent: Counter[str] = Counter()
+_OVER = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--fast`: the tests of `make test`."""
+    tiers.add_option(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before a test's module is imported, which may read how often it repeats."""
+    tiers.configure(config)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the tier does not have; order the rest by folders, as above."""
+    tiers.select(config, items, versions_to_test())
     items.sort(key=_turn)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Count what each folder of tests takes."""
+    with _meter.measure(_folder(item)):
+        return (yield)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker hands over what it has counted; who started them compares it with the budgets."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output[_SPENT] = dict(_meter.spent)
+        return
+    _all_spent.update(_meter.spent)
+    if tiers.is_whole_run(session.config) and tiers.is_fast():
+        session.config.stash[_OVER] = budgets.exceeded(
+            _all_spent, budgets.read_budgets(), budgets.measure_speed()
+        )
+        if session.config.stash[_OVER] and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object) -> None:
+    """A worker has ended."""
+    _all_spent.update(getattr(node, "workeroutput", {}).get(_SPENT, {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What each folder took, and which took too much."""
+    if not _all_spent:
+        return
+    terminalreporter.section("CPU seconds by folder")
+    shown = (f"{name} {spent:.0f}" for name, spent in _all_spent.most_common())
+    terminalreporter.line(", ".join(shown))
+    for line in terminalreporter.config.stash.get(_OVER, []):
+        terminalreporter.line(f"over budget: {line}", red=True)
+
+
+def _folder(item: pytest.Item) -> str:
+    parts = item.path.relative_to(TESTS).parts
+    return parts[0] if len(parts) > 1 else "."
 
 
 def _turn(item: pytest.Item) -> int:

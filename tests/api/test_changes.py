@@ -143,6 +143,7 @@ async def _finish(service: RunningService, view: str, fold: Fold, position: int)
     await until(fold, events(service.url, view, token=fold.token), position)
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(300)
 def test_a_hundred_readers_under_fire_each_have_the_view(
     service: RunningService, place: Database

@@ -4,7 +4,6 @@ OpenAPI description and holds every answer against it."""
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,11 +18,12 @@ from tests.harness import figures
 from tests.harness.postgres import Database
 from tests.harness.psql import eventually
 from tests.harness.service import RunningService
+from tests.harness.tiers import count
 
 TABLES = "CREATE TABLE t (id int PRIMARY KEY, a int); INSERT INTO t VALUES (1, 2)"
 PROBLEM = "application/problem+json"
 # A few seconds an operation; the whole takes less than a minute.
-EXAMPLES = int(os.environ.get("TIDEMARK_TEST_EXAMPLES", "6"))
+EXAMPLES = count("TIDEMARK_TEST_EXAMPLES", 1, 6)
 FUZZING = (
     *(
         f"--max-examples={EXAMPLES}",

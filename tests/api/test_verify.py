@@ -119,6 +119,7 @@ def _change(draw: random.Random, who: int) -> str:
     )
 
 
+@pytest.mark.whole
 def test_no_false_alarm_while_the_source_is_written_to(
     service: RunningService, place: Database
 ) -> None:

@@ -55,6 +55,7 @@ def test_words_choose_workloads_and_runners() -> None:
     assert check(["w9"]) == ["w9"]
 
 
+@pytest.mark.whole
 def test_quick_run_writes_records_and_the_page(tmp_path: Path) -> None:
     words = "w1,ours,dictionaries,growth,memory,cap,path,subscribe,kafka"
     arguments = ["--quick", "--no-spark", "--records", str(tmp_path), "--only", words]

@@ -5,12 +5,14 @@ test_console.py, whose last test makes a token, after which nobody is let in wit
 from __future__ import annotations
 
 import httpx
+import pytest
 from playwright.sync_api import expect
 
 from service.console_files import POLICY
 from tests.console.conftest import Open, Shop
 
 
+@pytest.mark.whole
 def test_every_call_is_shown_and_one_is_tried(open_page: Open, shop: Shop) -> None:
     described = shop.service.call("GET", "/openapi.json").json()
     calls = sum(len(methods) for methods in described["paths"].values())

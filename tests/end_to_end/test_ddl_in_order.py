@@ -176,6 +176,7 @@ SOLD_CHANGE = (
 )
 
 
+@pytest.mark.whole
 def test_views_of_renamed_tables_are_built_anew(case: Case) -> None:
     """As PostgreSQL's own views they read what they read, whatever has the name by now: on a
     rebuild, where a partition is truncated, and when the state is lost."""
@@ -281,6 +282,7 @@ UNTOLD = [
 ]
 
 
+@pytest.mark.whole
 def test_whole_partitions(case: Case) -> None:
     service, database = case
     database.execute(PARTS)

@@ -32,6 +32,7 @@ def test_demo_compares_equal(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(300)
 def test_interrupted_demo_leaves_nothing() -> None:
     demo = subprocess.Popen(DEMO, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

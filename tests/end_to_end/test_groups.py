@@ -61,6 +61,7 @@ def check(service: RunningService, database: Database, views: dict[str, str]) ->
         assert_equal(database, name, query)
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_groups_live_and_end_by_themselves(database: Database, tmp_path: Path) -> None:
     database.execute(SHOP)
@@ -127,6 +128,7 @@ def test_one_group_is_killed_and_the_others_go_on(database: Database, tmp_path: 
             assert pid_of_group(service, "sums") not in (None, victim)
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_a_group_killed_in_its_last_drop_leaves_nothing(database: Database, tmp_path: Path) -> None:
     """State and catalog know nothing of the view any more, the folder and the slot are there."""
@@ -147,6 +149,7 @@ def test_a_group_killed_in_its_last_drop_leaves_nothing(database: Database, tmp_
         check(service, database, {"regions": REGIONS})
 
 
+@pytest.mark.whole
 def test_what_groups_may_not_do(database: Database, tmp_path: Path) -> None:
     database.execute(SHOP)
     with RunningService(database.dsn, tmp_path) as service:

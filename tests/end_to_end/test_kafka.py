@@ -162,6 +162,7 @@ def test_kills_lose_and_double_nothing(
     _await(lambda: check() == sent, service)
 
 
+@pytest.mark.whole
 def test_a_broker_that_is_away_holds_up_nobody_else(
     own_broker: EmbeddedKafka, service: RunningService, database: Database
 ) -> None:
@@ -201,6 +202,7 @@ def test_a_poison_record_stops_its_source_until_it_may_be_left_out(
     assert (letter["place"], letter["value"]) == ("0:1", "poison")
 
 
+@pytest.mark.whole
 def test_a_join_of_two_topics_never_shows_half_a_transaction(
     broker: EmbeddedKafka, service: RunningService, database: Database
 ) -> None:

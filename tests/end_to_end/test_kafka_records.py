@@ -104,6 +104,7 @@ def of_all(numbers: dict[str, list[int]]) -> Counter[tuple[str, int]]:
     return Counter((name, n) for name, found in numbers.items() for n in found)
 
 
+@pytest.mark.whole
 def test_a_poison_record_of_each_format(
     broker: EmbeddedKafka, registry: Registry, service: RunningService, database: Database
 ) -> None:
@@ -163,6 +164,7 @@ def test_a_poison_record_of_each_format(
     assert shows("skips", passed)()
 
 
+@pytest.mark.whole
 def test_a_registry_that_goes_away_and_schemas_that_change(
     broker: EmbeddedKafka, registry: Registry, service: RunningService, database: Database
 ) -> None:

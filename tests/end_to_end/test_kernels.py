@@ -80,6 +80,7 @@ def kernels_compiled(service: RunningService) -> float:
     return sum(float(x.split()[-1]) for x in lines if x.startswith("tidemark_kernels_compiled"))
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(900)
 def test_nothing_is_compiled_while_views_wait(
     database: Database, broker: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

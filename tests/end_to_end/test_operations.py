@@ -62,6 +62,7 @@ def is_in_hand(service: RunningService) -> bool:
     return figures.get("sink_stalled_s", 0) > 1
 
 
+@pytest.mark.whole
 def test_the_life_of_a_service(database: Database, tmp_path: Path) -> None:
     database.execute(SHOP)
     service = RunningService(database.dsn, tmp_path)

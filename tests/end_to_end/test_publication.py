@@ -55,6 +55,7 @@ def place(servers: Callable[[int], EmbeddedPostgres]) -> Iterator[Database]:
         yield found
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(300)
 def test_whatever_is_altered_is_put_right(place: Database, tmp_path: Path) -> None:
     with RunningService(place.dsn, tmp_path) as service:

@@ -67,6 +67,7 @@ def test_errors_have_the_code_and_place_of_the_service(
     client.close()
 
 
+@pytest.mark.whole
 def test_the_commands_use_it(service: RunningService) -> None:
     def run(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "service.cli", *words, "--url", service.url]

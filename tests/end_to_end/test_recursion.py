@@ -54,6 +54,7 @@ def test_what_does_not_end_stops_no_one(database: Database, road: str, tmp_path:
         assert_equal(database, "reach", REACH)
 
 
+@pytest.mark.whole
 def test_a_recursion_that_explodes_fails_alone(database: Database, tmp_path: Path) -> None:
     database.execute(ROADS)
     with RunningService(database.dsn, tmp_path) as service:

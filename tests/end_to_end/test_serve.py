@@ -64,6 +64,7 @@ def test_a_port_that_cannot_be_had(database: Database, tmp_path: Path, taken: in
     assert database.rows("SELECT 1 FROM pg_namespace WHERE nspname = 'tidemark'") == []
 
 
+@pytest.mark.whole
 def test_a_state_that_cannot_be_had(database: Database, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for state in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/state")):
@@ -179,6 +180,7 @@ def test_elsewhere_each_line_is_json(database: Database, tmp_path: Path) -> None
     )
 
 
+@pytest.mark.whole
 def test_the_port_answers_while_kernels_are_compiled(database: Database, tmp_path: Path) -> None:
     """Nothing is compiled yet, as in a package that was just installed."""
     port = free_port()

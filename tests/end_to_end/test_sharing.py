@@ -137,6 +137,7 @@ def test_views_come_and_go_while_the_source_is_written(
     assert not shared(service, "sums_again")
 
 
+@pytest.mark.whole
 def test_killed_while_views_join_and_leave(service: RunningService, database: Database) -> None:
     pick = random.Random(5)
     with writing(database, 5):
@@ -161,6 +162,7 @@ def test_killed_while_views_join_and_leave(service: RunningService, database: Da
     check(service, database, left)
 
 
+@pytest.mark.whole
 def test_a_column_may_leave_with_its_last_reader(
     service: RunningService, database: Database
 ) -> None:

@@ -81,6 +81,7 @@ def test_only_views_that_were_touched_fail(service: RunningService, database: Da
     assert_equal(database, "narrowed", VIEWS["narrowed"])
 
 
+@pytest.mark.whole
 def test_a_view_over_one_that_was_touched_fails_with_it(
     service: RunningService, database: Database
 ) -> None:

@@ -142,6 +142,7 @@ def test_a_used_column_is_dropped(service: RunningService, database: Database) -
     assert_comes_back(service, database, {"notes": OF_ORDERS["notes"]})
 
 
+@pytest.mark.whole
 def test_a_table_is_dropped(service: RunningService, database: Database) -> None:
     assert_only_these_fail(
         service, database, "DROP TABLE orders", "source.table_missing", [*OF_ORDERS, *ABOVE]
@@ -150,6 +151,7 @@ def test_a_table_is_dropped(service: RunningService, database: Database) -> None
     assert_comes_back(service, database, {**OF_ORDERS, **ABOVE})
 
 
+@pytest.mark.whole
 def test_a_table_is_made_again(service: RunningService, database: Database) -> None:
     """The old ones fail, also where a new one on the new table is the first to be noticed."""
     create_all(service, {**OTHERS, "notes": OF_ORDERS["notes"]})
@@ -162,6 +164,7 @@ def test_a_table_is_made_again(service: RunningService, database: Database) -> N
     check(service, database, {**OTHERS, "by_region": OF_ORDERS["by_region"]})
 
 
+@pytest.mark.whole
 def test_a_table_is_unpublished(service: RunningService, database: Database) -> None:
     create_all(service, ALL)
     ((publication,),) = database.rows("SELECT pubname FROM pg_publication")
@@ -173,6 +176,7 @@ def test_a_table_is_unpublished(service: RunningService, database: Database) -> 
     assert_comes_back(service, database, {**OF_ORDERS, **ABOVE})
 
 
+@pytest.mark.whole
 def test_unused_columns_come_and_go(service: RunningService, database: Database) -> None:
     create_all(service, ALL)
     for ddl in (
@@ -204,6 +208,7 @@ def test_unused_columns_come_and_go(service: RunningService, database: Database)
     check(service, database, {**ALL, **later})
 
 
+@pytest.mark.whole
 def test_the_last_view_fails(service: RunningService, database: Database) -> None:
     """The slot goes on being confirmed, and goes with the view."""
     service.create("notes", OF_ORDERS["notes"], backfill="local")

@@ -51,6 +51,7 @@ def test_spark_backfill_under_changes(database: Database, tmp_path: Path) -> Non
                 assert_equal(database, name, query)
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("java") is None, reason="no Java on this machine, Spark needs it")
 def test_whoever_can_write_to_the_bucket_delays_a_view_and_no_more(

@@ -119,6 +119,7 @@ def test_two_sinks_added_and_removed_while_it_runs(
         service.drop("totals")
 
 
+@pytest.mark.whole
 def test_a_bag_from_its_changes_on(shop: Database, broker: EmbeddedKafka, tmp_path: Path) -> None:
     """Without initial rows the topic holds what has changed since; with the view they go."""
     topic = unique_name("bag")
@@ -171,6 +172,7 @@ def test_a_large_epoch_and_what_is_refused(
         assert figures["epochs_in_parts_total"] > 0, "the epoch was small"
 
 
+@pytest.mark.whole
 def test_a_sink_that_is_away_holds_up_nothing(
     shop: Database, own_broker: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -196,6 +198,7 @@ def test_a_sink_that_is_away_holds_up_nothing(
         await_sink(service, "totals", status="live", error=None)
 
 
+@pytest.mark.whole
 def test_a_sink_that_is_too_far_behind_is_failed_by_name(
     shop: Database, own_broker: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -221,6 +224,7 @@ def test_a_sink_that_is_too_far_behind_is_failed_by_name(
         assert sink_of(service, "copy")["backlog_bytes"] < 1 << 20
 
 
+@pytest.mark.whole
 def test_what_is_gone_is_refused_by_name(
     shop: Database, broker: EmbeddedKafka, tmp_path: Path
 ) -> None:

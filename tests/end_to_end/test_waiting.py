@@ -52,6 +52,7 @@ def await_told(service: RunningService, name: str, *words: str) -> dict:
     return found
 
 
+@pytest.mark.whole
 def test_an_open_transaction(place: Database, service: RunningService) -> None:
     """The first view waits for its slot, the second for its snapshot."""
     for name in ("first", "second"):

@@ -148,6 +148,7 @@ def assert_equal(service: RunningService, database: Database, name: str) -> None
     assert database.rows(differing) == []
 
 
+@pytest.mark.whole
 def test_a_slot_that_is_gone(service: RunningService, database: Database) -> None:
     while slots := database.rows(SLOT):
         database.execute(END_READER, slots[0])

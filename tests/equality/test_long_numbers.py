@@ -68,6 +68,7 @@ def shortest_limit() -> Iterator[None]:
     sys.set_int_max_str_digits(before)
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("shortest_limit")
 def test_numbers_of_many_digits(database: Database, tmp_path: Path) -> None:
     chosen = tuple(Transaction((Statement(change, True),)) for change in CHANGES)

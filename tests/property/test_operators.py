@@ -27,9 +27,10 @@ from storage.rocks import RocksStore
 from storage.store import Store
 from tests.harness import figures
 from tests.harness.oracle import Oracle, exact
+from tests.harness.tiers import count
 from tests.property.plans import CASES, SMALL, WIDE, Table
 
-EPOCHS = int(os.environ.get("TIDEMARK_TEST_EPOCHS", "10000"))
+EPOCHS = count("TIDEMARK_TEST_EPOCHS", 2000, 10_000)
 EPOCHS_A_PLAN = 20
 FIRST_SEED = int(os.environ.get("TIDEMARK_FIRST_SEED", "1"))
 

@@ -17,6 +17,8 @@ from service.settings import Settings
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, versions_to_test
 from tests.harness.psql import as_role, psql
 
+pytestmark = pytest.mark.versions
+
 ROLE_SQL = Path("deploy/role.sql").read_text()
 ATTRIBUTES = "rolcanlogin, rolsuper, rolcreatedb, rolcreaterole, rolinherit, rolreplication"
 NAMES = {f"{side}: role {QUERY_ROLE}" for side in ("source", "sink")}

@@ -84,6 +84,7 @@ def test_a_killed_service_goes_on_where_it_was(database: Database, tmp_path: Pat
     assert not list(service.state.glob("builds/*"))
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("java") is None, reason="no Java on this machine, Spark needs it")
 def test_a_killed_spark_and_a_killed_pipeline(database: Database, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from tests.harness import figures
 from tests.harness.object_store import object_store
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
+from tests.harness.tiers import count
 from tests.recovery.damage import DAMAGES, damage_file
 from tests.recovery.history import World as History
 from tests.recovery.history import go_on, make, open_engine, read_world
@@ -38,7 +39,7 @@ from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 pytestmark = pytest.mark.timeout(600)
 
 # Made by one state, taken in by others.
-FILES = int(os.environ.get("TIDEMARK_TEST_FILES", "30")) // 3
+FILES = count("TIDEMARK_TEST_FILES", 9, 30) // 3
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "0"))
 FILE = "tests/recovery/test_checkpoints.py"
 OFTEN = {"checkpoint_every_s": 0.5, "checkpoint_keep": 2}

@@ -21,6 +21,7 @@ ROUNDS = max(1, int(os.environ.get("TIDEMARK_TEST_KILLS", "0")) // 100)
 JUMPS = (DAY_S, -DAY_S, 40.0, -3600.0, 0.0)
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600 + 60 * ROUNDS)
 def test_the_clock_is_set(database: Database, tmp_path: Path) -> None:
     command = repeat_command(__file__, TIDEMARK_TEST_SEED=SEED, TIDEMARK_TEST_KILLS=100 * ROUNDS)

@@ -34,11 +34,12 @@ from storage.rocks import RocksStore
 from storage.runs import PAGE
 from storage.seal import Seal, mark_key
 from tests.harness import figures
+from tests.harness.tiers import count
 from tests.recovery.damage import DAMAGES, Damage, damage, damage_file
 from tests.recovery.history import World, go_on, make, read_world
 from tests.unit.service.test_engine import OWNERS, THINGS
 
-FILES = int(os.environ.get("TIDEMARK_TEST_FILES", "30"))
+FILES = count("TIDEMARK_TEST_FILES", 8, 30)
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "0"))
 CODES = {"state.corrupt", "state.version", "source.slot_advanced"}
 # A state stands for so many cases.

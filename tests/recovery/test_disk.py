@@ -27,8 +27,9 @@ from storage.faults import corrupt
 from tests.harness import figures
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
+from tests.harness.tiers import count
 
-CASES = int(os.environ.get("TIDEMARK_TEST_DISK", "20"))
+CASES = count("TIDEMARK_TEST_DISK", 5, 20)
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "0"))
 SHIM = Path(__file__).parent.parent / "harness" / "failing_disk.c"
 DISK_MB = 1024

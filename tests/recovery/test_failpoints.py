@@ -14,6 +14,7 @@ from service.children import ATTEMPTS
 from tests.harness import figures
 from tests.harness.failpoints import names_in_source
 from tests.harness.postgres import Database
+from tests.harness.tiers import is_fast
 from tests.recovery.scenarios import LIVE
 from tests.recovery.scene import Scene, repeat_command
 from tests.recovery.special import CHECKPOINTS, SET_BACK, SPECIAL, STORAGE, Special
@@ -58,7 +59,7 @@ def test_killed_while_it_runs(database: Database, tmp_path: Path) -> None:
     with figures.counted("failpoints", _command()) as run:
         try:
             scene.begin()
-            for scenario in LIVE:
+            for scenario in LIVE[::4] if is_fast() else LIVE:
                 if IS_ALL:
                     rounds = [[point] for point in scenario.points] + [_together(scenario.points)]
                 else:

@@ -76,6 +76,7 @@ def service(
         yield running
 
 
+@pytest.mark.whole
 def test_what_one_change_meets_stays_under_the_cap(
     service: RunningService, database: Database
 ) -> None:
@@ -90,6 +91,7 @@ def test_what_one_change_meets_stays_under_the_cap(
                 case.check(kind)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("service", ["build.stage.after=sleep:4"], indirect=True)
 def test_so_it_does_while_a_view_catches_up(service: RunningService, database: Database) -> None:
     """Its first rows are told, then an owner of all things changes, then they are truncated."""

@@ -117,6 +117,7 @@ def watch_topic(service: RunningService, broker: EmbeddedKafka, topic: str) -> N
     declare(service, "kafka", {**options, "topics": {"clicks": clicks}})
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(400)
 def test_a_topic_and_a_killed_service(
     broker: EmbeddedKafka, admin: KafkaAdminClient, service: RunningService, database: Database
@@ -132,6 +133,7 @@ def test_a_topic_and_a_killed_service(
     check(service, database, PARTITIONS * RECORDS)
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(shutil.which("java") is None, reason="no Java on this machine, Spark needs it")
 def test_a_topic_and_killed_parts_of_spark(

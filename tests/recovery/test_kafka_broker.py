@@ -42,6 +42,7 @@ def service(database: Database, tmp_path: Path) -> Iterator[RunningService]:
         yield running
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_a_broker_that_halts_dies_and_grows(
     own_broker: EmbeddedKafka, service: RunningService, database: Database

@@ -20,6 +20,7 @@ from tests.harness.proxied_broker import ProxiedKafka
 from tests.harness.proxy import DOWN, HALF_OPEN, Fault, Proxy
 from tests.harness.service import RunningService
 from tests.harness.sinks import add_sink
+from tests.harness.tiers import count
 from tests.recovery.produced import (
     VIEWS,
     Checker,
@@ -31,7 +32,7 @@ from tests.recovery.produced import (
 )
 
 RUN = "pytest tests/recovery/test_kafka_connections.py"
-FAULTS = int(os.environ.get("TIDEMARK_TEST_BROKER", "7"))
+FAULTS = count("TIDEMARK_TEST_BROKER", 2, 7)
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "5"))
 # By default librdkafka waits for an answer for a minute.
 CLIENT = {"socket.timeout.ms": 3000, "reconnect.backoff.max.ms": 500}

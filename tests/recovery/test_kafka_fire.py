@@ -16,6 +16,7 @@ from tests.harness.broker import new_topic, unique_name
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 from tests.harness.sinks import add_sink
+from tests.harness.tiers import count
 from tests.recovery.produced import (
     OTHER,
     VIEWS,
@@ -28,7 +29,7 @@ from tests.recovery.produced import (
     shop_topics,
 )
 
-KILLS = int(os.environ.get("TIDEMARK_TEST_KILLS", "3"))
+KILLS = count("TIDEMARK_TEST_KILLS", 1, 3)
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "5"))
 
 
@@ -38,6 +39,7 @@ def service(database: Database, tmp_path: Path) -> Iterator[RunningService]:
         yield running
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600 + KILLS * 20)
 def test_kills_between_topics_in_and_topics_out(
     broker: EmbeddedKafka, service: RunningService, database: Database

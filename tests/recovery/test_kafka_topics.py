@@ -284,6 +284,7 @@ def _befall(scene: Scene, faults: dict[str, Shown], moment: str) -> None:
     scene.go_on()
 
 
+@pytest.mark.whole
 def test_topics_that_change_under_their_views(
     own_broker: EmbeddedKafka, database: Database, tmp_path: Path
 ) -> None:

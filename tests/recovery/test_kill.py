@@ -15,11 +15,12 @@ from connectors.postgres.embedded import EmbeddedPostgres
 from tests.harness import figures
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
+from tests.harness.tiers import count
 from tests.recovery.operations import Operations
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 from tests.recovery.scene import Scene, repeat_command
 
-KILLS = int(os.environ.get("TIDEMARK_TEST_KILLS", "20"))
+KILLS = count("TIDEMARK_TEST_KILLS", 5, 20)
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "7"))
 # How often each is killed.
 VICTIMS = {"pipeline": 12, "api": 3, "backfill": 3, "supervisor": 1}
@@ -80,6 +81,7 @@ def _kill(scene: Scene, victim: str) -> bool:
     return True
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_kill_during_snapshot(database: Database, tmp_path: Path) -> None:
     """The pipeline is killed while a view is being built; the build starts again and is right."""

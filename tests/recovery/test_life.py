@@ -87,6 +87,7 @@ def assert_follows(service: RunningService, source: Database, sink: Database, qu
         assert sorted(sink.rows(f"TABLE {name}")) == sorted(source.rows(wanted)), name
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_kills_while_views_change(database: Database, tmp_path: Path) -> None:
     print(f"repeat: TIDEMARK_TEST_SEED={SEED} TIDEMARK_TEST_KILLS={25 * ROUNDS} pytest {__file__}")

@@ -88,6 +88,7 @@ def test_big_transactions_and_fan_out_stay_under_the_cap(
     _count(f"transactions of up to {ROWS} rows", pid, len(fan_out.steps(ROWS, FAN_OUT, UPDATED)))
 
 
+@pytest.mark.whole
 def test_one_row_that_meets_very_many_stays_under_the_cap(
     service: RunningService, database: Database
 ) -> None:

@@ -19,10 +19,11 @@ from connectors.postgres.embedded import EmbeddedPostgres
 from tests.harness import figures
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, versions_to_test
 from tests.harness.service import RunningService
+from tests.harness.tiers import count
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 
 RUN = "pytest tests/recovery/test_servers.py"
-RESTARTS = int(os.environ.get("TIDEMARK_TEST_RESTARTS", "5"))
+RESTARTS = count("TIDEMARK_TEST_RESTARTS", 2, 5)
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "7"))
 WITHIN_S = 60.0
 CONNECTIONS = 60

@@ -124,6 +124,7 @@ def any_broker(request: pytest.FixtureRequest) -> EmbeddedKafka | None:
     return None if missing() else request.getfixturevalue("broker")
 
 
+@pytest.mark.whole
 def test_an_older_sink_is_brought_back_in_one_transaction(
     database: Database, tmp_path: Path, any_broker: EmbeddedKafka | None
 ) -> None:

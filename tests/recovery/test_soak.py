@@ -40,6 +40,7 @@ LIMITS = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(SECONDS * 2 + 900)
 def test_random_operations_under_load(
     own_postgres: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -126,6 +126,7 @@ def test_dropped_slot_is_told_and_not_made_again(database: Database, tmp_path: P
         assert database.rows("SELECT id FROM prefix") == [(9,)]
 
 
+@pytest.mark.whole
 def test_the_state_of_another_database_is_refused(
     postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:

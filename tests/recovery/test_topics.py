@@ -152,6 +152,7 @@ def _look_on(checker: Checker, seconds: float) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_broker_is_killed_while_topics_are_written(
     database: Database, own_broker: EmbeddedKafka, tmp_path: Path

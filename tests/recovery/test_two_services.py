@@ -108,6 +108,7 @@ def test_two_on_one_state(database: Database, tmp_path: Path) -> None:
         watched.finish(first)
 
 
+@pytest.mark.whole
 def test_two_on_one_sink(database: Database, tmp_path: Path) -> None:
     watched = Watched(database)
     with RunningService(database.dsn, tmp_path / "first") as first:
@@ -131,6 +132,7 @@ def test_two_on_one_sink(database: Database, tmp_path: Path) -> None:
             watched.checker.close()
 
 
+@pytest.mark.whole
 def test_two_on_one_slot(database: Database, tmp_path: Path) -> None:
     """Each with a sink of its own, and the same prefix."""
     watched = Watched(database)
@@ -154,6 +156,7 @@ def test_one_that_was_thought_dead_is_fenced(database: Database, tmp_path: Path)
         pass
 
 
+@pytest.mark.whole
 def test_a_topic_of_one_that_was_thought_dead(
     database: Database, broker: EmbeddedKafka, tmp_path: Path
 ) -> None:

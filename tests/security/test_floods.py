@@ -212,6 +212,7 @@ def test_a_byte_now_and_then_buys_no_time(
             time.sleep(0.3)
 
 
+@pytest.mark.whole
 def test_whole_requests_have_their_time(hasty: RunningService) -> None:
     """A connection that asks again is not cut off, and neither is an answer that takes long."""
     with httpx.Client(base_url=hasty.url, timeout=30) as client:

@@ -104,6 +104,7 @@ def service(place: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield running
 
 
+@pytest.mark.whole
 def test_large_queries_are_answered_and_kill_nothing(service: RunningService) -> None:
     pid = service.pid_of("api")
     slow = []

@@ -11,10 +11,11 @@ import subprocess
 import sys
 
 from tests.harness import figures
+from tests.harness.tiers import count
 from tests.simulation.run import run, run_all
 
 FIRST = int(os.environ.get("TIDEMARK_TEST_SEED", "1"))
-SEEDS = int(os.environ.get("TIDEMARK_TEST_SEEDS", "500"))
+SEEDS = count("TIDEMARK_TEST_SEEDS", 200, 500)
 
 
 def test_seeds() -> None:

@@ -19,6 +19,8 @@ from tests.harness.postgres import Database, new_database
 from tests.harness.schemas.base import TableSpec, TestSchema
 from tests.sql.planning import SOURCE, plan, refusal
 
+pytestmark = pytest.mark.versions
+
 COLLATION = """
 CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
 CREATE DOMAIN ci_text AS text COLLATE ci;

@@ -15,6 +15,8 @@ from dataflow.types import BOOL, INT4, TEXT, sql_type
 from tests.harness.postgres import Database, new_database
 from tests.sql.planning import plan, refusal
 
+pytestmark = pytest.mark.versions
+
 SETUP = """
 CREATE TABLE t (id int PRIMARY KEY);
 CREATE SCHEMA "My, ""s"; CREATE SCHEMA postgres; CREATE SCHEMA empty;

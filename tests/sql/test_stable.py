@@ -17,6 +17,8 @@ from tests.harness.postgres import Database, new_database
 from tests.harness.schemas.base import TableSpec, TestSchema
 from tests.sql.planning import plan, planning_database, refusal
 
+pytestmark = pytest.mark.versions
+
 ONCE, KEPT = "is computed once", "is computed for each row"
 
 

@@ -20,6 +20,8 @@ from dataflow.errors import SinkError, TemporaryError
 from dataflow.schema import Field
 from tests.harness.postgres import Database
 
+pytestmark = pytest.mark.versions
+
 _VIEW = ViewRow(
     "public",
     'we "ird %s',

@@ -19,6 +19,8 @@ from connectors.postgres.embedded import EmbeddedPostgres, available_versions
 from dataflow.errors import SourceError
 from tests.harness.postgres import Database, new_database
 
+pytestmark = pytest.mark.versions
+
 
 def test_every_version_serves_logical_replication(every_postgres: EmbeddedPostgres) -> None:
     admin = Database(every_postgres, "postgres")

@@ -3,8 +3,12 @@ not sent. docs/CONSISTENCY.md tells users so; a server that begins to send them 
 
 from __future__ import annotations
 
+import pytest
+
 from tests.connectors.postgres.reading import changes_of, events, following, read_all
 from tests.harness.postgres import Database
+
+pytestmark = pytest.mark.versions
 
 TABLES = """
 CREATE TABLE part (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);

@@ -11,6 +11,8 @@ from dataflow.errors import SourceError
 from tests.harness.postgres import Database
 from tests.harness.psql import roles, session_of
 
+pytestmark = pytest.mark.versions
+
 TABLES = """
 CREATE TABLE open (id int PRIMARY KEY, shown int, secret int);
 CREATE TABLE shut (id int PRIMARY KEY);

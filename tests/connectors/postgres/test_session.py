@@ -17,6 +17,8 @@ from tests.harness.hostile_settings import make_hostile
 from tests.harness.postgres import Database
 from tests.harness.psql import roles
 
+pytestmark = pytest.mark.versions
+
 
 def test_settings_are_pinned(every_database: Database) -> None:
     dsn = f"{every_database.dsn} options='-c TimeZone=Asia/Tokyo -c work_mem=7MB'"

@@ -22,6 +22,8 @@ from tests.connectors.postgres.reading import (
 )
 from tests.harness.postgres import Database
 
+pytestmark = pytest.mark.versions
+
 BIG = "(SELECT string_agg(md5(g::text), '') FROM generate_series(1, 300) g)"
 
 

@@ -20,6 +20,8 @@ from tests.connectors.postgres.reading import (
 )
 from tests.harness.postgres import Database
 
+pytestmark = pytest.mark.versions
+
 # Each type with edge values as SQL literals; NULL is added to all.
 VALUES = {
     "boolean": ["true", "false"],

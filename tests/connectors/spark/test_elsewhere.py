@@ -71,6 +71,7 @@ def run_elsewhere(master: str, settings: dict[str, str], folder: Path, bucket: s
         session.stop()
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(400)
 def test_a_connect_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with object_store(monkeypatch) as bucket, connect_server(tmp_path) as url:

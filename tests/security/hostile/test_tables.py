@@ -93,6 +93,19 @@ def test_a_column_of_another_type(ground: Ground, view: str, what: str) -> None:
     ground.require_unharmed()
 
 
+def test_an_added_column_of_a_type_of_hers(ground: Ground, view: str) -> None:
+    """Its CHECK would be asked for every row that is written, also for one without a value."""
+    put = "CREATE DOMAIN m.odd AS int CHECK (m.is_fine(VALUE)); ALTER TABLE m.v ADD b m.odd"
+    is_on = ground.tries(put) == ""
+    _change(ground)
+    if is_on:
+        ground.await_status(view, "failed")
+    assert ground.call("rebuild_view", view) == "", ground.service and ground.service.log_tail()
+    ground.await_status(view, "live")
+    assert ground.tries("DROP DOMAIN m.odd") in ("", "42704")
+    ground.require_unharmed()
+
+
 def test_what_was_put_in_a_views_place_gives_no_right_to_the_view(ground: Ground) -> None:
     """A schema's owner may drop what lies in it, and have a table of her own there."""
     ground.database.execute(

@@ -62,6 +62,7 @@ def test_an_appended_row_costs_the_logarithm_of_its_partition(name: str) -> None
         assert many <= few + 1_000, f"{few} rows of state at 1,000 rows, {many} at 100,000"
 
 
+@pytest.mark.whole
 def test_an_appended_row_among_a_million() -> None:
     calls = [NUMBERS[0], SHIFTS[0], call_of("sum", "v", frame=RUNNING_ROWS), NEAR[0]]
     last = 10**9

@@ -97,6 +97,7 @@ def test_what_cancels_out_takes_no_disk() -> None:
     assert not list(gathered)
 
 
+@pytest.mark.whole
 def test_a_byte_that_has_changed_on_disk_is_refused() -> None:
     """Wherever it is, and what is cut off too: nothing of the epoch is taken."""
     sums, gathered = Sums(7), Gathered(3_000)

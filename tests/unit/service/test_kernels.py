@@ -88,6 +88,7 @@ def test_compiled_once_and_again_when_sources_change(tmp_path: Path, is_changed:
     assert compiled == ["4 1", "4 1" if is_changed else "0 0"]
 
 
+@pytest.mark.whole
 def test_two_at_once_compile_once(tmp_path: Path) -> None:
     """A service that starts while another one does takes nothing away from it."""
     lines = [line for line in kernels.listed() if line[0] == "storage.page_kernels"][:2]
