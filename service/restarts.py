@@ -15,6 +15,7 @@ from typing import Literal
 from dataflow.errors import TidemarkError
 from service import signals
 from service.log import log
+from storage.backoff import Backoff
 from storage.errors import StorageError
 
 PAUSE_S = (0.2, 15.0)
@@ -32,7 +33,7 @@ class Restarts:
 
     is_group: bool = False
     started_at: float = 0.0
-    pause_s: float = PAUSE_S[0]
+    backoff: Backoff = field(default_factory=lambda: Backoff(*PAUSE_S))
     start_at: float = 0.0
     is_over: bool = False
     count: int = 0
@@ -65,11 +66,10 @@ class Restarts:
             self.is_over = True
             return "given up"
         if has_got_on or now - self.started_at > HEALTHY_S:
-            self.pause_s = PAUSE_S[0]
+            self.backoff.reset()
             self.in_a_row = 0
         self.in_a_row += 1
-        self.start_at = now + self.pause_s
-        self.pause_s = min(self.pause_s * 2, PAUSE_S[1])
+        self.start_at = now + self.backoff.next_s()
         self.count += 1
         if code != signals.REFUSED:
             self.ends.append(now)

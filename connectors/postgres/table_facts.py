@@ -26,6 +26,7 @@ from connectors.postgres.publication import sent_columns, withheld
 from connectors.postgres.session import connect, to_error
 from connectors.postgres.source_lent import LentTable, is_foreign
 from dataflow.schema import Field
+from storage.backoff import Backoff
 
 # A row's version is xmin; hash_record_extended is the cheapest sum of several values.
 _DIGEST = """
@@ -248,7 +249,7 @@ class TableCatalog:
             self._connection = None
 
     def _await_commits(self, cursor: Cursor, tables: str, above: str) -> None:
-        started, pause = time.monotonic(), _PAUSES_S[0]
+        started, backoff = time.monotonic(), Backoff(*_PAUSES_S)
         while True:
             asked = (tables, above, self._publication)
             cursor.execute("EXECUTE tidemark_holders (%s, %s, %s)", asked)
@@ -260,8 +261,7 @@ class TableCatalog:
                 cursor.execute(_COMMITTING, (holders,))
                 if cursor.fetchone() == (0,):
                     return
-            time.sleep(pause)
-            pause = min(2 * pause, _PAUSES_S[1])
+            time.sleep(backoff.next_s())
 
     def _cursor(self) -> Cursor:
         if self._connection is None or self._connection.closed:
