@@ -22,8 +22,7 @@ import psutil
 
 from bench.record import revision
 from connectors.postgres.embedded import EmbeddedPostgres
-from connectors.postgres.evaluator import PostgresEvaluator
-from connectors.postgres.evaluator_statements import Statement
+from connectors.postgres.evaluator import PostgresEvaluator, Statement
 from dataflow.delta import Column
 from dataflow.types import INT4, TEXT
 

@@ -39,6 +39,7 @@ from service.reads import Read
 from service.replay import Replay
 from service.spool import FILE as SPOOL
 from service.spool import Spool
+from storage.backoff import Backoff
 from storage.failpoints import failpoint
 from storage.store import Store
 
@@ -85,7 +86,7 @@ class ViewBuild:
         self._passed = self._host.condition()
         self._passed_position = 0
         self._first = self._new_first_rows()
-        self._pause_s = 0.0
+        self._pause_s, self._backoff = 0.0, Backoff(LEAST_PAUSE_S, MOST_PAUSE_S)
         self._thread = self._new_thread()
 
     def _recall(self) -> Spool:
@@ -146,7 +147,7 @@ class ViewBuild:
         self.position = 0
         self.is_nudged = False
         self._spool.rewind()
-        self._pause_s = min(max(2 * self._pause_s, LEAST_PAUSE_S), MOST_PAUSE_S)
+        self._pause_s = self._backoff.next_s()
         self.status = BuildStatus(
             road=self._parts.road, notes=self._kept.notes, expected_s=self.status.expected_s
         )

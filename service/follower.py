@@ -20,9 +20,10 @@ from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from service.host import HOST, Host, Thread
 from service.log import log
 from storage import clock
+from storage.backoff import Backoff
 from storage.failpoints import failpoint
 
-RETRY_S = (0.1, 30.0)
+RETRY_S, JITTER = (0.1, 30.0), (0.5, 1.0)
 ADD_ANEW = "drop the sink and add it again, with its rows"
 # Epochs that do not change the view are told to the sink's readers at most this often.
 IDLE_PROGRESS_S = 5.0
@@ -126,7 +127,7 @@ class Follower:
             self._thread.join()
 
     def _run(self) -> None:
-        pause = RETRY_S[0]
+        backoff = self._backoff(2 * RETRY_S[0])
         while not self._stopping.is_set():
             written = self.transactions_total
             try:
@@ -137,10 +138,10 @@ class Follower:
                 if not self._may_pass(error):
                     self.fail(error)
                     break
-                pause = (
-                    RETRY_S[0] if self.transactions_total > written else min(pause * 2, RETRY_S[1])
-                )
-                self._retry(error, pause * self._host.draw(0.5, 1.0))
+                if self.transactions_total > written:
+                    # A sink that has just taken rows is tried again sooner.
+                    backoff = self._backoff(RETRY_S[0])
+                self._retry(error, backoff.next_s())
             except Exception as error:
                 log.exception("sink.failed", sink=self.title)
                 self.fail(
@@ -148,6 +149,9 @@ class Follower:
                 )
                 break
         self._road.sink.close()
+
+    def _backoff(self, first_s: float) -> Backoff:
+        return Backoff(first_s, RETRY_S[1], jitter=JITTER, draw=self._host.draw)
 
     def _may_pass(self, error: TidemarkError) -> bool:
         """What has no name of its own may be over soon too: once the sink has begun, its epochs

@@ -25,6 +25,7 @@ from service.engine import Engine
 from service.follower import ADD_ANEW, FAILED, RETRY_S, Follower, Reached, Road
 from service.host import HOST, Host
 from service.log import log
+from storage.backoff import Backoff
 
 if TYPE_CHECKING:
     from service.parts import Parts
@@ -342,16 +343,16 @@ class Removal:
         self._thread.join()
 
     def _run(self) -> None:
-        pause = RETRY_S[0]
+        backoff = Backoff(*RETRY_S)
         while not (self._stopping.is_set() or self.is_done):
             try:
                 self._sink.remove()
                 self.is_done = True
             except TidemarkError as error:
                 if error.is_temporary:
-                    log.warning("sink.retry", sink=self._title, code=error.code, pause_s=pause)
-                    self._stopping.wait(pause)
-                    pause = min(pause * 2, RETRY_S[1])
+                    pause_s = backoff.next_s()
+                    log.warning("sink.retry", sink=self._title, code=error.code, pause_s=pause_s)
+                    self._stopping.wait(pause_s)
                 else:
                     self.failure, self.is_done = error, True
         self._sink.close()

@@ -23,12 +23,11 @@ from service.groups import group_of
 from service.metrics import is_fresh
 from service.models import ProblemModel
 from service.problems import problem_told
+from service.restarts import repeated_ends
 from service.settings import DEFAULT_GROUP
 from service.signals import FINAL_CODES
 
 STALE_S = 10.0
-# A process that ended so often within so long ends again and again.
-AGAIN, AGAIN_S = 3, 60.0
 MOST_NAMED = 10
 
 OK, STARTING, DEGRADED, FAILED = "ok", "starting", "degraded", "failed"
@@ -94,12 +93,13 @@ def pipeline_problem(known: Known, group: str) -> ProblemModel | None:
     if told.get("is_over") and told.get("code"):
         what, hint = f"{name} has ended and is not started again", "its log says why"
         return _problem(what, f"exit code {told['code']}", hint, code="pipeline.ended")
-    now, ends = time.monotonic(), [end for end in told.get("ends", ()) if end <= time.monotonic()]
-    often = sum(now - end <= AGAIN_S for end in ends)
+    now = time.monotonic()
+    ends = [end for end in told.get("ends", ()) if end <= now]
+    often = repeated_ends(ends, now)
     is_down = bool(ends) and figures.get("steady_at", 0.0) <= ends[-1]
-    if is_down or often >= AGAIN:
+    if is_down or often:
         what = f"{name} has ended unexpectedly and is started again"
-        if often >= AGAIN:
+        if often:
             what = f"{name} has ended {often} times within a minute, and is started again each time"
         detail = f"exit code {told['code']}" if told.get("code") is not None else ""
         return _problem(what, detail, "see its log", code="pipeline.restarting")

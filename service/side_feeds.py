@@ -20,9 +20,12 @@ from service.log import log
 from service.metrics import Reach
 from service.positions import Positions
 from service.reads import Read
+from storage.backoff import Backoff
 
 RETRY_S = (0.2, 30.0)
 STOPPED_S = 30.0
+# Many services that lost one broker are not to come back all at once.
+JITTER = (0.75, 1.25)
 # A record that is not a row stops its source where it was asked to; the views stay as they are.
 STOPPING = frozenset({"source.bad_record"})
 
@@ -59,10 +62,10 @@ class SideStatus:
 @dataclass
 class _Side:
     source: FeedSource
+    backoff: Backoff
     relations: dict[RelationName, Relation] = field(default_factory=dict)
     feed: SourceFeed | None = None
     retry_at: float = 0.0
-    pause_s: float = 0.0
     status: SideStatus = field(default_factory=SideStatus)
     # By the feeds before this one.
     skipped: int = 0
@@ -148,7 +151,7 @@ class SideFeeds:
         for name, relations in wanted.items():
             side = self._sides.get(name)
             if side is None:
-                side = self._sides[name] = _Side(self._make(name))
+                side = self._sides[name] = _Side(self._make(name), self._backoff())
             if side.relations.keys() != relations.keys():
                 side.close()
                 side.retry_at = 0.0
@@ -202,7 +205,8 @@ class SideFeeds:
         side.status.reached.moved(batch.commit_time_us / 1e6 or None)
         if side.status.error is not None:
             log.info("source.running", source=name)
-        side.pause_s, side.status.status, side.status.error = 0.0, RUNNING, None
+        side.backoff.reset()
+        side.status.status, side.status.error = RUNNING, None
         side.status.rows += batch.rows
         side.status.rejected += 0 if batch.rejected is None else len(batch.rejected)
         return batch
@@ -221,17 +225,18 @@ class SideFeeds:
 
     def _pause(self, side: _Side, error: TidemarkError) -> None:
         if error.is_temporary:
-            side.pause_s = min(max(side.pause_s * 2, RETRY_S[0]), RETRY_S[1])
-            side.status.status, pause = RETRYING, side.pause_s
+            side.status.status, pause_s = RETRYING, side.backoff.next_s()
         else:
             # One that is away after it was put right is away for the first time.
-            side.pause_s, side.status.status, pause = 0.0, STOPPED, STOPPED_S
-        # Many services that lost one broker are not to come back all at once.
-        pause *= self._host.draw(0.75, 1.25)
-        side.retry_at = self._host.monotonic() + pause
+            side.backoff.reset()
+            side.status.status, pause_s = STOPPED, STOPPED_S * self._host.draw(*JITTER)
+        side.retry_at = self._host.monotonic() + pause_s
         if str(side.status.error) != str(error):
-            log.warning("source.retry", source=side.source.name, code=error.code, pause_s=pause)
+            log.warning("source.retry", source=side.source.name, code=error.code, pause_s=pause_s)
         side.status.error = error
+
+    def _backoff(self) -> Backoff:
+        return Backoff(*RETRY_S, jitter=JITTER, draw=self._host.draw)
 
 
 def side_relations(relations: Iterable[Relation]) -> dict[str, dict[RelationName, Relation]]:

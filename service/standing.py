@@ -18,8 +18,7 @@ from typing import Any
 from connectors.postgres import control_sinks, standings
 from connectors.postgres.control import SourceRow, ViewRow
 from connectors.postgres.control_sinks import SinkRow
-from connectors.postgres.standing_schema import SERVICE, SOURCE, VIEW
-from connectors.postgres.standings import Told
+from connectors.postgres.standings import SERVICE, SOURCE, VIEW, Told
 from dataflow.errors import TidemarkError
 from service import health, kernels
 from service.groups import groups_on_disk

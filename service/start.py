@@ -17,6 +17,7 @@ from service.epochs import Epochs
 from service.log import log
 from service.recovery import recover, require_known
 from service.view_life import ViewLife
+from storage.backoff import Backoff
 
 PAUSE_S = (0.5, 30.0)
 # Another process must begin, or another version of the program.
@@ -40,7 +41,7 @@ class Start:
     def run(self, is_stopping: Callable[[], bool]) -> None:
         """Until the sink is known and open; raises what is not the sink's, or needs another start,
         and the sink's refusal when the service stops."""
-        pause_s, told = PAUSE_S[0], ""
+        backoff, told = Backoff(*PAUSE_S), ""
         while True:
             try:
                 self._recover()
@@ -51,8 +52,7 @@ class Start:
                 if told != str(error):
                     told = str(error)
                     log.error("sink.refused", code=error.code, why=error.what, hint=error.hint)
-                self._await(error, pause_s, is_stopping)
-            pause_s = min(2 * pause_s, PAUSE_S[1])
+                self._await(error, backoff.next_s(), is_stopping)
         if told:
             log.info("sink.running")
 

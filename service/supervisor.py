@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from service import kernels, run_pipeline
 from service.budget import MALLOC, allow_files, calm_malloc
@@ -49,12 +48,6 @@ class Child:
     process: Forked | None = None
     restarts: Restarts = field(default_factory=Restarts)
     headway: Headway | None = None
-
-    def facts(self) -> dict[str, Any]:
-        """How it stands. ends: by the clock that all processes of a machine share."""
-        restarts = self.restarts
-        ends = list(restarts.ends)
-        return {"is_over": restarts.is_over, "code": restarts.code, "ends": ends}
 
 
 class Supervisor:
@@ -161,7 +154,7 @@ class Supervisor:
         """For the metrics, and for whoever decides how the service stands."""
         told = {
             "restarts": {child.name: child.restarts.count for child in self.children},
-            "processes": {child.name: child.facts() for child in self.children},
+            "processes": {child.name: child.restarts.facts() for child in self.children},
             "at": clock.wall(),
         }
         try:

@@ -1,7 +1,9 @@
 """What `ps` shows of a process of the service: which one it is, and no options of a command line.
 
 The kernel shows the memory in which the arguments were given; nothing else reads it once the
-interpreter has begun. Where it cannot be found, the command line stays what it was.
+interpreter has begun. Where it cannot be found, the command line stays what it was. It is looked up
+in /proc: setproctitle looks for it from the first variable of the environment, and does nothing,
+silently, in a child that has been given another environment, as all of ours are (`forking`).
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 from dataflow.errors import TemporaryError, TidemarkError
 from service.host import HOST, Host
+from storage.backoff import Backoff
 
-RETRY_S = (0.1, 5.0)
+RETRY_S, JITTER = (0.1, 5.0), (0.75, 1.25)
 
 
 class WayBack:
@@ -29,7 +30,7 @@ class WayBack:
         self._search = 0
         self._host = host
         self._stopping = host.event()
-        self._pause_s = RETRY_S[0]
+        self._backoff = Backoff(*RETRY_S)
 
     @property
     def error(self) -> TidemarkError | None:
@@ -43,7 +44,7 @@ class WayBack:
 
     def lost(self, error: TidemarkError) -> float:
         """It cannot be read just now: look for it; after how many seconds first."""
-        pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, RETRY_S[1])
+        pause_s = self._backoff.next_s()
         self._error, self._is_found = error, False
         self._search += 1
         search = self._search
@@ -53,7 +54,8 @@ class WayBack:
     def regained(self) -> None:
         """It is read again, or nothing depends on it any more."""
         self._search += 1
-        self._error, self._pause_s = None, RETRY_S[0]
+        self._error = None
+        self._backoff.reset()
 
     def close(self) -> None:
         """Look no longer; a try that does not end ends with the process."""
@@ -61,14 +63,14 @@ class WayBack:
         self._stopping.set()
 
     def _run(self, search: int, pause_s: float) -> None:
-        while not self._stopping.wait(pause_s * self._host.draw(0.75, 1.25)):
+        backoff = Backoff(pause_s, RETRY_S[1], jitter=JITTER, draw=self._host.draw)
+        while not self._stopping.wait(backoff.next_s()):
             error = self._try()
             if self._search != search:
                 return
             if error is None:
                 break
             self._error = error
-            pause_s = min(pause_s * 2, RETRY_S[1])
         self._is_found = True
         self._on_found()
 

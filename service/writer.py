@@ -19,6 +19,7 @@ from dataflow.schema import RelationName
 from service.host import HOST, Host
 from service.log import log
 from service.metrics import PipelineMetrics
+from storage.backoff import Backoff
 from storage.failpoints import failpoint
 
 DEPTH = 2
@@ -172,7 +173,7 @@ class SinkWriter:
             return epoch
 
     def _write(self, epoch: SinkEpoch) -> None:
-        pause, number = RETRY_S[0], epoch.progress.epoch
+        backoff, number = Backoff(*RETRY_S), epoch.progress.epoch
         is_unknown = False
         held_bytes = epoch.nbytes()
         epoch = epoch.without(self._left_out) if self._left_out else epoch
@@ -194,9 +195,9 @@ class SinkWriter:
                     raise
                 is_unknown = True
                 self._metrics.sink_error = str(error)
-                log.warning("sink.retry", epoch=number, code=error.code, pause_s=pause)
-                self._stopping.wait(pause)
-                pause = min(pause * 2, RETRY_S[1])
+                pause_s = backoff.next_s()
+                log.warning("sink.retry", epoch=number, code=error.code, pause_s=pause_s)
+                self._stopping.wait(pause_s)
         else:
             return
         failpoint("sink.written.before")

@@ -44,7 +44,7 @@ WORDS = tuple(
     )
 )
 # What every connector may use.
-SHARED = ("connectors.formats", "storage.failpoints", "storage.clock")
+SHARED = ("connectors.formats", "storage.failpoints", "storage.clock", "storage.backoff")
 # Beyond that: PostgreSQL's analyzer answers in the words of the planner; the Spark tasks run the
 # operators themselves and write their state.
 MORE = {

@@ -10,7 +10,7 @@ creator or none; constants are computed there too, read-only.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,6 @@ from psycopg2.extensions import new_type, string_types
 
 from connectors.postgres import foreign_code, sandbox
 from connectors.postgres.column_types import ColumnTypes, check_type_name
-from connectors.postgres.probes import plain_row, probe, row_of_nulls
 from connectors.postgres.rights import check_rights
 from connectors.postgres.session import connect, is_temporary, to_error
 from connectors.postgres.shadows import Shadows, quoted
@@ -32,7 +31,7 @@ from dataflow.expressions.ir import Literal
 from dataflow.schema import Field, Relation
 from dataflow.sql.analysis import Analysis, Routine, Table
 from dataflow.sql.text import find_words, one_query, position_of
-from dataflow.types import SqlType
+from dataflow.types import SqlType, TypeKind
 
 _VIEW = "tidemark_analysis"
 _CREATE = f"CREATE TEMP VIEW {_VIEW} AS "
@@ -480,3 +479,49 @@ def _to_error(
         hint=diagnostics.message_hint or "",
         position=position,
     )
+
+
+# --- probes over columns c1, c2 ... ---------------------------------------------------------------
+
+# Queries of ours over columns of given types: what an expression is, and may be. A column has its
+# type's own collation, as a column of a table has.
+
+# A value of each type that an expression can be computed over; NULL would end it early.
+_PLAIN = {
+    **dict.fromkeys((TypeKind.INT2, TypeKind.INT4, TypeKind.INT8), "1"),
+    **dict.fromkeys((TypeKind.FLOAT4, TypeKind.FLOAT8, TypeKind.FIXED, TypeKind.DECIMAL), "1"),
+    **dict.fromkeys((TypeKind.TEXT, TypeKind.BPCHAR), "a"),
+    **dict.fromkeys((TypeKind.DATE, TypeKind.TIMESTAMP, TypeKind.TIMESTAMPTZ), "2000-01-01"),
+    TypeKind.BOOL: "t",
+}
+
+
+def probe(columns: Sequence[SqlType], expressions: Sequence[str]) -> str:
+    """A query whose outputs are expressions over c1, c2 ... of the given types."""
+    text = "SELECT " + ", ".join(f"{e} AS t{i}" for i, e in enumerate(expressions))
+    return text + (f" FROM {row_of_nulls(columns)}" if columns else "")
+
+
+def row_of_nulls(columns: Sequence[SqlType]) -> str:
+    """A row of NULLs named c1, c2 ..."""
+    return _row(columns, lambda type: None)
+
+
+def plain_row(columns: Sequence[SqlType]) -> str:
+    """A row of plain values named c1, c2 ..., over which most expressions can be computed."""
+    return _row(columns, lambda type: _PLAIN.get(type.kind))
+
+
+def _row(columns: Sequence[SqlType], text_of: Callable[[SqlType], str | None]) -> str:
+    """A row of constants named c1, c2 ..., each under the collation of its type."""
+    values = []
+    for i, type in enumerate(columns):
+        text = text_of(type)
+        value = f"{'NULL' if text is None else _literal(text)}::{type.name}"
+        collate = f" COLLATE {type.collation}" if type.collation else ""
+        values.append(f"({value}{collate}) AS c{i + 1}")
+    return f"(SELECT {', '.join(values)}) AS tidemark_row"
+
+
+def _literal(text: str) -> str:
+    return "'" + text + "'"

@@ -15,11 +15,12 @@ from typing import Any
 import psycopg2
 from psycopg2.extensions import connection as Connection
 
-from connectors.postgres.claim_schema import FENCED_STATE
 from connectors.postgres.session import APPLICATION_NAME, translated
 from connectors.postgres.timeline import has_changed, timeline_of
 from connectors.sink import SinkPromoted
 from dataflow.errors import SinkError
+
+FENCED_STATE = "TM001"
 
 # A session that was cut off needs a moment to end.
 RELEASE_S = 5.0

@@ -12,7 +12,7 @@ from typing import Any
 
 from psycopg2 import sql
 
-from connectors.postgres.quoting import LEADS_TO_SUPERUSER, quote_name
+from connectors.postgres.quoting import LEADS_TO_SUPERUSER, quote_name, quote_text
 from connectors.postgres.sandbox import EVENT_TRIGGER, check_event_triggers
 from connectors.postgres.session import Session
 from connectors.postgres.slot import REBUILD_HINT
@@ -70,6 +70,23 @@ class TableFacts:
     leaves: list[str] | None
     ancestors: list[int] | None
     leads_to_superuser: bool
+
+
+# Another number each time that publication p is altered, but for `give_publication`.
+VERSION_OF = """coalesce(substring(pg_catalog.obj_description(p.oid, 'pg_publication')
+    FROM 'version ' || p.xmin || ' is version (\\d+) with another owner'), p.xmin::text)::bigint"""
+# Under the lock nobody alters it, so that nothing but the owner differs between the two versions.
+_GIVE = f"""
+DO $give$ DECLARE one oid; made bigint; given xid; BEGIN
+LOCK TABLE pg_catalog.pg_publication IN SHARE ROW EXCLUSIVE MODE;
+SELECT p.oid, {VERSION_OF} INTO STRICT one, made
+FROM pg_catalog.pg_publication AS p WHERE p.pubname = {{0}};
+ALTER PUBLICATION {{1}} OWNER TO {{2}};
+SELECT p.xmin INTO STRICT given FROM pg_catalog.pg_publication AS p WHERE p.oid = one;
+EXECUTE format('COMMENT ON PUBLICATION %I IS %L', {{0}},
+    format('Tidemark: version %s is version %s with another owner', given, made));
+END $give$;
+"""
 
 
 class Publication:
@@ -317,6 +334,12 @@ def others_publications(session: Session, name: str, role: str) -> list[tuple[st
     """(name, owner, whether that is a superuser) of a service's publications that are another
     role's; name: of the first, a group's stands behind it."""
     return session.rows(_PUBLICATIONS, (name, role))
+
+
+def give_publication(name: str, role: str) -> str:
+    """Return the statement that makes a role the owner of a publication and notes that nothing
+    else has changed: views that read its tables go on. For a superuser."""
+    return _GIVE.strip().format(quote_text(name), quote_name(name), quote_name(role))
 
 
 def check_table(name: RelationName, table: TableFacts) -> None:

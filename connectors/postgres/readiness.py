@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from connectors.postgres.control_schema import give_schema_to, owners_of_schema
-from connectors.postgres.publication import TableFacts, check_table, others_publications
+from connectors.postgres.publication import (
+    TableFacts,
+    check_table,
+    give_publication,
+    others_publications,
+)
 from connectors.postgres.query_role import QUERY_ROLE, lacking
 from connectors.postgres.quoting import LEADS_TO_SUPERUSER, quote_name
 from connectors.postgres.session import Session
@@ -275,9 +280,10 @@ def _owner_looks(session: Session, role: str, publication: str) -> list[Callable
 
     def look(name: str, owner: str, is_super: bool) -> Callable[[], Check]:
         hint = f"ALTER PUBLICATION {quote_name(name)} OWNER TO {quote_name(role)};"
+        fix = give_publication(name, role)
         what = f'publication "{name}" belongs to "{owner}", not to role "{role}"'
         problem = SourceError("source.privilege", what, hint=hint)
-        check = Check(f"source: publication {name}", owner, problem, fix=hint if is_super else "")
+        check = Check(f"source: publication {name}", owner, problem, fix=fix if is_super else "")
         return lambda: check
 
     return [look(*facts) for facts in found]

@@ -17,9 +17,7 @@ import psycopg2
 from psycopg2.extensions import connection as Connection
 from psycopg2.extras import Json
 
-from connectors.postgres.control_schema import CHANNEL
-from connectors.postgres.psql_schema import REQUESTS
-from connectors.postgres.psql_views import DOORBELL
+from connectors.postgres.control_schema import CHANNEL, DOORBELL, REQUESTS
 from connectors.postgres.session import connect, translated
 
 KEPT_DAYS = 1

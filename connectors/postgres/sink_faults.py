@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg2
 
-from connectors.postgres.claim_schema import FENCED_STATE
+from connectors.postgres.claim import FENCED_STATE
 from connectors.postgres.control_schema import MISSING_STATE
 from connectors.postgres.quoting import quote_name
 from connectors.postgres.session import to_error

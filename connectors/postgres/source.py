@@ -16,7 +16,6 @@ from connectors.postgres.decode import Decoder
 from connectors.postgres.identity import SourceIdentity, check_identity, identify
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.postgres.publication import Publication
-from connectors.postgres.readable_tables import readable_tables
 from connectors.postgres.replication import ReplicationStream, StreamLimits
 from connectors.postgres.sandbox import check_role
 from connectors.postgres.session import Session
@@ -329,3 +328,38 @@ def _status_interval(wal: WalConnection, silence_s: float) -> float:
         timeout_ms = _SENDER_TIMEOUT_MS
         wal.command(f"SELECT set_config('wal_sender_timeout', '{timeout_ms}', false)")
     return min(STATUS_S, silence_s / 6, timeout_ms / 3000)
+
+
+# --- for completing queries -----------------------------------------------------------------------
+
+# Nothing is named that the role could not SELECT, neither a table nor a column.
+
+MOST_COLUMNS = 20_000
+
+# As a role sees them: SELECT on the column, or the table, and USAGE on the schema.
+_READABLE = """
+SELECT n.nspname::text, c.relname::text, array_agg(a.attname::text ORDER BY a.attnum)
+FROM (
+    SELECT a.attrelid, a.attname, a.attnum FROM pg_catalog.pg_attribute AS a
+    JOIN pg_catalog.pg_class AS c ON c.oid = a.attrelid
+    JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition
+        AND n.nspname NOT IN ('information_schema', 'tidemark') AND n.nspname !~ '^pg_'
+        AND a.attnum > 0 AND NOT a.attisdropped
+        AND pg_catalog.has_schema_privilege(%(role)s, n.oid, 'USAGE')
+        AND pg_catalog.has_column_privilege(%(role)s, c.oid, a.attnum, 'SELECT')
+    ORDER BY n.nspname, c.relname, a.attnum LIMIT %(most)s
+) AS a
+JOIN pg_catalog.pg_class AS c ON c.oid = a.attrelid
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+GROUP BY n.nspname, c.relname ORDER BY 1, 2
+"""
+
+
+def readable_tables(session: Session, role: str) -> list[tuple[str, str, list[str]]]:
+    """(schema, table, columns) that a role may read; "" is the session's own. [] for a role that
+    is not there."""
+    if role and not session.rows("SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = %s", (role,)):
+        return []
+    named = role or session.rows("SELECT current_user::text")[0][0]
+    return session.rows(_READABLE, {"role": named, "most": MOST_COLUMNS})

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 
 from connectors.postgres.control import Control
 
+# The kinds in tidemark.standings (schema/0015_standing.sql).
+VIEW, SOURCE, SERVICE = "view", "source", "service"
+
 
 class Told(NamedTuple):
     """One decision, as its row has it."""

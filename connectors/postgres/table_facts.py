@@ -22,10 +22,11 @@ from psycopg2.extensions import cursor as Cursor
 
 from connectors.postgres.column_types import ColumnTypes
 from connectors.postgres.lsn import parse_lsn
-from connectors.postgres.publication import sent_columns, withheld
+from connectors.postgres.publication import VERSION_OF, sent_columns, withheld
 from connectors.postgres.session import connect, to_error
 from connectors.postgres.source_lent import LentTable, is_foreign
 from dataflow.schema import Field
+from storage.backoff import Backoff
 
 # A row's version is xmin; hash_record_extended is the cheapest sum of several values.
 _DIGEST = """
@@ -77,12 +78,12 @@ PREPARE tidemark_holders (oid[], oid[], name) AS {_HOLDERS}
 _COMMITTING = """
 SELECT count(*) FROM pg_stat_activity WHERE pid = ANY (%s) AND wait_event = 'SyncRep'
 """
-_TABLE = """
+_TABLE = f"""
 SELECT n.nspname, c.relname, c.relkind, c.relreplident, c.relfilenode::bigint,
   coalesce((SELECT k.oid::bigint FROM pg_constraint k
             WHERE k.conrelid = c.oid AND k.contype = 'p'), 0),
   coalesce(r.oid::bigint, 0), pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
-  coalesce(p.oid::bigint, 0), coalesce(p.xmin::text::bigint, 0), to_jsonb(p), to_jsonb(r)
+  coalesce(p.oid::bigint, 0), coalesce({VERSION_OF}, 0), to_jsonb(p), to_jsonb(r)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_publication p ON p.pubname = %(publication)s
 LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
@@ -172,7 +173,8 @@ class TableFacts:
     parts: Mapping[int, PartFacts] = field(default_factory=dict)
     # Another one each time that the table is published; 0 where that was not kept.
     membership: int = 0
-    # Another one each time that the publication itself is made or altered; () where not kept.
+    # Another one each time that the publication itself is made or altered, unless `tidemark init`
+    # gave it to another role; () where not kept.
     publication: tuple[int, ...] = ()
     # What the publication does not send of it as views need it, in words.
     withheld: str = ""
@@ -248,7 +250,7 @@ class TableCatalog:
             self._connection = None
 
     def _await_commits(self, cursor: Cursor, tables: str, above: str) -> None:
-        started, pause = time.monotonic(), _PAUSES_S[0]
+        started, backoff = time.monotonic(), Backoff(*_PAUSES_S)
         while True:
             asked = (tables, above, self._publication)
             cursor.execute("EXECUTE tidemark_holders (%s, %s, %s)", asked)
@@ -260,8 +262,7 @@ class TableCatalog:
                 cursor.execute(_COMMITTING, (holders,))
                 if cursor.fetchone() == (0,):
                     return
-            time.sleep(pause)
-            pause = min(2 * pause, _PAUSES_S[1])
+            time.sleep(backoff.next_s())
 
     def _cursor(self) -> Cursor:
         if self._connection is None or self._connection.closed:

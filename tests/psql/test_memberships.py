@@ -16,6 +16,7 @@ from tests.harness.psql import as_role, psql, refusal
 from tests.harness.service import RunningService
 
 ROLE_SQL = Path("deploy/role.sql").read_text()
+VERSIONS = "SELECT name, version, created_at, live_at FROM tidemark.views ORDER BY 1"
 MEMBERS = "SELECT roleid::regrole::text, member::regrole::text FROM pg_auth_members"
 OWNERS = """
 SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = 'tidemark'
@@ -167,13 +168,15 @@ def test_a_service_that_was_a_superuser_goes_on_as_its_own_role(
     with RunningService(database.dsn, tmp_path) as service:
         service.create("counted", "SELECT count(*) AS n FROM plain", backfill="local")
         service.create("every", "SELECT id % 2 AS odd FROM plain", backfill="local")
+    versions = database.rows(VERSIONS)
     role_sql(database)
     assert not [s for s in init(database, "postgres", "svc") if s.outcome == "to do"]
     with RunningService(dsn_of(database, "svc"), tmp_path) as service:
         database.execute("INSERT INTO plain VALUES (4)")
         service.await_so(lambda: database.rows("SELECT n FROM counted") == [(4,)])
-        # The publication has another owner now: it is rebuilt.
         service.await_so(lambda: len(database.rows("SELECT odd FROM every")) == 4)
+        # The publication has another owner now, and nothing else has changed.
+        assert database.rows(VERSIONS) == versions
         for name in ("counted", "every"):
             service.drop(name)
     assert members(database) - before == DOCUMENTED

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from connectors.postgres.analyzer import PostgresAnalyzer
-from connectors.postgres.publication import Publication
+from connectors.postgres.publication import Publication, give_publication
 from connectors.postgres.session import Session
 from connectors.postgres.table_facts import TableCatalog
 from dataflow.errors import SourceError
@@ -144,7 +144,8 @@ def run(database: Database, statements: str) -> None:
     """One after the other, since VACUUM has to be alone; BEGIN ... COMMIT in one session."""
     connection = database.connect()
     with connection.cursor() as cursor:
-        for statement in statements.split(";"):
+        is_one = statements.startswith("DO ")
+        for statement in [statements] if is_one else statements.split(";"):
             cursor.execute(statement)
     connection.close()
 
@@ -194,6 +195,31 @@ def test_views_cannot_go_on(every_database: Database, statements: str) -> None:
 @pytest.mark.parametrize("statements", ALTERED)
 def test_the_publication_is_altered(every_database: Database, statements: str) -> None:
     assert judge(every_database, statements) == (["source.publication_altered"] * 2, [])
+
+
+def test_the_publication_is_given_to_another_role(every_database: Database) -> None:
+    """That is no alteration, and hides none before or after it."""
+    there, back = (give_publication("watched", r) for r in ("pg_database_owner", "postgres"))
+    altered = ["source.publication_altered"] * 2
+    assert judge(every_database, there) == ([], [])
+    catalog = TableCatalog(every_database.dsn, "watched")
+    both = relations(every_database)
+    oids = [r.oid for r in both]
+    _, before = catalog.read(oids, {})
+
+    def codes() -> list[str]:
+        _, now = catalog.read(oids, before)
+        found = [why_lost(r, used(r), before[r.oid], now.get(r.oid)) for r in both]
+        return [error.code for error in found if error is not None]
+
+    run(every_database, back)
+    run(every_database, there)
+    assert codes() == []
+    run(every_database, ALTERED[4])
+    assert codes() == altered
+    run(every_database, back)
+    assert codes() == altered
+    catalog.close()
 
 
 @pytest.mark.parametrize("statements", AGAIN)

@@ -1,8 +1,5 @@
-"""The table of who writes to the sink, and the fence (connectors/postgres/claim.py)."""
+-- Who writes to the sink, and the fence (connectors/postgres/claim.py).
 
-FENCED_STATE = "TM001"
-
-OWNERS = f"""
 CREATE TABLE tidemark.owners (
     sink_key text PRIMARY KEY,
     token text NOT NULL,
@@ -19,7 +16,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'taken over by %', coalesce(
             (SELECT place || ', since ' || since FROM tidemark.owners WHERE sink_key = writer),
-            'someone who has left') USING ERRCODE = '{FENCED_STATE}';
+            'someone who has left') USING ERRCODE = '{{fenced_state}}';
     END IF;
 END $$;
 COMMENT ON FUNCTION tidemark.require_owner IS 'The fence: refuses who is not the owner of the key';
@@ -34,4 +31,3 @@ COMMENT ON FUNCTION tidemark.advance(text, bigint, jsonb, text) IS
     'The fence: by the owner alone, and by exactly one epoch';
 REVOKE EXECUTE ON FUNCTION tidemark.require_owner, tidemark.advance(text, bigint, jsonb, text)
     FROM PUBLIC;
-"""

@@ -1,17 +1,8 @@
-"""SQL of schema tidemark that tells readers how views, sources and the service stand.
+-- How views, sources and the service stand.
+--
+-- The service decides (service/health.py) and writes it to tidemark.standings. Where no service is
+-- left to decide anything, that is shown: none has moved its progress for 15 seconds.
 
-The decision is the service's (service/health.py), which writes it to tidemark.standings; here it is
-shown, and where no service is left to decide anything, that is said.
-"""
-
-from __future__ import annotations
-
-VIEW, SOURCE, SERVICE = "view", "source", "service"
-
-# Where a service has not moved its progress for so long, it is not there.
-ABSENT_S = 15
-
-STANDING = f"""
 CREATE TABLE tidemark.standings (
     kind text NOT NULL,
     name text NOT NULL,
@@ -37,7 +28,7 @@ CREATE TRIGGER announce AFTER INSERT OR DELETE OR UPDATE OF options, relations, 
 CREATE FUNCTION tidemark.is_absent() RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT NOT tidemark.is_served() AND coalesce(max(updated_at)
-        < clock_timestamp() - interval '{ABSENT_S} seconds', true) FROM tidemark.progress
+        < clock_timestamp() - interval '15 seconds', true) FROM tidemark.progress
 $$;
 COMMENT ON FUNCTION tidemark.is_absent IS
     'Whether no service listens here, nor has moved the progress lately';
@@ -71,7 +62,7 @@ LEFT JOIN tidemark.progress AS p ON v.status = 'live'
         WHEN 'default' THEN p.sink_key NOT LIKE '%/%'
         ELSE split_part(p.sink_key, '/', 2) = v.options ->> 'group' END
 LEFT JOIN tidemark.standings AS s
-    ON (s.kind, s.name, s.of_status) = ('{VIEW}', v.identity, v.status)
+    ON (s.kind, s.name, s.of_status) = ('view', v.identity, v.status)
 CROSS JOIN LATERAL (SELECT v.status = 'live' AND service.is_absent AS is_absent) AS a
 WHERE tidemark.is_for(v.created_by, coalesce(t.view_oid, t.table_oid)::regclass);
 COMMENT ON COLUMN tidemark.status.status IS
@@ -88,7 +79,7 @@ SELECT o.name, o.type,
     o.retry_at, o.created_at
 FROM service
 CROSS JOIN tidemark.sources AS o
-LEFT JOIN tidemark.standings AS s ON (s.kind, s.name) = ('{SOURCE}', o.name)
+LEFT JOIN tidemark.standings AS s ON (s.kind, s.name) = ('source', o.name)
 CROSS JOIN LATERAL (SELECT EXISTS (
     SELECT FROM tidemark.views AS v
     CROSS JOIN LATERAL jsonb_array_elements(v.plan -> 'reads') AS a (reads)
@@ -113,8 +104,16 @@ SELECT CASE WHEN service.is_absent THEN 'degraded' ELSE coalesce(s.status, 'star
     s.decided_at AS since
 FROM service
 JOIN pg_class AS c ON c.oid = 'tidemark.standings'::regclass
-LEFT JOIN tidemark.standings AS s ON s.kind = '{SERVICE}';
+LEFT JOIN tidemark.standings AS s ON s.kind = 'service';
 COMMENT ON VIEW tidemark.health IS
     'How the service stands; the reasons, which may quote rows, are for its owner''s members';
 GRANT SELECT ON tidemark.source_status, tidemark.health TO PUBLIC;
-"""
+
+CREATE PROCEDURE tidemark.retry_source(name text, options jsonb DEFAULT '{}')
+LANGUAGE plpgsql AS $$
+DECLARE arguments jsonb := jsonb_build_object('name', retry_source.name);
+BEGIN
+    CALL tidemark.request('retry_source', arguments, options);
+END $$;
+COMMENT ON PROCEDURE tidemark.retry_source(text, jsonb) IS 'Tries a source that is away or stopped now';
+REVOKE EXECUTE ON PROCEDURE tidemark.retry_source(text, jsonb) FROM PUBLIC;

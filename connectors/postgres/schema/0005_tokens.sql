@@ -1,8 +1,5 @@
-"""The table of the API's tokens, as a step of the control tables."""
+-- The API's tokens.
 
-from __future__ import annotations
-
-TOKENS = """
 CREATE TABLE tidemark.tokens (
     id text PRIMARY KEY,
     name text NOT NULL,
@@ -22,4 +19,3 @@ COMMENT ON COLUMN tidemark.tokens.db_role IS
     'the database role that views created with it have the rights of; NULL: the service''s own';
 COMMENT ON COLUMN tidemark.tokens.created_by IS 'the name of the token that made it';
 COMMENT ON COLUMN tidemark.tokens.last_used_at IS 'to some minutes';
-"""

@@ -1,0 +1,3 @@
+-- A request tells the warnings of what it has made.
+
+{{request}}

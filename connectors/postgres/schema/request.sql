@@ -1,0 +1,97 @@
+-- Asks for an operation and waits; a part of several steps, which each make it anew.
+
+CREATE OR REPLACE PROCEDURE tidemark.request(operation text, arguments jsonb, options jsonb)
+LANGUAGE plpgsql AS $$
+DECLARE
+    path text := pg_catalog.current_setting('search_path');
+    waits boolean;
+    number bigint;
+    found record;
+    said text;
+    told text := '';
+    told_at timestamptz := '-infinity';
+    alone_since timestamptz;
+BEGIN
+    -- A SET clause would forbid COMMIT: each transaction is given the path again.
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    waits := coalesce((options ->> 'wait')::boolean, true);
+    IF waits THEN
+        -- A transaction block and a function refuse the COMMIT before they look at the
+        -- subtransaction that this block is; elsewhere the subtransaction is what is refused.
+        BEGIN
+            COMMIT;
+        EXCEPTION WHEN invalid_transaction_termination THEN
+            said := SQLERRM;
+        END;
+        PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+        IF said = tidemark.refused_commit() THEN
+            RAISE EXCEPTION 'CALL tidemark.%() cannot wait inside a transaction block',
+                operation USING ERRCODE = '25001',
+                DETAIL = 'the service sees what is asked once it is committed',
+                HINT = 'CALL it outside of a transaction block (psycopg2: connection.autocommit = '
+                    'True), or with options {"wait": false}: then it is done after your COMMIT';
+        END IF;
+        IF NOT tidemark.was_served() THEN
+            RAISE EXCEPTION 'no Tidemark service is listening to this database'
+                USING ERRCODE = '57P03', DETAIL = 'code: service.absent; nothing was asked for',
+                HINT = 'tidemark serve --sink with this database, or ask with {"wait": false}';
+        END IF;
+    END IF;
+    number := tidemark.ask(operation, coalesce(arguments, '{}')
+        || jsonb_build_object('options', coalesce(options, '{}') - 'wait'), current_user);
+    IF NOT waits THEN
+        RAISE NOTICE 'request % is written; SELECT * FROM tidemark.asked shows how it stands',
+            number;
+        -- The caller's transaction goes on.
+        PERFORM set_config('search_path', path, true);
+        RETURN;
+    END IF;
+    COMMIT;
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    LOOP
+        SELECT * INTO found FROM tidemark.look(number);
+        EXIT WHEN found.status IS NULL OR found.status IN ('done', 'failed');
+        IF found.progress <> told AND (told_at < clock_timestamp() - interval '1 second'
+            OR split_part(found.progress, ',', 1) <> split_part(told, ',', 1)) THEN
+            IF told = '' THEN
+                RAISE NOTICE 'request % is accepted; Ctrl-C ends the waiting, not the work', number;
+            END IF;
+            RAISE NOTICE '%', found.progress;
+            told := found.progress;
+            told_at := clock_timestamp();
+        END IF;
+        IF tidemark.is_served() THEN
+            alone_since := NULL;
+        ELSE
+            alone_since := coalesce(alone_since, clock_timestamp());
+            IF alone_since < clock_timestamp() - interval '30 seconds' THEN
+                RAISE EXCEPTION 'the Tidemark service does not answer' USING ERRCODE = '57P03',
+                    DETAIL = format('code: service.absent; request %s stays and is done when it '
+                        'is back', number),
+                    HINT = 'start the service, then look at tidemark.asked';
+            END IF;
+        END IF;
+        COMMIT;
+        PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+        PERFORM pg_sleep(CASE WHEN told_at = '-infinity' THEN 0.02 ELSE 0.1 END);
+        COMMIT;
+        PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    END LOOP;
+    IF found.status = 'failed' THEN
+        IF coalesce(found.hint, '') = '' THEN
+            RAISE EXCEPTION USING ERRCODE = found.sqlstate, MESSAGE = found.error,
+                DETAIL = found.detail;
+        END IF;
+        RAISE EXCEPTION USING ERRCODE = found.sqlstate, MESSAGE = found.error,
+            DETAIL = found.detail, HINT = found.hint;
+    END IF;
+    IF found.status IS NULL THEN
+        RAISE EXCEPTION 'request % is gone', number USING ERRCODE = '55000';
+    END IF;
+    FOR said IN SELECT jsonb_array_elements_text(coalesce(found.result -> 'warnings', '[]')) LOOP
+        RAISE WARNING '%', said;
+    END LOOP;
+    IF found.result ->> 'said' <> '' THEN
+        RAISE NOTICE '%', found.result ->> 'said';
+    END IF;
+END $$;
