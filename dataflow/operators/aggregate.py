@@ -13,7 +13,7 @@ import numpy as np
 from dataflow.delta import Column, Delta, equal_rows
 from dataflow.errors import InvariantError
 from dataflow.expressions.evaluator import RowErrors
-from dataflow.operators.base import Context, kinds_of, types_of
+from dataflow.operators.base import Context, Traits, kinds_of, types_of
 from dataflow.operators.decimal_sums import DecimalSums
 from dataflow.operators.distinct_values import DistinctValues
 from dataflow.operators.extremes import LEAST, Extremes
@@ -89,12 +89,9 @@ class AggregateOperator:
         self._recomputed = None
         if calls:
             self._recomputed = Recomputed(context, self._types, calls, self._input_types)
-
-    @property
-    def is_additive(self) -> bool:
-        """Whether all that is kept are sums over rows, so that rows may come several times."""
         kept = (self._distinct, self._sparse, self._extremes, self._percentiles, self._recomputed)
-        return not any(kept)
+        # Sums over rows do not care how often a row comes.
+        self.traits = Traits(accepts_unconsolidated=not any(kept))
 
     def step(self, delta: Delta) -> Delta:
         """The change of the groups' rows: key columns, then one column for each call."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dataflow.delta import Delta
-from dataflow.operators.base import Context, kinds_of
+from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.groups import split_nulls
 from dataflow.operators.pairs import LEFT, RIGHT, Pairs, Sides
 from dataflow.operators.shares import EVERY_ROW, whole
@@ -23,6 +23,8 @@ class JoinOperator:
     Cost: O(rows of the deltas + matches); memory for a part of the matches.
     NULL: equals nothing; such rows are dropped on arrival.
     """
+
+    traits = Traits(emits_parts=True)
 
     def __init__(self, plan: Join, context: Context) -> None:
         self._sides = Sides(plan, context)

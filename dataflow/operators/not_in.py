@@ -12,7 +12,7 @@ import numpy as np
 
 from dataflow.delta import Column, Delta
 from dataflow.errors import InvariantError
-from dataflow.operators.base import Context, kinds_of
+from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.groups import columns_at, touch
 from dataflow.operators.pairs import plain_columns
 from dataflow.operators.shares import EVERY_ROW, in_shares, whole
@@ -31,6 +31,8 @@ class NotInOperator:
     memory for a part of what then changes.
     NULL: see above.
     """
+
+    traits = Traits(emits_parts=True, needs_evaluator=False)
 
     def __init__(self, plan: SemiJoin, context: Context) -> None:
         self._keys = (plain_columns(plan.left_keys), plain_columns(plan.right_keys))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dataflow.delta import Column, Delta
-from dataflow.operators.base import Context, kinds_of
+from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.groups import split_nulls
 from dataflow.operators.pairs import LEFT, RIGHT, Sides
 from dataflow.operators.shares import EVERY_ROW, in_shares, whole
@@ -30,6 +30,8 @@ class OuterJoinOperator:
     NULL: equals nothing; a preserved row with a NULL key is padded at once and not kept. A pair
     whose residual fails is no match.
     """
+
+    traits = Traits(emits_parts=True)
 
     def __init__(self, plan: Join, context: Context) -> None:
         self._sides = Sides(plan, context)

@@ -16,7 +16,7 @@ from dataflow.delta import Column, Delta
 from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import RowErrors
 from dataflow.operators.agenda import Agenda
-from dataflow.operators.base import Context, kinds_of, types_of
+from dataflow.operators.base import Context, Traits, kinds_of, types_of
 from dataflow.operators.body import Body
 from dataflow.operators.first_rounds import FirstRounds
 from dataflow.sql.plan import Loop
@@ -40,6 +40,8 @@ class RecursiveOperator:
     Rows beyond MOST_ROUNDS are error rows, and nothing is derived from them. A step that finds
     more than MOST_ROWS rows raises ViewError view.recursion_too_large: the view fails.
     """
+
+    traits = Traits()
 
     def __init__(self, plan: Loop, context: Context, body: Body) -> None:
         self._context = context

@@ -11,7 +11,7 @@ import numpy as np
 from dataflow.delta import Column, Delta
 from dataflow.expressions.compile import compile_expression
 from dataflow.expressions.evaluator import RowErrors
-from dataflow.operators.base import Context, kinds_of, types_of
+from dataflow.operators.base import Context, Traits, kinds_of, types_of
 from dataflow.sql.plan import Remember
 
 
@@ -23,6 +23,8 @@ class RememberOperator:
     Cost: O(rows of the delta); only rows that are not known yet are computed.
     NULL: as each expression says.
     """
+
+    traits = Traits()
 
     def __init__(self, plan: Remember, context: Context) -> None:
         self._context = context

@@ -13,7 +13,7 @@ from dataflow.delta import Column, Delta
 from dataflow.expressions.compile import compile_expression
 from dataflow.expressions.evaluator import RowErrors
 from dataflow.expressions.ir import columns_of
-from dataflow.operators.base import Context, kinds_of, types_of
+from dataflow.operators.base import Context, Traits, kinds_of, types_of
 from dataflow.operators.groups import Touched, columns_at, touch, value_at
 from dataflow.sql.plan import Remember
 
@@ -26,6 +26,8 @@ class RememberAnswersOperator:
     Cost: O(rows of the delta); only arguments that are not known yet are computed.
     NULL: as the expression says.
     """
+
+    traits = Traits()
 
     def __init__(self, plan: Remember, context: Context) -> None:
         (expression,) = plan.expressions

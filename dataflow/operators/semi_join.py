@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from dataflow.delta import Delta
-from dataflow.operators.base import Context, kinds_of
+from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.groups import columns_at, split_nulls
 from dataflow.operators.pairs import LEFT, RIGHT, Sides, plain_columns
 from dataflow.operators.shares import EVERY_ROW, in_shares, whole
@@ -25,6 +25,8 @@ class SemiJoinOperator:
     Cost: O(rows of the deltas + left rows of keys that gain their first or lose their last match).
     NULL: equals nothing: a left row with a NULL key never passes semi and always passes anti.
     """
+
+    traits = Traits(emits_parts=True, needs_evaluator=False)
 
     def __init__(self, plan: SemiJoin, context: Context) -> None:
         self._is_anti = plan.kind == "anti"
@@ -83,6 +85,8 @@ class ResidualSemiJoinOperator:
     memory for a part of the matches.
     NULL: as in SemiJoinOperator; a residual that is NULL or fails is no match.
     """
+
+    traits = Traits(emits_parts=True)
 
     def __init__(self, plan: SemiJoin, context: Context) -> None:
         self._is_anti = plan.kind == "anti"

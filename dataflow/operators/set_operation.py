@@ -10,7 +10,7 @@ import numpy as np
 
 from dataflow.delta import Column, Delta, equal_rows
 from dataflow.errors import InvariantError
-from dataflow.operators.base import Context, kinds_of
+from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.extremes import LEAST, Extremes
 from dataflow.operators.groups import Touched, columns_at, touch
 from dataflow.operators.linear import Feed
@@ -27,6 +27,8 @@ class SetOperationOperator:
     Cost: O(rows of the deltas); a key's values are read again when the least one is retracted.
     NULL: equals NULL.
     """
+
+    traits = Traits(needs_evaluator=False)
 
     def __init__(self, plan: SetOperation, context: Context) -> None:
         self._context = context

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dataflow.delta import Column, Delta
-from dataflow.operators.base import Context, kinds_of
+from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.groups import Touched, columns_at, touch
 from dataflow.operators.ordered_rows import AFTER_PEERS, ENDLESS, Order, OrderedRows, Range
 from dataflow.operators.pairs import plain_columns
@@ -30,6 +30,8 @@ class TopKOperator:
     costs its place only.
     NULL: a partition of its own; in the order as NULLS FIRST or LAST says.
     """
+
+    traits = Traits()
 
     def __init__(self, plan: TopK, context: Context) -> None:
         self._partition = plain_columns(plan.partition)

@@ -15,7 +15,7 @@ from dataflow.delta import Column, Delta
 from dataflow.errors import InvariantError
 from dataflow.expressions.evaluator import Evaluator, RowErrors
 from dataflow.expressions.ir import ColumnRef
-from dataflow.operators.base import Context, kinds_of, types_of
+from dataflow.operators.base import Context, Traits, kinds_of, types_of
 from dataflow.operators.groups import columns_at, touch
 from dataflow.operators.pairs import plain_columns
 from dataflow.operators.row_order import Order, RowOrder
@@ -44,6 +44,8 @@ class WindowOperator:
     NULL: a partition of its own; in ORDER BY where NULLS FIRST or LAST says; what a function makes
     of NULL arguments is the function's.
     """
+
+    traits = Traits()
 
     def __init__(self, plan: Window, context: Context) -> None:
         self._context = context

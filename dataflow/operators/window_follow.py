@@ -13,7 +13,7 @@ import numpy as np
 
 from dataflow.delta import Column, Delta, equal_rows
 from dataflow.expressions.evaluator import RowErrors
-from dataflow.operators.base import Context, kinds_of, types_of
+from dataflow.operators.base import Context, Traits, kinds_of, types_of
 from dataflow.operators.groups import columns_at, touch
 from dataflow.operators.ordered_rows import ENDLESS, OrderedRows
 from dataflow.operators.pairs import plain_columns
@@ -39,6 +39,8 @@ class FollowedWindowOperator:
     at it; for numbers and running values all rows behind, as far as their state is another.
     NULL: as WindowOperator.
     """
+
+    traits = Traits()
 
     def __init__(self, plan: Window, context: Context) -> None:
         self._context = context

@@ -16,6 +16,7 @@ from dataflow.delta import Column, Delta
 from dataflow.errors import InvariantError, TemporaryError, ViewError, internal_error
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import Call, ColumnRef, InPostgres, Literal
+from dataflow.operators.base import Traits
 from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
 from dataflow.shared import LiveNode
 from dataflow.sql.likeness import likenesses, repeatable
@@ -107,12 +108,16 @@ def name_of(view: str) -> RelationName:
 class Failing:
     """An operator that cannot go on."""
 
+    traits = Traits()
+
     def step(self, *inputs: Delta) -> Delta:
         raise ViewError("view.recursion_too_large", "too large")
 
 
 class Hungry:
     """An operator for which there is not enough memory."""
+
+    traits = Traits()
 
     def __init__(self, error: Exception) -> None:
         self.error = error
