@@ -46,11 +46,11 @@ from service.plan_facts import asks_facts, plan_facts
 from service.planning import plan_definition
 from service.settings import DEFAULT_GROUP, Settings
 from service.shared_parts import dataflow_of, shared_with_others, shown
-from service.sink_catalog import find_view
 from service.standing import Standings
 from service.state_version import versions
 from service.tokens import Caller
 from service.view_facts import key_names, kind_of, require_parents
+from service.view_lookup import find_view
 from storage.failpoints import failpoint
 
 MAX_POSITION = 2**64 - 1

@@ -25,7 +25,7 @@ from service.names import path_name
 from service.parts import Parts
 from service.row_pages import RowWish, page_json, page_request
 from service.settings import DEFAULT_GROUP
-from service.sink_catalog import find_view, view_not_found
+from service.view_lookup import find_view, view_not_found
 
 READ_TIMEOUT_S = 30.0
 _READABLE = ("live", "paused")

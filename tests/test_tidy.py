@@ -201,6 +201,56 @@ def test_imports_go_one_way() -> None:
     report(faults)
 
 
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_for_types(path: Path) -> set[int]:
+    """Lines that only a type checker reads."""
+    found: set[int] = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            found.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return found
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Each module of ours with those that it imports anywhere in it, also within functions.
+
+    In tests what is imported for types alone does not count.
+    """
+    paths = {module_of(path): path for path in all_files()}
+    graph: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        ignored = imports_for_types(path) if module.startswith("tests.") else set()
+        found = {name for line, name in imports_of(path) if line not in ignored}
+        modules = {n if n in paths else n.rpartition(".")[0] for n in found}
+        graph[module] = {n for n in modules if n in paths and n != module}
+    return graph
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """What is left when modules that import nothing left, or that nothing left imports, go."""
+    left = {module: set(imported) for module, imported in graph.items()}
+    while True:
+        used = set().union(*left.values())
+        gone = {module for module, imported in left.items() if not imported or module not in used}
+        if not gone:
+            break
+        left = {m: imported - gone for m, imported in left.items() if m not in gone}
+    return [[module, *sorted(imported)] for module, imported in sorted(left.items())]
+
+
+def test_no_modules_import_each_other() -> None:
+    report([f"{module} imports {', '.join(rest)}" for module, *rest in cycles(import_graph())])
+
+
+def test_a_cycle_is_found_and_what_leads_to_it_is_not() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"a"}}
+    assert cycles(graph) == [["b", "c"], ["c", "b"]]
+
+
 def test_a_library_has_one_home() -> None:
     faults = []
     for path in product_files():

@@ -10,9 +10,9 @@ from typing import Any
 
 from psycopg2.extensions import connection as Connection
 
-from connectors.postgres import control_life
 from connectors.postgres.claim_schema import OWNERS
 from connectors.postgres.idempotency_schema import IDEMPOTENCY, WORKERS
+from connectors.postgres.life_schema import VIEW_CHANGES
 from connectors.postgres.psql_schema import (
     PSQL,
     PSQL_CHANGES,
@@ -264,7 +264,7 @@ STEPS = (
     _VERIFICATION,
     PSQL_VERIFY,
     IDEMPOTENCY,
-    control_life.STEP + PSQL_LIFE,
+    VIEW_CHANGES + PSQL_LIFE,
     PSQL_CHANGES,
     WORKERS,
     OWNERS,
