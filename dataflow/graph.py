@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.operators.base import ErrorCollector, Operator, kinds_of, parts_of, view_error
+from dataflow.plan.nodes import Scan
 from dataflow.schema import VIEW_SOURCE, RelationName
 from dataflow.sql.lower import Node, make_operator
-from dataflow.sql.plan import Scan
 from storage.store import Store
 
 

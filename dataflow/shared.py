@@ -1,6 +1,6 @@
 """The dataflow of all live views together: what several of them compute is computed and kept once.
 
-Nodes that compute the same (`dataflow.sql.likeness`) are one node, in whichever view's scope its
+Nodes that compute the same (`dataflow.plan.likeness`) are one node, in whichever view's scope its
 state was first kept. Invariants: all nodes stand at one position of the source, so a view that
 joins takes over a live node for its own; a node lives exactly as long as a view reads it; what
 fails in a node fails all views that read it and no others; what PostgreSQL evaluates is shared
@@ -30,11 +30,11 @@ from dataflow.operators.base import (
     view_error,
 )
 from dataflow.operators.shares import EVERY_ROW
+from dataflow.plan.explain import in_postgres
+from dataflow.plan.likeness import likenesses, repeatable
+from dataflow.plan.nodes import Loop, Plan, Scan, TableFunction
 from dataflow.schema import VIEW_SOURCE, RelationName
-from dataflow.sql.explain import in_postgres
-from dataflow.sql.likeness import likenesses, repeatable
 from dataflow.sql.lower import Node, make_operator
-from dataflow.sql.plan import Loop, Plan, Scan, TableFunction
 from dataflow.types import SqlType
 from storage.store import Store
 

@@ -22,9 +22,9 @@ from dataflow.delta import Delta
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.graph import ViewDataflow
 from dataflow.operators.table import TableState
+from dataflow.plan.nodes import Plan
 from dataflow.schema import Relation, RelationName
 from dataflow.sql.lower import lower
-from dataflow.sql.plan import Plan
 from storage.failpoints import failpoint
 from storage.memory import MemoryStore
 

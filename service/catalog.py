@@ -18,9 +18,9 @@ from connectors.postgres.control import ViewRow
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.sink import Progress
 from dataflow.errors import TidemarkError
+from dataflow.plan.explain import explain_text
+from dataflow.plan.view_key import why_bag
 from dataflow.schema import stored
-from dataflow.sql.explain import explain_text
-from dataflow.sql.view_key import why_bag
 from service import fields
 from service.authorization import Authorization
 from service.changes import DROPPED, LIVE, PAUSED, table_of

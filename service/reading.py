@@ -15,7 +15,7 @@ from connectors.postgres.shadows import name_of
 from connectors.postgres.sink_target import target_of
 from connectors.postgres.view_rows import read_page
 from dataflow.errors import SinkError, SqlError, TidemarkError
-from dataflow.sql.text import tokens
+from dataflow.lexer import tokens
 from service.changes import DROPPED, table_of
 from service.declared import relations_of
 from service.followers import shown_positions

@@ -50,13 +50,15 @@ SHARED = ("connectors.formats", "storage.failpoints", "storage.clock")
 MORE = {
     "connectors.postgres": (
         "dataflow.sql.analysis",
-        "dataflow.sql.text",
+        "dataflow.lexer",
         "dataflow.expressions.ir",
     ),
     "connectors.spark": ("dataflow", "storage"),
     # Records are read by the same loops as PostgreSQL's texts.
     "connectors.formats": ("dataflow.float_text", "dataflow.time_kernels"),
 }
+# The packages of the dataflow, lowest first: each imports of the others only those before it.
+DATAFLOW_LAYERS = ("expressions", "plan", "operators", "sql")
 HOMES = {
     "rocksdict": ("storage",),
     "sqlglot": ("dataflow/sql",),
@@ -198,6 +200,17 @@ def test_imports_go_one_way() -> None:
         for line, imported in imports_of(path):
             if imported.split(".")[0] in OURS and not may_import(path, imported):
                 faults.append(f"{name_of(path)}:{line}: imports {imported}")
+    report(faults)
+
+
+def test_the_dataflow_is_layered() -> None:
+    faults = []
+    for at, layer in enumerate(DATAFLOW_LAYERS):
+        above = [f"dataflow.{name}" for name in DATAFLOW_LAYERS[at + 1 :]]
+        for path in sorted((ROOT / "dataflow" / layer).rglob("*.py")):
+            for line, imported in imports_of(path):
+                if any(is_within(imported, package) for package in above):
+                    faults.append(f"{name_of(path)}:{line}: imports {imported}")
     report(faults)
 
 

@@ -16,8 +16,8 @@ from dataflow.expressions.evaluator import RowErrors
 from dataflow.operators.base import Context, Traits, kinds_of, types_of
 from dataflow.operators.decimal_sums import DecimalSums
 from dataflow.operators.distinct_values import DistinctValues
-from dataflow.operators.extremes import LEAST, Extremes
-from dataflow.operators.float_moments import PAIR_FUNCTIONS, FloatMoments
+from dataflow.operators.extremes import Extremes
+from dataflow.operators.float_moments import FloatMoments
 from dataflow.operators.float_sums import FloatSums
 from dataflow.operators.groups import Touched, columns_at, touch
 from dataflow.operators.interval_sums import IntervalSums
@@ -35,11 +35,12 @@ from dataflow.operators.linear import (
 )
 from dataflow.operators.number_moments import NumberMoments
 from dataflow.operators.pairs import plain_columns
-from dataflow.operators.percentiles import PERCENTILES, Percentiles, Wanted
+from dataflow.operators.percentiles import Percentiles, Wanted
 from dataflow.operators.recomputed import Recomputed
 from dataflow.operators.sparse_sums import Family, Ledger, SparseSums
-from dataflow.sql.numeric_forms import numeric_form
-from dataflow.sql.plan import Aggregate, AggregateCall
+from dataflow.plan.aggregate_functions import LEAST, PAIR_FUNCTIONS, PERCENTILES
+from dataflow.plan.nodes import Aggregate, AggregateCall
+from dataflow.plan.numeric_forms import numeric_form
 from dataflow.types import SqlType, TypeKind
 from dataflow.values import to_text
 

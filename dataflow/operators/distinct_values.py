@@ -13,9 +13,10 @@ from dataflow.expressions.compile import compile_expression
 from dataflow.expressions.ir import ColumnRef
 from dataflow.expressions.keys import key_form
 from dataflow.operators.base import Context
-from dataflow.operators.extremes import LEAST, Extremes
+from dataflow.operators.extremes import Extremes
 from dataflow.operators.groups import Touched, touch
 from dataflow.operators.linear import Feed
+from dataflow.plan.aggregate_functions import LEAST
 from dataflow.types import SqlType
 
 

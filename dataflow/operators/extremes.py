@@ -18,10 +18,10 @@ from dataflow.operators.groups import Touched, touch
 from dataflow.operators.linear import Feed
 from dataflow.operators.ordered_rows import ENDLESS, Order, OrderedRows
 from dataflow.operators.ordering import ranks, text_ranks
+from dataflow.plan.aggregate_functions import LEAST
 from dataflow.types import SqlType
 from storage.store import Arrangement
 
-LEAST = "least"
 # A group of more distinct values than this is put in order when its extreme is retracted.
 MANY = 1000
 

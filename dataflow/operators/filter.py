@@ -10,8 +10,8 @@ import numpy as np
 from dataflow.delta import Column, Delta
 from dataflow.expressions.compile import compile_expression
 from dataflow.operators.base import Context, Traits, types_of
-from dataflow.sql.plan import Filter
-from dataflow.sql.rules.trees import in_postgres
+from dataflow.plan.nodes import Filter
+from dataflow.plan.trees import in_postgres
 
 
 class FilterOperator:

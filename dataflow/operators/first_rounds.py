@@ -16,7 +16,7 @@ from dataflow.delta import KIND_INT, Column, Delta
 from dataflow.operators.agenda import Agenda
 from dataflow.operators.base import Context, kinds_of, types_of
 from dataflow.operators.groups import columns_at, touch
-from dataflow.sql.plan import Loop
+from dataflow.plan.nodes import Loop
 from dataflow.types import SqlType
 from dataflow.values import to_text
 from storage import kernels

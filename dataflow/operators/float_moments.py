@@ -17,6 +17,7 @@ from dataflow.delta import Column
 from dataflow.operators.float_sums import BIAS, OVERFLOW, binned
 from dataflow.operators.moments import product_sums
 from dataflow.operators.sparse_sums import Entry, Ledger, Outcome, slot_sums
+from dataflow.plan.aggregate_functions import PAIR_FUNCTIONS
 
 # Slot 1024 k + b sums units of 2^(8b - BIAS) for values, of 2^(8b - 2 BIAS) for products.
 _SPAN = 1024
@@ -207,4 +208,4 @@ _RESULTS: dict[str, Callable[[_Sums], float | None]] = {
     "regr_slope": _slope,
     "regr_intercept": _intercept,
 }
-PAIR_FUNCTIONS = frozenset(f for f in _RESULTS if f.startswith(("regr", "covar", "corr")))
+assert {f for f in _RESULTS if f.startswith(("regr", "covar", "corr"))} == PAIR_FUNCTIONS

@@ -13,7 +13,7 @@ from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.groups import split_nulls
 from dataflow.operators.pairs import LEFT, RIGHT, Pairs, Sides
 from dataflow.operators.shares import EVERY_ROW, whole
-from dataflow.sql.plan import Join
+from dataflow.plan.nodes import Join
 
 
 class JoinOperator:

@@ -17,7 +17,7 @@ from dataflow.operators.groups import columns_at, touch
 from dataflow.operators.pairs import plain_columns
 from dataflow.operators.shares import EVERY_ROW, in_shares, whole
 from dataflow.operators.unmatched import turn
-from dataflow.sql.plan import SemiJoin
+from dataflow.plan.nodes import SemiJoin
 
 _MATCHES, _NULLS = 0, 1
 

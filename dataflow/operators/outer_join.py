@@ -15,7 +15,7 @@ from dataflow.operators.groups import split_nulls
 from dataflow.operators.pairs import LEFT, RIGHT, Sides
 from dataflow.operators.shares import EVERY_ROW, in_shares, whole
 from dataflow.operators.unmatched import KeyTurns, kept_turns, row_turns
-from dataflow.sql.plan import Join
+from dataflow.plan.nodes import Join
 
 _PRESERVED = {"left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT)}
 

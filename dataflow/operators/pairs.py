@@ -19,7 +19,7 @@ from dataflow.expressions.ir import ColumnRef, Expression
 from dataflow.operators.base import Context, kinds_of, types_of
 from dataflow.operators.filter import is_true
 from dataflow.operators.groups import Touched, columns_at, touch
-from dataflow.sql.plan import Join, SemiJoin
+from dataflow.plan.nodes import Join, SemiJoin
 from storage.store import Arrangement
 
 LEFT, RIGHT = 0, 1

@@ -18,7 +18,6 @@ from dataflow.operators.ordered_rows import Order, OrderedRows
 from dataflow.types import SqlType
 from dataflow.values import one_nan
 
-PERCENTILES = frozenset({"percentile_cont", "percentile_disc"})
 Wanted = tuple[str, float]
 
 

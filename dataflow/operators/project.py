@@ -12,8 +12,8 @@ from dataflow.expressions.compile import compile_expression
 from dataflow.expressions.evaluator import RowErrors
 from dataflow.expressions.ir import ColumnRef
 from dataflow.operators.base import Context, Traits, kinds_of, types_of
-from dataflow.sql.plan import Project
-from dataflow.sql.rules.trees import in_postgres
+from dataflow.plan.nodes import Project
+from dataflow.plan.trees import in_postgres
 
 
 class ProjectOperator:

@@ -17,7 +17,7 @@ from dataflow.expressions.sql_text import with_arguments
 from dataflow.operators.base import Context
 from dataflow.operators.groups import Touched, columns_at, value_at
 from dataflow.operators.pairs import plain_columns
-from dataflow.sql.plan import AggregateCall
+from dataflow.plan.nodes import AggregateCall
 from dataflow.types import BOOL, SqlType
 
 _ROW = "tidemark_row"

@@ -19,8 +19,7 @@ from dataflow.operators.agenda import Agenda
 from dataflow.operators.base import Context, Traits, kinds_of, types_of
 from dataflow.operators.body import Body
 from dataflow.operators.first_rounds import FirstRounds
-from dataflow.sql.plan import Loop
-from dataflow.sql.rounds import INPUT, ROUNDS, ROWS
+from dataflow.plan.nodes import LOOP_INPUT, LOOP_ROUNDS, LOOP_ROWS, Loop
 
 # PostgreSQL would go on for ever; these end what has no end.
 MOST_ROUNDS = 10_000
@@ -54,7 +53,7 @@ class RecursiveOperator:
         if plan.keys:
             self._first = FirstRounds(plan, context)
         self._counts = None
-        if ROUNDS in body.leaves:
+        if LOOP_ROUNDS in body.leaves:
             self._counts = context.arrange_sums("rounds", "i", 1)
         self._agenda = Agenda()
         self._derived: dict[int, list[Delta]] = {}
@@ -66,7 +65,7 @@ class RecursiveOperator:
             self._first.begin(self._agenda)
         if len(base):
             self._await(0, base)
-        feeds = {f"{INPUT} {i}": delta for i, delta in enumerate(inputs) if len(delta)}
+        feeds = {f"{LOOP_INPUT} {i}": delta for i, delta in enumerate(inputs) if len(delta)}
         self._derive(feeds | self._first_round())
         found: list[Delta] = []
         total = 0
@@ -84,7 +83,7 @@ class RecursiveOperator:
             found.append(rows)
             # What is found is held until the end, and once more when it is added up.
             self._context.store.require_room(rows.nbytes())
-            self._derive({ROWS: _in_round(rows, number)} | self._turned(number, rows))
+            self._derive({LOOP_ROWS: _in_round(rows, number)} | self._turned(number, rows))
         if not found:
             return Delta.empty(self._kinds)
         return found[0] if len(found) == 1 else Delta.concat(found).consolidate()
@@ -129,7 +128,7 @@ class RecursiveOperator:
             return {}
         self._counts.add(key, np.array([[change]], np.int64))
         turn = (old + change > 0) - (old > 0)
-        return {ROUNDS: Delta(key, np.array([turn], np.int64))} if turn else {}
+        return {LOOP_ROUNDS: Delta(key, np.array([turn], np.int64))} if turn else {}
 
     def _refuse(self, rows: Delta) -> None:
         text = f"the recursion {self._name} does not end within {MOST_ROUNDS} rounds"

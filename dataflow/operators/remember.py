@@ -12,7 +12,7 @@ from dataflow.delta import Column, Delta
 from dataflow.expressions.compile import compile_expression
 from dataflow.expressions.evaluator import RowErrors
 from dataflow.operators.base import Context, Traits, kinds_of, types_of
-from dataflow.sql.plan import Remember
+from dataflow.plan.nodes import Remember
 
 
 class RememberOperator:

@@ -15,7 +15,7 @@ from dataflow.expressions.evaluator import RowErrors
 from dataflow.expressions.ir import columns_of
 from dataflow.operators.base import Context, Traits, kinds_of, types_of
 from dataflow.operators.groups import Touched, columns_at, touch, value_at
-from dataflow.sql.plan import Remember
+from dataflow.plan.nodes import Remember
 
 
 class RememberAnswersOperator:

@@ -15,7 +15,7 @@ from dataflow.operators.groups import columns_at, split_nulls
 from dataflow.operators.pairs import LEFT, RIGHT, Sides, plain_columns
 from dataflow.operators.shares import EVERY_ROW, in_shares, whole
 from dataflow.operators.unmatched import KeyTurns, row_turns
-from dataflow.sql.plan import SemiJoin
+from dataflow.plan.nodes import SemiJoin
 
 
 class SemiJoinOperator:

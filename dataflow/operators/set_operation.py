@@ -11,10 +11,11 @@ import numpy as np
 from dataflow.delta import Column, Delta, equal_rows
 from dataflow.errors import InvariantError
 from dataflow.operators.base import Context, Traits, kinds_of
-from dataflow.operators.extremes import LEAST, Extremes
+from dataflow.operators.extremes import Extremes
 from dataflow.operators.groups import Touched, columns_at, touch
 from dataflow.operators.linear import Feed
-from dataflow.sql.plan import SetOperation
+from dataflow.plan.aggregate_functions import LEAST
+from dataflow.plan.nodes import SetOperation
 
 
 class SetOperationOperator:

@@ -11,7 +11,7 @@ import numpy as np
 from dataflow.delta import Column, Delta, equal_rows
 from dataflow.expressions.evaluator import RowErrors
 from dataflow.operators.base import Context, Traits, kinds_of, types_of
-from dataflow.sql.plan import SingleRow
+from dataflow.plan.nodes import SingleRow
 
 _TOO_MANY = ("21000", "more than one row returned by a subquery used as an expression")
 _EMITTED, _ROWS = 0, 1

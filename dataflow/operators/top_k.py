@@ -17,7 +17,7 @@ from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.groups import Touched, columns_at, touch
 from dataflow.operators.ordered_rows import AFTER_PEERS, ENDLESS, Order, OrderedRows, Range
 from dataflow.operators.pairs import plain_columns
-from dataflow.sql.plan import SortKey, TopK
+from dataflow.plan.nodes import SortKey, TopK
 from storage import kernels
 
 

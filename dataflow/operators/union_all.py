@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataflow.delta import Delta
 from dataflow.operators.base import Context, Traits, kinds_of
-from dataflow.sql.plan import UnionAll
+from dataflow.plan.nodes import UnionAll
 
 
 class UnionAllOperator:

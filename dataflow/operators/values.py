@@ -11,7 +11,7 @@ from dataflow.delta import KIND_BYTES, Column, Delta
 from dataflow.errors import InvariantError
 from dataflow.expressions.ir import Expression, Literal
 from dataflow.operators.base import Context, Traits, kinds_of
-from dataflow.sql.plan import Values
+from dataflow.plan.nodes import Values
 from dataflow.values import from_text
 
 

@@ -24,8 +24,8 @@ from dataflow.operators.window_postgres import PostgresCall
 from dataflow.operators.window_rows import WindowRows, sequence_rows
 from dataflow.operators.window_sums import frame_aggregate
 from dataflow.operators.window_values import Answer, numbering, picking, shifting
-from dataflow.sql.plan import Frame, SortKey, Window, WindowCall
-from dataflow.sql.window_functions import NUMBERING, PICKING, SHIFTING, UNFRAMED, is_native
+from dataflow.plan.nodes import Frame, SortKey, Window, WindowCall
+from dataflow.plan.window_functions import NUMBERING, PICKING, SHIFTING, UNFRAMED, is_native
 
 # What is held at once while partitions of more than this are computed, beside their rows as they
 # were and as they are: these together, in sequence and given out; numbers, frames and hashes.

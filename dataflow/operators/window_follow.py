@@ -23,7 +23,7 @@ from dataflow.operators.window_reach import kind_of, reach_of, sees_peers
 from dataflow.operators.window_rows import WindowRows
 from dataflow.operators.window_running import Ran, RunningCall, Start, running_call
 from dataflow.operators.window_slabs import Changes, Slabs, Turn, read_turn
-from dataflow.sql.plan import Frame, Window
+from dataflow.plan.nodes import Frame, Window
 
 _FIRST_ROWS = 8
 _GROWTH = 3

@@ -16,7 +16,7 @@ from dataflow.expressions.evaluator import Evaluator, RowErrors
 from dataflow.operators.row_order import Order
 from dataflow.operators.window_ranges import RangeFinder, has_distance
 from dataflow.operators.window_rows import WindowRows
-from dataflow.sql.plan import Frame, FrameBound
+from dataflow.plan.nodes import Frame, FrameBound
 
 _NO_EXCLUSION = ""
 

@@ -27,7 +27,7 @@ from dataflow.operators.window_text import (
     order_text,
 )
 from dataflow.operators.window_values import Answer, pick
-from dataflow.sql.plan import WindowCall
+from dataflow.plan.nodes import WindowCall
 from dataflow.types import BOOL, INT8, SqlType
 
 _TOKENS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\d+)""")

@@ -20,7 +20,7 @@ from dataflow.operators.row_order import Order
 from dataflow.operators.window_kernels import range_ends
 from dataflow.operators.window_rows import WindowRows
 from dataflow.operators.window_text import bound_text, of_partitions, order_text
-from dataflow.sql.plan import Frame, FrameBound
+from dataflow.plan.nodes import Frame, FrameBound
 from dataflow.types import FIXED_NAN, INT8, SqlType, TypeKind
 
 _INTS = (TypeKind.INT2, TypeKind.INT4, TypeKind.INT8)

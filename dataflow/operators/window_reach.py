@@ -15,8 +15,8 @@ from dataflow.expressions.ir import Literal
 from dataflow.operators.window_frames import Frames
 from dataflow.operators.window_ranges import has_distance, is_native_range
 from dataflow.operators.window_rows import WindowRows
-from dataflow.sql.plan import Frame, SortKey, Window, WindowCall
-from dataflow.sql.window_functions import PICKING, SHIFTING, is_native
+from dataflow.plan.nodes import Frame, SortKey, Window, WindowCall
+from dataflow.plan.window_functions import PICKING, SHIFTING, is_native
 
 _NEAR = ("preceding", "current row", "following")
 

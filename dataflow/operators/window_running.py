@@ -29,7 +29,7 @@ from dataflow.operators.window_sums import (
     running_sums,
 )
 from dataflow.operators.window_values import argument_column, as_type, pick
-from dataflow.sql.plan import WindowCall
+from dataflow.plan.nodes import WindowCall
 from dataflow.types import FLOAT4, TypeKind
 from dataflow.values import one_nan
 

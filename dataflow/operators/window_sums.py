@@ -30,7 +30,7 @@ from dataflow.operators.window_frames import Frames
 from dataflow.operators.window_kernels import average_floats, best_rows, sum_floats
 from dataflow.operators.window_rows import WindowRows
 from dataflow.operators.window_values import Answer, argument_column, as_type, pick
-from dataflow.sql.plan import WindowCall
+from dataflow.plan.nodes import WindowCall
 from dataflow.types import FIXED_NAN, SqlType, TypeKind
 from dataflow.values import one_nan
 
@@ -55,7 +55,7 @@ class LinearCall:
 
 
 def frame_aggregate(call: WindowCall, evaluator: Evaluator) -> Compute:
-    """How to compute an aggregate that has a kernel (see dataflow.sql.window_functions)."""
+    """How to compute an aggregate that has a kernel (see dataflow.plan.window_functions)."""
     linear = linear_call(call)
     if linear is not None:
         return lambda rows, frames: (

@@ -8,7 +8,7 @@ from dataflow.expressions.evaluator import RowErrors
 from dataflow.expressions.ir import Literal
 from dataflow.operators.row_order import Order
 from dataflow.operators.window_rows import WindowRows
-from dataflow.sql.plan import FrameBound
+from dataflow.plan.nodes import FrameBound
 
 
 def of_partitions(failed: RowErrors, rows: WindowRows) -> RowErrors:

@@ -17,7 +17,7 @@ from dataflow.expressions.ir import ColumnRef, Expression, Literal
 from dataflow.operators.window_frames import Frames
 from dataflow.operators.window_kernels import tiles
 from dataflow.operators.window_rows import WindowRows
-from dataflow.sql.plan import WindowCall
+from dataflow.plan.nodes import WindowCall
 from dataflow.types import INT4, SqlType
 from dataflow.values import from_text, to_text
 

@@ -35,7 +35,7 @@ from dataflow.operators.values import ValuesOperator
 from dataflow.operators.window import WindowOperator
 from dataflow.operators.window_follow import FollowedWindowOperator
 from dataflow.operators.window_reach import is_followed
-from dataflow.sql.plan import (
+from dataflow.plan.nodes import (
     Aggregate,
     Filter,
     Join,
@@ -55,8 +55,8 @@ from dataflow.sql.plan import (
     fold,
     inputs_of,
 )
+from dataflow.plan.walk import with_equal_parts_shared
 from dataflow.sql.prepare import prepare
-from dataflow.sql.walk import with_equal_parts_shared
 from storage.store import Store
 
 Exchange = tuple[int, ...] | None

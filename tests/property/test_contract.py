@@ -28,9 +28,7 @@ from dataflow.expressions.evaluator import NoEvaluator, RowErrors
 from dataflow.expressions.ir import Call, ColumnRef, InPostgres
 from dataflow.graph import ViewDataflow
 from dataflow.operators.base import ErrorCollector, Operator, Traits, types_of
-from dataflow.schema import Field
-from dataflow.sql.lower import Node, lower, make_operator
-from dataflow.sql.plan import (
+from dataflow.plan.nodes import (
     Distinct,
     Filter,
     Frame,
@@ -44,6 +42,8 @@ from dataflow.sql.plan import (
     Window,
     WindowCall,
 )
+from dataflow.schema import Field
+from dataflow.sql.lower import Node, lower, make_operator
 from dataflow.types import BOOL, INT4, INT8
 from storage.memory import MemoryStore
 from storage.store import Store

@@ -20,8 +20,8 @@ from dataflow.delta import Delta
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import Call, ColumnRef
 from dataflow.operators.base import Operator, parts_of
+from dataflow.plan.nodes import Join, Plan, SemiJoin
 from dataflow.sql.lower import Node, lower, make_operator
-from dataflow.sql.plan import Join, Plan, SemiJoin
 from dataflow.types import BOOL
 from storage.memory import MemoryStore
 from storage.pages import Tuning

@@ -21,8 +21,8 @@ from dataflow.operators.numeric_results import (
     limbs_of,
     sum_column,
 )
-from dataflow.sql.numeric_forms import numeric_form
-from dataflow.sql.plan import Values
+from dataflow.plan.nodes import Values
+from dataflow.plan.numeric_forms import numeric_form
 from dataflow.types import INT4, INT8, NUMERIC, fixed, sql_type
 
 _NO_MASK = np.empty(0, np.bool_)

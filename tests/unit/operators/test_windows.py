@@ -22,7 +22,7 @@ from dataflow.operators import window, window_follow, window_slabs
 from dataflow.operators.base import Context
 from dataflow.operators.window import WindowOperator
 from dataflow.operators.window_reach import is_followed
-from dataflow.sql.plan import Window
+from dataflow.plan.nodes import Window
 from storage.errors import OutOfRoomError
 from storage.memory import MemoryStore
 from storage.rocks import RocksStore

@@ -17,10 +17,8 @@ from dataflow.errors import InvariantError, TemporaryError, ViewError, internal_
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import Call, ColumnRef, InPostgres, Literal
 from dataflow.operators.base import Traits
-from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
-from dataflow.shared import LiveNode
-from dataflow.sql.likeness import likenesses, repeatable
-from dataflow.sql.plan import (
+from dataflow.plan.likeness import likenesses, repeatable
+from dataflow.plan.nodes import (
     Aggregate,
     AggregateCall,
     Distinct,
@@ -31,6 +29,8 @@ from dataflow.sql.plan import (
     Scan,
     ViewPlan,
 )
+from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
+from dataflow.shared import LiveNode
 from dataflow.types import BOOL, INT4, INT8, TEXT
 from service.engine import Engine, View, ViewDefinition
 from service.reads import widened

@@ -1,4 +1,4 @@
-"""Walks over plans that see each object once: plans are graphs, see dataflow.sql.plan.
+"""Walks over plans that see each object once: plans are graphs, see dataflow.plan.nodes.
 
 Pure functions; a node that did not change is given back as the same object.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dataflow.expressions.ir import Call, ColumnRef, Expression
-from dataflow.sql.plan import (
+from dataflow.plan.nodes import (
     Apply,
     Join,
     Loop,

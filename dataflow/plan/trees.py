@@ -19,7 +19,7 @@ from dataflow.expressions.ir import (
     columns_of,
     remap,
 )
-from dataflow.sql.plan import (
+from dataflow.plan.nodes import (
     AggregateCall,
     Plan,
     SetCall,
@@ -28,9 +28,9 @@ from dataflow.sql.plan import (
     fold,
     inputs_of,
 )
-from dataflow.sql.walk import conjuncts as conjuncts
-from dataflow.sql.walk import refs as refs
-from dataflow.sql.walk import with_inputs
+from dataflow.plan.walk import conjuncts as conjuncts
+from dataflow.plan.walk import refs as refs
+from dataflow.plan.walk import with_inputs
 from dataflow.types import BOOL
 
 

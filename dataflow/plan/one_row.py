@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataflow.expressions.arithmetic import INT_RANGES
 from dataflow.expressions.ir import Call, ColumnRef, Expression, columns_of
-from dataflow.sql.keys import keys_of
-from dataflow.sql.plan import Aggregate, Filter, Plan, Project, TopK, Values
-from dataflow.sql.rules.trees import conjuncts
+from dataflow.plan.keys import keys_of
+from dataflow.plan.nodes import Aggregate, Filter, Plan, Project, TopK, Values
+from dataflow.plan.trees import conjuncts
 from dataflow.types import SqlType
 
 

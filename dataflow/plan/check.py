@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataflow.errors import InvariantError
 from dataflow.expressions.functions import has_kernel
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal, children
-from dataflow.schema import Field
-from dataflow.sql.plan import (
+from dataflow.plan.nodes import (
     Aggregate,
     Apply,
     Filter,
@@ -29,7 +28,8 @@ from dataflow.sql.plan import (
     Window,
     inputs_of,
 )
-from dataflow.sql.walk import nodes_of
+from dataflow.plan.walk import nodes_of
+from dataflow.schema import Field
 from dataflow.types import BOOL, SqlType
 
 _KINDS = ("inner", "left", "right", "full")

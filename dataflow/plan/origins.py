@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataflow.expressions.ir import ColumnRef, Expression
-from dataflow.sql.plan import (
+from dataflow.plan.nodes import (
     Filter,
     Join,
     Plan,

@@ -410,6 +410,10 @@ class Recursive:
     fields: tuple[Field, ...]
 
 
+# What the body of a loop reads; names that no WITH entry has, which begin with a letter.
+LOOP_ROWS, LOOP_ROUNDS, LOOP_INPUT = ".rows", ".rounds", ".input"
+
+
 @keeps_hash
 @dataclass(frozen=True)
 class Loop:

@@ -19,11 +19,8 @@ from dataflow.expressions.ir import (
     children,
     columns_of,
 )
-from dataflow.schema import Field
-from dataflow.sql.key_facts import NO_COLUMNS, Key, Keys, is_plain
-from dataflow.sql.null_rejection import nulls_reach, rejects_null
-from dataflow.sql.nullability import is_nullable
-from dataflow.sql.plan import (
+from dataflow.plan.key_facts import NO_COLUMNS, Key, Keys, is_plain
+from dataflow.plan.nodes import (
     Aggregate,
     Distinct,
     Filter,
@@ -43,7 +40,10 @@ from dataflow.sql.plan import (
     Window,
     fold,
 )
-from dataflow.sql.walk import conjuncts
+from dataflow.plan.null_rejection import nulls_reach, rejects_null
+from dataflow.plan.nullability import is_nullable
+from dataflow.plan.walk import conjuncts
+from dataflow.schema import Field
 from dataflow.types import TypeKind
 
 _INTEGERS = (TypeKind.INT2, TypeKind.INT4, TypeKind.INT8)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dataflow.plan.nodes import Plan, Scan, fold, scans_of
+from dataflow.plan.walk import with_inputs
 from dataflow.schema import Relation, RelationName
-from dataflow.sql.plan import Plan, Scan, fold, scans_of
-from dataflow.sql.walk import with_inputs
 
 
 def what_is_missing(plan: Plan, name: RelationName, relation: Relation) -> list[str]:

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
+from dataflow.plan.nodes import Filter, Plan, Scan, inputs_of
+from dataflow.plan.walk import conjuncts, nodes_of
 from dataflow.schema import RelationName
-from dataflow.sql.plan import Filter, Plan, Scan, inputs_of
-from dataflow.sql.walk import conjuncts, nodes_of
 from dataflow.types import SqlType, TypeKind
 
 _MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}

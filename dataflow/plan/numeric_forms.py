@@ -12,8 +12,8 @@ import re
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
 from dataflow.expressions.number_casts import limits
 from dataflow.expressions.numeric_form import NumericForm
-from dataflow.operators.extremes import LEAST
-from dataflow.sql.plan import (
+from dataflow.plan.aggregate_functions import LEAST
+from dataflow.plan.nodes import (
     Aggregate,
     Distinct,
     Filter,

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from dataflow.expressions.ir import ColumnRef, InPostgres
 from dataflow.expressions.keys import key_form
+from dataflow.plan.key_facts import NO_COLUMNS
+from dataflow.plan.keys import keys_of
+from dataflow.plan.nodes import Join, Plan, Project, UnionAll
+from dataflow.plan.walk import refs
 from dataflow.schema import Field
-from dataflow.sql.key_facts import NO_COLUMNS
-from dataflow.sql.keys import keys_of
-from dataflow.sql.plan import Join, Plan, Project, UnionAll
-from dataflow.sql.walk import refs
 
 
 def view_key(plan: Plan) -> tuple[int, ...]:

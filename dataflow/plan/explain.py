@@ -18,9 +18,8 @@ from dataflow.expressions.ir import (
     links_of,
 )
 from dataflow.expressions.sql_text import with_arguments
-from dataflow.operators.percentiles import PERCENTILES
-from dataflow.schema import Field
-from dataflow.sql.plan import (
+from dataflow.plan.aggregate_functions import PERCENTILES
+from dataflow.plan.nodes import (
     Aggregate,
     AggregateCall,
     Apply,
@@ -47,9 +46,10 @@ from dataflow.sql.plan import (
     WindowCall,
     inputs_of,
 )
-from dataflow.sql.view_key import why_bag
-from dataflow.sql.walk import shared_nodes
-from dataflow.sql.window_functions import is_native
+from dataflow.plan.view_key import why_bag
+from dataflow.plan.walk import shared_nodes
+from dataflow.plan.window_functions import is_native
+from dataflow.schema import Field
 
 _TITLES = {
     Distinct: "distinct",

@@ -5,7 +5,7 @@ Names are as the canonical text has them: without a schema a function is Postgre
 
 from __future__ import annotations
 
-from dataflow.sql.plan import WindowCall
+from dataflow.plan.nodes import WindowCall
 from dataflow.types import SqlType, TypeKind
 
 NUMBERING = frozenset({"row_number", "rank", "dense_rank", "percent_rank", "cume_dist", "ntile"})

@@ -11,9 +11,9 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from dataflow.expressions.ir import ColumnRef
+from dataflow.plan.nodes import Loop, Plan, Remember, Scan, fold, inputs_of
+from dataflow.plan.walk import with_inputs
 from dataflow.schema import VIEW_SOURCE, Field
-from dataflow.sql.plan import Loop, Plan, Remember, Scan, fold, inputs_of
-from dataflow.sql.walk import with_inputs
 from dataflow.types import SqlType
 
 
