@@ -59,6 +59,15 @@ MORE = {
 }
 # The packages of the dataflow, lowest first: each imports of the others only those before it.
 DATAFLOW_LAYERS = ("expressions", "plan", "operators", "sql")
+# Those of the operators, and which others each may import; all may import what lies at the root.
+OPERATOR_PACKAGES = {
+    "joins": (),
+    "ordered": (),
+    "aggregates": ("ordered",),
+    "windows": ("ordered", "aggregates"),
+    "recursion": (),
+    "tables": (),
+}
 HOMES = {
     "rocksdict": ("storage",),
     "sqlglot": ("dataflow/sql",),
@@ -211,6 +220,20 @@ def test_the_dataflow_is_layered() -> None:
             for line, imported in imports_of(path):
                 if any(is_within(imported, package) for package in above):
                     faults.append(f"{name_of(path)}:{line}: imports {imported}")
+    report(faults)
+
+
+def test_the_operators_are_layered() -> None:
+    faults = []
+    root = ROOT / "dataflow" / "operators"
+    assert {p.name for p in root.iterdir() if (p / "__init__.py").exists()} == {*OPERATOR_PACKAGES}
+    for path in sorted(root.rglob("*.py")):
+        own = path.parent.name if path.parent != root else ""
+        allowed = {own, *OPERATOR_PACKAGES.get(own, ())}
+        forbidden = [f"dataflow.operators.{n}" for n in OPERATOR_PACKAGES if n not in allowed]
+        for line, imported in imports_of(path):
+            if any(is_within(imported, package) for package in forbidden):
+                faults.append(f"{name_of(path)}:{line}: imports {imported}")
     report(faults)
 
 

@@ -36,7 +36,7 @@ from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
-from dataflow.operators.table import table_spec
+from dataflow.operators.tables.table import table_spec
 from dataflow.plan.nodes import Scan
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.lower import Node, make_operator

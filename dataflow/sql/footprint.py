@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dataflow.expressions.ir import Expression, InPostgres, children
-from dataflow.operators.window_reach import is_followed
+from dataflow.operators.windows.window_reach import is_followed
 from dataflow.plan.nodes import (
     Aggregate,
     Distinct,

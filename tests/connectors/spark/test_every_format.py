@@ -27,7 +27,7 @@ from dataflow.changes import Changes
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.graph import ViewDataflow, needed_columns
-from dataflow.operators.table import TableState
+from dataflow.operators.tables.table import TableState
 from dataflow.plan.nodes import Plan, scans_of
 from dataflow.schema import Relation
 from dataflow.sql.lower import lower

@@ -20,7 +20,7 @@ from dataflow.delta import Delta
 from dataflow.errors import SqlError, ViewError
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.graph import ViewDataflow
-from dataflow.operators import recursive
+from dataflow.operators.recursion import recursive
 from dataflow.plan.check import check_plan
 from dataflow.plan.nodes import (
     Plan,

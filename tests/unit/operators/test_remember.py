@@ -11,7 +11,7 @@ from dataflow.delta import Column, Delta
 from dataflow.expressions.evaluator import RowErrors
 from dataflow.expressions.ir import ColumnRef, InPostgres
 from dataflow.operators.base import Context
-from dataflow.operators.remember import RememberOperator
+from dataflow.operators.tables.remember import RememberOperator
 from dataflow.plan.nodes import Remember, Values
 from dataflow.schema import Field
 from dataflow.types import INT4, INT8

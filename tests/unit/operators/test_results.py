@@ -12,8 +12,8 @@ from dataflow.delta import Column, Delta
 from dataflow.expressions.evaluator import NoEvaluator, RowErrors
 from dataflow.expressions.ir import ColumnRef, Literal
 from dataflow.graph import ViewDataflow
-from dataflow.operators.interval_sums import IntervalSums, interval_text
-from dataflow.operators.numeric_results import average_text
+from dataflow.operators.aggregates.interval_sums import IntervalSums, interval_text
+from dataflow.operators.aggregates.numeric_results import average_text
 from dataflow.plan.nodes import Aggregate, AggregateCall, Scan, SingleRow, Values
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.sql.lower import lower
