@@ -29,8 +29,8 @@ from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.delta import KIND_BYTES, Column, Delta
 from dataflow.expressions.evaluator import NoEvaluator
+from dataflow.plan.nodes import ViewPlan
 from dataflow.schema import Field, Relation
-from dataflow.sql.plan import ViewPlan
 from dataflow.values import to_text
 from service.budget import MemoryBudget, calm_collector
 from service.engine import Engine, View, ViewDefinition

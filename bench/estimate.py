@@ -32,7 +32,7 @@ from connectors.postgres.embedded import EmbeddedPostgres
 from connectors.postgres.evaluator import PostgresEvaluator
 from connectors.postgres.source import PostgresSource
 from connectors.sink import SinkTable
-from dataflow.sql.plan import ViewPlan
+from dataflow.plan.nodes import ViewPlan
 from service.backfill import BackfillJob
 from service.children import run_alone
 from service.engine import ViewDefinition

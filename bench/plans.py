@@ -9,7 +9,7 @@ from bench.server import create_table, session
 from bench.workloads import Workload
 from connectors.postgres.analyzer import PostgresAnalyzer
 from connectors.postgres.embedded import EmbeddedPostgres
-from dataflow.sql.plan import ViewPlan
+from dataflow.plan.nodes import ViewPlan
 from dataflow.sql.planner import plan_view
 
 SOURCE = "source"

@@ -13,7 +13,7 @@ from typing import Any
 from bench import (
     engine_refresh,
     estimate,
-    fire,
+    fire_record,
     generated,
     report_parts,
     sandbox,
@@ -60,7 +60,7 @@ def compose(records: Sequence[Record]) -> str:
     lines += single_records.topics() + single_records.exchange()
     lines += tpch.section() + estimate.section() + generated.section()
     lines += engine_refresh.section() + sandbox.section()
-    lines += fire.section()
+    lines += fire_record.section()
     if LESSONS.exists():
         lines += ["", LESSONS.read_text().rstrip()]
     return "\n".join(lines) + "\n"

@@ -28,8 +28,8 @@ from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.delta import Column, Delta
 from dataflow.expressions.evaluator import NoEvaluator
+from dataflow.plan.nodes import ViewPlan, scans_of
 from dataflow.schema import Relation
-from dataflow.sql.plan import ViewPlan, scans_of
 from dataflow.sql.planner import plan_view
 from service.engine import Engine, View, ViewDefinition
 from storage.rocks import RocksStore

@@ -29,7 +29,7 @@ from bench.record import revision
 from connectors.postgres.embedded import EmbeddedPostgres
 from connectors.postgres.evaluator import PostgresEvaluator
 from connectors.source import SourceBatch
-from dataflow.sql.keys import keys_of
+from dataflow.plan.keys import keys_of
 from service.backfill import BackfillJob
 from service.children import run_alone
 from service.engine import View, ViewDefinition

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import Evaluator
-from dataflow.operators.base import ErrorCollector, Operator, kinds_of, view_error
+from dataflow.operators.base import ErrorCollector, Operator, kinds_of, parts_of, view_error
+from dataflow.plan.nodes import Scan
 from dataflow.schema import VIEW_SOURCE, RelationName
 from dataflow.sql.lower import Node, make_operator
-from dataflow.sql.plan import Scan
 from storage.store import Store
 
 
@@ -101,7 +101,7 @@ class ViewDataflow:
 
     def _outputs(self, position: int, inputs: Sequence[Delta], most_rows: int) -> Iterator[Delta]:
         operator = self._operators[position]
-        in_parts = getattr(operator, "parts", None)
+        in_parts = parts_of(operator)
         try:
             if in_parts is None:
                 yield operator.step(*inputs)

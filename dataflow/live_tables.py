@@ -15,9 +15,9 @@ from dataflow.changes import Changes, Letter
 from dataflow.delta import Delta
 from dataflow.errors import InvariantError, TidemarkError, ViewError
 from dataflow.operators.base import view_error
-from dataflow.operators.table import TableState, table_spec
+from dataflow.operators.tables.table import TableState, table_spec
+from dataflow.plan.nodes import Scan
 from dataflow.schema import Field, Relation, RelationName
-from dataflow.sql.plan import Scan
 from dataflow.types import SqlType
 from storage.store import Store
 

@@ -9,28 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dataflow.operators.aggregate import AggregateOperator
-from dataflow.operators.base import Operator
-from dataflow.operators.filter import FilterOperator
-from dataflow.operators.project import ProjectOperator
+from dataflow.operators.base import Traits
 
-# A node's operator, None for a scan, and whether its own rows are loose.
-Reader = tuple[Operator | None, bool]
+# A node's traits, None for a scan, and whether its own rows are loose.
+Reader = tuple[Traits | None, bool]
 
 
-def is_loose(operator: Operator | None, readers: Sequence[Reader]) -> bool:
-    """Whether a node with this operator (None: a scan) that only these read may be loose."""
+def is_loose(traits: Traits | None, readers: Sequence[Reader]) -> bool:
+    """Whether a node with these traits (None: a scan) that only these read may be loose."""
     if not readers:
         return False
-    if operator is None or isinstance(operator, FilterOperator):
+    if traits is None or traits.passes_rows:
         return all(_leads_to_sums(*reader) for reader in readers)
-    return isinstance(operator, ProjectOperator) and all(
-        isinstance(reader, AggregateOperator) and reader.is_additive for reader, _ in readers
-    )
+    return traits.may_skip_consolidation and all(_is_sums(reader) for reader, _ in readers)
 
 
-def _leads_to_sums(operator: Operator | None, is_loose: bool) -> bool:
+def _is_sums(traits: Traits | None) -> bool:
+    """Whether all that a node keeps are sums over rows."""
+    return traits is not None and traits.has_state and traits.accepts_unconsolidated
+
+
+def _leads_to_sums(traits: Traits | None, is_loose: bool) -> bool:
     """Whether rows are added up here, or further on before anything else is done with them."""
-    if isinstance(operator, FilterOperator):
-        return operator.is_native and is_loose
-    return isinstance(operator, ProjectOperator) and operator.adds_up and not is_loose
+    if traits is None or not traits.accepts_unconsolidated:
+        return False
+    if traits.passes_rows:
+        return is_loose
+    return traits.may_skip_consolidation and not is_loose

@@ -1,6 +1,6 @@
 """The dataflow of all live views together: what several of them compute is computed and kept once.
 
-Nodes that compute the same (`dataflow.sql.likeness`) are one node, in whichever view's scope its
+Nodes that compute the same (`dataflow.plan.likeness`) are one node, in whichever view's scope its
 state was first kept. Invariants: all nodes stand at one position of the source, so a view that
 joins takes over a live node for its own; a node lives exactly as long as a view reads it; what
 fails in a node fails all views that read it and no others; what PostgreSQL evaluates is shared
@@ -21,14 +21,20 @@ from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator, RowErrors
 from dataflow.live_tables import Clock, LiveTable, LiveTables, TableScan, stopped
 from dataflow.loose import is_loose
-from dataflow.operators.base import Operator, kinds_of, view_error
-from dataflow.operators.project import ProjectOperator
+from dataflow.operators.base import (
+    Operator,
+    Traits,
+    kinds_of,
+    parts_of,
+    skip_consolidation,
+    view_error,
+)
 from dataflow.operators.shares import EVERY_ROW
+from dataflow.plan.explain import in_postgres
+from dataflow.plan.likeness import likenesses, repeatable
+from dataflow.plan.nodes import Loop, Plan, Scan, TableFunction
 from dataflow.schema import VIEW_SOURCE, RelationName
-from dataflow.sql.explain import in_postgres
-from dataflow.sql.likeness import likenesses, repeatable
 from dataflow.sql.lower import Node, make_operator
-from dataflow.sql.plan import Loop, Plan, Scan, TableFunction
 from dataflow.types import SqlType
 from storage.store import Store
 
@@ -69,6 +75,11 @@ class LiveNode:
         self.errors: dict[RelationName, ErrorRows] = {}
         self.rows_in = self.rows_out = 0
         self.time_s = 0.0
+
+    @property
+    def traits(self) -> Traits | None:
+        """Those of its operator; None for a scan."""
+        return None if self.operator is None else self.operator.traits
 
     def collect(
         self, operator: str, types: Sequence[SqlType], rows: Delta, errors: RowErrors
@@ -188,10 +199,10 @@ class SharedDataflow:
         """Find the nodes whose rows need not be added up, those that read others first."""
         outputs = {view.root.number for view in self.views.values()}
         for number, node in sorted(self._nodes.items(), reverse=True):
-            readers = [(reader.operator, reader.is_loose) for reader in node.readers]
-            node.is_loose = number not in outputs and is_loose(node.operator, readers)
-            if isinstance(node.operator, ProjectOperator):
-                node.operator.is_loose = node.is_loose
+            readers = [(reader.traits, reader.is_loose) for reader in node.readers]
+            node.is_loose = number not in outputs and is_loose(node.traits, readers)
+            if node.operator is not None:
+                skip_consolidation(node.operator, is_loose=node.is_loose)
 
     def _make(
         self, node: Node, home: Home | None, inputs: Sequence[LiveNode], evaluator: Evaluator
@@ -202,7 +213,7 @@ class SharedDataflow:
             live.inputs = tuple(inputs)
             named = replace(node, name=home.name)
             live.operator = make_operator(named, self._store, home.scope, evaluator, live)
-            live.in_parts = getattr(live.operator, "parts", None)
+            live.in_parts = parts_of(live.operator)
             self._homes[home] = live
         else:
             self._open_scan(live, node.plan)

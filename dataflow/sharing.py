@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dataflow.live_tables import LiveTable
+from dataflow.plan.explain import describe
+from dataflow.plan.nodes import Loop, Plan
 from dataflow.schema import RelationName
 from dataflow.shared import LiveNode, SharedDataflow
-from dataflow.sql.explain import describe
 from dataflow.sql.lower import Node, title_of
-from dataflow.sql.plan import Loop, Plan
 from storage.store import Store
 
 TABLE = "table"

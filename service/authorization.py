@@ -32,8 +32,8 @@ from service.operations import (
     route_operation,
 )
 from service.parts import Parts
-from service.sink_catalog import find_view
 from service.tokens import Caller, Role
+from service.view_lookup import find_view
 
 _DECLARING = {
     "source.declare": "tidemark.create_source(text, text, jsonb)",

@@ -21,10 +21,10 @@ from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.graph import ViewDataflow
-from dataflow.operators.table import TableState
+from dataflow.operators.tables.table import TableState
+from dataflow.plan.nodes import Plan
 from dataflow.schema import Relation, RelationName
 from dataflow.sql.lower import lower
-from dataflow.sql.plan import Plan
 from storage.failpoints import failpoint
 from storage.memory import MemoryStore
 

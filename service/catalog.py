@@ -18,9 +18,9 @@ from connectors.postgres.control import ViewRow
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.sink import Progress
 from dataflow.errors import TidemarkError
+from dataflow.plan.explain import explain_text
+from dataflow.plan.view_key import why_bag
 from dataflow.schema import stored
-from dataflow.sql.explain import explain_text
-from dataflow.sql.view_key import why_bag
 from service import fields
 from service.authorization import Authorization
 from service.changes import DROPPED, LIVE, PAUSED, table_of
@@ -46,11 +46,11 @@ from service.plan_facts import asks_facts, plan_facts
 from service.planning import plan_definition
 from service.settings import DEFAULT_GROUP, Settings
 from service.shared_parts import dataflow_of, shared_with_others, shown
-from service.sink_catalog import find_view
 from service.standing import Standings
 from service.state_version import versions
 from service.tokens import Caller
 from service.view_facts import key_names, kind_of, require_parents
+from service.view_lookup import find_view
 from storage.failpoints import failpoint
 
 MAX_POSITION = 2**64 - 1

@@ -18,11 +18,11 @@ from dataflow.delta import Delta
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.graph import ViewDataflow, needed_columns
 from dataflow.live_tables import TableHome
-from dataflow.operators.table import TableState
+from dataflow.operators.tables.table import TableState
+from dataflow.plan.nodes import ViewPlan, scans_of
+from dataflow.plan.reading import reading, what_is_missing
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.lower import lower
-from dataflow.sql.plan import ViewPlan, scans_of
-from dataflow.sql.reading import reading, what_is_missing
 from service.gathered import added_up
 from storage.store import Store
 

@@ -20,6 +20,8 @@ from connectors.postgres.planner_statistics import PlannerStatistics, TableFacts
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import SqlError, TidemarkError
 from dataflow.graph import needed_columns
+from dataflow.plan.nodes import Filter, Join, Scan
+from dataflow.plan.view_key import why_bag
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.as_sql import groups_query, predicate_query, queries_of
 from dataflow.sql.footprint import (
@@ -33,8 +35,6 @@ from dataflow.sql.footprint import (
     width_of,
 )
 from dataflow.sql.lower import Node, lower
-from dataflow.sql.plan import Filter, Join, Scan
-from dataflow.sql.view_key import why_bag
 from service.deep import deeply
 from service.engine import ViewDefinition
 from service.estimate_models import EffectModel, Estimate, RiskModel, StateModel

@@ -45,7 +45,6 @@ from service.renewals import (
     sinks_refuse,
     why_untold,
 )
-from service.sink_catalog import find_view
 from service.tokens import Caller
 from service.view_facts import (
     busy,
@@ -54,6 +53,7 @@ from service.view_facts import (
     require_parents,
     require_status,
 )
+from service.view_lookup import find_view
 from storage.failpoints import failpoint
 
 

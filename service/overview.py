@@ -45,10 +45,10 @@ from service.overview_models import (
 )
 from service.parts import SOURCE, Parts
 from service.problems import problem_told
-from service.sink_catalog import find_view
 from service.source_catalog import SourceCatalog
 from service.standing import Standings
 from service.tokens import OPEN, Caller
+from service.view_lookup import find_view
 from storage import clock
 
 _KEPT_S = 0.5

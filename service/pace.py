@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dataflow.changes import Changes, truncated
 from dataflow.delta import Delta
-from dataflow.operators.table import TableState
+from dataflow.operators.tables.table import TableState
 from dataflow.schema import RelationName
 
 # So many rows of a table of which nothing is known are stepped first.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from dataflow.plan.asks import asks_of
+from dataflow.plan.explain import explain_text, explain_tree
+from dataflow.plan.nodes import ViewPlan
 from dataflow.schema import VIEW_SOURCE
 from dataflow.sharing import planned_nodes
-from dataflow.sql.asks import asks_of
-from dataflow.sql.explain import explain_text, explain_tree
 from dataflow.sql.lower import lower
-from dataflow.sql.plan import ViewPlan
 from service.engine import ViewDefinition
 from service.estimate_models import Estimate
 from service.kept_names import names_facts

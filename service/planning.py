@@ -13,10 +13,10 @@ from connectors.postgres.control import SourceRow, ViewRow
 from connectors.postgres.table_names import UNKNOWN, KnownNames
 from connectors.sink import SinkTable
 from dataflow.errors import SourceError, SqlError, TemporaryError
+from dataflow.lexer import deepest, position_of
+from dataflow.plan.nodes import ViewPlan
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName, stored
-from dataflow.sql.plan import ViewPlan
 from dataflow.sql.planner import plan_view
-from dataflow.sql.text import deepest, position_of
 from service import fields
 from service.declared import relations_of
 from service.deep import KEPT, deeply

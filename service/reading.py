@@ -15,7 +15,7 @@ from connectors.postgres.shadows import name_of
 from connectors.postgres.sink_target import target_of
 from connectors.postgres.view_rows import read_page
 from dataflow.errors import SinkError, SqlError, TidemarkError
-from dataflow.sql.text import tokens
+from dataflow.lexer import tokens
 from service.changes import DROPPED, table_of
 from service.declared import relations_of
 from service.followers import shown_positions
@@ -25,7 +25,7 @@ from service.names import path_name
 from service.parts import Parts
 from service.row_pages import RowWish, page_json, page_request
 from service.settings import DEFAULT_GROUP
-from service.sink_catalog import find_view, view_not_found
+from service.view_lookup import find_view, view_not_found
 
 READ_TIMEOUT_S = 30.0
 _READABLE = ("live", "paused")

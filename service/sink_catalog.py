@@ -7,25 +7,22 @@ view have been looked at before the catalog knows the sink.
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
 
 from connectors.postgres import control_sinks
-from connectors.postgres.control import Control, ViewRow
+from connectors.postgres.control import ViewRow
 from connectors.postgres.control_sinks import SinkRow
 from connectors.sink import SinkTable
 from dataflow.errors import TidemarkError
 from service import fields
+from service.authorization import Authorization
 from service.followers import ERASED, LIVE
 from service.groups import group_of
 from service.models import CreateSink, SinkModel
-from service.names import parse_name
 from service.parts import Parts
 from service.problems import problem_told
 from service.tokens import Caller
 from service.view_facts import busy
-
-if TYPE_CHECKING:
-    from service.authorization import Authorization
+from service.view_lookup import find_view
 
 DROPPED = "dropped"
 
@@ -115,21 +112,6 @@ class SinkCatalog:
 
     def _view(self, name: str) -> ViewRow:
         return find_view(self._control, name)
-
-
-def find_view(control: Control, name: str) -> ViewRow:
-    """The catalog's row of a view. TidemarkError view.not_found."""
-    schema, plain = parse_name(name)
-    row = control.get_view(schema, plain)
-    if row is None:
-        raise view_not_found(schema, plain)
-    return row
-
-
-def view_not_found(schema: str, name: str) -> TidemarkError:
-    """There is no such view, or not for long any more."""
-    what = f'view "{schema}.{name}" does not exist'
-    return TidemarkError("view.not_found", what, hint="see GET /views")
 
 
 def _model(row: SinkRow) -> SinkModel:

@@ -31,7 +31,7 @@ from service.changes import table_of
 from service.followers import shown_positions
 from service.groups import group_of
 from service.problems import problem_of
-from service.sink_catalog import find_view
+from service.view_lookup import find_view
 
 if TYPE_CHECKING:
     from service.parts import Parts

@@ -16,12 +16,12 @@ from connectors.postgres.overlay import Overlay
 from connectors.postgres.quoting import quote_name, quote_text
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import TidemarkError
+from dataflow.lexer import one_query
+from dataflow.plan.nodes import Filter, Project, Scan, ViewPlan
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.analysis import Analysis, Table
 from dataflow.sql.flatten import flattened, relations_named
 from dataflow.sql.lower import lower
-from dataflow.sql.plan import Filter, Project, Scan, ViewPlan
-from dataflow.sql.text import one_query
 from service.declared import relations_of
 from service.kept_names import names_in, with_names_of_now
 from service.parts import Parts

@@ -10,8 +10,8 @@ from typing import Any
 
 from connectors.postgres.control import ViewRow
 from dataflow.errors import TidemarkError
+from dataflow.plan.nodes import ViewPlan
 from dataflow.schema import VIEW_SOURCE, RelationName, stored
-from dataflow.sql.plan import ViewPlan
 from service import fields
 from service.changes import DROPPED, LIVE, PAUSED, VERSION
 from service.definition import ViewDefinition

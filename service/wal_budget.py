@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 
-from connectors.postgres.slot import REBUILD_HINT
+from connectors.postgres.slot_errors import REBUILD_HINT
 from connectors.postgres.source import PostgresSource
 from dataflow.errors import SourceError, TidemarkError
 from service.host import HOST, Host

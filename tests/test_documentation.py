@@ -18,7 +18,7 @@ from psycopg2 import errorcodes
 
 from connectors.postgres.analyzer import PostgresAnalyzer
 from dataflow.errors import TidemarkError
-from dataflow.sql.plan import ViewPlan
+from dataflow.plan.nodes import ViewPlan
 from dataflow.sql.planner import plan_view
 from dataflow.types import BOOL, INT4, INT8, TEXT
 from service import routes as routes_

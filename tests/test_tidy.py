@@ -50,12 +50,23 @@ SHARED = ("connectors.formats", "storage.failpoints", "storage.clock", "storage.
 MORE = {
     "connectors.postgres": (
         "dataflow.sql.analysis",
-        "dataflow.sql.text",
+        "dataflow.lexer",
         "dataflow.expressions.ir",
     ),
     "connectors.spark": ("dataflow", "storage"),
     # Records are read by the same loops as PostgreSQL's texts.
     "connectors.formats": ("dataflow.float_text", "dataflow.time_kernels"),
+}
+# The packages of the dataflow, lowest first: each imports of the others only those before it.
+DATAFLOW_LAYERS = ("expressions", "plan", "operators", "sql")
+# Those of the operators, and which others each may import; all may import what lies at the root.
+OPERATOR_PACKAGES = {
+    "joins": (),
+    "ordered": (),
+    "aggregates": ("ordered",),
+    "windows": ("ordered", "aggregates"),
+    "recursion": (),
+    "tables": (),
 }
 HOMES = {
     "rocksdict": ("storage",),
@@ -199,6 +210,81 @@ def test_imports_go_one_way() -> None:
             if imported.split(".")[0] in OURS and not may_import(path, imported):
                 faults.append(f"{name_of(path)}:{line}: imports {imported}")
     report(faults)
+
+
+def test_the_dataflow_is_layered() -> None:
+    faults = []
+    for at, layer in enumerate(DATAFLOW_LAYERS):
+        above = [f"dataflow.{name}" for name in DATAFLOW_LAYERS[at + 1 :]]
+        for path in sorted((ROOT / "dataflow" / layer).rglob("*.py")):
+            for line, imported in imports_of(path):
+                if any(is_within(imported, package) for package in above):
+                    faults.append(f"{name_of(path)}:{line}: imports {imported}")
+    report(faults)
+
+
+def test_the_operators_are_layered() -> None:
+    faults = []
+    root = ROOT / "dataflow" / "operators"
+    assert {p.name for p in root.iterdir() if (p / "__init__.py").exists()} == {*OPERATOR_PACKAGES}
+    for path in sorted(root.rglob("*.py")):
+        own = path.parent.name if path.parent != root else ""
+        allowed = {own, *OPERATOR_PACKAGES.get(own, ())}
+        forbidden = [f"dataflow.operators.{n}" for n in OPERATOR_PACKAGES if n not in allowed]
+        for line, imported in imports_of(path):
+            if any(is_within(imported, package) for package in forbidden):
+                faults.append(f"{name_of(path)}:{line}: imports {imported}")
+    report(faults)
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_for_types(path: Path) -> set[int]:
+    """Lines that only a type checker reads."""
+    found: set[int] = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            found.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return found
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Each module of ours with those that it imports anywhere in it, also within functions.
+
+    In tests what is imported for types alone does not count.
+    """
+    paths = {module_of(path): path for path in all_files()}
+    graph: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        ignored = imports_for_types(path) if module.startswith("tests.") else set()
+        found = {name for line, name in imports_of(path) if line not in ignored}
+        modules = {n if n in paths else n.rpartition(".")[0] for n in found}
+        graph[module] = {n for n in modules if n in paths and n != module}
+    return graph
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """What is left when modules that import nothing left, or that nothing left imports, go."""
+    left = {module: set(imported) for module, imported in graph.items()}
+    while True:
+        used = set().union(*left.values())
+        gone = {module for module, imported in left.items() if not imported or module not in used}
+        if not gone:
+            break
+        left = {m: imported - gone for m, imported in left.items() if m not in gone}
+    return [[module, *sorted(imported)] for module, imported in sorted(left.items())]
+
+
+def test_no_modules_import_each_other() -> None:
+    report([f"{module} imports {', '.join(rest)}" for module, *rest in cycles(import_graph())])
+
+
+def test_a_cycle_is_found_and_what_leads_to_it_is_not() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"a"}}
+    assert cycles(graph) == [["b", "c"], ["c", "b"]]
 
 
 def test_a_library_has_one_home() -> None:

@@ -2,7 +2,7 @@
 
 Everything happens in one transaction that is always rolled back, under pinned settings and a
 statement timeout. Nothing of the user's text is executed: it is only ever the body of a temporary
-view, after `dataflow.sql.text.one_query` has shown that it is one query. Parsing it runs the
+view, after `dataflow.lexer.one_query` has shown that it is one query. Parsing it runs the
 conditions of domains all the same: it happens in the sandbox, with the rights of the view's
 creator or none; constants are computed there too, read-only.
 """
@@ -28,9 +28,9 @@ from connectors.postgres.table_lookup import find_relation, look_up
 from connectors.postgres.table_names import KnownNames, read_named, read_names
 from dataflow.errors import Position, SinkError, SqlError, TidemarkError
 from dataflow.expressions.ir import Literal
+from dataflow.lexer import find_words, one_query, position_of
 from dataflow.schema import Field, Relation
 from dataflow.sql.analysis import Analysis, Routine, Table
-from dataflow.sql.text import find_words, one_query, position_of
 from dataflow.types import SqlType, TypeKind
 
 _VIEW = "tidemark_analysis"

@@ -23,7 +23,7 @@ from connectors.postgres.explained import relations_scanned
 from connectors.postgres.function_tables import SCHEMA, FunctionTable
 from connectors.postgres.session import connect, is_temporary, to_error
 from dataflow.errors import SourceError, SqlError, TidemarkError
-from dataflow.sql.text import one_query, position_of
+from dataflow.lexer import one_query, position_of
 
 Flatten = Callable[[str, Callable[[str, str], str | None]], str]
 _EXPLAIN = "EXPLAIN (VERBOSE, FORMAT JSON, COSTS OFF) "

@@ -15,7 +15,7 @@ from psycopg2 import sql
 from connectors.postgres.quoting import LEADS_TO_SUPERUSER, quote_name, quote_text
 from connectors.postgres.sandbox import EVENT_TRIGGER, check_event_triggers
 from connectors.postgres.session import Session
-from connectors.postgres.slot import REBUILD_HINT
+from connectors.postgres.slot_errors import REBUILD_HINT
 from dataflow.errors import SourceError
 from dataflow.schema import Relation, RelationName
 

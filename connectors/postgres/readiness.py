@@ -23,7 +23,8 @@ from connectors.postgres.publication import (
 from connectors.postgres.query_role import QUERY_ROLE, lacking
 from connectors.postgres.quoting import LEADS_TO_SUPERUSER, quote_name
 from connectors.postgres.session import Session
-from connectors.postgres.slot import OLDEST_VERSION, no_free_slot, no_free_wal_sender
+from connectors.postgres.slot import OLDEST_VERSION
+from connectors.postgres.slot_errors import no_free_slot, no_free_wal_sender
 from dataflow.errors import SinkError, SourceError, TidemarkError
 from dataflow.schema import RelationName
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from dataflow.lexer import Token, tokens
 from dataflow.schema import Relation
-from dataflow.sql.text import Token, tokens
 from dataflow.types import SqlType
 
 SCHEMA = "pg_temp"

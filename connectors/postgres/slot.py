@@ -11,14 +11,17 @@ import hashlib
 import re
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.postgres.session import APPLICATION_NAME, Session
+from connectors.postgres.slot_errors import (
+    REBUILD_HINT,
+    in_use,
+    no_free_slot,
+    no_free_wal_sender,
+)
+from connectors.postgres.wal_connection import WalConnection
 from dataflow.errors import SourceError, TemporaryError
-
-if TYPE_CHECKING:
-    from connectors.postgres.wal_connection import WalConnection
 
 PLUGIN = "pgoutput"
 OLDEST_VERSION = 140000
@@ -29,7 +32,6 @@ LEAST_PATIENCE_S, MOST_PATIENCE_S = 5, 60
 # What no waiting heals: the changes since a position are gone, on the very server that had them.
 LOST = ("source.slot_missing", "source.slot_lost", "source.slot_advanced", "source.slot_foreign")
 LOST += ("source.publication_missing", "source.wal_budget")
-REBUILD_HINT = "tidemark rebuild --all: the views are computed anew, over a new slot"
 
 
 @dataclass(frozen=True)
@@ -247,16 +249,6 @@ class Slot:
             )
 
 
-def in_use(name: str, pid: int | None, reader: str = "") -> SourceError:
-    """The refusal for a slot that someone else reads."""
-    return SourceError(
-        "source.slot_in_use",
-        f'replication slot "{name}" is read by someone else',
-        detail=f"by the backend with pid {pid}" + (f" ({reader})" if reader else ""),
-        hint="stop the other reader (another Tidemark of the same prefix?), or choose a --prefix",
-    )
-
-
 def check_server(session: Session, slot: str, publication: str) -> None:
     """Whether this server can be a source for this role, before anything is made.
 
@@ -321,28 +313,6 @@ def _check_room(session: Session, slot: str) -> None:
         raise no_free_wal_sender(f"all {most} are taken")
 
 
-def no_free_slot(detail: str) -> SourceError:
-    """The refusal when max_replication_slots is reached."""
-    return SourceError(
-        "source.no_free_slot",
-        "the source has no free replication slot",
-        detail=detail,
-        hint="raise max_replication_slots (one for Tidemark, one more while a view is created),"
-        " or drop slots that nobody reads; a restart is needed",
-    )
-
-
-def no_free_wal_sender(detail: str) -> SourceError:
-    """The refusal when max_wal_senders is reached."""
-    return SourceError(
-        "source.no_free_wal_sender",
-        "the source has no free WAL sender",
-        detail=detail,
-        hint="raise max_wal_senders (one for Tidemark, one more while a view is created)"
-        " and restart the server",
-    )
-
-
 # A slot begins where all transactions have ended that run now, whichever database they are of.
 _OPEN = """
 SELECT * FROM (
@@ -381,14 +351,4 @@ def open_transactions(session: Session, least_s: int = 0) -> TemporaryError | No
         "a snapshot waits until the transactions have ended that are open now",
         detail="; ".join(told),
         hint=f"end them, or let them end: {found[0][2]}",
-    )
-
-
-def slot_wait_over(name: str, detail: str) -> TemporaryError:
-    """What the making of a slot says when old transactions do not end."""
-    return TemporaryError(
-        "source.busy",
-        f'replication slot "{name}" waits for running transactions',
-        detail=detail,
-        hint="SELECT pid, xact_start, query FROM pg_stat_activity ORDER BY xact_start;",
     )

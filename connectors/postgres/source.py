@@ -20,15 +20,14 @@ from connectors.postgres.replication import ReplicationStream, StreamLimits
 from connectors.postgres.sandbox import check_role
 from connectors.postgres.session import Session
 from connectors.postgres.slot import (
-    REBUILD_HINT,
     Slot,
     SlotState,
     check_server,
-    in_use,
     object_name,
     open_transactions,
     slot_name,
 )
+from connectors.postgres.slot_errors import REBUILD_HINT, in_use
 from connectors.postgres.snapshot import PostgresSnapshot
 from connectors.postgres.table_facts import TableCatalog
 from connectors.postgres.wal_connection import STREAM_APPLICATION, WalConnection

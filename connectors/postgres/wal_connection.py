@@ -22,7 +22,7 @@ import psycopg2
 import psycopg2.errors
 from psycopg2 import _psycopg, extras
 
-from connectors.postgres import slot as slots
+from connectors.postgres import slot_errors
 from connectors.postgres.asking import PATIENCE
 from connectors.postgres.lsn import format_lsn, parse_lsn
 from connectors.postgres.session import APPLICATION_NAME, connect, to_error, translated
@@ -124,9 +124,9 @@ class WalConnection:
             )
             _, position, snapshot, _ = self._cursor.fetchone()
         except psycopg2.errors.LockNotAvailable as error:
-            raise slots.slot_wait_over(name, str(error).strip()) from None
+            raise slot_errors.slot_wait_over(name, str(error).strip()) from None
         except psycopg2.errors.ConfigurationLimitExceeded as error:
-            raise slots.no_free_slot(str(error).strip()) from None
+            raise slot_errors.no_free_slot(str(error).strip()) from None
         except psycopg2.Error as error:
             raise to_error(error, "source", f'cannot make replication slot "{name}"') from error
         return parse_lsn(position), snapshot
@@ -158,7 +158,7 @@ class WalConnection:
                 return
             except psycopg2.errors.ObjectInUse as error:
                 if time.monotonic() > deadline:
-                    raise slots.in_use(slot, _pid_in(str(error))) from None
+                    raise slot_errors.in_use(slot, _pid_in(str(error))) from None
                 time.sleep(0.05)
             except psycopg2.errors.UndefinedObject as error:
                 what = f'replication slot "{slot}" is gone'
@@ -223,7 +223,7 @@ class WalConnection:
                 "source.publication_missing",
                 "the publication is gone, or was made again",
                 detail=text,
-                hint=slots.REBUILD_HINT,
+                hint=slot_errors.REBUILD_HINT,
             )
         return TemporaryError(
             "source.unreachable", "the replication stream has ended", detail=text or "no reason"
@@ -254,7 +254,7 @@ def xid_of(wal: bytes) -> int:
 def _refused(error: TidemarkError) -> TidemarkError:
     """A replication connection is refused for reasons that libpq tells in words only."""
     if "max_wal_senders" in error.detail or "replication connections" in error.detail:
-        return slots.no_free_wal_sender(error.detail)
+        return slot_errors.no_free_wal_sender(error.detail)
     if "walsender" in error.detail or "REPLICATION attribute" in error.detail:
         return SourceError(
             "source.privilege",

@@ -36,10 +36,10 @@ from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
-from dataflow.operators.table import table_spec
+from dataflow.operators.tables.table import table_spec
+from dataflow.plan.nodes import Scan
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.lower import Node, make_operator
-from dataflow.sql.plan import Scan
 from storage.failpoints import failpoint
 from storage.memory import MemoryStore
 from storage.store import ArrangementSpec

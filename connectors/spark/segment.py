@@ -21,9 +21,9 @@ from connectors.spark.stages import SNAPSHOT, Cut, Stage
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.operators.base import ErrorCollector, kinds_of
+from dataflow.plan.nodes import Scan
 from dataflow.schema import RelationName
 from dataflow.sql.lower import Node, make_operator
-from dataflow.sql.plan import Scan
 from storage.bulk import partition_rows
 from storage.store import Store
 

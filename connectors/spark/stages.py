@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from dataflow.errors import InvariantError
 from dataflow.operators.base import kinds_of
+from dataflow.plan.nodes import Scan
 from dataflow.schema import RelationName
 from dataflow.sql.lower import Node
-from dataflow.sql.plan import Scan
 from storage.store import ArrangementSpec, SumsSpec
 
 SOURCE, NODE, STATE, SINK = "source", "node", "state", "sink"

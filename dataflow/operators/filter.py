@@ -9,9 +9,9 @@ import numpy as np
 
 from dataflow.delta import Column, Delta
 from dataflow.expressions.compile import compile_expression
-from dataflow.operators.base import Context, types_of
-from dataflow.sql.plan import Filter
-from dataflow.sql.rules.trees import in_postgres
+from dataflow.operators.base import Context, Traits, types_of
+from dataflow.plan.nodes import Filter
+from dataflow.plan.trees import in_postgres
 
 
 class FilterOperator:
@@ -20,15 +20,19 @@ class FilterOperator:
     State: none.
     Cost: O(rows of the delta).
     NULL: a predicate that is NULL keeps nothing, like false.
-
-    is_native: a row that comes twice costs next to nothing.
     """
 
     def __init__(self, plan: Filter, context: Context) -> None:
         self._context = context
         self._types = types_of(plan.input.fields)
         self._predicate = compile_expression(plan.predicate, context.evaluator)
-        self.is_native = not in_postgres(plan.predicate)
+        # A row that comes twice costs next to nothing, unless PostgreSQL is asked about it.
+        self.traits = Traits(
+            is_linear=True,
+            has_state=False,
+            passes_rows=True,
+            accepts_unconsolidated=not in_postgres(plan.predicate),
+        )
 
     def step(self, delta: Delta) -> Delta:
         """The delta's rows that pass, with their weights."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dataflow.delta import Column, Delta, row_hashes
+from dataflow.errors import InvariantError
+from dataflow.expressions.ir import ColumnRef, Expression
 from storage import kernels
 
 
@@ -75,3 +77,11 @@ def value_at(column: Column, positions: np.ndarray) -> Column:
         return column.take(positions)
     pool = Column.concat([Column.nulls(column.kind, 1), column])
     return pool.take(positions + 1)
+
+
+def plain_columns(expressions: Sequence[Expression]) -> tuple[int, ...]:
+    """The positions of expressions that lowering has made plain columns."""
+    for expression in expressions:
+        if not isinstance(expression, ColumnRef):
+            raise InvariantError("plan.key", f"a key is not a plain column: {expression}")
+    return tuple(e.index for e in expressions if isinstance(e, ColumnRef))

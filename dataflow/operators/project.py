@@ -11,9 +11,9 @@ from dataflow.delta import Column, Delta
 from dataflow.expressions.compile import compile_expression
 from dataflow.expressions.evaluator import RowErrors
 from dataflow.expressions.ir import ColumnRef
-from dataflow.operators.base import Context, kinds_of, types_of
-from dataflow.sql.plan import Project
-from dataflow.sql.rules.trees import in_postgres
+from dataflow.operators.base import Context, Traits, kinds_of, types_of
+from dataflow.plan.nodes import Project
+from dataflow.plan.trees import in_postgres
 
 
 class ProjectOperator:
@@ -23,8 +23,7 @@ class ProjectOperator:
     Cost: O(rows of the delta); columns that are only passed on are not touched.
     NULL: as each expression says.
 
-    is_loose: rows that become one may be given out as they are. adds_up: rows may come several
-    times, it adds them up unless it is loose.
+    is_loose: rows that become one may be given out as they are.
     """
 
     def __init__(self, plan: Project, context: Context) -> None:
@@ -38,7 +37,14 @@ class ProjectOperator:
         kept = {e.index for e in plan.expressions if isinstance(e, ColumnRef)}
         self._is_injective = len(kept) == len(plan.input.fields)
         self.is_loose = False
-        self.adds_up = not self._is_injective and not any(map(in_postgres, plan.expressions))
+        # It adds rows up anyway, unless none can become one.
+        is_native = not any(map(in_postgres, plan.expressions))
+        self.traits = Traits(
+            is_linear=True,
+            has_state=False,
+            accepts_unconsolidated=is_native and not self._is_injective,
+            may_skip_consolidation=True,
+        )
 
     def step(self, delta: Delta) -> Delta:
         """The delta's rows, mapped; rows of which any expression fails are left out."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from dataflow.delta import Column, Delta, equal_rows
 from dataflow.expressions.evaluator import RowErrors
-from dataflow.operators.base import Context, kinds_of, types_of
-from dataflow.sql.plan import SingleRow
+from dataflow.operators.base import Context, Traits, kinds_of, types_of
+from dataflow.plan.nodes import SingleRow
 
 _TOO_MANY = ("21000", "more than one row returned by a subquery used as an expression")
 _EMITTED, _ROWS = 0, 1
@@ -24,6 +24,8 @@ class SingleRowOperator:
     Cost: O(rows of the delta).
     NULL: every column of the row over an empty input.
     """
+
+    traits = Traits(needs_evaluator=False)
 
     def __init__(self, plan: SingleRow, context: Context) -> None:
         self._context = context

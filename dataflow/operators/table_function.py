@@ -16,11 +16,11 @@ from dataflow.errors import InvariantError
 from dataflow.expressions.compile import compile_expression
 from dataflow.expressions.evaluator import RowErrors
 from dataflow.expressions.ir import ColumnRef
-from dataflow.operators.base import Context, kinds_of, types_of
+from dataflow.lexer import tokens
+from dataflow.operators.base import Context, Traits, kinds_of, types_of
 from dataflow.operators.filter import is_true
 from dataflow.operators.shares import EVERY_ROW, in_shares, whole
-from dataflow.sql.plan import SetCall, TableFunction
-from dataflow.sql.text import tokens
+from dataflow.plan.nodes import SetCall, TableFunction
 
 # Rows of the input for which functions run at a time: their answers are in memory together.
 SLICE_ROWS = 10_000
@@ -36,6 +36,8 @@ class TableFunctionOperator:
     constants are asked once. Memory for what is made of a slice.
     NULL: as each function says; what pads a shorter function or an outer row is NULL.
     """
+
+    traits = Traits(is_linear=True, has_state=False, emits_parts=True)
 
     def __init__(self, plan: TableFunction, context: Context) -> None:
         self._plan = plan

@@ -6,8 +6,8 @@ Invariant: rows that one input gains and another loses in the same epoch cancel 
 from __future__ import annotations
 
 from dataflow.delta import Delta
-from dataflow.operators.base import Context, kinds_of
-from dataflow.sql.plan import UnionAll
+from dataflow.operators.base import Context, Traits, kinds_of
+from dataflow.plan.nodes import UnionAll
 
 
 class UnionAllOperator:
@@ -17,6 +17,8 @@ class UnionAllOperator:
     Cost: O(rows of the deltas).
     NULL: carried through.
     """
+
+    traits = Traits(is_linear=True, has_state=False, needs_evaluator=False)
 
     def __init__(self, plan: UnionAll, context: Context) -> None:
         self._kinds = kinds_of(plan.fields)

@@ -10,8 +10,8 @@ import numpy as np
 from dataflow.delta import KIND_BYTES, Column, Delta
 from dataflow.errors import InvariantError
 from dataflow.expressions.ir import Expression, Literal
-from dataflow.operators.base import Context, kinds_of
-from dataflow.sql.plan import Values
+from dataflow.operators.base import Context, Traits, kinds_of
+from dataflow.plan.nodes import Values
 from dataflow.values import from_text
 
 
@@ -22,6 +22,8 @@ class ValuesOperator:
     Cost: O(rows) in the first step, one lookup in any other.
     NULL: a literal like any other.
     """
+
+    traits = Traits(needs_evaluator=False)
 
     def __init__(self, plan: Values, context: Context) -> None:
         self._emitted = context.arrange_sums("emitted", "", 1)

@@ -16,8 +16,8 @@ from sqlglot import exp
 from dataflow.errors import SqlError
 from dataflow.expressions.ir import ColumnRef, Expression
 from dataflow.expressions.keys import key_form
+from dataflow.plan.nodes import SortKey
 from dataflow.sql.parse import SyntaxCall
-from dataflow.sql.plan import SortKey
 from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import Context, edited, span_of
 from dataflow.sql.whole_rows import implied_name, is_record, written

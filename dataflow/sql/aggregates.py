@@ -14,9 +14,9 @@ from sqlglot import exp
 from dataflow.errors import SqlError
 from dataflow.expressions.ir import ColumnRef, Expression, Literal
 from dataflow.expressions.keys import key_form
-from dataflow.operators.extremes import LEAST
-from dataflow.operators.float_moments import PAIR_FUNCTIONS
-from dataflow.operators.percentiles import PERCENTILES
+from dataflow.plan.aggregate_functions import LEAST, PAIR_FUNCTIONS, PERCENTILES
+from dataflow.plan.nodes import Aggregate, AggregateCall
+from dataflow.plan.nullability import is_nullable
 from dataflow.schema import Field
 from dataflow.sql.aggregate_calls import (
     CallShape,
@@ -26,9 +26,7 @@ from dataflow.sql.aggregate_calls import (
     type_probe,
 )
 from dataflow.sql.call_levels import own_calls, own_columns_inside
-from dataflow.sql.nullability import is_nullable
 from dataflow.sql.parse import SyntaxCall
-from dataflow.sql.plan import Aggregate, AggregateCall
 from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import Context, GroupScope, Scope
 from dataflow.sql.shapes import bare, operands

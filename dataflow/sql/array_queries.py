@@ -9,9 +9,9 @@ from __future__ import annotations
 from sqlglot import exp
 
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
+from dataflow.plan.nodes import AggregateCall
+from dataflow.plan.trees import refs
 from dataflow.schema import Field
-from dataflow.sql.plan import AggregateCall
-from dataflow.sql.rules.trees import refs
 from dataflow.sql.scope import Context
 from dataflow.sql.subqueries import Subqueries, rows_of
 from dataflow.types import TypeKind

@@ -18,9 +18,7 @@ from dataflow.expressions.ir import (
     links_of,
 )
 from dataflow.expressions.sql_text import with_arguments
-from dataflow.schema import Field, Relation
-from dataflow.sql.lower import Node
-from dataflow.sql.plan import (
+from dataflow.plan.nodes import (
     Aggregate,
     Distinct,
     Filter,
@@ -37,6 +35,8 @@ from dataflow.sql.plan import (
     Values,
     Window,
 )
+from dataflow.schema import Field, Relation
+from dataflow.sql.lower import Node
 from dataflow.types import SqlType
 
 # What a relation outside the database stands for, by its rows.

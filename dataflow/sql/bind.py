@@ -13,11 +13,11 @@ from dataclasses import replace
 from sqlglot import exp
 
 from dataflow.expressions.ir import ColumnRef, Expression
+from dataflow.plan.nodes import Plan, SortKey
 from dataflow.sql.aggregates import Grouping, find_aggregates
 from dataflow.sql.blocks import apply_conditions, block_atom
 from dataflow.sql.grouping_sets import bind_grouping, group_keys
 from dataflow.sql.order import keeps_order, uses_order
-from dataflow.sql.plan import Plan, SortKey
 from dataflow.sql.relations import NOTHING, Relations, project
 from dataflow.sql.row_clauses import RowClauses, sorting_nodes
 from dataflow.sql.scope import Context, FromEntry, Scope, entry_of

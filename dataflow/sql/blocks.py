@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from dataflow.expressions.ir import Expression
+from dataflow.plan.nodes import Filter
 from dataflow.sql.aggregates import aggregate_name
 from dataflow.sql.call_levels import outer_call
 from dataflow.sql.marks import mark, subquery_value
-from dataflow.sql.plan import Filter
 from dataflow.sql.row_queries import reads_outside, reads_relations
 from dataflow.sql.scalars import Atom, Scalars
 from dataflow.sql.scope import Context, GroupScope, NotInScope, Scope

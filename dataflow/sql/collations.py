@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dataflow.expressions.sql_text import with_arguments
+from dataflow.plan.explain import in_postgres
+from dataflow.plan.nodes import Plan
+from dataflow.plan.walk import nodes_of
 from dataflow.sql.analysis import Analyzer
-from dataflow.sql.explain import in_postgres
-from dataflow.sql.plan import Plan
-from dataflow.sql.walk import nodes_of
 from dataflow.types import SqlType
 
 

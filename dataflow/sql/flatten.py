@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 from sqlglot import exp
 
+from dataflow.lexer import Token, tokens
 from dataflow.sql.parse import parse
 from dataflow.sql.scope import span_of
-from dataflow.sql.text import Token, tokens
 
 
 def flattened(

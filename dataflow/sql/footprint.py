@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dataflow.expressions.ir import Expression, InPostgres, children
-from dataflow.operators.window_reach import is_followed
-from dataflow.schema import RelationName
-from dataflow.sql.lower import Node
-from dataflow.sql.plan import (
+from dataflow.operators.windows.window_reach import is_followed
+from dataflow.plan.nodes import (
     Aggregate,
     Distinct,
     Filter,
@@ -29,6 +27,8 @@ from dataflow.sql.plan import (
     UnionAll,
     Window,
 )
+from dataflow.schema import RelationName
+from dataflow.sql.lower import Node
 from dataflow.types import TypeKind
 
 # A row in an arrangement beside its values: hashes of key and row, weight.

@@ -13,9 +13,9 @@ from itertools import combinations, product
 from sqlglot import exp
 
 from dataflow.expressions.ir import ColumnRef, Expression, Literal
+from dataflow.plan.nodes import Aggregate, Plan, Project, UnionAll
 from dataflow.schema import Field
 from dataflow.sql.aggregates import Grouping
-from dataflow.sql.plan import Aggregate, Plan, Project, UnionAll
 from dataflow.sql.scalars import operands
 from dataflow.sql.scope import Context, GroupScope
 from dataflow.sql.shapes import bare, is_row, row_parts

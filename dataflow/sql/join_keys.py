@@ -11,11 +11,11 @@ import re
 from dataflow.errors import Position, SqlError
 from dataflow.expressions.ir import ColumnRef, Expression, InPostgres, columns_of
 from dataflow.expressions.keys import key_form
+from dataflow.lexer import find_words
+from dataflow.plan.nodes import Join, Plan, SemiJoin
+from dataflow.plan.trees import conjuncts
+from dataflow.plan.walk import nodes_of
 from dataflow.sql.aggregates import KEY_HINT, shown_type
-from dataflow.sql.plan import Join, Plan, SemiJoin
-from dataflow.sql.rules.trees import conjuncts
-from dataflow.sql.text import find_words
-from dataflow.sql.walk import nodes_of
 
 _SIDE = r"\(*\$\d(?:(?! OR | AND )[^=<>])*"
 _EQUALITY = re.compile(rf"{_SIDE} (?:=|OPERATOR\([^()]*\.=\)) {_SIDE}")

@@ -13,29 +13,29 @@ from dataclasses import dataclass, replace
 from dataflow.errors import InvariantError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.expressions.ir import columns_of
-from dataflow.operators.aggregate import AggregateOperator
+from dataflow.operators.aggregates.aggregate import AggregateOperator
+from dataflow.operators.aggregates.set_operation import SetOperationOperator
 from dataflow.operators.base import Context, ErrorCollector, Operator, kinds_of
-from dataflow.operators.body import Body, Part
 from dataflow.operators.filter import FilterOperator
-from dataflow.operators.join import JoinOperator
-from dataflow.operators.not_in import NotInOperator
-from dataflow.operators.outer_join import OuterJoinOperator
-from dataflow.operators.pairs import plain_columns
+from dataflow.operators.groups import plain_columns
+from dataflow.operators.joins.join import JoinOperator
+from dataflow.operators.joins.not_in import NotInOperator
+from dataflow.operators.joins.outer_join import OuterJoinOperator
+from dataflow.operators.joins.semi_join import ResidualSemiJoinOperator, SemiJoinOperator
+from dataflow.operators.ordered.top_k import TopKOperator
 from dataflow.operators.project import ProjectOperator
-from dataflow.operators.recursive import RecursiveOperator
-from dataflow.operators.remember import RememberOperator
-from dataflow.operators.remember_answers import RememberAnswersOperator
-from dataflow.operators.semi_join import ResidualSemiJoinOperator, SemiJoinOperator
-from dataflow.operators.set_operation import SetOperationOperator
+from dataflow.operators.recursion.body import Body, Part
+from dataflow.operators.recursion.recursive import RecursiveOperator
 from dataflow.operators.single_row import SingleRowOperator
 from dataflow.operators.table_function import TableFunctionOperator
-from dataflow.operators.top_k import TopKOperator
+from dataflow.operators.tables.remember import RememberOperator
+from dataflow.operators.tables.remember_answers import RememberAnswersOperator
 from dataflow.operators.union_all import UnionAllOperator
 from dataflow.operators.values import ValuesOperator
-from dataflow.operators.window import WindowOperator
-from dataflow.operators.window_follow import FollowedWindowOperator
-from dataflow.operators.window_reach import is_followed
-from dataflow.sql.plan import (
+from dataflow.operators.windows.window import WindowOperator
+from dataflow.operators.windows.window_follow import FollowedWindowOperator
+from dataflow.operators.windows.window_reach import is_followed
+from dataflow.plan.nodes import (
     Aggregate,
     Filter,
     Join,
@@ -55,8 +55,8 @@ from dataflow.sql.plan import (
     fold,
     inputs_of,
 )
+from dataflow.plan.walk import with_equal_parts_shared
 from dataflow.sql.prepare import prepare
-from dataflow.sql.walk import with_equal_parts_shared
 from storage.store import Store
 
 Exchange = tuple[int, ...] | None

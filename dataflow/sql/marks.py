@@ -14,15 +14,15 @@ from sqlglot import exp
 
 from dataflow.expressions.functions import has_kernel
 from dataflow.expressions.ir import Call, Expression, InPostgres
+from dataflow.plan.nodes import Aggregate, AggregateCall, Filter, Plan, UnionAll
+from dataflow.plan.nullability import is_nullable
+from dataflow.plan.trees import refs
 from dataflow.schema import Field
 from dataflow.sql.array_queries import array_of, is_array_query
 from dataflow.sql.calls import equality, native_call
-from dataflow.sql.nullability import is_nullable
-from dataflow.sql.plan import Aggregate, AggregateCall, Filter, Plan, UnionAll
 from dataflow.sql.record_queries import record_of
 from dataflow.sql.row_queries import reads_relations
 from dataflow.sql.rules.outer_refs import inward
-from dataflow.sql.rules.trees import refs
 from dataflow.sql.scope import Context
 from dataflow.sql.shapes import OPERATORS, bare
 from dataflow.sql.subqueries import (

@@ -19,11 +19,11 @@ from sqlglot.parsers.postgres import PostgresParser
 from sqlglot.tokenizer_core import TokenType
 
 from dataflow.errors import SqlError
+from dataflow.lexer import on_one_line
 from dataflow.sql.parse_chains import Chain, Chains
 from dataflow.sql.parse_functions import CalledSet, FunctionsInFrom, RowsOf, TableSyntax
 from dataflow.sql.parse_keywords import KEYWORD_CALLS, KeywordCall, KeywordCalls
 from dataflow.sql.parse_names import SESSION_WORDS, Names, SessionWord, TypeName, as_names
-from dataflow.sql.text import on_one_line
 
 _OPERATOR = re.compile(r"[~!@#^&|`?+\-*/%<>=]+|OPERATOR\([^()]*\)")
 _SPANNED = (

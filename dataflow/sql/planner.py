@@ -7,22 +7,22 @@ invariants are checked. All refusals happen here, before anything of a view exis
 from __future__ import annotations
 
 from dataflow.errors import InvariantError, SourceError
+from dataflow.lexer import find_words, one_query
+from dataflow.plan.check import check_plan
+from dataflow.plan.explain import evaluated_in_postgres
+from dataflow.plan.nodes import Plan, ViewPlan
+from dataflow.plan.view_key import tightened, view_key
 from dataflow.sql.analysis import Analysis, Analyzer
 from dataflow.sql.bind import bind_query
-from dataflow.sql.check import check_plan
 from dataflow.sql.collations import check_collations
-from dataflow.sql.explain import evaluated_in_postgres
 from dataflow.sql.join_keys import check_join_keys
 from dataflow.sql.parse import parse
-from dataflow.sql.plan import Plan, ViewPlan
 from dataflow.sql.relations import renamed
 from dataflow.sql.rounds import check_recursions
 from dataflow.sql.routines import check_moments, check_routines
 from dataflow.sql.rules import rewrite
 from dataflow.sql.scope import Context, NotInScope
 from dataflow.sql.search_cycle import check_records
-from dataflow.sql.text import find_words, one_query
-from dataflow.sql.view_key import tightened, view_key
 
 
 def plan_view(query: str, analyzer: Analyzer) -> ViewPlan:

@@ -21,10 +21,8 @@ from dataflow.expressions.ir import (
     substitute,
 )
 from dataflow.expressions.keys import key_form
-from dataflow.operators.extremes import LEAST
-from dataflow.schema import Field
-from dataflow.sql.origins import is_padded
-from dataflow.sql.plan import (
+from dataflow.plan.aggregate_functions import LEAST
+from dataflow.plan.nodes import (
     Aggregate,
     AggregateCall,
     Distinct,
@@ -48,6 +46,8 @@ from dataflow.sql.plan import (
     WindowCall,
     fold,
 )
+from dataflow.plan.origins import is_padded
+from dataflow.schema import Field
 from dataflow.sql.rounds import loop_of
 from dataflow.types import BOOL
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from sqlglot import exp
 
 from dataflow.expressions.ir import ColumnRef
+from dataflow.plan.nodes import Plan, RecursionRef, Recursive
 from dataflow.schema import Field
 from dataflow.sql.aggregates import check_key
-from dataflow.sql.plan import Plan, RecursionRef, Recursive
 from dataflow.sql.relations import renamed
 from dataflow.sql.rounds import free_names
 from dataflow.sql.scope import Context, entry_of

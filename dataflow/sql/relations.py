@@ -11,14 +11,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from dataflow.expressions.ir import ColumnRef, Expression, InPostgres, Literal
-from dataflow.schema import Field
-from dataflow.sql.analysis import Analysis, Table
-from dataflow.sql.blocks import apply_conditions, block_atom, column_atom
-from dataflow.sql.calls import equality, native_call
-from dataflow.sql.nullability import is_nullable
-from dataflow.sql.parse import parse
-from dataflow.sql.parse_functions import RowsOf
-from dataflow.sql.plan import (
+from dataflow.plan.nodes import (
     Apply,
     Filter,
     Join,
@@ -29,10 +22,17 @@ from dataflow.sql.plan import (
     TableFunction,
     Values,
 )
+from dataflow.plan.nullability import is_nullable
+from dataflow.plan.trees import shifted
+from dataflow.schema import Field
+from dataflow.sql.analysis import Analysis, Table
+from dataflow.sql.blocks import apply_conditions, block_atom, column_atom
+from dataflow.sql.calls import equality, native_call
+from dataflow.sql.parse import parse
+from dataflow.sql.parse_functions import RowsOf
 from dataflow.sql.routines import check_routines
 from dataflow.sql.row_clauses import DROPPED
 from dataflow.sql.rules.outer_refs import inward, moved
-from dataflow.sql.rules.trees import shifted
 from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import (
     Context,

@@ -14,7 +14,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from dataflow.sql.text import Token, tokens
+from dataflow.lexer import Token, tokens
 
 # schema, name
 Name = tuple[str, str]

@@ -15,8 +15,10 @@ from dataclasses import replace
 from dataflow.errors import SqlError
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal, columns_of, remap
 from dataflow.expressions.keys import key_form
-from dataflow.schema import Field
-from dataflow.sql.plan import (
+from dataflow.plan.nodes import (
+    LOOP_INPUT,
+    LOOP_ROUNDS,
+    LOOP_ROWS,
     Aggregate,
     AggregateCall,
     Distinct,
@@ -36,12 +38,11 @@ from dataflow.sql.plan import (
     Window,
     fold,
 )
-from dataflow.sql.walk import nodes_of
+from dataflow.plan.walk import nodes_of
+from dataflow.schema import Field
 from dataflow.types import BOOL, INT8
 
 ROUND = Field("round", INT8, False)
-# Names that no WITH entry has: the binder's begin with another letter.
-ROWS, ROUNDS, INPUT = ".rows", ".rounds", ".input"
 
 
 def loop_of(plan: Recursive) -> Loop:
@@ -103,7 +104,7 @@ class _Threader:
     """Puts the round into the step of one recursion. inputs: what the step reads from outside."""
 
     def __init__(self, recursion: Recursive) -> None:
-        self._names = {recursion.name: ROWS}
+        self._names = {recursion.name: LOOP_ROWS}
         self._free: dict[int, frozenset[str]] = {}
         self._carried: dict[tuple[int, tuple[str, ...]], Plan] = {}
         self.inputs: list[Plan] = []
@@ -136,13 +137,13 @@ class _Threader:
     def _from_outside(self, plan: Plan) -> Plan:
         if plan not in self.inputs:
             self.inputs.append(plan)
-        return RecursionRef(f"{INPUT} {self.inputs.index(plan)}", plan.fields)
+        return RecursionRef(f"{LOOP_INPUT} {self.inputs.index(plan)}", plan.fields)
 
     def _rounds(self) -> Plan:
         """The rounds in which the step is computed: the first, and each that has rows before."""
         if self._is_inner or len(self._names) > 1:
             raise _refusal("a step that has rows of its own, inside another recursion,")
-        return RecursionRef(ROUNDS, (ROUND,))
+        return RecursionRef(LOOP_ROUNDS, (ROUND,))
 
     def _in_each_round(self, plan: Plan) -> Plan:
         fields = (*plan.fields, ROUND)

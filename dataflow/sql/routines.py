@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 
 from dataflow.errors import SqlError
+from dataflow.lexer import find_words, tokens
 from dataflow.sql.analysis import Analysis, Routine
 from dataflow.sql.scope import Context
-from dataflow.sql.text import find_words, tokens
 
 _ENDS = ("", "_strict", "_unique", "_unique_strict")
 # Stable in pg_proc only because TimeZone, DateStyle, IntervalStyle, extra_float_digits or

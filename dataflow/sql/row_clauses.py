@@ -14,12 +14,12 @@ from sqlglot import exp
 
 from dataflow.expressions.ir import ColumnRef, Literal
 from dataflow.expressions.keys import key_form
+from dataflow.lexer import find_words
+from dataflow.plan.keys import keys_of
+from dataflow.plan.nodes import Plan, Project, SortKey, TopK
 from dataflow.sql.aggregates import check_key
-from dataflow.sql.keys import keys_of
-from dataflow.sql.plan import Plan, Project, SortKey, TopK
 from dataflow.sql.scope import Context, FromEntry
 from dataflow.sql.shapes import bare, ordered_parts, row_parts
-from dataflow.sql.text import find_words
 from dataflow.types import INT8
 
 _LIMITS = ("limit", "offset", "fetch")

@@ -15,12 +15,12 @@ from sqlglot import exp
 
 from dataflow.errors import SqlError
 from dataflow.expressions.ir import ColumnRef, Expression, Literal, OuterRef
+from dataflow.lexer import find_words, on_one_line
+from dataflow.plan.nodes import Apply, Join, Plan, Project, SortKey
+from dataflow.plan.nullability import is_nullable
 from dataflow.schema import Field
 from dataflow.sql.analysis import Analysis, Analyzer, Table
-from dataflow.sql.nullability import is_nullable
-from dataflow.sql.plan import Apply, Join, Plan, Project, SortKey
 from dataflow.sql.rules.outer_refs import Levels, moved
-from dataflow.sql.text import find_words, on_one_line
 
 
 class NotInScope(Exception):

@@ -14,14 +14,14 @@ from sqlglot import exp
 
 from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres, Literal, children
 from dataflow.expressions.keys import key_form
+from dataflow.plan.nodes import Aggregate, Filter, Plan, Project, TopK, Window
+from dataflow.plan.nullability import is_nullable
+from dataflow.plan.trees import expressions_within, refs
+from dataflow.plan.walk import nodes_of
 from dataflow.schema import Field
-from dataflow.sql.nullability import is_nullable
-from dataflow.sql.plan import Aggregate, Filter, Plan, Project, TopK, Window
 from dataflow.sql.relations import cast_to
-from dataflow.sql.rules.trees import expressions_within, refs
 from dataflow.sql.scalars import Scalars, native_call
 from dataflow.sql.scope import Context
-from dataflow.sql.walk import nodes_of
 from dataflow.types import BOOL, INT8, TEXT, SqlType, TypeKind
 
 _TEXTS = SqlType("text[]", 1009, -1, TypeKind.OPAQUE)

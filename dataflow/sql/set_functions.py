@@ -14,9 +14,9 @@ from sqlglot import exp
 from dataflow.errors import SqlError
 from dataflow.expressions.ir import Expression
 from dataflow.operators.table_function import rows_from
+from dataflow.plan.nodes import SetCall, TableFunction
 from dataflow.schema import Field
 from dataflow.sql.parse_functions import RowsOf, TableSyntax
-from dataflow.sql.plan import SetCall, TableFunction
 from dataflow.sql.routines import is_stable
 from dataflow.sql.scalars import Scalars, operands
 from dataflow.sql.scope import Context, FromEntry, RowShape, Scope, Visible

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from sqlglot import exp
 
 from dataflow.expressions.ir import ColumnRef, Expression, Literal
+from dataflow.plan.nodes import Distinct, Plan, SetOperation, UnionAll, Values
+from dataflow.plan.nullability import is_nullable
 from dataflow.schema import Field
 from dataflow.sql.aggregates import check_key
-from dataflow.sql.nullability import is_nullable
-from dataflow.sql.plan import Distinct, Plan, SetOperation, UnionAll, Values
 from dataflow.sql.relations import cast_to, project, renamed
 from dataflow.sql.scalars import Scalars
 from dataflow.sql.scope import Context, Scope

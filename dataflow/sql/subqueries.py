@@ -15,15 +15,15 @@ from sqlglot import exp
 
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
 from dataflow.expressions.keys import common_key_forms
-from dataflow.operators.extremes import LEAST
+from dataflow.plan.aggregate_functions import LEAST
+from dataflow.plan.nodes import Aggregate, AggregateCall, Apply, Plan, Project, SemiJoin
+from dataflow.plan.nullability import is_nullable
+from dataflow.plan.one_row import has_at_most_one_row, has_one_row
+from dataflow.plan.trees import refs
 from dataflow.schema import Field
 from dataflow.sql.calls import equality
-from dataflow.sql.nullability import is_nullable
-from dataflow.sql.one_row import has_at_most_one_row, has_one_row
 from dataflow.sql.parse import Operation, Quantified
-from dataflow.sql.plan import Aggregate, AggregateCall, Apply, Plan, Project, SemiJoin
 from dataflow.sql.rules.outer_refs import moved
-from dataflow.sql.rules.trees import refs
 from dataflow.sql.scalars import Scalars, operands
 from dataflow.sql.scope import Context, FromEntry, Scope
 from dataflow.sql.shapes import bare

@@ -16,9 +16,9 @@ from sqlglot import exp
 
 from dataflow.expressions.ir import Expression, InPostgres, Literal, OuterRef
 from dataflow.expressions.sql_text import with_arguments
+from dataflow.plan.nodes import Plan, Project
+from dataflow.plan.trees import refs
 from dataflow.schema import Field
-from dataflow.sql.plan import Plan, Project
-from dataflow.sql.rules.trees import refs
 from dataflow.sql.scope import Context, FromEntry, NotInScope, RowShape, Scope, Visible
 from dataflow.types import BOOL, SqlType, TypeKind
 

@@ -16,20 +16,20 @@ from sqlglot import exp
 from dataflow.errors import SqlError
 from dataflow.expressions.ir import ColumnRef, Expression, Literal
 from dataflow.expressions.sql_text import with_arguments
-from dataflow.schema import Field
-from dataflow.sql.aggregates import check_key
-from dataflow.sql.keys import keys_of
-from dataflow.sql.plan import Frame, FrameBound, SortKey, Window, WindowCall
-from dataflow.sql.scalars import Scalars
-from dataflow.sql.scope import Context, Scope, span_of
-from dataflow.sql.shapes import operands, ordered_parts
-from dataflow.sql.window_functions import (
+from dataflow.plan.keys import keys_of
+from dataflow.plan.nodes import Frame, FrameBound, SortKey, Window, WindowCall
+from dataflow.plan.window_functions import (
     IN_ROWS,
     NEVER_NULL,
     NUMBERING,
     UNFRAMED,
     depends_on_ties,
 )
+from dataflow.schema import Field
+from dataflow.sql.aggregates import check_key
+from dataflow.sql.scalars import Scalars
+from dataflow.sql.scope import Context, Scope, span_of
+from dataflow.sql.shapes import operands, ordered_parts
 from dataflow.sql.window_shapes import (
     arguments_of,
     call_of,

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from dataflow.errors import TidemarkError
 from service.client.answers import Field
-from service.client.rows import Row
 from service.client.values import Interval, base_type, text_of
 
 _NUMERIC = re.compile(r"numeric\((\d+),(-?\d+)\)")
@@ -61,7 +60,7 @@ def arrow_type(type_name: str) -> pa.DataType:
 
 def table_of(
     fields: Sequence[Field],
-    rows: Sequence[Row],
+    rows: Sequence[tuple[Any, ...]],
     types: Mapping[str, pa.DataType],
     weights: tuple[str, Sequence[int]] | None = None,
 ) -> pa.Table:

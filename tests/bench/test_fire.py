@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import fire
+from bench import fire_record
 from tests.harness import figures
 
 
@@ -21,9 +21,9 @@ def test_runs_are_kept_once_and_summed_up(
     figures.add("kills", count=1000, epochs=50_000, command="make torture KILLS=1000")
     figures.add("bounded", count=1, command="pytest x", case="wide rows", peak_mb=812.4)
     assert '"count": 20, "epochs": 1234, "wrong": 0' in capsys.readouterr().out
-    assert fire.take([file], kept) == 3
-    assert fire.take([file, file], kept) == 0
-    text = "\n".join(fire.section(kept))
+    assert fire_record.take([file], kept) == 3
+    assert fire_record.take([file, file], kept) == 0
+    text = "\n".join(fire_record.section(kept))
     assert "| 1,020 | 2 | 0 | 1,000 | 1,000 | met | 51,234 | 0 |" in text
     assert "`make torture KILLS=1000`" in text
     assert "| bounded | wide rows | peak mb 812 |" in text
@@ -33,7 +33,7 @@ def test_runs_are_kept_once_and_summed_up(
 def test_what_was_wrong_stays_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(figures.FILE, str(tmp_path / "figures"))
     figures.add("seeds", count=500, epochs=9, wrong=2, command="pytest")
-    text = "\n".join(fire.section(tmp_path / "figures"))
+    text = "\n".join(fire_record.section(tmp_path / "figures"))
     assert "**Wrong: 2.**" in text and "| **not met** | 9 | **2** |" in text
 
 
@@ -43,9 +43,12 @@ def test_what_went_well_since_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     for epochs, wrong in ((5, 0), (70, 1), (300, 0), (4000, 0)):
         figures.add("seeds", count=500, epochs=epochs, wrong=wrong, command="pytest")
     days = ("2026-01-01 10:00", "2026-01-02 10:00", "2026-01-03 10:00", "2026-01-04 10:00")
-    dated = [{**run, "date": day} for run, day in zip(fire.read(file), days, strict=True)]
+    dated = [{**run, "date": day} for run, day in zip(fire_record.read(file), days, strict=True)]
     file.write_text("".join(json.dumps(run) + "\n" for run in reversed(dated)))
-    assert "on 2026-01-02 10:00; since then 2 runs compared 4,300 states" in fire.section(file)[3]
+    assert (
+        "on 2026-01-02 10:00; since then 2 runs compared 4,300 states"
+        in fire_record.section(file)[3]
+    )
 
 
 def test_a_run_that_fails_has_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,11 +62,11 @@ def test_a_run_that_fails_has_its_line(tmp_path: Path, monkeypatch: pytest.Monke
             if error is not None:
                 run.count = 2000
                 raise error
-        told = fire.read(tmp_path / "figures")[-1]
+        told = fire_record.read(tmp_path / "figures")[-1]
         assert (told["epochs"], told["wrong"], told["more"]) == (7, wrong, 5)
         assert ("failed" in told) == (error is not None)
-    assert fire.read(tmp_path / "figures")[0]["failed"] == "WrongStateError: x"
-    text = "\n".join(fire.section(tmp_path / "figures"))
+    assert fire_record.read(tmp_path / "figures")[0]["failed"] == "WrongStateError: x"
+    text = "\n".join(fire_record.section(tmp_path / "figures"))
     assert "| 5,000 | 3 | 2 | 1,000 | 1,000 | met | 21 | **1** |" in text
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from bench.fire import KINDS
+from bench.fire_record import KINDS
 from bench.record import revision
 
 FILE = "TIDEMARK_TEST_FIGURES"
@@ -61,9 +61,9 @@ def add(
 ) -> None:
     """One line.
 
-    kind: of bench/fire.py. count: faults (seeds, files, operations) gone through. epochs: states
-    of the sink that were compared with the oracle. wrong: those that differed. command: what
-    repeats the run. more: whatever else is worth knowing, by name with its unit last.
+    kind: of bench/fire_record.py. count: faults (seeds, files, operations) gone through. epochs:
+    states of the sink that were compared with the oracle. wrong: those that differed. command:
+    what repeats the run. more: whatever else is worth knowing, by name with its unit last.
     """
     assert kind in KINDS, f"{kind} is none of {', '.join(KINDS)}"
     line = json.dumps(

@@ -24,9 +24,9 @@ from connectors.sink import SinkTable
 from connectors.source import SourceBatch
 from dataflow.delta import Delta
 from dataflow.errors import SourceError, SqlError
-from dataflow.sql.key_facts import Keys
-from dataflow.sql.keys import keys_of
-from dataflow.sql.plan import ViewPlan
+from dataflow.plan.key_facts import Keys
+from dataflow.plan.keys import keys_of
+from dataflow.plan.nodes import ViewPlan
 from dataflow.sql.planner import plan_view
 from service.engine import View, ViewDefinition
 from storage.memory import MemoryStore

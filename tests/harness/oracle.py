@@ -18,8 +18,8 @@ from functools import cmp_to_key
 from typing import Any
 
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
+from dataflow.plan import nodes as p
 from dataflow.schema import RelationName
-from dataflow.sql import plan as p
 from dataflow.types import FIXED_NAN, SqlType, TypeKind
 
 Row = tuple[Any, ...]

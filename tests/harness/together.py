@@ -13,7 +13,7 @@ from typing import Any
 
 from connectors.source import SourceBatch
 from dataflow.delta import Delta
-from dataflow.sql.plan import ViewPlan
+from dataflow.plan.nodes import ViewPlan
 from service.engine import Engine
 from storage.store import Store
 from tests.harness.maintained import MARKER, SOURCE, Fault, Maintained

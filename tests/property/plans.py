@@ -9,8 +9,7 @@ from typing import Any
 
 from dataflow.delta import Delta
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
-from dataflow.schema import Field, Relation, RelationName
-from dataflow.sql.plan import (
+from dataflow.plan.nodes import (
     Aggregate,
     AggregateCall,
     Distinct,
@@ -27,6 +26,7 @@ from dataflow.sql.plan import (
     UnionAll,
     Values,
 )
+from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import (
     BOOL,
     FIXED_NAN,

@@ -16,9 +16,7 @@ from dataflow.delta import Column, Delta
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import Call, ColumnRef
 from dataflow.graph import ViewDataflow
-from dataflow.schema import Field, Relation, RelationName
-from dataflow.sql.lower import lower
-from dataflow.sql.plan import (
+from dataflow.plan.nodes import (
     Aggregate,
     AggregateCall,
     Distinct,
@@ -30,6 +28,8 @@ from dataflow.sql.plan import (
     SortKey,
     TopK,
 )
+from dataflow.schema import Field, Relation, RelationName
+from dataflow.sql.lower import lower
 from dataflow.types import BOOL, INT4, INT8
 from tests.harness.counting_store import CountingRocksStore, CountingStore
 

@@ -19,9 +19,9 @@ from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import Call, ColumnRef
-from dataflow.operators.base import Operator
+from dataflow.operators.base import Operator, parts_of
+from dataflow.plan.nodes import Join, Plan, SemiJoin
 from dataflow.sql.lower import Node, lower, make_operator
-from dataflow.sql.plan import Join, Plan, SemiJoin
 from dataflow.types import BOOL
 from storage.memory import MemoryStore
 from storage.pages import Tuning
@@ -90,7 +90,9 @@ def _run(seed: int, kind: str, store: Store) -> int:
         deltas = _change(left, random), _change(right, random)
         expected = _bag(alone.step(*deltas))
         most_rows = random.choice((1, 3, 20, 1 << 62))
-        parts = operator.parts(*deltas, most_rows=most_rows)  # type: ignore[attr-defined]
+        make_parts = parts_of(operator)
+        assert make_parts is not None
+        parts = make_parts(*deltas, most_rows=most_rows)
         found: Counter = Counter()
         number = 0
         for part in parts:

@@ -21,9 +21,9 @@ from dataflow.changes import Changes
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.operators.shares import EVERY_ROW
+from dataflow.plan.nodes import Distinct, Plan, Project, Scan, UnionAll, ViewPlan
+from dataflow.plan.walk import refs
 from dataflow.schema import Relation
-from dataflow.sql.plan import Distinct, Plan, Project, Scan, UnionAll, ViewPlan
-from dataflow.sql.walk import refs
 from service.engine import Engine, View, ViewDefinition
 from storage.memory import MemoryStore
 from storage.pages import Tuning

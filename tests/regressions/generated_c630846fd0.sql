@@ -16,16 +16,16 @@ SELECT (percent_rank() OVER (PARTITION BY r6.c1, (r8.c0 % 3) ORDER BY ((r8.c2 % 
 --   File "dataflow/sql/lower.py", line 138, in _window
 --     return make(plan, context)
 --            ^^^^^^^^^^^^^^^^^^^
---   File "dataflow/operators/window_follow.py", line 56, in __init__
+--   File "dataflow/operators/windows/window_follow.py", line 56, in __init__
 --     self._running: dict[int, RunningCall] = {
 --                                             ^
---   File "dataflow/operators/window_follow.py", line 57, in <dictcomp>
+--   File "dataflow/operators/windows/window_follow.py", line 57, in <dictcomp>
 --     i: running_call(c, context.evaluator)
 --        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
---   File "dataflow/operators/window_running.py", line 78, in running_call
+--   File "dataflow/operators/windows/window_running.py", line 78, in running_call
 --     linear = linear_call(call)
 --              ^^^^^^^^^^^^^^^^^
---   File "dataflow/operators/window_sums.py", line 77, in linear_call
+--   File "dataflow/operators/windows/window_sums.py", line 77, in linear_call
 --     argument = call.arguments[0]
 --                ~~~~~~~~~~~~~~^^^
 -- IndexError: tuple index out of range

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from connectors.postgres.table_names import KnownNames
 from dataflow.errors import SourceError, SqlError
 from dataflow.expressions.ir import Literal
+from dataflow.plan.nodes import ViewPlan
 from dataflow.schema import Field, Relation
 from dataflow.sql.analysis import Analysis, Analyzer, Routine, Table
-from dataflow.sql.plan import ViewPlan
 from dataflow.sql.planner import plan_view
 from dataflow.types import BOOL, INT4, INT8, NUMERIC, SqlType
 from tests.simulation.reads import SCHEMA, canonical, reads

@@ -20,7 +20,7 @@ from connectors.source import SourceBatch
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
-from dataflow.sql.plan import ViewPlan
+from dataflow.plan.nodes import ViewPlan
 from service import planning, recovery
 from service.build import ViewBuild
 from service.change_reader import ChangeReader

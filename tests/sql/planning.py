@@ -9,8 +9,8 @@ from pathlib import Path
 from connectors.postgres.analyzer import PostgresAnalyzer
 from connectors.postgres.embedded import EmbeddedPostgres
 from dataflow.errors import TidemarkError
+from dataflow.plan.nodes import ViewPlan
 from dataflow.schema import Field, Relation, RelationName
-from dataflow.sql.plan import ViewPlan
 from dataflow.sql.planner import plan_view
 from tests.harness.postgres import Database, new_database
 

@@ -12,9 +12,9 @@ from dataflow.delta import Column, Delta
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import ColumnRef
 from dataflow.graph import ViewDataflow
+from dataflow.plan.nodes import Aggregate, AggregateCall, Scan
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.sql.lower import lower
-from dataflow.sql.plan import Aggregate, AggregateCall, Scan
 from dataflow.types import (
     BOOL,
     DATE,

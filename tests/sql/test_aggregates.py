@@ -17,9 +17,9 @@ from connectors.postgres.evaluator import PostgresEvaluator
 from dataflow.collect import ErrorRows
 from dataflow.delta import Column, Delta
 from dataflow.graph import ViewDataflow
-from dataflow.sql.explain import explain_text
+from dataflow.plan.explain import explain_text
+from dataflow.plan.nodes import scans_of
 from dataflow.sql.lower import lower
-from dataflow.sql.plan import scans_of
 from dataflow.values import from_text
 from storage.memory import MemoryStore
 from tests.equality.history import History, opened_store, run_history

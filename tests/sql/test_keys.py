@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dataflow.sql.explain import explain_tree
-from dataflow.sql.view_key import why_bag
+from dataflow.plan.explain import explain_tree
+from dataflow.plan.view_key import why_bag
 from tests.harness.postgres import Database
 from tests.sql.planning import plan
 

@@ -13,10 +13,10 @@ import pytest
 
 from connectors.postgres.analyzer import PostgresAnalyzer
 from connectors.postgres.embedded import EmbeddedPostgres
+from dataflow.plan.nodes import Join, scans_of
+from dataflow.plan.walk import nodes_of
 from dataflow.sql.lower import lower
-from dataflow.sql.plan import Join, scans_of
 from dataflow.sql.planner import plan_view
-from dataflow.sql.walk import nodes_of
 from tests.harness.postgres import Database, new_database
 from tests.sql.movies import DDL, QUERIES
 

@@ -8,8 +8,8 @@ from connectors.postgres.embedded import EmbeddedPostgres
 from connectors.postgres.sink import PostgresSink
 from connectors.sink import SinkTable
 from dataflow.errors import Position, SinkError, SqlError
+from dataflow.plan.nodes import Scan, scans_of
 from dataflow.schema import VIEW_SOURCE, Field, RelationName
-from dataflow.sql.plan import Scan, scans_of
 from dataflow.types import INT4, INT8, TEXT, fixed
 from tests.harness.postgres import Database, new_database
 from tests.sql.planning import SOURCE, maintained, plan

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from connectors.postgres.embedded import EmbeddedPostgres
-from dataflow.operators.extremes import LEAST
+from dataflow.plan.aggregate_functions import LEAST
+from dataflow.plan.nodes import Aggregate
 from dataflow.sql.lower import lower
-from dataflow.sql.plan import Aggregate
 from storage.memory import MemoryStore
 from tests.equality.history import History, run_history
 from tests.harness import draw

@@ -11,9 +11,9 @@ import pytest
 
 from dataflow.errors import InvariantError
 from dataflow.expressions.ir import ColumnRef
-from dataflow.sql.check import check_plan
-from dataflow.sql.explain import explain_text, explain_tree
-from dataflow.sql.plan import Filter, Project, Values
+from dataflow.plan.check import check_plan
+from dataflow.plan.explain import explain_text, explain_tree
+from dataflow.plan.nodes import Filter, Project, Values
 from dataflow.types import BOOL, INT4
 from tests.harness.postgres import Database
 from tests.sql.planning import FIXTURES, plan, read_cases

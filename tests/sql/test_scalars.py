@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres, Literal
-from dataflow.sql.plan import Filter, Project, Remember, Values
+from dataflow.plan.nodes import Filter, Project, Remember, Values
 from dataflow.types import BOOL, DATE, INT4, INT8, TEXT, TypeKind
 from tests.harness.postgres import Database
 from tests.sql.planning import plan
@@ -122,14 +122,14 @@ def _over_nulls(found, sql: str) -> str:
 
 
 def _scans(plan_node):
-    from dataflow.sql.plan import scans_of
+    from dataflow.plan.nodes import scans_of
 
     return scans_of(plan_node)
 
 
 def _in_postgres(root):
     from dataflow.expressions.ir import children
-    from dataflow.sql.explain import expressions_of
+    from dataflow.plan.explain import expressions_of
 
     waiting = list(expressions_of(root))
     while waiting:

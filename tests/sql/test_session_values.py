@@ -10,7 +10,7 @@ from connectors.postgres.evaluator import PostgresEvaluator
 from dataflow.delta import Column
 from dataflow.errors import SqlError
 from dataflow.expressions.ir import Literal
-from dataflow.sql.plan import Project
+from dataflow.plan.nodes import Project
 from dataflow.types import BOOL, INT4, TEXT, sql_type
 from tests.harness.postgres import Database, new_database
 from tests.sql.planning import plan, refusal

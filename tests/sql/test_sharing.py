@@ -8,11 +8,11 @@ import pickle
 
 import pytest
 
-from dataflow.sql.explain import explain_text, explain_tree
-from dataflow.sql.keys import keys_of
+from dataflow.plan.explain import explain_text, explain_tree
+from dataflow.plan.keys import keys_of
+from dataflow.plan.nodes import Aggregate, Distinct, Join, Plan, Scan
+from dataflow.plan.walk import nodes_of, shared_nodes, with_equal_parts_shared
 from dataflow.sql.lower import lower
-from dataflow.sql.plan import Aggregate, Distinct, Join, Plan, Scan
-from dataflow.sql.walk import nodes_of, shared_nodes, with_equal_parts_shared
 from tests.harness.postgres import Database
 from tests.sql.planning import plan
 

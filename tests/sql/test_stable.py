@@ -9,7 +9,7 @@ import pytest
 
 from connectors.postgres.embedded import EmbeddedPostgres
 from dataflow.errors import SqlError
-from dataflow.sql.plan import Plan, Remember, inputs_of
+from dataflow.plan.nodes import Plan, Remember, inputs_of
 from storage.memory import MemoryStore
 from tests.equality.history import History, run_history
 from tests.harness import draw

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dataflow.errors import Position, SqlError
-from dataflow.sql.text import find_words, one_query, position_of, tokens
+from dataflow.lexer import find_words, one_query, position_of, tokens
 
 ONE_QUERY = [
     "SELECT 1",

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from connectors.postgres.embedded import EmbeddedPostgres
-from dataflow.sql.keys import keys_of
-from dataflow.sql.plan import Join, Plan, SemiJoin, ViewPlan, inputs_of, scans_of
+from dataflow.plan.keys import keys_of
+from dataflow.plan.nodes import Join, Plan, SemiJoin, ViewPlan, inputs_of, scans_of
 from tests.harness.postgres import Database, new_database
 from tests.harness.schemas import SCHEMAS
 from tests.sql.planning import plan

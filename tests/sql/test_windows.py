@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataflow.sql.explain import explain_text
+from dataflow.plan.explain import explain_text
 from tests.harness.postgres import Database
 from tests.sql.planning import plan
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dataflow.sql.plan import Plan
+from dataflow.plan.nodes import Plan
 from dataflow.sql.rules.connect_joins import connect_joins
 from dataflow.sql.rules.decorrelate import decorrelate
 from dataflow.sql.rules.factor_alternatives import factor_alternatives

@@ -13,8 +13,7 @@ from dataflow.errors import InvariantError
 from dataflow.expressions.functions import has_kernel
 from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres, OuterRef, map_leaves
 from dataflow.expressions.keys import common_key_forms
-from dataflow.schema import Field
-from dataflow.sql.plan import (
+from dataflow.plan.nodes import (
     Aggregate,
     Distinct,
     Filter,
@@ -31,10 +30,11 @@ from dataflow.sql.plan import (
     Window,
     inputs_of,
 )
+from dataflow.plan.trees import map_expressions, refs
+from dataflow.schema import Field
 from dataflow.sql.rules.empty_groups import over_empty
 from dataflow.sql.rules.outer_refs import OWN, OwnReads, may_fail_often, own_columns
 from dataflow.sql.rules.pull_conditions import is_unit, outer_key, pull_conditions
-from dataflow.sql.rules.trees import map_expressions, refs
 from dataflow.types import BOOL
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dataflow.expressions.ir import ColumnRef, Expression, columns_of, remap
-from dataflow.sql.plan import Join, Plan, Project, inputs_of
+from dataflow.plan.nodes import Join, Plan, Project, inputs_of
+from dataflow.plan.trees import conjunction, conjuncts, shifted
+from dataflow.plan.walk import shared_nodes, with_inputs
 from dataflow.sql.rules.find_join_keys import equal_sides
-from dataflow.sql.rules.trees import conjunction, conjuncts, shifted
-from dataflow.sql.walk import shared_nodes, with_inputs
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,7 @@ from dataflow.expressions.ir import (
     substitute,
 )
 from dataflow.expressions.keys import key_form
-from dataflow.schema import Field
-from dataflow.sql.one_row import has_one_row
-from dataflow.sql.plan import (
+from dataflow.plan.nodes import (
     Aggregate,
     Apply,
     Distinct,
@@ -35,6 +33,16 @@ from dataflow.sql.plan import (
     inputs_of,
     scans_of,
 )
+from dataflow.plan.one_row import has_one_row
+from dataflow.plan.trees import (
+    bottom_up,
+    conjunction,
+    conjuncts,
+    map_expressions,
+    refs,
+    shifted,
+)
+from dataflow.schema import Field
 from dataflow.sql.rules.carry import (
     CannotCarry,
     CarryKeys,
@@ -44,14 +52,6 @@ from dataflow.sql.rules.carry import (
 from dataflow.sql.rules.empty_groups import over_empty
 from dataflow.sql.rules.outer_refs import OwnReads, may_fail, moved, own_columns, placed
 from dataflow.sql.rules.pull_conditions import Pulled, is_unit, pull_conditions
-from dataflow.sql.rules.trees import (
-    bottom_up,
-    conjunction,
-    conjuncts,
-    map_expressions,
-    refs,
-    shifted,
-)
 from dataflow.types import BOOL, TEXT
 
 _SEMI = ("semi", "anti")

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal, substitute
-from dataflow.operators.extremes import LEAST
+from dataflow.plan.aggregate_functions import LEAST
+from dataflow.plan.nodes import Aggregate, AggregateCall, Join, Plan, Project, Values
+from dataflow.plan.nullability import is_nullable
+from dataflow.plan.trees import refs
 from dataflow.schema import Field
-from dataflow.sql.nullability import is_nullable
-from dataflow.sql.plan import Aggregate, AggregateCall, Join, Plan, Project, Values
-from dataflow.sql.rules.trees import refs
 from dataflow.types import BOOL
 
 _ZERO = frozenset({"count", "regr_count"})

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dataflow.expressions.ir import Call, Expression
-from dataflow.sql.plan import Filter, Join, Plan, SemiJoin
-from dataflow.sql.rules.trees import bottom_up, conjunction, conjuncts
+from dataflow.plan.nodes import Filter, Join, Plan, SemiJoin
+from dataflow.plan.trees import bottom_up, conjunction, conjuncts
 from dataflow.types import BOOL
 
 

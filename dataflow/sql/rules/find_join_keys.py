@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from dataflow.expressions.ir import Call, Expression, columns_of
 from dataflow.expressions.keys import common_key_forms
-from dataflow.sql.plan import Join, Plan, SemiJoin
-from dataflow.sql.rules.trees import bottom_up, conjunction, conjuncts, shifted
+from dataflow.plan.nodes import Join, Plan, SemiJoin
+from dataflow.plan.trees import bottom_up, conjunction, conjuncts, shifted
 
 
 def find_join_keys(plan: Plan) -> Plan:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
-from dataflow.sql.plan import Filter, Plan, TopK, Window, fold
-from dataflow.sql.rules.trees import conjunction, conjuncts
-from dataflow.sql.walk import with_inputs
+from dataflow.plan.nodes import Filter, Plan, TopK, Window, fold
+from dataflow.plan.trees import conjunction, conjuncts
+from dataflow.plan.walk import with_inputs
 
 _LOOKING_BACK = ("row_number", "rank", "dense_rank")
 _MIRRORED = {">": "<", ">=": "<=", "=": "="}

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dataflow.expressions.ir import children, columns_of, substitute
-from dataflow.sql.plan import Aggregate, Plan, Project, fold
-from dataflow.sql.rules.trees import can_substitute, refs
-from dataflow.sql.walk import shared_nodes, with_inputs
+from dataflow.plan.nodes import Aggregate, Plan, Project, fold
+from dataflow.plan.trees import can_substitute, refs
+from dataflow.plan.walk import shared_nodes, with_inputs
 
 
 def merge_projects(plan: Plan) -> Plan:

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from dataflow.expressions.compile import build
 from dataflow.expressions.ir import Call, ColumnRef, Expression, OuterRef, children, map_leaves
-from dataflow.sql.plan import Apply, Plan, RecursionRef, Scan, Values, inputs_of
-from dataflow.sql.rules.trees import expressions_within, map_expressions
+from dataflow.plan.nodes import Apply, Plan, RecursionRef, Scan, Values, inputs_of
+from dataflow.plan.trees import expressions_within, map_expressions
 
 # The level of the row that the Apply being removed gives, once its right side is moved out.
 OWN = -1

@@ -12,9 +12,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from dataflow.expressions.ir import ColumnRef, Expression, columns_of, remap
-from dataflow.schema import Field
-from dataflow.sql.keys import is_total
-from dataflow.sql.plan import (
+from dataflow.plan.keys import is_total
+from dataflow.plan.nodes import (
     Aggregate,
     Filter,
     Join,
@@ -31,7 +30,8 @@ from dataflow.sql.plan import (
     fold,
     inputs_of,
 )
-from dataflow.sql.walk import nodes_of, shared_nodes, with_inputs
+from dataflow.plan.walk import nodes_of, shared_nodes, with_inputs
+from dataflow.schema import Field
 
 Positions = dict[int, int]
 Pruned = tuple[Plan, Positions]

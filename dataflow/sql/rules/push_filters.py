@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from dataflow.expressions.ir import ColumnRef, Expression, columns_of, substitute
 from dataflow.expressions.keys import key_form
-from dataflow.sql.plan import (
+from dataflow.plan.nodes import (
     Aggregate,
     Distinct,
     Filter,
@@ -28,14 +28,14 @@ from dataflow.sql.plan import (
     Window,
     inputs_of,
 )
-from dataflow.sql.rules.trees import (
+from dataflow.plan.trees import (
     can_substitute,
     conjunction,
     conjuncts,
     in_postgres,
     shifted,
 )
-from dataflow.sql.walk import shared_nodes, with_inputs
+from dataflow.plan.walk import shared_nodes, with_inputs
 
 
 def push_filters(plan: Plan) -> Plan:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dataflow.expressions.ir import columns_of
-from dataflow.sql.plan import Filter, Join, Plan, SemiJoin
-from dataflow.sql.rules.trees import bottom_up, conjunction, conjuncts, shifted
+from dataflow.plan.nodes import Filter, Join, Plan, SemiJoin
+from dataflow.plan.trees import bottom_up, conjunction, conjuncts, shifted
 
 
 def push_on_conditions(plan: Plan) -> Plan:

@@ -14,8 +14,7 @@ from dataclasses import replace
 
 from dataflow.errors import SqlError
 from dataflow.expressions.ir import ColumnRef, Expression, InPostgres, children, columns_of
-from dataflow.schema import Field
-from dataflow.sql.plan import (
+from dataflow.plan.nodes import (
     Aggregate,
     Filter,
     Join,
@@ -28,7 +27,7 @@ from dataflow.sql.plan import (
     Window,
     inputs_of,
 )
-from dataflow.sql.rules.trees import (
+from dataflow.plan.trees import (
     bottom_up,
     conjunction,
     conjuncts,
@@ -37,6 +36,7 @@ from dataflow.sql.rules.trees import (
     refs,
     shifted,
 )
+from dataflow.schema import Field
 
 # A side of a join, and where what is kept stands in it.
 Side = tuple[Plan, Callable[[Expression], Expression | None]]

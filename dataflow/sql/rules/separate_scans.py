@@ -7,9 +7,9 @@ places (a part of a WITH list) stays one node, computed and kept once.
 
 from __future__ import annotations
 
-from dataflow.sql.plan import Filter, Plan, Project, Scan, Values, fold
-from dataflow.sql.rules.trees import in_postgres
-from dataflow.sql.walk import copied, with_inputs
+from dataflow.plan.nodes import Filter, Plan, Project, Scan, Values, fold
+from dataflow.plan.trees import in_postgres
+from dataflow.plan.walk import copied, with_inputs
 
 
 def separate_scans(plan: Plan) -> Plan:

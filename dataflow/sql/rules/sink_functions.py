@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dataflow.expressions.ir import ColumnRef, columns_of, remap
-from dataflow.sql.plan import Join, Plan, Project, TableFunction
-from dataflow.sql.rules.trees import bottom_up
-from dataflow.sql.walk import nodes_of
+from dataflow.plan.nodes import Join, Plan, Project, TableFunction
+from dataflow.plan.trees import bottom_up
+from dataflow.plan.walk import nodes_of
 
 
 def sink_functions(plan: Plan) -> Plan:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dataflow.expressions.ir import Call, ColumnRef, Expression
-from dataflow.sql.plan import Filter, Join, Plan
-from dataflow.sql.rules.trees import bottom_up, conjuncts
+from dataflow.plan.nodes import Filter, Join, Plan
+from dataflow.plan.trees import bottom_up, conjuncts
 
 _COMPARISONS = frozenset({"=", "<>", "<", ">", "<=", ">=", "like", "not like", "is true"})
 # NULL wherever an argument is.

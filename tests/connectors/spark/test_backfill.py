@@ -32,10 +32,10 @@ from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
 from dataflow.graph import ViewDataflow, needed_columns
-from dataflow.operators.table import TableState
+from dataflow.operators.tables.table import TableState
+from dataflow.plan.nodes import Plan, scans_of
 from dataflow.schema import Relation, RelationName
 from dataflow.sql.lower import lower
-from dataflow.sql.plan import Plan, scans_of
 from storage.memory import MemoryStore
 from storage.rocks import RocksStore
 from storage.store import Store

@@ -17,7 +17,7 @@ from connectors.source import SnapshotPart
 from connectors.spark.result import BackfillResult
 from dataflow.delta import Delta
 from dataflow.errors import TemporaryError
-from dataflow.sql.plan import Plan
+from dataflow.plan.nodes import Plan
 from service.backfill import BackfillJob, backfill
 from tests.connectors.spark import test_backfill as distributed
 from tests.connectors.spark.test_backfill import PLANS, bag, kept_of, parts_of, relations_of

@@ -27,10 +27,10 @@ from dataflow.changes import Changes
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.graph import ViewDataflow, needed_columns
-from dataflow.operators.table import TableState
+from dataflow.operators.tables.table import TableState
+from dataflow.plan.nodes import Plan, scans_of
 from dataflow.schema import Relation
 from dataflow.sql.lower import lower
-from dataflow.sql.plan import Plan, scans_of
 from dataflow.sql.planner import plan_view
 from dataflow.values import to_text
 from service.backfill import BackfillJob, backfill

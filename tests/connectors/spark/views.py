@@ -11,8 +11,7 @@ import numpy as np
 from dataflow.delta import Column, Delta
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
-from dataflow.schema import Field, Relation, RelationName
-from dataflow.sql.plan import (
+from dataflow.plan.nodes import (
     Aggregate,
     AggregateCall,
     Distinct,
@@ -34,6 +33,7 @@ from dataflow.sql.plan import (
     Window,
     WindowCall,
 )
+from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import BOOL, FLOAT8, INT4, INT8, TEXT
 
 CUSTOMERS = Relation(

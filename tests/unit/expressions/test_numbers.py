@@ -17,7 +17,7 @@ from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
 from dataflow.expressions.keys import common_key_forms, key_form
 from dataflow.expressions.numbers import EXACT, Numbers, scale_of, scaled, text_of
-from dataflow.operators.ordering import peer_ranks, text_ranks
+from dataflow.operators.ordered.ordering import peer_ranks, text_ranks
 from dataflow.types import BOOL, FIXED_NAN, FLOAT8, INT4, NUMERIC, TEXT, SqlType, fixed, sql_type
 
 units = st.one_of(

@@ -6,8 +6,7 @@ Each function makes one plan over `edges`, `starts` and `prices`; PLANS has them
 from __future__ import annotations
 
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
-from dataflow.schema import Field, Relation, RelationName
-from dataflow.sql.plan import (
+from dataflow.plan.nodes import (
     Aggregate,
     AggregateCall,
     Distinct,
@@ -21,6 +20,7 @@ from dataflow.sql.plan import (
     SemiJoin,
     UnionAll,
 )
+from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import BOOL, INT4, INT8, NUMERIC, SqlType
 
 

@@ -14,11 +14,11 @@ from dataflow.delta import Column, Delta
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import ColumnRef
 from dataflow.graph import ViewDataflow
-from dataflow.operators import extremes
-from dataflow.operators.ordered_nodes import MOST
+from dataflow.operators.aggregates import extremes
+from dataflow.operators.ordered.ordered_nodes import MOST
+from dataflow.plan.nodes import Aggregate, AggregateCall, Scan
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.sql.lower import lower
-from dataflow.sql.plan import Aggregate, AggregateCall, Scan
 from dataflow.types import INT4
 from storage.memory import MemoryStore
 from storage.rocks import RocksStore

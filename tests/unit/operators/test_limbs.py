@@ -11,9 +11,9 @@ from dataflow.delta import Column
 from dataflow.errors import InvariantError
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
 from dataflow.expressions.numeric_form import NumericForm
-from dataflow.operators.limb_kernels import parse_limbs
-from dataflow.operators.linear import Parsed, limbs_for, text_form
-from dataflow.operators.numeric_results import (
+from dataflow.operators.aggregates.limb_kernels import parse_limbs
+from dataflow.operators.aggregates.linear import Parsed, limbs_for, text_form
+from dataflow.operators.aggregates.numeric_results import (
     Masks,
     average_column,
     average_text,
@@ -21,8 +21,8 @@ from dataflow.operators.numeric_results import (
     limbs_of,
     sum_column,
 )
-from dataflow.sql.numeric_forms import numeric_form
-from dataflow.sql.plan import Values
+from dataflow.plan.nodes import Values
+from dataflow.plan.numeric_forms import numeric_form
 from dataflow.types import INT4, INT8, NUMERIC, fixed, sql_type
 
 _NO_MASK = np.empty(0, np.bool_)

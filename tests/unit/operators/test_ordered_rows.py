@@ -22,8 +22,8 @@ from dataflow.collect import ErrorRows
 from dataflow.delta import Column, Delta
 from dataflow.expressions.evaluator import Evaluator, NoEvaluator
 from dataflow.operators.base import Context
-from dataflow.operators.ordered_nodes import FILL, MOST
-from dataflow.operators.ordered_rows import (
+from dataflow.operators.ordered.ordered_nodes import FILL, MOST
+from dataflow.operators.ordered.ordered_rows import (
     AFTER_PEERS,
     AFTER_ROW,
     BEFORE_PEERS,

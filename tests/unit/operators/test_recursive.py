@@ -20,14 +20,14 @@ from dataflow.delta import Delta
 from dataflow.errors import SqlError, ViewError
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.graph import ViewDataflow
-from dataflow.operators import recursive
-from dataflow.schema import Relation, RelationName
-from dataflow.sql.check import check_plan
-from dataflow.sql.lower import lower
-from dataflow.sql.plan import (
+from dataflow.operators.recursion import recursive
+from dataflow.plan.check import check_plan
+from dataflow.plan.nodes import (
     Plan,
     SingleRow,
 )
+from dataflow.schema import Relation, RelationName
+from dataflow.sql.lower import lower
 from dataflow.sql.rounds import check_recursions
 from dataflow.types import INT4, NUMERIC
 from storage.memory import MemoryStore

@@ -11,9 +11,9 @@ from dataflow.delta import Column, Delta
 from dataflow.expressions.evaluator import RowErrors
 from dataflow.expressions.ir import ColumnRef, InPostgres
 from dataflow.operators.base import Context
-from dataflow.operators.remember import RememberOperator
+from dataflow.operators.tables.remember import RememberOperator
+from dataflow.plan.nodes import Remember, Values
 from dataflow.schema import Field
-from dataflow.sql.plan import Remember, Values
 from dataflow.types import INT4, INT8
 from storage.rocks import RocksStore
 

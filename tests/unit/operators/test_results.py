@@ -12,11 +12,11 @@ from dataflow.delta import Column, Delta
 from dataflow.expressions.evaluator import NoEvaluator, RowErrors
 from dataflow.expressions.ir import ColumnRef, Literal
 from dataflow.graph import ViewDataflow
-from dataflow.operators.interval_sums import IntervalSums, interval_text
-from dataflow.operators.numeric_results import average_text
+from dataflow.operators.aggregates.interval_sums import IntervalSums, interval_text
+from dataflow.operators.aggregates.numeric_results import average_text
+from dataflow.plan.nodes import Aggregate, AggregateCall, Scan, SingleRow, Values
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.sql.lower import lower
-from dataflow.sql.plan import Aggregate, AggregateCall, Scan, SingleRow, Values
 from dataflow.types import FLOAT4, FLOAT8, INT4, INT8, INTERVAL, NUMERIC, TEXT, SqlType
 from storage.memory import MemoryStore
 

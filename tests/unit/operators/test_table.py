@@ -12,7 +12,7 @@ import pytest
 from dataflow.changes import Changes
 from dataflow.delta import Column
 from dataflow.errors import InvariantError, SourceError
-from dataflow.operators.table import TableState
+from dataflow.operators.tables.table import TableState
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import INT4, TEXT
 from storage.memory import MemoryStore

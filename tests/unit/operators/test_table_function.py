@@ -18,9 +18,9 @@ from dataflow.delta import Delta
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
 from dataflow.graph import ViewDataflow
 from dataflow.operators import table_function
+from dataflow.plan.nodes import Plan, Scan, SetCall, TableFunction, Values
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.sql.lower import lower
-from dataflow.sql.plan import Plan, Scan, SetCall, TableFunction, Values
 from dataflow.types import BOOL, INT4, INT8
 from storage.memory import MemoryStore
 from storage.rocks import RocksStore

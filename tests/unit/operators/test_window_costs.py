@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dataflow.delta import Delta
-from dataflow.sql.plan import WindowCall
+from dataflow.plan.nodes import WindowCall
 from dataflow.types import INT4
 from storage.store import Store
 from tests.harness.counting_store import CountingStore

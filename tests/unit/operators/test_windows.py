@@ -18,11 +18,11 @@ import pytest
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import NoEvaluator
-from dataflow.operators import window, window_follow, window_slabs
 from dataflow.operators.base import Context
-from dataflow.operators.window import WindowOperator
-from dataflow.operators.window_reach import is_followed
-from dataflow.sql.plan import Window
+from dataflow.operators.windows import window, window_follow, window_slabs
+from dataflow.operators.windows.window import WindowOperator
+from dataflow.operators.windows.window_reach import is_followed
+from dataflow.plan.nodes import Window
 from storage.errors import OutOfRoomError
 from storage.memory import MemoryStore
 from storage.rocks import RocksStore

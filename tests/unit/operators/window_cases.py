@@ -16,11 +16,11 @@ from dataflow.delta import Delta
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import ColumnRef, Expression, Literal
 from dataflow.operators.base import Context
-from dataflow.operators.window import WindowOperator
-from dataflow.operators.window_follow import FollowedWindowOperator
-from dataflow.operators.window_reach import is_followed
+from dataflow.operators.windows.window import WindowOperator
+from dataflow.operators.windows.window_follow import FollowedWindowOperator
+from dataflow.operators.windows.window_reach import is_followed
+from dataflow.plan.nodes import Frame, FrameBound, SortKey, Values, Window, WindowCall
 from dataflow.schema import Field
-from dataflow.sql.plan import Frame, FrameBound, SortKey, Values, Window, WindowCall
 from dataflow.types import BOOL, FLOAT8, INT4, INT8, NUMERIC, SqlType, fixed
 from storage.store import Store
 

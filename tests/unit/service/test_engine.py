@@ -19,8 +19,8 @@ from dataflow.delta import Column
 from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import ColumnRef
+from dataflow.plan.nodes import Aggregate, AggregateCall, Join, Plan, Scan, ViewPlan
 from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
-from dataflow.sql.plan import Aggregate, AggregateCall, Join, Plan, Scan, ViewPlan
 from dataflow.types import INT4, INT8
 from service.engine import Engine, View, ViewDefinition
 from service.pace import Pace

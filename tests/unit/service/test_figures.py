@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from dataflow.expressions.evaluator import NoEvaluator
+from dataflow.plan.nodes import Distinct, Plan
 from dataflow.schema import VIEW_SOURCE, Field, Relation
 from dataflow.sharing import planned_nodes
 from dataflow.sql.lower import lower
-from dataflow.sql.plan import Distinct, Plan
 from dataflow.types import INT4, INT8
 from service.engine import Engine
 from service.metrics import PipelineMetrics, read_dataflow

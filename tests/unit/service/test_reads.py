@@ -10,7 +10,7 @@ import pytest
 from dataflow.changes import Changes
 from dataflow.delta import Column
 from dataflow.errors import SourceError
-from dataflow.operators.table import TableState
+from dataflow.operators.tables.table import TableState
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import INT4, INT8, TEXT
 from service.reads import all_read, fits

@@ -16,10 +16,9 @@ from dataflow.delta import Column, Delta
 from dataflow.errors import InvariantError, TemporaryError, ViewError, internal_error
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import Call, ColumnRef, InPostgres, Literal
-from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
-from dataflow.shared import LiveNode
-from dataflow.sql.likeness import likenesses, repeatable
-from dataflow.sql.plan import (
+from dataflow.operators.base import Traits
+from dataflow.plan.likeness import likenesses, repeatable
+from dataflow.plan.nodes import (
     Aggregate,
     AggregateCall,
     Distinct,
@@ -30,6 +29,8 @@ from dataflow.sql.plan import (
     Scan,
     ViewPlan,
 )
+from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
+from dataflow.shared import LiveNode
 from dataflow.types import BOOL, INT4, INT8, TEXT
 from service.engine import Engine, View, ViewDefinition
 from service.reads import widened
@@ -107,12 +108,16 @@ def name_of(view: str) -> RelationName:
 class Failing:
     """An operator that cannot go on."""
 
+    traits = Traits()
+
     def step(self, *inputs: Delta) -> Delta:
         raise ViewError("view.recursion_too_large", "too large")
 
 
 class Hungry:
     """An operator for which there is not enough memory."""
+
+    traits = Traits()
 
     def __init__(self, error: Exception) -> None:
         self.error = error

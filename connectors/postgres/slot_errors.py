@@ -1,0 +1,49 @@
+"""The refusals of a replication slot and of its reader, whoever finds them."""
+
+from __future__ import annotations
+
+from dataflow.errors import SourceError, TemporaryError
+
+REBUILD_HINT = "tidemark rebuild --all: the views are computed anew, over a new slot"
+
+
+def in_use(name: str, pid: int | None, reader: str = "") -> SourceError:
+    """The refusal for a slot that someone else reads."""
+    return SourceError(
+        "source.slot_in_use",
+        f'replication slot "{name}" is read by someone else',
+        detail=f"by the backend with pid {pid}" + (f" ({reader})" if reader else ""),
+        hint="stop the other reader (another Tidemark of the same prefix?), or choose a --prefix",
+    )
+
+
+def no_free_slot(detail: str) -> SourceError:
+    """The refusal when max_replication_slots is reached."""
+    return SourceError(
+        "source.no_free_slot",
+        "the source has no free replication slot",
+        detail=detail,
+        hint="raise max_replication_slots (one for Tidemark, one more while a view is created),"
+        " or drop slots that nobody reads; a restart is needed",
+    )
+
+
+def no_free_wal_sender(detail: str) -> SourceError:
+    """The refusal when max_wal_senders is reached."""
+    return SourceError(
+        "source.no_free_wal_sender",
+        "the source has no free WAL sender",
+        detail=detail,
+        hint="raise max_wal_senders (one for Tidemark, one more while a view is created)"
+        " and restart the server",
+    )
+
+
+def slot_wait_over(name: str, detail: str) -> TemporaryError:
+    """What the making of a slot says when old transactions do not end."""
+    return TemporaryError(
+        "source.busy",
+        f'replication slot "{name}" waits for running transactions',
+        detail=detail,
+        hint="SELECT pid, xact_start, query FROM pg_stat_activity ORDER BY xact_start;",
+    )

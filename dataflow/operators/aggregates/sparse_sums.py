@@ -1,0 +1,137 @@
+"""Exact sums too wide or too varied for a fixed vector: a few integers of any size for each group.
+
+A ledger maps slots to integers; ledgers add, and slots that sum to zero are gone. What a slot
+means is known to the family (decimal_sums, float_sums, interval_sums). Invariant: a ledger is
+exact and depends on the group's live rows alone, not on their order or history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from dataflow.delta import KIND_BYTES, Column, Delta
+from dataflow.expressions.evaluator import RowErrors
+from dataflow.operators.aggregates.linear import Feed
+from dataflow.operators.base import Context
+from dataflow.operators.groups import Touched, null_keys, touch
+from dataflow.types import SqlType
+from storage import kernels
+
+Ledger = dict[int, int]
+Entry = tuple[int, int, int]
+Value = str | float | None
+Outcome = tuple[Value, tuple[str, str] | None]
+
+
+class Family(Protocol):
+    """How values of some types become slots, and slots a result."""
+
+    def entries(
+        self, columns: Sequence[Column], weights: np.ndarray, group: np.ndarray
+    ) -> Iterable[Entry]:
+        """(group, slot, integer to add) of rows in which no column is NULL."""
+        ...
+
+    def outcome(self, function: str, ledger: Ledger) -> Outcome:
+        """(the result or None, the error or None) of a ledger that is not empty."""
+        ...
+
+
+class SparseSums:
+    """The ledgers of one or several columns of one feed; a row with a NULL in them is no row.
+
+    State: (group, ledger as text) by group.
+    Cost: O(rows of the delta), and some Python for each touched group.
+    """
+
+    def __init__(self, context: Context, role: str, key_kinds: str, family: Family) -> None:
+        self._family = family
+        key = tuple(range(len(key_kinds)))
+        self._state = context.arrange(role, key_kinds + KIND_BYTES, key)
+
+    def advance(self, touched: Touched, columns: Sequence[Column], feed: Feed) -> list[Ledger]:
+        """Take a feed: the ledgers of the touched groups before, then those after."""
+        index, kept = self._state.lookup(touched.keys)
+        texts = dict(zip(index.tolist(), kept.columns[-1].to_list(), strict=True))
+        old = [_read(texts.get(g)) for g in range(touched.count)]
+        new = [dict(ledger) for ledger in old]
+        weights, group = feed.weights, feed.group
+        nulls = null_keys(columns)
+        if nulls is not None:
+            chosen = np.flatnonzero(~nulls)
+            columns = [column.take(chosen) for column in columns]
+            weights, group = weights[chosen], group[chosen]
+        for owner, slot, amount in self._family.entries(columns, weights, group):
+            ledger = new[owner]
+            total = ledger.get(slot, 0) + amount
+            if total:
+                ledger[slot] = total
+            else:
+                ledger.pop(slot, None)
+        self._replace(touched, old, new)
+        return old + new
+
+    def _replace(self, touched: Touched, old: list[Ledger], new: list[Ledger]) -> None:
+        moved = [g for g in range(touched.count) if old[g] != new[g]]
+        gone = [g for g in moved if old[g]]
+        come = [g for g in moved if new[g]]
+        if not moved:
+            return
+        keys = [k.take(np.array(gone + come, np.int64)) for k in touched.keys]
+        texts = [_write(old[g]) for g in gone] + [_write(new[g]) for g in come]
+        weights = np.array([-1] * len(gone) + [1] * len(come), np.int64)
+        self._state.apply(Delta([*keys, Column.of(KIND_BYTES, texts)], weights))
+
+    def result(
+        self, function: str, ledgers: list[Ledger], type: SqlType
+    ) -> tuple[Column, RowErrors]:
+        """The function of each ledger as a column of `type`; NULL for an empty one."""
+        errors = RowErrors()
+        values: list[Value] = []
+        # Of no rows all are NULL, but how many there are.
+        empty = 0 if function == "regr_count" else None
+        for position, ledger in enumerate(ledgers):
+            value, error = self._family.outcome(function, ledger) if ledger else (empty, None)
+            values.append(value)
+            if error is not None:
+                errors.add(position, *error)
+        return Column.of(type.physical, values), errors
+
+
+def _read(text: bytes | None) -> Ledger:
+    if text is None:
+        return {}
+    pairs = (entry.split(b":") for entry in text.split())
+    return {int(slot): int(amount, 16) for slot, amount in pairs}
+
+
+def _write(ledger: Ledger) -> str:
+    # Hexadecimal: decimal digits of very long integers are quadratic, and limited in Python.
+    return " ".join(f"{slot}:{amount:x}" for slot, amount in sorted(ledger.items()))
+
+
+def slot_sums(
+    group: np.ndarray, slot: np.ndarray, units: np.ndarray, weights: np.ndarray
+) -> list[tuple[int, int, int, int]]:
+    """(group, slot, sum of units * weight, sum of weights) of each (group, slot), exactly."""
+    return [(g, s, total, n) for g, s, (total,), n in limb_sums(group, slot, [units], weights)]
+
+
+def limb_sums(
+    group: np.ndarray, slot: np.ndarray, limbs: Sequence[np.ndarray], weights: np.ndarray
+) -> list[tuple[int, int, tuple[int, ...], int]]:
+    """(group, slot, sums of each limb * weight, sum of weights) of each (group, slot), exactly."""
+    pairs = touch((Column(group), Column(slot)), len(group))
+    first = pairs.representative
+    counts = pairs.sum(weights).tolist()
+    totals = []
+    for units in limbs:
+        low = kernels.sum_by_group(pairs.group, (units & 0xFFFFFFFF) * weights, len(first))
+        high = kernels.sum_by_group(pairs.group, (units >> 32) * weights, len(first))
+        parts = zip(low.tolist(), high.tolist(), strict=True)
+        totals.append([(hi << 32) + lo for lo, hi in parts])
+    owners, slots = group[first].tolist(), slot[first].tolist()
+    return list(zip(owners, slots, zip(*totals, strict=True), counts, strict=True))

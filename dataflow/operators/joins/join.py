@@ -1,0 +1,58 @@
+"""Inner and cross join.
+
+Invariant: the output is the product of both inputs as bags, restricted to equal keys and a true
+residual; each input row is kept exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dataflow.delta import Delta
+from dataflow.operators.base import Context, Traits, kinds_of
+from dataflow.operators.groups import split_nulls
+from dataflow.operators.joins.pairs import LEFT, RIGHT, Pairs, Sides
+from dataflow.operators.shares import EVERY_ROW, whole
+from dataflow.plan.nodes import Join
+
+
+class JoinOperator:
+    """Bilinear: dL x R_old + L_new x dR.
+
+    State: the rows of either side that have no NULL key, by key.
+    Cost: O(rows of the deltas + matches); memory for a part of the matches.
+    NULL: equals nothing; such rows are dropped on arrival.
+    """
+
+    traits = Traits(emits_parts=True)
+
+    def __init__(self, plan: Join, context: Context) -> None:
+        self._sides = Sides(plan, context)
+        self._kinds = kinds_of(plan.fields)
+
+    def step(self, left: Delta, right: Delta) -> Delta:
+        """The change of the joined rows: left columns, then right ones."""
+        return whole(self.parts(left, right, most_rows=EVERY_ROW), self._kinds)
+
+    def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
+        """See InParts."""
+        left, _ = split_nulls(left, self._sides.keys[LEFT])
+        right, _ = split_nulls(right, self._sides.keys[RIGHT])
+        held: list[Pairs] = []
+        rows = 0
+        for pairs in self._sides.advance_parts(left, right, most_rows):
+            if held and rows + len(pairs) > most_rows:
+                yield _joined(held)
+                held, rows = [], 0
+            held.append(pairs)
+            rows += len(pairs)
+        if held:
+            yield _joined(held)
+
+
+def _joined(some: Sequence[Pairs]) -> Delta:
+    """A pair of one delta with kept rows comes once: only two sorts of pairs can cancel out."""
+    if len(some) == 1:
+        return some[0].joined()
+    joined = Delta.concat([pairs.joined() for pairs in some])
+    return joined if len({pairs.side for pairs in some}) == 1 else joined.consolidate()

@@ -1,0 +1,118 @@
+"""Semi and anti join: left rows with or without a match in the right input.
+
+Invariant: a left row comes out with its own weight or not at all, however often it matches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dataflow.delta import Delta
+from dataflow.operators.base import Context, Traits, kinds_of
+from dataflow.operators.groups import columns_at, plain_columns, split_nulls
+from dataflow.operators.joins.pairs import LEFT, RIGHT, Sides
+from dataflow.operators.joins.unmatched import KeyTurns, row_turns
+from dataflow.operators.shares import EVERY_ROW, in_shares, whole
+from dataflow.plan.nodes import SemiJoin
+
+
+class SemiJoinOperator:
+    """Group: without a residual, rows of the right input are only counted.
+
+    State: the left rows that have no NULL key, by key; the number of right rows of each key.
+    Cost: O(rows of the deltas + left rows of keys that gain their first or lose their last match).
+    NULL: equals nothing: a left row with a NULL key never passes semi and always passes anti.
+    """
+
+    traits = Traits(emits_parts=True, needs_evaluator=False)
+
+    def __init__(self, plan: SemiJoin, context: Context) -> None:
+        self._is_anti = plan.kind == "anti"
+        self._keys = (plain_columns(plan.left_keys), plain_columns(plan.right_keys))
+        self._left_kinds, right = kinds_of(plan.left.fields), kinds_of(plan.right.fields)
+        self._left = context.arrange("left", self._left_kinds, self._keys[LEFT])
+        key_kinds = "".join(right[i] for i in self._keys[RIGHT])
+        self._counts = context.arrange_sums("right counts", key_kinds, 1)
+        self._turns = KeyTurns(self._counts, self._keys[RIGHT])
+
+    def step(self, left: Delta, right: Delta) -> Delta:
+        """The change of the left rows that pass."""
+        return whole(self.parts(left, right, most_rows=EVERY_ROW), self._left_kinds)
+
+    def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
+        """See InParts."""
+        yield from in_shares(self._changes(left, right, most_rows), most_rows)
+
+    def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
+        left, left_nulls = split_nulls(left, self._keys[LEFT])
+        right, _ = split_nulls(right, self._keys[RIGHT])
+        yield self._passing(left)
+        if left_nulls is not None and self._is_anti:
+            yield left_nulls
+        if len(left):
+            self._left.apply(left)
+        if len(right):
+            yield from self._turning(right, most_rows)
+
+    def _passing(self, left: Delta) -> Delta:
+        """dL where the right as it was has a match (semi) or none (anti)."""
+        if len(left) == 0:
+            return left
+        counts = self._counts.lookup(columns_at(left, self._keys[LEFT]))[0]
+        if not self._keys[LEFT]:
+            counts = np.repeat(counts, len(left))
+        return left.filter((counts == 0) == self._is_anti)
+
+    def _turning(self, right: Delta, most_rows: int) -> Iterator[Delta]:
+        """L_new of the keys whose first match came or last match went."""
+        representative, turns = self._turns.advance(right)
+        chosen = np.flatnonzero(turns)
+        if len(chosen) == 0:
+            return
+        keys = columns_at(right.take(representative[chosen]), self._keys[RIGHT])
+        for index, rows in self._left.lookup_parts(keys, most_rows):
+            signs = turns[chosen][index] if self._is_anti else -turns[chosen][index]
+            yield rows.weighted(rows.weights * signs)
+
+
+class ResidualSemiJoinOperator:
+    """Group: with a residual, left rows that a changed right row pairs with are re-evaluated.
+
+    State: the rows of either side that have no NULL key, by key.
+    Cost: O(rows of the deltas + matches + matches of each left row that a changed one pairs with);
+    memory for a part of the matches.
+    NULL: as in SemiJoinOperator; a residual that is NULL or fails is no match.
+    """
+
+    traits = Traits(emits_parts=True)
+
+    def __init__(self, plan: SemiJoin, context: Context) -> None:
+        self._is_anti = plan.kind == "anti"
+        self._left_kinds = kinds_of(plan.left.fields)
+        self._sides = Sides(plan, context)
+
+    def step(self, left: Delta, right: Delta) -> Delta:
+        """The change of the left rows that pass."""
+        return whole(self.parts(left, right, most_rows=EVERY_ROW), self._left_kinds)
+
+    def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
+        """See InParts."""
+        yield from in_shares(self._changes(left, right, most_rows), most_rows)
+
+    def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
+        sides = self._sides
+        left, left_nulls = split_nulls(left, sides.keys[LEFT])
+        right, _ = split_nulls(right, sides.keys[RIGHT])
+        matches = np.zeros(len(left), np.int64)
+        for pairs in sides.meet(LEFT, left, most_rows):
+            pairs.count_into(matches)
+        yield left.filter((matches == 0) == self._is_anti)
+        if left_nulls is not None and self._is_anti:
+            yield left_nulls
+        sides.take(LEFT, left)
+        sides.take(RIGHT, right)
+        for pairs in sides.meet_by_kept(RIGHT, right, most_rows):
+            turning = row_turns(sides, pairs, most_rows)
+            yield turning if self._is_anti else turning.negate()

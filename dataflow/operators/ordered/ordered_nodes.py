@@ -1,0 +1,188 @@
+"""The nodes of ordered rows as they lie in arrangements, and the way down to a row.
+
+A partition is a B+-tree. A leaf holds rows; an inner node holds entries, one for each child: the
+child's number, how much lies below it, and a separator: a row that is not above the child's first
+one, and above all of the child before. The root is node 0 always, so that a partition of few rows
+is one leaf, found by one look. Invariant: of a node with siblings at least LEAST items are kept,
+of any node MOST at most; separators stay as they are until a node is cut or joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dataflow.delta import Column, Delta
+from dataflow.operators.base import Context
+from dataflow.operators.ordered.row_order import RowOrder
+
+MOST = 128
+LEAST = 32
+FILL = 96
+# What an entry has after the row columns: the child's number, the level of the entry's own node,
+# and the items and rows of the child.
+CHILD, LEVEL, ITEMS, ROWS = range(4)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How far to look: is_total: by the whole order, else by ORDER BY alone. is_after: past the
+    rows that are equal, else before them."""
+
+    is_total: bool
+    is_after: bool
+
+
+BEFORE_ROW = Bound(True, False)
+AFTER_ROW = Bound(True, True)
+BEFORE_PEERS = Bound(False, False)
+AFTER_PEERS = Bound(False, True)
+
+
+@dataclass
+class Nodes:
+    """k nodes of one level.
+
+    part, id int64[k]: the partition (its position among those asked for) and the number in it.
+    parent, entry int64[k]: the node above and the own entry, as positions in the level above; -1
+    for a root. items: rows, or entries without their node's number; owner int64[m]: of each item
+    the node.
+    """
+
+    part: np.ndarray
+    id: np.ndarray
+    parent: np.ndarray
+    entry: np.ndarray
+    items: Delta
+    owner: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """How many nodes."""
+        return len(self.part)
+
+    def reorder(self, sequence: np.ndarray) -> None:
+        """Put the items into this sequence."""
+        self.items, self.owner = self.items.take(sequence), self.owner[sequence]
+
+    def starts(self) -> np.ndarray:
+        """int64[k + 1]: where each node's items begin, once they stand by node."""
+        return np.searchsorted(self.owner, np.arange(self.count + 1))
+
+    def added(self, other: Nodes) -> Nodes:
+        """These nodes, then the other ones."""
+        return Nodes(
+            np.concatenate([self.part, other.part]),
+            np.concatenate([self.id, other.id]),
+            np.concatenate([self.parent, other.parent]),
+            np.concatenate([self.entry, other.entry]),
+            Delta.concat([self.items, other.items]),
+            np.concatenate([self.owner, other.owner + self.count]),
+        )
+
+
+class NodeStore:
+    """Reads and writes nodes. width: the number of row columns; partition: positions in them."""
+
+    def __init__(
+        self, context: Context, role: str, kinds: str, partition: Sequence[int], order: RowOrder
+    ) -> None:
+        self.width = len(kinds)
+        self.partition = tuple(partition)
+        self.order = order
+        key = (*self.partition, self.width)
+        self.name = f"{context.name}/{role}"
+        self._kinds = (kinds, kinds + "iiii")
+        self._leaves = context.arrange(f"{role} rows", kinds + "i", key)
+        self._inner = context.arrange(f"{role} nodes", kinds + "iiiii", key)
+        key_kinds = "".join(kinds[i] for i in self.partition)
+        self.numbers = context.arrange_sums(f"{role} numbers", key_kinds, 1)
+
+    def empty(self, level: int) -> Delta:
+        """No items of a level."""
+        return Delta.empty(self._kinds[level > 0])
+
+    def read(self, level: int, keys: Sequence[Column], ids: np.ndarray) -> tuple[np.ndarray, Delta]:
+        """The items of n nodes of a level: (int64[m] which of the n, items)."""
+        if len(ids) == 0:
+            return np.empty(0, np.int64), self.empty(level)
+        rows = self._inner if level else self._leaves
+        owner, found = rows.lookup([*keys, Column(ids)])
+        w = self.width
+        return owner, Delta((*found.columns[:w], *found.columns[w + 1 :]), found.weights)
+
+    def write(self, level: int, ids: np.ndarray, items: Delta) -> None:
+        """Add items, with their weights, to the nodes of these numbers: int64, one an item."""
+        rows = self._inner if level else self._leaves
+        w = self.width
+        rows.apply(Delta((*items.columns[:w], Column(ids), *items.columns[w:]), items.weights))
+
+    def roots(self, keys: Sequence[Column], count: int) -> tuple[np.ndarray, list[Nodes]]:
+        """Levels of the roots of `count` partitions, int64, and the roots by level."""
+        every = np.arange(count)
+        owner, rows = self.read(0, keys, np.zeros(count, np.int64))
+        level = np.zeros(count, np.int64)
+        without = np.ones(count, np.bool_)
+        without[owner] = False
+        asked = np.flatnonzero(without)
+        taken = [k.take(asked) for k in keys]
+        found, entries = self.read(1, taken, np.zeros(len(asked), np.int64))
+        level[asked[found]] = entries.columns[self.width + LEVEL].values
+        out = []
+        for number in range(int(level.max(initial=0)) + 1):
+            chosen = np.flatnonzero(level == number) if len(found) else every
+            items, of = rows, owner
+            if number:
+                own = np.flatnonzero(level[asked[found]] == number)
+                items, of = entries.take(own), asked[found][own]
+            place = np.full(count, -1, np.int64)
+            place[chosen] = np.arange(len(chosen))
+            none = np.full(len(chosen), -1, np.int64)
+            zeros = np.zeros(len(chosen), np.int64)
+            out.append(Nodes(chosen, zeros, none, none, items, place[of]))
+        return level, out
+
+    def children(self, level: int, keys: Sequence[Column], above: Nodes, at: np.ndarray) -> Nodes:
+        """The nodes of a level that the entries at these positions of the level above lead to."""
+        parent = above.owner[at]
+        part = above.part[parent]
+        ids = above.items.columns[self.width + CHILD].values[at]
+        owner, items = self.read(level, [k.take(part) for k in keys], ids)
+        return Nodes(part, ids, parent, at, items, owner)
+
+    def sizes(self, level: int, items: Delta) -> np.ndarray:
+        """int64[m]: how many rows, with their weights, each item stands for."""
+        return items.columns[self.width + ROWS].values if level else items.weights
+
+    def sort(self, nodes: Nodes) -> None:
+        """Put the items of each node into the total order, node by node."""
+        places = self.order.places(nodes.items.columns[: self.width], len(nodes.items))
+        nodes.reorder(np.lexsort((places, nodes.owner)))
+
+    def seek(
+        self, nodes: Nodes, rows: Sequence[Column], at: np.ndarray, bound: Bound
+    ) -> np.ndarray:
+        """int64[r]: for each row, in the node `at`, the last item up to the bound, or the place
+        before the node's first one. Afterwards the items are sorted."""
+        m, r = len(nodes.items), len(at)
+        own = nodes.items.columns[: self.width]
+        columns = [Column.concat([a, b]) for a, b in zip(own, rows, strict=True)]
+        places = self.order.peers(columns, m + r)
+        within = np.zeros(m + r, np.int64)
+        if bound.is_total:
+            places = self.order.places(columns, m + r, places)
+        else:
+            # A row stands before or after all of its peers, which keep their own order.
+            within[:m] = self.order.places(own, m, places[:m])
+        is_row = np.arange(m + r) >= m
+        last = is_row if bound.is_after else ~is_row
+        owner = np.concatenate([nodes.owner, at])
+        sequence = np.lexsort((within, last, places, owner))
+        is_item = sequence < m
+        ordinal = np.cumsum(is_item) - 1
+        out = np.empty(r, np.int64)
+        out[sequence[~is_item] - m] = ordinal[~is_item]
+        nodes.reorder(sequence[is_item])
+        return out

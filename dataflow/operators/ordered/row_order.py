@@ -1,0 +1,128 @@
+"""A total order of rows: the parts of an ORDER BY, then all columns.
+
+Invariant: rows that ORDER BY cannot tell apart come in the order of all their columns, the first
+column first, NULLs last, numbers by value and everything else by the bytes of its text; so two
+different rows never share a place, and nothing depends on the order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dataflow.delta import Column, group_rows
+from dataflow.expressions.evaluator import Evaluator
+from dataflow.operators.ordered.ordering import peer_ranks, text_ranks
+from dataflow.types import INT8, SqlType
+
+
+@dataclass(frozen=True)
+class Order:
+    """One part of an ORDER BY: the column at a position, of a type.
+
+    operator: of USING, as PostgreSQL writes it, where that is not the type's own < or >.
+    """
+
+    column: int
+    type: SqlType
+    is_descending: bool = False
+    nulls_first: bool = False
+    operator: str = ""
+
+
+class RowOrder:
+    """Compares rows, many at once."""
+
+    def __init__(self, order: Sequence[Order], evaluator: Evaluator) -> None:
+        self._order = tuple(order)
+        self._evaluator = evaluator
+
+    def peers(self, columns: Sequence[Column], n: int) -> np.ndarray:
+        """int64[n]: the place of each of n rows by ORDER BY alone, equal for its peers.
+
+        Comparable within one call only.
+        """
+        keys: list[np.ndarray] = []
+        for part in self._order if n else ():
+            keys += self._keys(part, columns[part.column])
+        return dense_places(keys, n)
+
+    def places(
+        self, columns: Sequence[Column], n: int, peers: np.ndarray | None = None
+    ) -> np.ndarray:
+        """int64[n]: the place of each of n rows by the total order; only equal rows share one.
+
+        peers: what `peers` said of these rows, if that is known.
+        """
+        peers = self.peers(columns, n) if peers is None else dense_places([peers], n)
+        if int(peers.max(initial=0)) == n:
+            return peers
+        shared = np.flatnonzero(np.bincount(peers)[peers] > 1)
+        within = np.zeros(n, np.int64)
+        within[shared] = _text_places([c.take(shared) for c in columns], len(shared))
+        return dense_places([peers, within], n)
+
+    def _keys(self, part: Order, column: Column) -> list[np.ndarray]:
+        """Integers in the order of one part, the most significant first."""
+        if column.valid is None:
+            return [self._directed(part, column)]
+        present = np.flatnonzero(column.valid)
+        values = np.zeros(len(column), np.int64)
+        if len(present):
+            values[present] = self._directed(part, column.take(present))
+        nulls = ~column.valid
+        return [(~nulls if part.nulls_first else nulls).astype(np.int64), values]
+
+    def _directed(self, part: Order, column: Column) -> np.ndarray:
+        if part.operator:
+            return self._by_operator(part, column)
+        found = peer_ranks(part.type, column, self._evaluator)
+        return ~found if part.is_descending else found
+
+    def _by_operator(self, part: Order, column: Column) -> np.ndarray:
+        """An order that only PostgreSQL knows."""
+        n = len(column)
+        rows = Column(np.arange(n))
+        _, (at, place), _ = self._evaluator.evaluate_groups(
+            "SELECT tidemark_row.g, $2 AS at, "
+            f"dense_rank() OVER (ORDER BY $1 USING {part.operator}) AS place FROM tidemark_row",
+            (part.type, INT8),
+            (column, rows),
+            np.zeros(n, np.int64),
+            (INT8, INT8),
+        )
+        out = np.empty(n, np.int64)
+        out[at.values] = place.values
+        return out
+
+
+def dense_places(keys: Sequence[np.ndarray], n: int) -> np.ndarray:
+    """int64[n]: the place, from 1, of each row by its int64 keys, the most significant first."""
+    if not keys or n == 0:
+        return np.ones(n, np.int64)
+    sequence = np.lexsort(tuple(reversed(keys)))
+    fresh = np.zeros(n, np.bool_)
+    fresh[0] = True
+    for key in keys:
+        ordered = key[sequence]
+        fresh[1:] |= ordered[1:] != ordered[:-1]
+    out = np.empty(n, np.int64)
+    out[sequence] = np.cumsum(fresh)
+    return out
+
+
+def _text_places(columns: Sequence[Column], n: int) -> np.ndarray:
+    """int64[n]: places by all columns; equal rows share one."""
+    group, first = group_rows(columns, n)
+    places = np.ones(len(first), np.int64)
+    for column in columns:
+        if int(places.max()) == len(first):
+            break
+        column = column.take(first)
+        keys = [places, text_ranks(Column(column.values, None, column.data))]
+        if column.valid is not None:
+            keys.insert(1, (~column.valid).astype(np.int64))
+        places = dense_places(keys, len(first))
+    return places[group]

@@ -1,0 +1,336 @@
+"""The rows of a base relation as views need them, and exact deltas out of what a source reports.
+
+Invariant: the sum of all deltas given out is the relation's present rows. A change that does not
+fit the rows kept (an update of a row that is not there) is refused, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+
+from dataflow.changes import Changes, Letter
+from dataflow.delta import Column, Delta, equal_rows
+from dataflow.errors import InvariantError, SourceError
+from dataflow.operators.groups import columns_at, touch
+from dataflow.operators.tables.narrowed_rows import NarrowedRows
+from dataflow.schema import Relation
+from storage.store import Arrangement, ArrangementSpec, Store, SumsSpec
+
+
+def _is_one_of(*kinds: int) -> np.ndarray:
+    """bool[256]: by kind of change, whether it is one of these."""
+    found = np.zeros(256, np.bool_)
+    found[list(kinds)] = True
+    return found
+
+
+_ADDS = _is_one_of(Changes.INSERT, Changes.NEW)
+_OLD_SIDES = _is_one_of(Changes.OLD, Changes.OLD_KEY)
+_KEYS_ONLY = _is_one_of(Changes.OLD_KEY, Changes.DELETE_KEY)
+_IS_BY_PRESENCE = _is_one_of(Changes.UPSERT, Changes.REMOVE)
+
+
+def table_spec(relation: Relation, columns: Sequence[int], scope: str) -> ArrangementSpec:
+    """The arrangement of a relation's rows: by primary key, or by the whole row without one."""
+    kinds = "".join(relation.fields[c].type.physical for c in columns)
+    key = tuple(range(len(columns)))
+    if relation.key and set(relation.key) <= set(columns):
+        key = tuple(list(columns).index(c) for c in relation.key)
+    name = f"{scope}/table {relation.name.source}.{relation.name}/rows"
+    return ArrangementSpec(name, kinds, key, is_searched=is_keyed(relation))
+
+
+def is_keyed(relation: Relation) -> bool:
+    """Whether old rows are found by primary key, not sent whole."""
+    return bool(relation.key) and not relation.is_full
+
+
+class TableState:
+    """The needed columns of one relation.
+
+    dead: names of columns that are no longer needed nor told; NULL in new rows. source.no_old_value
+    (SourceError) when a value was not sent and there is no row that it could stand in.
+    State: the rows by primary key; with REPLICA IDENTITY FULL by the whole row, read only when
+    the table is truncated. None of a relation that rows are only added to.
+    Cost: O(changes), one lookup for each row that is updated or deleted.
+    NULL: carried through; never in a primary key.
+    """
+
+    def __init__(
+        self,
+        relation: Relation,
+        columns: Sequence[int],
+        store: Store,
+        scope: str,
+        dead: Collection[str] = (),
+    ) -> None:
+        self._relation = relation
+        # What is told of rows that were left out; whoever reads it empties it.
+        self.rejected: list[Letter] = []
+        spec = table_spec(relation, columns, scope)
+        self._key = spec.key
+        self._kinds = spec.kinds
+        self._is_keyed = is_keyed(relation)
+        self._names = tuple(relation.fields[c].name for c in columns)
+        self._dead = frozenset(dead)
+        self._sent, self._places = relation, self._find_places(relation)
+        self._has_unique_rows = bool(relation.key) and set(relation.key) <= set(columns)
+        if relation.is_append:
+            return
+        self._rows = store.arrange(spec)
+        self._bag: Arrangement | NarrowedRows = self._rows
+        if dead and not self._is_keyed:
+            since = SumsSpec(spec.name.removesuffix("rows") + "since", spec.kinds, 1)
+            places = [i for i, name in enumerate(self._names) if name in self._dead]
+            self._bag = NarrowedRows(self._rows, store.arrange_sums(since), places)
+
+    def load(self, delta: Delta) -> None:
+        """Take snapshot rows of exactly the needed columns into the state."""
+        if len(delta) and not self._relation.is_append:
+            self._bag.apply(delta)
+
+    def row_count(self) -> int:
+        """About how many distinct rows are kept."""
+        return 0 if self._relation.is_append else self._bag.row_count()
+
+    def emptied(self) -> Iterator[Delta]:
+        """All rows taken away, in chunks of bounded size; once all are read nothing is kept.
+
+        Each is consolidated, and between two of them what reads the table may be stepped.
+        """
+        for kept in self._bag.scan():
+            yield kept.negate()
+        self._bag.clear()
+
+    def resolve(self, changes: Changes) -> Delta:
+        """The exact, consolidated delta of the needed columns; the state has it on return.
+
+        changes may be of another version of the relation, which has the needed columns too.
+        """
+        kinds, places = changes.kinds, self._places_in(changes.relation)
+        columns = [
+            Column.nulls(kind, len(kinds)) if c < 0 else changes.columns[c]
+            for c, kind in zip(places, self._kinds, strict=True)
+        ]
+        rows = Delta(columns, np.ones(len(kinds), np.int64))
+        if self._relation.is_append:
+            if (kinds != Changes.INSERT).any():
+                raise self._refusal("rows of a relation that is only added to were changed")
+            return rows if self._has_unique_rows else rows.consolidate()
+        unchanged = {
+            i: changes.unchanged[c] for i, c in enumerate(places) if c in changes.unchanged
+        }
+        letters = changes.letters
+        truncates = np.flatnonzero(kinds == Changes.TRUNCATE)
+        parts: list[Delta] = []
+        if len(truncates):
+            # What came before the last truncation is gone with everything else.
+            start = int(truncates[-1]) + 1
+            parts = list(self.emptied())
+            kinds, rows = kinds[start:], rows.slice(start, len(rows))
+            letters = None if letters is None else letters[start:]
+            unchanged = {c: mask[start:] for c, mask in unchanged.items()}
+        if len(kinds):
+            if _IS_BY_PRESENCE[kinds].any():
+                delta = self._by_presence(kinds, rows, unchanged, letters)
+            elif self._is_keyed:
+                delta = self._by_key(kinds, rows, unchanged)
+            else:
+                delta = self._by_row(kinds, rows, unchanged).consolidate()
+            self._bag.apply(delta)
+            if not parts:
+                return delta
+            parts.append(delta)
+        return Delta.concat(parts).consolidate() if parts else Delta.empty(self._kinds)
+
+    def _places_in(self, relation: Relation) -> tuple[int, ...]:
+        """Where the needed columns stand in changes of this version of the relation."""
+        if relation is not self._sent:
+            self._sent, self._places = relation, self._find_places(relation)
+        return self._places
+
+    def _find_places(self, relation: Relation) -> tuple[int, ...]:
+        """-1 for a dead column."""
+        names = [f.name for f in relation.fields]
+        return tuple(-1 if n in self._dead else names.index(n) for n in self._names)
+
+    def _by_row(self, kinds: np.ndarray, rows: Delta, unchanged: dict[int, np.ndarray]) -> Delta:
+        """Old rows come whole, each directly before its new one."""
+        adds = _ADDS[kinds]
+        if _KEYS_ONLY[kinds].any():
+            raise self._refusal("a change of a relation without key came without its old row")
+        is_new = kinds == Changes.NEW
+        if is_new.any() and (is_new[0] or (kinds[:-1][is_new[1:]] != Changes.OLD).any()):
+            raise self._refusal("an update of a relation without key came without its old row")
+        before = np.arange(len(rows)) - 1
+        columns = [
+            _filled(column, unchanged.get(i), column, before)
+            for i, column in enumerate(rows.columns)
+        ]
+        return Delta(columns, np.where(adds, 1, -1))
+
+    def _by_key(self, kinds: np.ndarray, rows: Delta, unchanged: dict[int, np.ndarray]) -> Delta:
+        """Of each key only the row before the batch and the last one in it matter: consolidated.
+
+        Changes of a key must alternate: a row is added where there is none and removed where
+        there is one. Columns that were not sent are followed back to where they were.
+        """
+        n = len(kinds)
+        touched = touch(columns_at(rows, self._key), n)
+        group = touched.group
+        adds = _ADDS[kinds]
+        follows = np.zeros(n, np.bool_)
+        follows[1:] = (kinds[1:] == Changes.NEW) & _OLD_SIDES[kinds[:-1]]
+        removes = ~adds | ((kinds == Changes.NEW) & ~follows)
+        previous, last = _neighbours(group, touched.count)
+        is_first = previous < 0
+        present = ~is_first & adds[previous]
+        broken = ~is_first & (present != removes)
+        if broken.any():
+            raise self._refusal("two changes of one row do not follow each other", rows, broken)
+        asked = np.flatnonzero(is_first & removes)
+        index, kept = self._rows.lookup([rows.columns[i].take(asked) for i in self._key])
+        found = np.bincount(index, minlength=len(asked))
+        if (found != 1).any():
+            missing = np.zeros(n, np.bool_)
+            missing[asked[found != 1]] = True
+            raise self._refusal("the old row of a change is not in the state", rows, missing)
+        columns = rows.columns
+        if unchanged:
+            # Where a row's own past stands: at n and beyond the kept rows, else in the batch.
+            past = previous.copy()
+            past[asked[index]] = n + np.arange(len(index))
+            past[follows] = past[np.flatnonzero(follows) - 1]
+            columns = [
+                _filled(c, unchanged.get(i), Column.concat([c, kept.columns[i]]), past)
+                for i, c in enumerate(columns)
+            ]
+        final = np.flatnonzero(last & adds)
+        added = Delta(columns, rows.weights).take(final)
+        return _difference(kept, group[asked[index]], added, group[final], touched.count)
+
+    def _by_presence(
+        self,
+        kinds: np.ndarray,
+        rows: Delta,
+        unchanged: dict[int, np.ndarray],
+        letters: tuple[Letter | None, ...] | None,
+    ) -> Delta:
+        """Of each key the last change stands, whatever was there before it."""
+        if not (_IS_BY_PRESENCE[kinds].all() and self._is_keyed):
+            raise self._refusal("rows are told by key and otherwise too, or have none")
+        n = len(kinds)
+        touched = touch(columns_at(rows, self._key), n)
+        group = touched.group
+        adds = kinds == Changes.UPSERT
+        previous, last = _neighbours(group, touched.count)
+        index, kept = self._rows.lookup(touched.keys)
+        columns = rows.columns
+        if unchanged:
+            home = np.full(touched.count, -1, np.int64)
+            home[index] = n + np.arange(len(index))
+            past = np.where(previous >= 0, previous, home[group])
+            was_there = (past >= n) | ((previous >= 0) & adds[previous])
+            missing = np.zeros(n, np.bool_)
+            for mask in unchanged.values():
+                missing |= mask & adds & ~was_there
+            if missing.any() and letters is not None:
+                told = (letters[i] for i in np.flatnonzero(missing).tolist())
+                self.rejected += [letter for letter in told if letter is not None]
+                kept_rows = np.flatnonzero(~missing)
+                unchanged = {c: mask[kept_rows] for c, mask in unchanged.items()}
+                letters = tuple(letters[i] for i in kept_rows.tolist())
+                # A later one of the key may have rested on one of these.
+                return self._by_presence(kinds[kept_rows], rows.take(kept_rows), unchanged, letters)
+            if missing.any():
+                raise SourceError(
+                    "source.no_old_value",
+                    f'a change of "{self._relation.name}" leaves out a value of a row not known',
+                    detail="the value was not sent since it had not changed, and no earlier row"
+                    " of its key has been seen",
+                    hint="begin to read the relation where its rows are sent whole (a snapshot)",
+                    relation=self._relation.name,
+                )
+            # Only rows that stay are looked at: what a removal lacks needs no filling.
+            columns = [
+                _filled(
+                    c, _among(unchanged.get(i), adds), Column.concat([c, kept.columns[i]]), past
+                )
+                for i, c in enumerate(columns)
+            ]
+        final = np.flatnonzero(last & adds)
+        added = Delta(columns, rows.weights).take(final)
+        return _difference(kept, index, added, group[final], touched.count)
+
+    def _refusal(
+        self, why: str, rows: Delta | None = None, where: np.ndarray | None = None
+    ) -> InvariantError:
+        detail = why
+        if rows is not None and where is not None:
+            first = rows.take(np.flatnonzero(where)[:1])
+            detail += f": key {[first.columns[i].to_list()[0] for i in self._key]}"
+        return InvariantError(
+            "state.table_mismatch",
+            f'changes of "{self._relation.name}" do not fit the rows kept',
+            detail=detail,
+            hint="rebuild the views that read it",
+            relation=self._relation.name,
+        )
+
+
+def _difference(
+    old: Delta, old_key: np.ndarray, new: Delta, new_key: np.ndarray, keys: int
+) -> Delta:
+    """New rows less old ones, each side having at most one of each numbered key.
+
+    Only rows of one key can be equal: those cancel out without a look at any others.
+    """
+    place = np.full(keys, -1, np.int64)
+    place[new_key] = np.arange(len(new))
+    mate = place[old_key]
+    changed = np.flatnonzero(mate >= 0)
+    same = equal_rows(old.columns, changed, new.columns, mate[changed])
+    if same.any():
+        is_old, is_new = np.ones(len(old), np.bool_), np.ones(len(new), np.bool_)
+        is_old[changed[same]] = False
+        is_new[mate[changed[same]]] = False
+        old, new = old.filter(is_old), new.filter(is_new)
+    return Delta.concat([old.negate(), new])
+
+
+def _among(mask: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
+    return None if mask is None else mask & rows
+
+
+def _neighbours(group: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """(int64[n] the row before of the same group or -1, bool[n] whether it is the group's last)."""
+    n = len(group)
+    previous = np.full(n, -1, np.int64)
+    last = np.ones(n, np.bool_)
+    if count < n:
+        order = np.argsort(group, kind="stable")
+        same = group[order[1:]] == group[order[:-1]]
+        previous[order[1:][same]] = order[:-1][same]
+        last[order[:-1][same]] = False
+    return previous, last
+
+
+def _filled(column: Column, unchanged: np.ndarray | None, pool: Column, past: np.ndarray) -> Column:
+    """The column, its unchanged values taken from pool at where the row was before.
+
+    pool starts with the column itself, so that a row that was not sent either leads on.
+    """
+    if unchanged is None or not unchanged.any():
+        return column
+    source = np.arange(len(column))
+    source[unchanged] = past[unchanged]
+    while True:
+        within = source < len(column)
+        follow = np.zeros(len(column), np.bool_)
+        follow[within] = unchanged[source[within]]
+        # An old side holds only the key: its row is where it was before, too.
+        if not follow.any():
+            return pool.take(source)
+        source[follow] = past[source[follow]]

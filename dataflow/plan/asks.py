@@ -1,0 +1,171 @@
+"""What a plan asks of each relation: the columns that it reads, and plain conditions on them.
+
+A condition stands here only when every row for which it does not hold is dropped directly above
+the scan, in every place where the relation is read. So whoever keeps such rows back changes no
+answer. Conditions that another language could compare otherwise (text by a collation, padded
+text, arrays) are left out: to ask for more rows is always right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
+from dataflow.plan.nodes import Filter, Plan, Scan, inputs_of
+from dataflow.plan.walk import conjuncts, nodes_of
+from dataflow.schema import RelationName
+from dataflow.types import SqlType, TypeKind
+
+_MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+# Where a comparison is false; where it is NULL neither holds.
+_NEGATED = {
+    "=": "<>",
+    "<>": "=",
+    "<": ">=",
+    "<=": ">",
+    ">": "<=",
+    ">=": "<",
+    "is null": "is not null",
+    "is not null": "is null",
+}
+_INTS = (TypeKind.INT2, TypeKind.INT4, TypeKind.INT8)
+_NAMES = {
+    **dict.fromkeys(_INTS, "int"),
+    **dict.fromkeys((TypeKind.FIXED, TypeKind.DECIMAL), "decimal"),
+    **{
+        kind: kind.value
+        for kind in (
+            TypeKind.BOOL,
+            TypeKind.TEXT,
+            TypeKind.DATE,
+            TypeKind.TIMESTAMP,
+            TypeKind.TIMESTAMPTZ,
+            TypeKind.UUID,
+        )
+    },
+    TypeKind.FLOAT8: "float",
+}
+_NUMBERS = ("int", "decimal")
+# Equal texts are equal bytes under these, their order is the collation's.
+_OF_TEXT = ("=", "<>", "in")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """kind: bool, int, decimal, float, text, date, timestamp, timestamptz or uuid, of values;
+    values: as PostgreSQL prints them, none for "is null" and "is not null"."""
+
+    column: str
+    operator: str
+    kind: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Asks:
+    """Of one relation: every column that is read somewhere, the conditions that hold everywhere."""
+
+    relation: RelationName
+    columns: tuple[str, ...]
+    conditions: tuple[Asked, ...]
+
+
+def asks_of(root: Plan) -> tuple[Asks, ...]:
+    """What a plan, after the rules, asks of the relations that it reads, each once."""
+    columns: dict[RelationName, dict[str, None]] = {}
+    conditions: dict[RelationName, list[Asked]] = {}
+    for scan, found in _readings(root):
+        name = scan.relation.name
+        read = [scan.relation.fields[i].name for i in scan.columns]
+        columns.setdefault(name, {}).update(dict.fromkeys(read))
+        before = conditions.get(name)
+        conditions[name] = found if before is None else [c for c in before if c in found]
+    return tuple(Asks(name, tuple(read), tuple(conditions[name])) for name, read in columns.items())
+
+
+def _readings(root: Plan) -> Iterator[tuple[Scan, list[Asked]]]:
+    """Each scan with what each of its readers drops rows by; a scan may have several readers."""
+    nodes = nodes_of(root)
+    if isinstance(root, Scan):
+        yield root, []
+    for node in nodes:
+        for below in inputs_of(node):
+            if isinstance(below, Scan):
+                parts = conjuncts(node.predicate) if isinstance(node, Filter) else []
+                found = [_asked(part, below) for part in parts]
+                yield below, list(dict.fromkeys(a for a in found if a is not None))
+
+
+def _asked(part: Expression, scan: Scan) -> Asked | None:
+    """One conjunct as a condition on a column, if it is one."""
+    if isinstance(part, ColumnRef):
+        found = _column(part, scan)
+        return Asked(found[0], "=", "bool", ("t",)) if found and found[1] == "bool" else None
+    if not isinstance(part, Call) or not part.arguments:
+        return None
+    if part.function == "not":
+        return _negated(part.arguments[0], scan)
+    if part.function in ("is null", "is not null"):
+        column = part.arguments[0]
+        if isinstance(column, ColumnRef):
+            name = scan.relation.fields[scan.columns[column.index]].name
+            return Asked(name, part.function, "text", ())
+        return None
+    first, *rest = part.arguments
+    operator = part.function
+    if operator in _MIRRORED and len(rest) == 1 and isinstance(first, Literal):
+        first, rest, operator = rest[0], [first], _MIRRORED[operator]
+    if operator != "in" and operator not in _MIRRORED:
+        return None
+    return _compared(first, operator, rest, scan)
+
+
+def _negated(part: Expression, scan: Scan) -> Asked | None:
+    asked = _asked(part, scan)
+    if asked is None or asked.operator not in _NEGATED:
+        return None
+    if asked.kind == "bool" and asked.operator == "=":
+        other = "f" if asked.values == ("t",) else "t"
+        return replace(asked, values=(other,))
+    return replace(asked, operator=_NEGATED[asked.operator])
+
+
+def _compared(
+    first: Expression, operator: str, values: Sequence[Expression], scan: Scan
+) -> Asked | None:
+    column = _column(first, scan)
+    if column is None or not values:
+        return None
+    name, kind, type = column
+    texts, kinds = [], set()
+    for value in values:
+        if not isinstance(value, Literal) or value.text is None:
+            return None
+        texts.append(value.text)
+        kinds.add(_NAMES.get(value.type.kind))
+    if kind == "text" and (not type.is_deterministic or operator not in _OF_TEXT):
+        return None
+    if kinds == {kind}:
+        return Asked(name, operator, kind, tuple(texts))
+    if kind in _NUMBERS and kinds <= set(_NUMBERS):
+        return Asked(name, operator, "decimal", tuple(texts))
+    return None
+
+
+def _column(part: Expression, scan: Scan) -> tuple[str, str, SqlType] | None:
+    """(name, kind, type) of a plain column, also of a varchar that is read as text."""
+    if (
+        isinstance(part, Call)
+        and part.function == "cast"
+        and len(part.arguments) == 1
+        and part.type.kind is TypeKind.TEXT
+        and isinstance(part.arguments[0], ColumnRef)
+        and part.arguments[0].type.kind is TypeKind.TEXT
+    ):
+        part = part.arguments[0]
+    if not isinstance(part, ColumnRef):
+        return None
+    kind = _NAMES.get(part.type.kind)
+    field = scan.relation.fields[scan.columns[part.index]]
+    return None if kind is None else (field.name, kind, part.type)

@@ -1,0 +1,55 @@
+"""A plan over another version of a relation that it reads: columns found again by their names.
+
+Pure functions of frozen trees. Invariant: what stands above a scan sees the same fields, so that
+the state of every operator stays what it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dataflow.plan.nodes import Plan, Scan, fold, scans_of
+from dataflow.plan.walk import with_inputs
+from dataflow.schema import Relation, RelationName
+
+
+def what_is_missing(plan: Plan, name: RelationName, relation: Relation) -> list[str]:
+    """What keeps a plan from reading `relation` where it reads `name` now; empty when nothing."""
+    found = {f.name: f for f in relation.fields}
+    missing: dict[str, None] = {}
+    for scan in scans_of(plan):
+        if scan.relation.name != name:
+            continue
+        for position in scan.columns:
+            old = scan.relation.fields[position]
+            new = found.get(old.name)
+            if new is None:
+                missing[f'column "{old.name}" is gone'] = None
+            elif new.type != old.type:
+                missing[f'column "{old.name}" is {new.type.name} now'] = None
+            elif new.is_nullable and not old.is_nullable:
+                missing[f'column "{old.name}" may be NULL now'] = None
+        if not _is_key_kept(scan.relation, relation):
+            missing["its key is another one"] = None
+    return list(missing)
+
+
+def _is_key_kept(old: Relation, new: Relation) -> bool:
+    """Whether the old key still tells rows apart."""
+    if not old.key:
+        return True
+    names = [new.fields[i].name for i in new.key]
+    return bool(names) and set(names) <= {old.fields[i].name for i in old.key}
+
+
+def reading(plan: Plan, name: RelationName, relation: Relation) -> Plan:
+    """The plan with `relation` in place of `name`; nothing of it may be missing."""
+    places = {f.name: i for i, f in enumerate(relation.fields)}
+
+    def visit(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
+        if isinstance(node, Scan) and node.relation.name == name:
+            columns = tuple(places[node.relation.fields[c].name] for c in node.columns)
+            return replace(node, relation=relation, columns=columns)
+        return with_inputs(node, inputs)
+
+    return fold(plan, visit)

@@ -1,0 +1,86 @@
+"""Walks over plans that see each object once: plans are graphs, see dataflow.plan.nodes.
+
+Pure functions; a node that did not change is given back as the same object.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dataflow.expressions.ir import Call, ColumnRef, Expression
+from dataflow.plan.nodes import (
+    Apply,
+    Join,
+    Loop,
+    Plan,
+    Recursive,
+    SemiJoin,
+    SetOperation,
+    UnionAll,
+    fold,
+    inputs_of,
+)
+
+
+def with_inputs(plan: Plan, inputs: Sequence[Plan]) -> Plan:
+    """The same node over other inputs of the same fields."""
+    if all(new is old for new, old in zip(inputs, inputs_of(plan), strict=True)):
+        return plan
+    if isinstance(plan, Join | SemiJoin | SetOperation | Apply):
+        return replace(plan, left=inputs[0], right=inputs[1])
+    if isinstance(plan, Recursive):
+        return replace(plan, base=inputs[0], step=inputs[1])
+    if isinstance(plan, UnionAll | Loop):
+        return replace(plan, inputs=tuple(inputs))
+    return replace(plan, input=inputs[0])  # pyright: ignore[reportCallIssue]
+
+
+def copied(plan: Plan) -> Plan:
+    """Equal nodes that are other objects."""
+    if not inputs_of(plan):
+        return replace(plan)
+    return with_inputs(plan, [copied(i) for i in inputs_of(plan)])
+
+
+def nodes_of(plan: Plan) -> tuple[Plan, ...]:
+    """Every object of a plan once, inputs before what reads them, left to right."""
+    found: list[Plan] = []
+    fold(plan, lambda node, _: found.append(node))
+    return tuple(found)
+
+
+def shared_nodes(plan: Plan) -> frozenset[int]:
+    """The ids of the objects that several nodes read, or one node twice.
+
+    They hold as long as the plan is kept.
+    """
+    readers = Counter(id(i) for node in nodes_of(plan) for i in inputs_of(node))
+    return frozenset(node for node, count in readers.items() if count > 1)
+
+
+def with_equal_parts_shared(plan: Plan) -> Plan:
+    """The same plan, its equal parts being one object."""
+    known: dict[Plan, Plan] = {}
+
+    def visit(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
+        # Over inputs that are one object where equal, comparing two nodes is cheap.
+        over = with_inputs(node, inputs)
+        return known.setdefault(over, over)
+
+    return fold(plan, visit)
+
+
+def conjuncts(predicate: Expression | None) -> list[Expression]:
+    """The operands of a conjunction; [] for None."""
+    if predicate is None:
+        return []
+    if isinstance(predicate, Call) and predicate.function == "and":
+        return [c for a in predicate.arguments for c in conjuncts(a)]
+    return [predicate]
+
+
+def refs(plan: Plan) -> tuple[ColumnRef, ...]:
+    """A reference to each output column."""
+    return tuple(ColumnRef(i, f.type, f.name) for i, f in enumerate(plan.fields))
