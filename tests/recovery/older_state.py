@@ -9,6 +9,7 @@ and `facts.json`, what source and sink held then. What each version has left lie
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tarfile
 import time
@@ -60,6 +61,13 @@ VIEWS = {
     " FROM people p"
     " WHERE NOT EXISTS (SELECT 1 FROM orders o WHERE o.person = p.id AND o.amount < 3)",
 }
+# One transaction each: the sink has none of them.
+UNSENT = (
+    "INSERT INTO orders SELECT i, i * 7 % 34, 'late', i * 37 % 101"
+    " FROM generate_series(121, 140) i",
+    "DELETE FROM orders WHERE id % 11 = 0",
+    "UPDATE people SET boss = 3, name = 'name 1' WHERE id IN (9, 12)",
+)
 REGIONS = ("north", "south", "east", None)
 RENAMED = {"ranked": "placed"}
 # Of the state directory; the last one has the epochs that a stream of rows does not bring about.
@@ -102,10 +110,9 @@ def _make(source: Database, sink: Database, folder: Path) -> None:
     service.await_so(lambda: "renamed" not in service.call("GET", "/views/placed").text)
     lock = sink.connect(autocommit=False)
     lock.cursor().execute("LOCK TABLE totals, joined IN EXCLUSIVE MODE")
-    for number in range(121, 141):
-        source.execute("INSERT INTO orders VALUES (%s, %s, %s, %s)", order(number))
-    source.execute("DELETE FROM orders WHERE id % 11 = 0; UPDATE people SET boss = 3 WHERE id = 9")
-    time.sleep(5)
+    for sql in UNSENT:
+        source.execute(sql)
+        time.sleep(2)
     facts: dict[str, Any] = {
         "epoch": sink.rows("SELECT epoch FROM tidemark.progress")[0][0],
         "views": {
@@ -114,12 +121,24 @@ def _make(source: Database, sink: Database, folder: Path) -> None:
         "people": source.rows("TABLE people"),
         "orders": source.rows("TABLE orders"),
     }
+    position = source.rows("SELECT pg_current_wal_flush_lsn() - '0/0'")[0][0]
     service.kill()
     lock.close()
+    _check(service.state, folder / "copy", facts["epoch"], position)
     _add_odd_epochs(service.state / "odd")
     (folder / "facts.json").write_text(json.dumps(facts))
     with tarfile.open(folder / "state.tar.xz", "w:xz") as archive:
         archive.add(service.state, "state", filter=_plain)
+
+
+def _check(state: Path, copy: Path, epoch: int, position: int) -> None:
+    """What the source has committed is in the state, and the sink lacks all of it."""
+    shutil.copytree(state, copy)
+    store = RocksStore(copy / "store")
+    progress = json.loads(store.get("progress") or b"")
+    store.close()
+    assert progress["epoch"] == epoch + len(UNSENT), progress
+    assert 0 <= position - progress["positions"]["source"] < 1 << 20, progress
 
 
 def _insert(database: Database, people: list[tuple], orders: list[tuple]) -> None:
