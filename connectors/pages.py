@@ -9,6 +9,7 @@ no delta.
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -22,33 +23,47 @@ _HEAD = struct.Struct("<4sHHqQ")  # magic, version, columns, rows, checksum
 _FIXED = {KIND_FLOAT: np.dtype("<f8"), KIND_BOOL: np.dtype("?")}
 _INT = np.dtype("<i8")
 _BYTE = np.dtype("u1")
+_PADDINGS = tuple(bytes(n) for n in range(8))
+# Up to here a page's parts are joined first and hashed at once.
+_SMALL_BYTES = 32 << 10
 
 
 def encode_delta(delta: Delta) -> bytes:
     """One page of all rows."""
+    return b"".join(page_parts(delta)[0])
+
+
+def page_parts(delta: Delta) -> tuple[list[Any], int]:
+    """What a page consists of, buffers to be joined, and how many bytes they are together."""
     kinds = delta.kinds.encode()
-    parts = [kinds]
     masks = [None if c.valid is None or c.valid.all() else c.valid for c in delta.columns]
-    parts.append(bytes(mask is not None for mask in masks))
-    parts.append(_padding(_HEAD.size + sum(map(len, parts))))
+    described = kinds + bytes(mask is not None for mask in masks)
+    parts: list[Any] = [described, _PADDINGS[-(_HEAD.size + len(described)) % 8]]
+    size = len(described) + len(parts[1])
     for column, mask in zip(delta.columns, masks, strict=True):
         if mask is not None:
-            _put(parts, mask)
+            size += _put(parts, mask)
         if column.data is not None:
             start, stop = int(column.values[0]), int(column.values[-1])
-            _put(parts, column.values - start)
-            _put(parts, column.data[start:stop])
+            size += _put(parts, column.values - start)
+            size += _put(parts, column.data[start:stop])
         else:
-            _put(parts, column.values)
-    _put(parts, delta.weights)
-    check = xxhash.xxh3_64(seed=_seed(len(kinds), len(delta)))
-    for part in parts:
-        check.update(part)
-    head = _HEAD.pack(_MAGIC, _VERSION, len(kinds), len(delta), check.intdigest())
-    return b"".join([head, *parts])
+            size += _put(parts, column.values)
+    size += _put(parts, delta.weights)
+    seed = _seed(len(kinds), len(delta))
+    if size <= _SMALL_BYTES:
+        parts = [b"".join(parts)]
+        check = xxhash.xxh3_64_intdigest(parts[0], seed=seed)
+    else:
+        hashed = xxhash.xxh3_64(seed=seed)
+        for part in parts:
+            hashed.update(part)
+        check = hashed.intdigest()
+    head = _HEAD.pack(_MAGIC, _VERSION, len(kinds), len(delta), check)
+    return [head, *parts], _HEAD.size + size
 
 
-def decode_delta(page: bytes) -> Delta:
+def decode_delta(page: bytes | bytearray) -> Delta:
     """The rows of a page; the columns point into its bytes. InvariantError backfill.page."""
     if len(page) < _HEAD.size:
         raise InvariantError("backfill.page", f"a page has {len(page)} bytes")
@@ -81,7 +96,7 @@ def _seed(columns: int, rows: int) -> int:
 class _Reader:
     """Reads buffers one after the other, each from the next multiple of 8."""
 
-    def __init__(self, page: bytes, at: int) -> None:
+    def __init__(self, page: bytes | bytearray, at: int) -> None:
         self._page = page
         self._at = at
 
@@ -93,11 +108,11 @@ class _Reader:
         return out
 
 
-def _put(parts: list[bytes], values: np.ndarray) -> None:
-    raw = np.ascontiguousarray(values).tobytes()
+def _put(parts: list[Any], values: np.ndarray) -> int:
+    """Add an array, as it is where that is possible, up to the next multiple of 8."""
+    raw = np.ascontiguousarray(values)
+    padding = _PADDINGS[-raw.nbytes % 8]
     parts.append(raw)
-    parts.append(_padding(len(raw)))
-
-
-def _padding(size: int) -> bytes:
-    return bytes(-size % 8)
+    if padding:
+        parts.append(padding)
+    return raw.nbytes + len(padding)

@@ -6,10 +6,8 @@ the same transaction names.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -35,14 +33,6 @@ class SinkTable:
     fields: tuple[Field, ...]
     key: tuple[int, ...]
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """An epoch is stored with its tables: each is taken apart once, not once an epoch."""
-        return _unpacked, (self._packed,)
-
-    @cached_property
-    def _packed(self) -> bytes:
-        return pickle.dumps((self.schema, self.name, self.fields, self.key))
-
     @property
     def title(self) -> str:
         """schema.name, for people."""
@@ -52,11 +42,6 @@ class SinkTable:
     def relation(self) -> RelationName:
         """What other views, and errors, call it."""
         return RelationName(VIEW_SOURCE, self.schema, self.name)
-
-
-@lru_cache(maxsize=1024)
-def _unpacked(packed: bytes) -> SinkTable:
-    return SinkTable(*pickle.loads(packed))
 
 
 @dataclass(frozen=True)

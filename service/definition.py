@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from connectors.postgres.table_names import UNKNOWN, KnownNames
 from connectors.sink import SinkTable
@@ -22,6 +22,7 @@ from dataflow.operators.tables.table import TableState
 from dataflow.plan.nodes import ViewPlan, scans_of
 from dataflow.plan.reading import reading, what_is_missing
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
+from dataflow.shared import Home
 from dataflow.sql.lower import lower
 from service.gathered import added_up
 from storage.store import Store
@@ -107,6 +108,18 @@ class ViewDefinition:
             ):
                 return False
         return True
+
+
+@dataclass
+class StateLayout:
+    """Where the state of live views lies.
+
+    homes: of each node of each view, by identity. A view that is not in it has all of its state
+    in its own scope: so it was before views shared what they keep.
+    """
+
+    homes: dict[str, list[Home | None]] = field(default_factory=dict)
+    tables: list[TableHome] = field(default_factory=list)
 
 
 class View:

@@ -8,9 +8,8 @@ clock, no socket, no thread in here: pipeline, tests and benches drive it alike.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 
 from connectors.feed_source import REJECTED_KINDS
@@ -26,7 +25,8 @@ from dataflow.schema import RelationName
 from dataflow.shared import Home, SharedDataflow, Stepped
 from dataflow.sharing import DataflowFigures, NodeFigures
 from dataflow.sql.lower import lower
-from service.definition import View, ViewDefinition
+from service.definition import StateLayout, View, ViewDefinition
+from service.encoding.registered import decode, encode
 from service.gathered import Gathered, named
 from service.outbox import Outbox
 from service.pace import Pace, rows_to_go
@@ -41,26 +41,6 @@ BYTES_A_ROW = 300
 # A step aims at the rows that fit; what makes so many times more is passed on in parts.
 PARTS_FROM = 2
 _LAYOUT = "layout"
-
-
-@dataclass
-class _Layout:
-    """Where the state of live views lies.
-
-    homes: of each node of each view, by identity. A view that is not in it has all of its state
-    in its own scope: so it was before views shared what they keep.
-    """
-
-    homes: dict[str, list[Home | None]] = field(default_factory=dict)
-    tables: list[TableHome] = field(default_factory=list)
-
-    @staticmethod
-    def read(store: Store) -> _Layout:
-        stored = store.get(_LAYOUT)
-        return pickle.loads(stored) if stored else _Layout()
-
-    def write(self, store: Store) -> None:
-        store.put(_LAYOUT, pickle.dumps(self) if self.homes else None)
 
 
 class Engine:
@@ -106,8 +86,9 @@ class Engine:
 
     def _open_views(self) -> None:
         """Put the dataflow together as the state has it."""
-        definitions = [pickle.loads(value) for _, value in self.store.items(_VIEWS)]
-        layout = _Layout.read(self.store)
+        definitions = [decode(value) for _, value in self.store.items(_VIEWS)]
+        stored = self.store.get(_LAYOUT)
+        layout = decode(stored) if stored else StateLayout()
         unread = []
         for home in layout.tables:
             self.dataflow.tables.add(home)
@@ -140,11 +121,12 @@ class Engine:
         """Remove state, and note where the rest of it lies; part of the open epoch."""
         for prefix in prefixes:
             self.store.drop(prefix)
-        self._layout().write(self.store)
+        layout = self._layout()
+        self.store.put(_LAYOUT, encode(layout) if layout.homes else None)
 
-    def _layout(self) -> _Layout:
+    def _layout(self) -> StateLayout:
         homes = {d.identity: self.dataflow.views[n].homes for n, d in self.views.items()}
-        return _Layout(homes, self.dataflow.tables.homes)
+        return StateLayout(homes, self.dataflow.tables.homes)
 
     @property
     def position(self) -> int:
@@ -165,7 +147,7 @@ class Engine:
         unread = self._enter(definition, None, view.homes)
         # Views are opened again in this order: the epoch keeps parents before children.
         key = f"{_VIEWS}{self.epoch:020d}/{definition.identity}"
-        self.store.put(key, pickle.dumps(definition))
+        self.store.put(key, encode(definition))
         self._drop(unread + self.dataflow.tables.settle())
 
     def remove(self, name: RelationName) -> None:
@@ -223,7 +205,7 @@ class Engine:
         for number, d in enumerate(moved.values()):
             self._forget(d)
             key = f"{_VIEWS}{self.epoch:020d}.{number:06d}/{d.identity}"
-            self.store.put(key, pickle.dumps(d))
+            self.store.put(key, encode(d))
         unread += self.dataflow.tables.settle()
         self._drop([*unread, *(before - self._prefixes())])
 

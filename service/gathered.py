@@ -3,7 +3,8 @@
 Deltas of one view add; what outgrows its share of memory goes to an unlinked temporary file, cut
 by a hash of each row's key in the sink. Invariant: all rows of one key are in one bucket, so a
 bucket read back and consolidated is final, and buckets may be applied in any order. What comes back
-otherwise than it was written is never taken: nothing of the epoch is committed then.
+otherwise than it was written is never taken: nothing of the epoch is committed then. The file ends
+with the process, so its rows may be pickled: no other version ever reads them.
 """
 
 from __future__ import annotations

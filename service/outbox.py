@@ -9,13 +9,19 @@ that all have stay for a while: a standby that takes over for the sink may lack 
 
 from __future__ import annotations
 
-import pickle
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from connectors.sink import SinkEpoch, SinkPart, SinkTable
 from dataflow.errors import InvariantError
+from service.encoding.frames import (
+    Later,
+    decode_epoch,
+    decode_part,
+    encode_epoch,
+    encode_part,
+)
 from storage.failpoints import failpoint
 from storage.store import Store
 
@@ -29,20 +35,19 @@ _MOST_SPARED = 4_000
 class StoredParts:
     """The parts of one epoch in the store, readable from any thread until they are forgotten."""
 
-    store: Store | None
+    store: Store
     epoch: int
     count: int
     rows: Mapping[SinkTable, int]
     nbytes: int = 0
 
     def __iter__(self) -> Iterator[SinkPart]:
-        assert self.store is not None
         for number in range(self.count):
             stored = self.store.get(_part_key(self.epoch, number))
             if stored is None:
                 what = f"part {number} of epoch {self.epoch} is not in the outbox"
                 raise InvariantError("state.outbox_gap", what)
-            yield pickle.loads(stored)
+            yield decode_part(stored)
 
     def close(self) -> None:
         """Nothing to do: they are kept until `Outbox.forget`."""
@@ -70,7 +75,7 @@ class Outbox:
         self._turns: deque[int] = deque()
         self._turn = 0
         for _, stored in store.items(_EPOCH):
-            self._keep(pickle.loads(stored), len(stored))
+            self._keep(self._decoded(stored), len(stored))
         known = {kept.number for kept in self._kept}
         for key, _ in store.items(_PART):
             if int(key[len(_PART) :].split("/")[0]) not in known:
@@ -84,20 +89,18 @@ class Outbox:
             for part in epoch.later:
                 for table, delta in part.deltas:
                     rows[table] = rows.get(table, 0) + len(delta)
-                stored = pickle.dumps(part, protocol=pickle.HIGHEST_PROTOCOL)
+                stored = encode_part(part)
                 self._store.put_ahead(_part_key(number, count), stored)
                 count, size = count + 1, size + len(stored)
                 # Each part leaves holes of its size behind.
                 self._store.relieve()
-            # A store is where the entry is found, not what it holds.
-            parts = StoredParts(None, number, count, rows, size)
+            parts = Later(count, size, rows)
         failpoint("outbox.put.parts")
-        entry = replace(epoch, later=parts)
-        stored = pickle.dumps(entry, protocol=pickle.HIGHEST_PROTOCOL)
+        stored = encode_epoch(epoch, parts)
         self._store.put(_epoch_key(number), stored)
-        self._keep(entry, len(stored))
-        self._attach(entry)
-        epoch.later = entry.later
+        if parts is not None:
+            epoch.later = StoredParts(self._store, number, count, rows, size)
+        self._keep(epoch, len(stored))
 
     def forget(self, written: int) -> None:
         """Remove what all sinks have, up to epoch `written`, but for the newest of it; part of the
@@ -147,12 +150,12 @@ class Outbox:
                 f"the sink is at epoch {after} and the outbox holds {numbers}",
                 hint="the sink was set back: its tables are compared with what they should show",
             )
-        return [self._attach(pickle.loads(self._stored(number))) for number in numbers]
+        return [self._decoded(self._stored(number)) for number in numbers]
 
     def find(self, number: int) -> SinkEpoch | None:
         """A committed epoch, None when it is not kept; from any thread."""
         stored = self._store.get(_epoch_key(number))
-        return None if stored is None else self._attach(pickle.loads(stored))
+        return None if stored is None else self._decoded(stored)
 
     def nbytes(self, after: int) -> int:
         """What the epochs after number `after` take on disk."""
@@ -171,9 +174,11 @@ class Outbox:
         if entry.is_turn:
             self._turns.append(number)
 
-    def _attach(self, epoch: SinkEpoch) -> SinkEpoch:
-        if isinstance(epoch.later, StoredParts):
-            epoch.later = replace(epoch.later, store=self._store)
+    def _decoded(self, stored: bytes) -> SinkEpoch:
+        epoch, later = decode_epoch(stored)
+        if later is not None:
+            number, (count, nbytes, rows) = epoch.progress.epoch, later
+            epoch.later = StoredParts(self._store, number, count, rows, nbytes)
         return epoch
 
 

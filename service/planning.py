@@ -20,6 +20,7 @@ from dataflow.sql.planner import plan_view
 from service import fields
 from service.declared import relations_of
 from service.deep import KEPT, deeply
+from service.encoding.registered import decode, encode
 from service.engine import ViewDefinition
 from service.kept_names import are_kept, names_now, require_read, with_names
 
@@ -64,8 +65,9 @@ def plan_definition(
 
     try:
         definition = deeply(planned)
-        # What the pipeline will do with it, in a process that it would take down.
-        deeply(lambda: pickle.loads(pickle.dumps(definition)).tables(), KEPT)
+        # What the pipeline will do with it, in a process that it would take down: hand it to the
+        # process that builds it, keep it, and run what was kept.
+        deeply(lambda: decode(encode(pickle.loads(pickle.dumps(definition)))).tables(), KEPT)
     except RecursionError:
         raise too_deep(query) from None
     except SqlError as error:

@@ -22,7 +22,15 @@ STOP_S = 2.5
 # and one whom no restart can help.
 SIGNALLED = 128
 REFUSED, FINAL = 3, 4
-FINAL_CODES = frozenset({"state.version", "state.foreign", "sink.version"})
+FINAL_CODES = frozenset(
+    {
+        "state.version",
+        "state.unknown_type",
+        "state.unknown_field",
+        "state.foreign",
+        "sink.version",
+    }
+)
 
 _PR_SET_PDEATHSIG = 1
 

@@ -8,17 +8,17 @@ the views that cannot go on, so that nothing done to a table while nobody looked
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 from connectors.postgres.table_facts import TableCatalog, TableFacts
-from connectors.postgres.wire_shapes import Shape, shape_of
+from connectors.postgres.wire_shapes import KnownTable, Shape, shape_of
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import SourceError
 from dataflow.schema import Relation
-from service.engine import ViewDefinition
+from service.definition import ViewDefinition
+from service.encoding.registered import decode, encode
 from service.log import log
 from service.reads import Read
 from service.table_changes import renamed, why_lost
@@ -30,16 +30,6 @@ _MOST_SHAPES = 8
 
 # A view, live or being built, and what it reads or keeps of the source.
 Reader = tuple[ViewDefinition, Sequence[Read]]
-
-
-@dataclass(frozen=True)
-class Known:
-    """A table. shapes: those that rows may still come in, the newest first; until: where the
-    stream has passed the newest change, which is 0 when it has."""
-
-    facts: TableFacts
-    shapes: tuple[Shape, ...]
-    until: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,7 +69,7 @@ class SourceWatch:
         self._readers = readers
         self._position = position
         stored = store.get(_KEY)
-        self._known: dict[int, Known] = pickle.loads(stored) if stored else {}
+        self._known: dict[int, KnownTable] = decode(stored) if stored else {}
         self._oids: list[int] = []
         self._digest: int | None = None
         self.tells: Callable[[int, int, int], bool] | None = None
@@ -138,7 +128,7 @@ class SourceWatch:
             known = self._known.get(oid)
             shape = shape_of(facts)
             if known is None:
-                self._known[oid] = Known(facts, (shape,))
+                self._known[oid] = KnownTable(facts, (shape,))
                 continue
             if known.facts == facts:
                 continue
@@ -147,7 +137,7 @@ class SourceWatch:
             if len(shapes) > _MOST_SHAPES:
                 # No row is older than the oldest, by which those in between can be read too.
                 shapes = (*shapes[: _MOST_SHAPES - 1], shapes[-1])
-            self._known[oid] = Known(facts, shapes, position)
+            self._known[oid] = KnownTable(facts, shapes, position)
             log.info("source.table_changed", table=facts.title)
         self._digest = seen.digest
         self._keep()
@@ -199,7 +189,7 @@ class SourceWatch:
         position, is_changed = self._position(), False
         for oid, known in list(self._known.items()):
             if known.until and known.until <= position:
-                self._known[oid] = known = Known(known.facts, known.shapes[:1])
+                self._known[oid] = known = KnownTable(known.facts, known.shapes[:1])
                 is_changed = True
             if not known.until and oid not in self._oids and self._oids:
                 del self._known[oid]
@@ -208,7 +198,7 @@ class SourceWatch:
             self._keep()
 
     def _keep(self) -> None:
-        self._store.put(_KEY, pickle.dumps(self._known))
+        self._store.put(_KEY, encode(self._known))
         self._list_shapes()
 
     def _list_shapes(self) -> None:

@@ -8,7 +8,6 @@ committed; so after a kill the first `count` batches, of which the state knows, 
 
 from __future__ import annotations
 
-import pickle
 import struct
 import threading
 from collections.abc import Iterable, Iterator
@@ -23,10 +22,11 @@ from dataflow.changes import Changes
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
 from dataflow.schema import Relation, RelationName
+from service.encoding.frames import decode_batch, encode_batch
 from service.host import HOST, Host
 
 _FRAME = struct.Struct("<qQ")  # bytes, checksum
-FILE = "changes-2.spool"
+FILE = "changes-3.spool"
 _MOST_PENDING = 64
 
 
@@ -67,7 +67,7 @@ class Spool:
     def append(self, batch: SourceBatch) -> None:
         """Add a batch; one without changes of our relations still carries its position."""
         changes = [c for c in batch.changes if c.relation.name in self._relations]
-        content = pickle.dumps(replace(batch, changes=changes), pickle.HIGHEST_PROTOCOL)
+        content = encode_batch(replace(batch, changes=changes))
         with self._lock:
             self._file.seek(self._write_at)
             self._file.write(_FRAME.pack(len(content), xxhash.xxh3_64_intdigest(content)))
@@ -135,7 +135,7 @@ class Spool:
                 detail=f"at byte {at}",
                 hint="check the disk; then drop the view and create it again",
             )
-        return pickle.loads(content), at + _FRAME.size + len(content)
+        return decode_batch(content), at + _FRAME.size + len(content)
 
     def _content(self, at: int) -> bytes | None:
         """The batch that begins there, None when it is not whole and as it was written."""

@@ -1,9 +1,10 @@
 """The version of what lies in a state directory, in the file `version.json` beside the store.
 
-It stands for all of it: the names of arrangements and values, the pickled definitions and epochs,
-the folder of builds. Invariant: a state is opened by a program that knows its version, or not at
-all; one that is older goes through every step on the way, each of which can be repeated.
-Whoever changes what is pickled in a way that old pickles do not fit gives it the next number.
+It stands for all of it: the names of arrangements and values, the encoding of definitions and
+epochs (`service/encoding`), the folder of builds. Invariant: a state is opened by a program that
+knows its version, or not at all; one that is older goes through every step on the way, each of
+which can be repeated. A change of an encoding that its readers do not understand, as a removed
+field, needs the next number.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from storage import clock
 from storage.errors import StorageError
 from storage.failpoints import failpoint
 
-VERSION = 1
+VERSION = 2
 FILE = "version.json"
 STORE = "store"
 
@@ -32,8 +33,15 @@ def _begin_to_count(_: Path) -> None:
     """Before versions were written down all was as in version 1."""
 
 
+def _leave_pickles(folder: Path) -> None:
+    """Version 2 has a format of its own for what was pickled; nothing else knows the old one."""
+    from service.encoding.version_1 import upgrade
+
+    upgrade(folder, STORE)
+
+
 # By the version that each leads from; where one is missing there is no way.
-UPGRADES: dict[int, Upgrade] = {0: _begin_to_count}
+UPGRADES: dict[int, Upgrade] = {0: _begin_to_count, 1: _leave_pickles}
 
 
 def versions() -> dict[str, str]:

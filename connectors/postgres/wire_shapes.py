@@ -37,6 +37,18 @@ class ShapeColumn:
 
 
 Shape = tuple[ShapeColumn, ...]
+
+
+@dataclass(frozen=True)
+class KnownTable:
+    """A table as it was last seen. shapes: those that rows may still come in, the newest first;
+    until: where the stream has passed the newest change, which is 0 when it has."""
+
+    facts: TableFacts
+    shapes: tuple[Shape, ...]
+    until: int = 0
+
+
 # Columns dropped between two looks, each of which a message may still have or not.
 _MOST_GONE = 6
 

@@ -4,7 +4,7 @@ A task gets all pages of its slot, steps its stage over a memory store, writes w
 holds as files for the product store, and hands on pages. Invariant: a task is a function of the
 snapshot, so it may run twice; it counts once, by the record that it puts in place at its end.
 The job, with its connection strings, travels inside the functions that Spark is given: it stands
-in no file, plan, log or UI of Spark's.
+in no file, plan, log or UI of Spark's. So it may be pickled: no other version ever reads it.
 """
 
 from __future__ import annotations

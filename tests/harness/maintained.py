@@ -6,7 +6,6 @@ table, so every state says which prefix of the history it stands for.
 
 from __future__ import annotations
 
-import pickle
 import re
 import time
 import traceback
@@ -28,6 +27,7 @@ from dataflow.plan.key_facts import Keys
 from dataflow.plan.keys import keys_of
 from dataflow.plan.nodes import ViewPlan
 from dataflow.sql.planner import plan_view
+from service.encoding.registered import decode, encode
 from service.engine import View, ViewDefinition
 from storage.memory import MemoryStore
 from storage.store import Store
@@ -168,7 +168,7 @@ class Maintained:
     def restart(self) -> None:
         """Make all operators anew over the state that was committed, as after a restart."""
         for name, view in list(self._views.items()):
-            definition = pickle.loads(pickle.dumps(view.definition))
+            definition = decode(encode(view.definition))
             try:
                 self._views[name] = View(definition, self._store, self._evaluator)
             except Exception:

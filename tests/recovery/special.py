@@ -45,6 +45,8 @@ FORGET = (
     *("source.forget.state", "source.forget.progress"),
 )
 LARGE = ("outbox.put.parts",)
+# Of values that are pickles: tests/recovery/test_older_states.py.
+UPGRADE = ("state.upgrade.value", "state.upgrade.after")
 SPARK = ("spark.job.before", "spark.part.after", "spark.slot.after", "spark.files.before")
 TOPICS = (
     *("topic.rows.flushed", "topic.commit.before", "topic.commit.after"),
@@ -128,9 +130,9 @@ def older_state(_: Any, database: Database, folder: Path) -> None:
         scene.begin()
         scene.service.stop()
         (scene.service.state / FILE).unlink()
-        scene.arm(["state.upgrade.after"])
+        scene.arm(["state.upgrade.value@2", "state.upgrade.after"])
         scene.service.start()
-        scene.await_reached(["state.upgrade.after"])
+        scene.await_reached(UPGRADE)
         scene.move_on()
         scene.finish()
         assert json.loads((scene.service.state / FILE).read_text())["version"]
@@ -216,7 +218,7 @@ SPECIAL = [
     Special((*FIRST, *SLOT, *FORGET), first_and_last_view),
     Special(("epoch.muted.before",), state_behind_the_sink),
     Special(LARGE, large_epoch),
-    Special(("state.upgrade.after",), older_state),
+    Special(UPGRADE, older_state),
     Special(SPARK, spark_job, is_slow=True),
     Special(TOPICS, topics),
     Special(INIT, init_again),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import json
-import pickle
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -21,6 +20,7 @@ from connectors.postgres.control import ViewRow
 from dataflow.schema import Field, Relation
 from dataflow.types import NUMERIC
 from service.definition import ViewDefinition
+from service.encoding.registered import decode
 from tests.simulation.ddl_analysis import plain_columns_in
 from tests.simulation.ddl_past import Past
 from tests.simulation.ddl_tables import ALTER, Shape, first_shapes, raised, rewritten
@@ -191,7 +191,7 @@ class DdlOracle(Oracle):
 
 @functools.lru_cache(maxsize=4096)
 def _definition(stored: bytes) -> ViewDefinition:
-    return pickle.loads(stored)
+    return decode(stored)
 
 
 def _as_stored(query: str, fields: Iterable[Field]) -> str:

@@ -13,6 +13,7 @@ from dataflow.plan.keys import keys_of
 from dataflow.plan.nodes import Aggregate, Distinct, Join, Plan, Scan
 from dataflow.plan.walk import nodes_of, shared_nodes, with_equal_parts_shared
 from dataflow.sql.lower import lower
+from service.encoding.registered import decode, encode
 from tests.harness.postgres import Database
 from tests.sql.planning import plan
 
@@ -42,6 +43,7 @@ def test_nested_parts_are_visited_once(shop: Database, link: str) -> None:
         assert len(explain_text(found).splitlines()) < 12 * depth
         assert explain_tree(found)["plan"]["fields"]
         assert pickle.loads(pickle.dumps(found)) == found
+        assert decode(encode(found)) == found
         assert sum(isinstance(n.plan, Scan) for n in nodes) == 1
         sizes.append(len(nodes))
     assert sizes[1] < 2 * sizes[0] + 10

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from dataflow.plan.nodes import (
 from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
 from dataflow.shared import LiveNode
 from dataflow.types import BOOL, INT4, INT8, TEXT
+from service.encoding.registered import encode
 from service.engine import Engine, View, ViewDefinition
 from service.reads import widened
 from service.replay import Replay
@@ -220,7 +220,7 @@ def test_state_of_before_is_opened_as_if_views_joined_one_by_one() -> None:
     for number, name in enumerate(("one", "two")):
         view = build(store, name, counted(scan(1)))
         view.step(view.resolve(inserts((1, 7, 0, b"")).changes))
-        store.put(f"view/{number:020d}/{name}", pickle.dumps(view.definition))
+        store.put(f"view/{number:020d}/{name}", encode(view.definition))
     assert any(name.startswith("vtwo/") for name in names(store))
     engine = Engine(store, NoEvaluator(), "source")
     assert not any(name.startswith("vtwo/") for name in names(store))
