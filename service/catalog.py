@@ -51,6 +51,7 @@ from service.standing import Standings
 from service.state_version import versions
 from service.tokens import Caller
 from service.view_facts import key_names, kind_of, require_parents
+from service.views.lifecycle import ViewEvent, change
 from storage.failpoints import failpoint
 
 MAX_POSITION = 2**64 - 1
@@ -176,7 +177,7 @@ class Catalog:
             )
         if before is not None:
             before()
-        self._control.update_view(row.identity, desired=DROPPED, status="dropping")
+        change(self._control, row.identity, ViewEvent.DROP, "asked for", desired=DROPPED)
         return row.identity
 
     def exists(self, identity: str) -> bool:

@@ -21,6 +21,8 @@ from service.plan_facts import plan_facts
 from service.planning import plan_definition
 from service.tokens import OPEN
 from service.view_facts import key_names, kind_of, require_parents
+from service.views import lifecycle
+from service.views.lifecycle import ViewEvent
 from tests.simulation.faults import Faults
 from tests.simulation.reads import SCHEMA, is_alike
 from tests.simulation.server import Row, Server
@@ -199,4 +201,5 @@ class Operator:
         if children_of(row, rows):
             return
         self._faults.trace("people", f"drop {row.title}")
-        self._control.update_view(row.identity, desired=DROPPED, status="dropping")
+        what = {"desired": DROPPED}
+        lifecycle.change(self._control, row.identity, ViewEvent.DROP, "people", **what)
