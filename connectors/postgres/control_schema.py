@@ -27,6 +27,7 @@ from connectors.postgres.session import Session, translated
 from connectors.postgres.sink_guard import GUARD
 from connectors.postgres.standing_schema import STANDING
 from connectors.postgres.token_schema import TOKENS
+from connectors.postgres.view_state_schema import KNOWN_STATES
 from dataflow.errors import SinkError
 from storage.failpoints import failpoint
 
@@ -272,6 +273,7 @@ STEPS = (
     GUARD + PSQL_PINNED,
     STANDING + PSQL_RETRY,
     PSQL_WARNINGS,
+    KNOWN_STATES,
 )
 VERSION = len(STEPS)
 

@@ -23,6 +23,7 @@ from connectors.view_states import (
 
 __all__ = [
     "BUILDING",
+    "CHANGEABLE",
     "INITIAL",
     "READABLE",
     "SETTLED",
@@ -37,6 +38,8 @@ __all__ = [
 
 # Nothing moves on by itself from these, as far as the user sees.
 SETTLED = (ViewState.LIVE, ViewState.DEGRADED, ViewState.FAILED, ViewState.PAUSED)
+# A change of the view, or of one that it reads, may begin.
+CHANGEABLE = (ViewState.LIVE, ViewState.PAUSED, ViewState.FAILED)
 # The rows are known to be the view's as of one position.
 READABLE = (ViewState.LIVE, ViewState.PAUSED)
 
