@@ -336,7 +336,7 @@ class Catalog:
             name=row.name,
             schema_name=row.schema,
             query=row.query,
-            status=standing.status,
+            status=ViewState(standing.status),
             kind=row.kind or "",
             key=list(row.key or []),
             fields=_field_models(row.fields or []),

@@ -358,9 +358,8 @@ class Desk:
                     row.identity, replacing={**(row.replacing or {}), "progress": facts}
                 )
             return
-        is_read = facts["phase"] == "catching up"
-        event = ViewEvent.CATCH_UP if is_read else ViewEvent.READ
-        self._reports.happened(row.identity, event, "a build reports", progress=facts)
+        why = f"its build reports: {build.status.phase}"
+        self._reports.happened(row.identity, build.status.event, why, progress=facts)
 
     def drop(self, row: ViewRow, sink: Sink) -> None:
         """Remove a view's table and then its row."""
