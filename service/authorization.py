@@ -22,7 +22,6 @@ from connectors.postgres.quoting import quote_name
 from connectors.postgres.role_facts import RoleFacts, ViewRights
 from dataflow.errors import SinkError, SourceError, TidemarkError
 from dataflow.schema import RelationName
-from service.changes import DROPPED
 from service.operations import (
     OF_A_VIEW,
     OPERATIONS,
@@ -34,6 +33,7 @@ from service.operations import (
 from service.parts import Parts
 from service.tokens import Caller, Role
 from service.view_lookup import find_view
+from service.views.lifecycle import DesiredState
 
 _DECLARING = {
     "source.declare": "tidemark.create_source(text, text, jsonb)",
@@ -104,7 +104,7 @@ class Authorization:
             is_own = of.is_owner or facts.is_of_service
             may = is_own if is_change else of.may_read
             for source, relation in (view.plan or {}).get("reads", []):
-                if view.desired != DROPPED:
+                if view.desired != DesiredState.DROPPED:
                     found.setdefault((source, relation), []).append(may)
         enough = all if is_change else any
         return {relation for relation, each in found.items() if enough(each)}

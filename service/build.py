@@ -26,7 +26,7 @@ from dataflow.operators.base import view_error
 from dataflow.schema import RelationName
 from service.backfill import BackfillJob
 from service.build_parts import BuildParts
-from service.build_status import BuildStatus
+from service.build_status import BuildPhase, BuildStatus
 from service.definition import View, ViewDefinition
 from service.disk import disk_error
 from service.engine import BYTES_A_ROW
@@ -213,7 +213,7 @@ class ViewBuild:
     @property
     def is_opening(self) -> bool:
         """No snapshot is open yet that is read."""
-        return self.is_working and self.status.phase == "snapshot"
+        return self.is_working and self.status.phase is BuildPhase.SNAPSHOT
 
     @property
     def is_working(self) -> bool:
@@ -287,7 +287,7 @@ class ViewBuild:
 
     def _open_view(self) -> None:
         assert self._result is not None
-        self.status.phase = "catching up"
+        self.status.enter(BuildPhase.CATCHING_UP)
         failpoint("build.catchup.before")
         self._view = View(self.definition, self._store, self._parts.evaluator(), self.columns)
         self._replay = Replay(self._view, self._parts.epoch_bytes // BYTES_A_ROW)
@@ -324,7 +324,8 @@ class ViewBuild:
             status.notes = self._kept.notes
             kept = sum(is_kept(part) for shares in parts.values() for part in shares)
             status.progress = Progress(0, sum(map(len, parts.values())), parts_kept=kept)
-            status.phase, status.read_since = "backfill", self._host.time()
+            status.enter(BuildPhase.BACKFILL)
+            status.read_since = self._host.time()
             job = BackfillJob(
                 definition.plan.root,
                 definition.scope,
@@ -383,7 +384,7 @@ class ViewBuild:
 
     def _await_changes(self) -> None:
         """Until the spool has all that changed before the snapshot."""
-        self.status.phase = "reading what has changed"
+        self.status.enter(BuildPhase.READING_CHANGES)
         self._parts.nudge()
         with self._passed:
             while self._passed_position < self.position:

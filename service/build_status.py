@@ -6,10 +6,48 @@ far.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from connectors.kept_parts import Progress
+from dataflow.errors import InvariantError
+from service.views.lifecycle import ViewEvent
 from storage import clock
+
+
+class BuildPhase(StrEnum):
+    """What a build is doing, as the catalog and REST show it."""
+
+    SNAPSHOT = "snapshot"
+    READING_CHANGES = "reading what has changed"
+    BACKFILL = "backfill"
+    STAGING = "staging"
+    COMPARING = "comparing"
+    CATCHING_UP = "catching up"
+
+
+# What may follow, and why; a build that starts again has a new status.
+PHASES: Mapping[BuildPhase, Mapping[BuildPhase, str]] = {
+    BuildPhase.SNAPSHOT: {
+        BuildPhase.READING_CHANGES: "parts of an earlier run are kept: what changed since is read",
+        BuildPhase.BACKFILL: "the snapshot is open, nothing of an earlier run is kept",
+    },
+    BuildPhase.READING_CHANGES: {BuildPhase.BACKFILL: "the spool has all changes before it"},
+    BuildPhase.BACKFILL: {
+        BuildPhase.STAGING: "the view has no table of this shape yet",
+        BuildPhase.COMPARING: "its table stays: the rows are compared with those in it",
+    },
+    BuildPhase.STAGING: {
+        BuildPhase.COMPARING: "readers get the difference to the rows of the version before",
+        BuildPhase.CATCHING_UP: "the first rows are in the sink",
+    },
+    BuildPhase.COMPARING: {
+        BuildPhase.COMPARING: "the new rows are taken in, now the old ones",
+        BuildPhase.CATCHING_UP: "the difference is known, but for what changed since",
+    },
+    BuildPhase.CATCHING_UP: {},
+}
 
 
 @dataclass
@@ -18,7 +56,7 @@ class BuildStatus:
     why what an earlier run had read is read again. expected_s: what the whole was thought to take
     before it began, None when nobody knows."""
 
-    phase: str = "snapshot"
+    phase: BuildPhase = BuildPhase.SNAPSHOT
     road: str = ""
     progress: Progress = field(default_factory=lambda: Progress(0, 0))
     started_at: float = field(default_factory=clock.wall)
@@ -26,11 +64,23 @@ class BuildStatus:
     notes: list[str] = field(default_factory=list)
     expected_s: float | None = None
 
+    def enter(self, phase: BuildPhase) -> None:
+        """Go on to another phase. InvariantError backfill.phase where it cannot follow."""
+        if phase not in PHASES[self.phase]:
+            raise InvariantError("backfill.phase", f"{phase} does not follow {self.phase}")
+        self.phase = phase
+
+    @property
+    def event(self) -> ViewEvent:
+        """What the view is reported to do in this phase, where it has no rows yet."""
+        is_read = self.phase is BuildPhase.CATCHING_UP
+        return ViewEvent.CATCH_UP if is_read else ViewEvent.READ
+
     def facts(self) -> dict[str, object]:
         """As the catalog and REST show it, with an estimate of the seconds left."""
         found, now = self.progress, clock.wall()
         facts: dict[str, object] = {
-            "phase": self.phase,
+            "phase": self.phase.value,
             "road": self.road,
             "parts_done": found.parts_done,
             "parts_total": found.parts_total,

@@ -23,7 +23,7 @@ from dataflow.plan.view_key import why_bag
 from dataflow.schema import stored
 from service import fields
 from service.authorization import Authorization
-from service.changes import DROPPED, LIVE, PAUSED, table_of
+from service.changes import table_of
 from service.deep import deeply
 from service.estimate import SHORT_S, check_rows, estimated
 from service.family import children_of
@@ -51,6 +51,7 @@ from service.state_version import versions
 from service.tokens import Caller
 from service.view_facts import key_names, kind_of, require_parents
 from service.view_lookup import find_view
+from service.views.lifecycle import READABLE, DesiredState, ViewEvent, ViewState, change
 from storage.failpoints import failpoint
 
 MAX_POSITION = 2**64 - 1
@@ -176,7 +177,9 @@ class Catalog:
             )
         if before is not None:
             before()
-        self._control.update_view(row.identity, desired=DROPPED, status="dropping")
+        change(
+            self._control, row.identity, ViewEvent.DROP, "asked for", desired=DesiredState.DROPPED
+        )
         return row.identity
 
     def exists(self, identity: str) -> bool:
@@ -257,14 +260,14 @@ class Catalog:
         TidemarkError view.paused: they stand still.
         """
         row = self._row(name)
-        if row.status == PAUSED and row.change is None:
+        if row.status == ViewState.PAUSED and row.change is None:
             raise TidemarkError(
                 "view.paused",
                 f'view "{row.title}" is paused',
                 detail=f"its rows stand at {(row.positions or {}).get(SOURCE, 'no position')}",
                 hint="resume it",
             )
-        if row.status != "live":
+        if row.status != ViewState.LIVE:
             return None
         progress = self._progress(group_of(row))
         if progress is None:
@@ -317,9 +320,9 @@ class Catalog:
         figures = known.figures.get(group) or {}
         standing = view_standing(known, row)
         position, positions = None, {}
-        if row.status == PAUSED:
+        if row.status == ViewState.PAUSED:
             positions = dict(row.positions or {})
-        if row.status == LIVE:
+        if row.status == ViewState.LIVE:
             progress = self._progress(group)
             read = {source for source, _ in (row.plan or {}).get("reads", [])} | {SOURCE}
             if progress is not None:
@@ -333,14 +336,14 @@ class Catalog:
             name=row.name,
             schema_name=row.schema,
             query=row.query,
-            status=standing.status,
+            status=ViewState(standing.status),
             kind=row.kind or "",
             key=list(row.key or []),
             fields=_field_models(row.fields or []),
             options=dict(row.options),
             group=group,
             warnings=[*row.warnings, *warnings_of(known, row)],
-            rows=self._sink.row_count(table_of(row)) if row.status in ("live", PAUSED) else None,
+            rows=self._sink.row_count(table_of(row)) if row.status in READABLE else None,
             positions={s: _shown(p) for s, p in positions.items()},
             lag_bytes=lag,
             backfill=None if row.progress is None else dict(row.progress),

@@ -26,6 +26,7 @@ from service.followers import shown_positions
 from service.host import HOST, Host, Thread
 from service.log import log
 from service.settings import Settings
+from service.views.lifecycle import ViewState
 
 # Epochs that do not change a view are told to its readers at most this often.
 IDLE_MARK_S = 0.1
@@ -149,7 +150,7 @@ class ChangeLogs:
                 followed.ending = "it fell too far behind"
             elif identity not in kept and not self._is_wanted(folders.get(identity), followed.log):
                 followed.ending = UNREAD
-        live = {r.identity for r in rows if r.status == "live"}
+        live = {r.identity for r in rows if r.status == ViewState.LIVE}
         for identity in {*folders, *kept} - known.keys():
             folder = folders.get(identity, self._home / identity)
             retention_s = kept.get(identity, self._retention_s)

@@ -20,7 +20,6 @@ from service.kept_names import names_facts, names_in
 from storage import clock
 
 VERSION, RENAME = "version", "rename"
-LIVE, PAUSED, DROPPED = "live", "paused", "dropped"
 UNDER_WAY, FAILED, CANCELLED = "under way", "failed", "cancelled"
 
 

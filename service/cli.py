@@ -40,6 +40,7 @@ from service.private_files import keep_private, make_private, own_folders
 from service.redaction import scrub
 from service.settings import Settings
 from service.state_lock import StateLock
+from service.views.lifecycle import ViewState
 from storage.errors import StorageError
 
 app = typer.Typer(
@@ -223,7 +224,7 @@ def show_health(url: Url = DEFAULT_URL) -> None:
     console.print(found.status)
     for reason in found.reasons:
         console.print(f"  {reason}", markup=False, highlight=False, soft_wrap=True)
-    if found.status == "degraded":
+    if found.status == ViewState.DEGRADED:
         raise typer.Exit(1)
 
 

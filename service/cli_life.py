@@ -13,6 +13,7 @@ import typer
 import tidemark
 from service.cli_output import Url, client_of, console, print_problem, read_text
 from service.names import path_name
+from service.views.lifecycle import ViewState
 
 life = typer.Typer()
 WaitS = Annotated[float, typer.Option(help="wait this long for it to be done")]
@@ -59,7 +60,7 @@ def rebuild(
 
 def _rebuild_all(client: tidemark.Client, wait_s: float) -> None:
     """Again and again what is left, as long as any can be: a view waits for those that it reads."""
-    left = [v for v in client.views() if v.status in ("live", "failed")]
+    left = [v for v in client.views() if v.status in (ViewState.LIVE, ViewState.FAILED)]
     refused: dict[str, tidemark.TidemarkError] = {}
     while left:
         refused = {}

@@ -35,6 +35,7 @@ from service import demo_clicks, kernels
 from service.demo_clicks import Clicks
 from service.demo_shop import VIEWS, Shop
 from service.settings import PREFIX
+from service.views.lifecycle import ViewState
 
 TRANSACTIONS_PER_S = 250
 CLICKS_PER_S = 500
@@ -195,7 +196,7 @@ class Demo:
                     raise RuntimeError("the views did not become live in time")
                 for name, task in tasks.items():
                     view = self._get(f"/views/{name}")
-                    if view["status"] == "failed":
+                    if view["status"] == ViewState.FAILED:
                         raise RuntimeError(f"view {name} failed: {view['error']}")
                     progress.update(task, **_bar(view))
                 time.sleep(0.2)
@@ -346,8 +347,8 @@ def _picture(screen: Group) -> str:
 def _bar(view: dict) -> dict:
     state = view.get("backfill") or {}
     total = state.get("parts_total") or 1
-    done = total if view["status"] == "live" else min(state.get("parts_done", 0), total * 0.99)
-    note = (
-        "live" if view["status"] == "live" else f"{state.get('road', '')} {state.get('phase', '')}"
-    )
+    if view["status"] == ViewState.LIVE:
+        return {"total": total, "completed": total, "note": ViewState.LIVE.value}
+    done = min(state.get("parts_done", 0), total * 0.99)
+    note = f"{state.get('road', '')} {state.get('phase', '')}"
     return {"total": total, "completed": done, "note": note}

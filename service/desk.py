@@ -26,21 +26,24 @@ from service.groups import group_of
 from service.log import log
 from service.planning import plan_definition
 from service.source_desk import SourceDesk
-from service.view_facts import is_coming_back, require_kept
-from storage import clock
+from service.view_facts import is_coming_back, is_pausing, require_kept
+from service.views import lifecycle
+from service.views.lifecycle import READABLE, DesiredState, ViewEvent, ViewState
+from service.views.status_reports import STANDING, StatusReports
 from storage.failpoints import failpoint
 
 if TYPE_CHECKING:
     from service.parts import Parts
 
-# How a view stands: told as a whole.
-_STANDING = ("status", "progress", "code", "detail", "hint")
+# A view that stands still, though nobody asks for that.
+_UNASKED_PAUSE = (ViewState.PAUSED, DesiredState.LIVE, None)
 _RENAMED = "renamed at the source: "
 
 
 def is_lost(row: ViewRow) -> bool:
     """Whether a view that is to be kept has failed because its slot was lost."""
-    return (row.status, row.desired) == ("failed", changes.LIVE) and row.code in LOST
+    is_failed = (row.status, row.desired) == (ViewState.FAILED, DesiredState.LIVE)
+    return is_failed and row.code in LOST
 
 
 class Desk:
@@ -50,15 +53,11 @@ class Desk:
         self._control = control
         self._engine = engine
         self._parts = parts
-        self._joined: dict[str, tuple[int, int]] = {}
-        self._untold: dict[str, dict[str, Any]] = {}
-        self._on_way: dict[str, int] = {}
-        self._late: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._reports = StatusReports(control)
         self._given_up: dict[str, tuple[str, dict[str, Any]]] = {}
         self._refused: set[str] = set()
         self.sources = SourceDesk(control, parts.settings.sink_key, parts.feed_source)
         self._rows = self._all_rows = list[ViewRow]()
-        self._failed: set[str] = set()
         self._is_called = True
         self.sink_epoch: int | None = None
         self.require_server = control.require_server
@@ -84,6 +83,7 @@ class Desk:
             # After the rows: what a sink that is set back says is not acted upon; nor half a look.
             progress = self._control.read_progress(self._parts.settings.sink_key)
             self._all_rows, self._rows = rows, self._own(rows)
+            self._reports.refreshed()
             self.sink_epoch = None if progress is None else progress.epoch
             return True
         except TemporaryError as error:
@@ -99,7 +99,7 @@ class Desk:
 
     def unwanted(self) -> list[ViewRow]:
         """Views to drop, children first."""
-        found = [r for r in self._rows if r.desired == changes.DROPPED]
+        found = [r for r in self._rows if r.desired == DesiredState.DROPPED]
         # A parent may be younger than its child, which has had another query since.
         return sorted(found, key=lambda row: len(readers_of(row, self._rows)))
 
@@ -107,13 +107,19 @@ class Desk:
         """Views to build: neither in the building nor live, nor failed; or another version."""
         live = {d.identity for d in self._engine.views.values()}
         # Until the sink has what was built last, its staged rows and the row here are of before.
-        busy = {*builds, *self._on_way}
-        rows = (r for r in self._rows if r.desired == changes.LIVE and r.identity not in busy)
+        rows = (
+            r
+            for r in self._rows
+            if r.desired == DesiredState.LIVE
+            and r.identity not in builds
+            and not self._reports.is_in_flight(r.identity)
+        )
         return [r for r in rows if self.renewal(r) is not None or self._is_to_build(r, live)]
 
     def _is_to_build(self, row: ViewRow, live: set[str]) -> bool:
-        is_idle = row.status in ("failed", changes.PAUSED) or row.identity in self._failed
-        return not is_idle and row.identity not in live
+        is_idle = row.status in (ViewState.FAILED, ViewState.PAUSED)
+        is_failed = is_idle or self._reports.is_failed(row.identity)
+        return not is_failed and row.identity not in live
 
     def row(self, identity: str) -> ViewRow | None:
         """The catalog's row of a view of this group."""
@@ -143,10 +149,8 @@ class Desk:
 
     def to_pause(self) -> list[ViewRow]:
         """Views that are to stand still and do not yet."""
-        paused = changes.PAUSED
         # What is still to be told of a view would be told after the pause, and call it live.
-        told = (r for r in self._rows if r.identity not in {*self._untold, *self._joined})
-        return [r for r in told if r.desired == paused and r.status != paused]
+        return [r for r in self._rows if is_pausing(r) and self._reports.is_settled(r.identity)]
 
     def to_rename(self) -> list[ViewRow]:
         """Views that are to have another name."""
@@ -160,7 +164,7 @@ class Desk:
 
     def has_views(self) -> bool:
         """Whether any view is still to be kept."""
-        return any(r.desired == changes.LIVE for r in self._own(self._control.list_views()))
+        return any(r.desired == DesiredState.LIVE for r in self._own(self._control.list_views()))
 
     def has_rows(self) -> bool:
         """Whether the catalog knows any view of this group, to be dropped or not."""
@@ -200,7 +204,7 @@ class Desk:
         """A version after the one that has failed may be on its way to the sink."""
         live = self.live(row.identity)
         is_renewed = live is not None and live.version > row.version
-        return row.status == "failed" and not is_renewed
+        return row.status == ViewState.FAILED and not is_renewed
 
     def failed_names(self) -> set[RelationName]:
         """Their names, as other views call them."""
@@ -221,22 +225,12 @@ class Desk:
 
     def fail_view(self, identity: str, error: TidemarkError) -> None:
         """A view cannot be built or kept; it stays failed until it is dropped."""
-        self._failed.add(identity)
-        self._tell_taken(identity, "failed", error)
-
-    def _tell_taken(self, identity: str, status: str, error: TidemarkError) -> None:
-        told = {"status": status, "progress": None, **changes.problem_facts(error)}
-        joined = self._joined.pop(identity, None)
-        if joined is not None:
-            # The epoch in which it joined, on its way to the sink, calls it live.
-            self._late[identity] = (joined[0], told)
-        self._tell(identity, **told)
+        self._reports.taken_out(identity, ViewEvent.FAIL, changes.problem_facts(error))
 
     @property
     def owes_failures(self) -> bool:
         """Whether the catalog may still call a view live that has left the dataflow."""
-        told = (told.get("status") for told in self._untold.values())
-        return bool(self._late) or not {"failed", "degraded"}.isdisjoint(told)
+        return self._reports.owes_failures
 
     def refuse(self, row: ViewRow, error: TidemarkError) -> None:
         """What was asked for cannot be built; a view that is there stays what it is."""
@@ -252,8 +246,8 @@ class Desk:
         if row.change["kind"] == changes.VERSION:
             self._refused.add(row.change["id"])
         told: dict[str, Any] = {"replacing": changes.given_up(row.replacing, error)}
-        if row.status == changes.PAUSED:
-            told["desired"] = changes.PAUSED
+        if row.status == ViewState.PAUSED:
+            told["desired"] = DesiredState.PAUSED
         log.warning("change.given_up", view=row.title, why=error.described)
         self._given_up[row.identity] = (row.change["id"], told)
         self._tell_given_up()
@@ -268,11 +262,12 @@ class Desk:
 
     def paused(self, row: ViewRow) -> None:
         """A view that was not live stands still now, nobody knows at which position."""
-        self._tell(row.identity, status=changes.PAUSED, progress=None, epoch=None, positions=None)
+        facts = dict.fromkeys(("progress", "epoch", "positions"))
+        self._reports.happened(row.identity, ViewEvent.PAUSE, "it was not live", **facts)
 
     def degrade_view(self, identity: str, error: TidemarkError) -> None:
         """A view is to be built anew, and shows its last rows until then."""
-        self._tell_taken(identity, "degraded", error)
+        self._reports.taken_out(identity, ViewEvent.DEGRADE, changes.problem_facts(error))
 
     def note_names(self, renamed: Mapping[str, tuple[str, ...]]) -> None:
         """Warn of what views know by an earlier name; what is no longer so is taken back."""
@@ -281,67 +276,54 @@ class Desk:
                 words = [f"{_RENAMED}{word}" for word in renamed[row.identity]]
                 kept = [w for w in row.warnings if not w.startswith(_RENAMED)]
                 if [*kept, *words] != list(row.warnings):
-                    self._tell(row.identity, warnings=[*kept, *words])
+                    self._reports.write(row.identity, warnings=[*kept, *words])
 
     def fail_build(self, build: ViewBuild, error: TidemarkError) -> None:
         """A build ended in an error; a temporary one is tried again."""
         row, told = self.row(build.definition.identity), changes.problem_facts(error)
         is_renewal = row is not None and row.version != build.definition.version
         if error.is_temporary and not is_renewal:
-            self._tell(build.definition.identity, **told)
+            self._reports.write(build.definition.identity, **told)
         elif error.is_temporary and row is not None:
-            self._tell(row.identity, replacing={**(row.replacing or {}), **told})
+            self._reports.write(row.identity, replacing={**(row.replacing or {}), **told})
         elif row is not None:
             self.refuse(row, error)
 
     def tell_waiting(self, identity: str, error: TidemarkError | None) -> None:
         """What a view waits for that is not live yet; None when it goes on."""
         row = self.row(identity)
-        if row is None or row.status in ("failed", changes.PAUSED):
+        if row is None or row.status in (ViewState.FAILED, ViewState.PAUSED):
             return
         told: dict[str, Any] = dict.fromkeys(("code", "detail", "hint"))
         if error is not None:
             told |= changes.problem_facts(error)
-        if row.status != "live":
-            self._tell(identity, **told)
+        if row.status != ViewState.LIVE:
+            self._reports.write(identity, **told)
         elif row.replacing is not None and row.change is not None:
-            self._tell(identity, replacing={**row.replacing, **told})
+            self._reports.write(identity, replacing={**row.replacing, **told})
 
     def joined(self, build: ViewBuild, epoch: int) -> None:
         """The view is in the engine; it is live once `epoch` is in the sink."""
         identity, pinned = build.definition.identity, build.definition.plan.pinned
-        self._failed.discard(identity)
-        # Nothing is told of the version before any more.
-        self._late.pop(identity, None)
-        for column in ("replacing", *_STANDING):
-            self._untold.get(identity, {}).pop(column, None)
-        self._on_way[identity] = epoch
-        self._joined[identity] = (epoch, build.first.count)
+        self._reports.joined(identity, epoch, build.first.count)
         row = self.row(identity)
         if pinned and row is not None and row.version == build.definition.version:
             # For who runs the query again: the view has this moment's now() for good.
-            self._tell(identity, plan={**(row.plan or {}), "pinned": dict(pinned)})
+            self._reports.write(identity, plan={**(row.plan or {}), "pinned": dict(pinned)})
 
     def settle(self, written: int) -> None:
         """Call live what joined up to epoch `written`."""
-        self._on_way = {i: epoch for i, epoch in self._on_way.items() if epoch > written}
-        for identity, (epoch, rows) in list(self._joined.items()):
-            if epoch <= written:
-                del self._joined[identity]
-                self._tell_live(identity, epoch, rows)
-        for identity, (epoch, told) in list(self._late.items()):
-            if epoch <= written:
-                del self._late[identity]
-                self._tell(identity, **told)
+        self._reports.written(written)
 
     def settle_recovered(self) -> None:
         """What the engine has the sink has by now; a pause that nobody asked it for is none."""
         live = {d.identity for d in self._engine.views.values()}
         for row in self._rows:
-            if row.identity in live and row.status not in ("live", "failed", changes.PAUSED):
-                self._tell_live(row.identity, self._engine.epoch, row.row_estimate)
-            elif (row.status, row.desired, row.change) == (changes.PAUSED, changes.LIVE, None):
-                self._tell(row.identity, status="backfilling")
+            if row.identity in live and row.status not in (*READABLE, ViewState.FAILED):
+                self._reports.shown(row.identity, self._engine.epoch, row.row_estimate)
+            elif (row.status, row.desired, row.change) == _UNASKED_PAUSE:
+                why = "nobody asks for the pause"
+                self._reports.happened(row.identity, ViewEvent.RECALL, why)
 
     def recall_lost(self) -> None:
         """Views called live whose state is gone are built again: before anything new is shown. So
@@ -349,13 +331,13 @@ class Desk:
         is_new = self._engine.positions.progress is None
         kept = {d.identity for d in self._engine.views.values()}
         for row in self._rows:
-            is_wanted = row.status == "live" and row.desired != changes.DROPPED
+            is_wanted = row.status == ViewState.LIVE and row.desired != DesiredState.DROPPED
             if is_wanted and row.identity not in kept:
                 log.warning("view.state_lost", view=row.title)
-                self._control.update_view(row.identity, status="backfilling")
+                lifecycle.change(self._control, row.identity, ViewEvent.RECALL, "its state is gone")
             elif is_new and is_lost(row):
-                told = dict.fromkeys(_STANDING) | {"status": "backfilling"}
-                self._control.update_view(row.identity, **told)
+                told, why = dict.fromkeys(STANDING), "the state with its lost slot was given up"
+                lifecycle.change(self._control, row.identity, ViewEvent.RECALL, why, **told)
         self.refresh()
 
     def report(self, builds: Mapping[str, ViewBuild]) -> None:
@@ -363,8 +345,7 @@ class Desk:
         for build in builds.values():
             if build.failure is None and not (build.is_cancelled or build.is_comparison):
                 self._tell_progress(build)
-        for identity in list(self._untold):
-            self._tell(identity)
+        self._reports.retry()
         self._tell_given_up()
 
     def _tell_progress(self, build: ViewBuild) -> None:
@@ -373,19 +354,20 @@ class Desk:
             return
         if row.version != build.definition.version:
             if self.is_wanted(build):
-                self._tell(row.identity, replacing={**(row.replacing or {}), "progress": facts})
+                self._reports.write(
+                    row.identity, replacing={**(row.replacing or {}), "progress": facts}
+                )
             return
-        status = "catching up" if facts["phase"] == "catching up" else "backfilling"
-        self._tell(row.identity, status=status, progress=facts)
+        why = f"its build reports: {build.status.phase}"
+        self._reports.happened(row.identity, build.status.event, why, progress=facts)
 
     def drop(self, row: ViewRow, sink: Sink) -> None:
         """Remove a view's table and then its row."""
         key = (0,) if row.kind == "keyed" else ()
         sink.drop([SinkTable(row.schema, row.name, (), key)])
         failpoint("view.drop.table")
-        for kept in (self._untold, self._joined, self._late, self._given_up):
-            kept.pop(row.identity, None)
-        self._failed.discard(row.identity)
+        self._reports.forget(row.identity)
+        self._given_up.pop(row.identity, None)
         self._control.delete_view(row.identity)
         self._rows = [r for r in self._rows if r.identity != row.identity]
 
@@ -424,15 +406,3 @@ class Desk:
 
     def _own(self, rows: list[ViewRow]) -> list[ViewRow]:
         return [r for r in rows if group_of(r) == self._parts.settings.group]
-
-    def _tell_live(self, identity: str, epoch: int, rows: int | None) -> None:
-        told = dict.fromkeys(_STANDING) | {"status": "live", "live_at": clock.utc()}
-        self._tell(identity, epoch=epoch, row_estimate=rows, **told)
-
-    def _tell(self, identity: str, **changes: Any) -> None:
-        merged = {**self._untold.pop(identity, {}), **changes}
-        try:
-            self._control.update_view(identity, **merged)
-        except TemporaryError as error:
-            self._untold[identity] = merged
-            log.warning("catalog.retry", code=error.code)

@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataflow.errors import TidemarkError
 from dataflow.schema import RelationName
 from service.build import ViewBuild
-from service.changes import PAUSED
 from service.desk import Desk
 from service.engine import Engine, ViewDefinition
 from service.log import log
 from service.reads import Read, fits, is_same_table, name_in_use
 from service.reports import Reports
+from service.views.lifecycle import ViewState
 
 
 class Failures:
@@ -129,7 +129,7 @@ class Failures:
 
     def _is_degraded(self, definition: ViewDefinition) -> bool:
         row = self._desk.row(definition.identity)
-        return row is not None and row.status == "degraded"
+        return row is not None and row.status == ViewState.DEGRADED
 
     def _with_children(self, definitions: Iterable[ViewDefinition]) -> list[ViewDefinition]:
         """The views and all that read them, readers first."""
@@ -148,7 +148,7 @@ class Failures:
         row = self._desk.row(definition.identity)
         if row is None or definition.version < row.version:
             return True
-        return definition.version == row.version and row.status == PAUSED
+        return definition.version == row.version and row.status == ViewState.PAUSED
 
     def remove_strangers(self) -> bool:
         """Take out of the engine what the catalog knows otherwise: the state is older than it.
@@ -172,7 +172,7 @@ class Failures:
 
     def _is_known(self, definition: ViewDefinition) -> bool:
         row, table = self._desk.row(definition.identity), definition.table
-        if row is None or (row.version, row.status) != (definition.version, "live"):
+        if row is None or (row.version, row.status) != (definition.version, ViewState.LIVE):
             return False
         return (row.schema, row.name) == (table.schema, table.name)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from connectors.postgres.control import ViewRow
 from dataflow.schema import VIEW_SOURCE, RelationName
-from service.changes import DROPPED
+from service.views.lifecycle import DesiredState
 
 
 def parents_of(row: ViewRow) -> list[RelationName]:
@@ -17,7 +17,7 @@ def parents_of(row: ViewRow) -> list[RelationName]:
 def children_of(row: ViewRow, rows: Iterable[ViewRow]) -> list[ViewRow]:
     """The views that read this one and are to stay."""
     name = RelationName(VIEW_SOURCE, row.schema, row.name)
-    return [r for r in rows if r.desired != DROPPED and name in parents_of(r)]
+    return [r for r in rows if r.desired != DesiredState.DROPPED and name in parents_of(r)]
 
 
 def readers_of(row: ViewRow, rows: Iterable[ViewRow]) -> list[ViewRow]:

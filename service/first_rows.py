@@ -16,7 +16,7 @@ from typing import Protocol
 from connectors.sink import Progress, SinkBehind, SinkEpoch, SinkTable
 from dataflow.delta import Delta
 from dataflow.errors import InvariantError, SinkError, TidemarkError
-from service.build_status import BuildStatus
+from service.build_status import BuildPhase, BuildStatus
 from service.difference import Difference, is_one_shape
 from service.gathered import Gathered
 from service.host import HOST, Condition, Host
@@ -102,14 +102,14 @@ class FirstRows:
         if beside is not None and self._sink.holds(beside.before):
             self._begin(beside)
         if self.is_in_place:
-            status.phase = "comparing"
+            status.enter(BuildPhase.COMPARING)
             for delta in self._taken(rows):
                 self.count += int(delta.weights.sum())
         else:
-            status.phase = "staging"
+            status.enter(BuildPhase.STAGING)
             self.count = self._sink.stage(self._table, self._taken(rows), self.token)
         if beside is not None and self.difference is not None:
-            status.phase = "comparing"
+            status.enter(BuildPhase.COMPARING)
             self._compare(beside, self.difference)
 
     def _begin(self, beside: Beside) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from connectors.postgres.control import SourceRow, ViewRow
 from connectors.postgres.control_sinks import SinkRow
 from connectors.source import MAIN_SOURCE
-from service.changes import DROPPED, LIVE, PAUSED
+from service import follower
 from service.disk import no_room
 from service.groups import group_of
 from service.metrics import is_fresh
@@ -26,11 +26,14 @@ from service.problems import problem_told
 from service.restarts import repeated_ends
 from service.settings import DEFAULT_GROUP
 from service.signals import FINAL_CODES
+from service.views.lifecycle import DesiredState, ViewState
 
 STALE_S = 10.0
 MOST_NAMED = 10
 
-OK, STARTING, DEGRADED, FAILED = "ok", "starting", "degraded", "failed"
+OK, STARTING, DEGRADED = "ok", "starting", "degraded"
+_STANDING_STILL = (ViewState.FAILED, ViewState.PAUSED, ViewState.DROPPING)
+_UNWATCHED = (ViewState.PAUSED, ViewState.DROPPING)
 RUNNING, RETRYING, STOPPED = "running", "retrying", "stopped"
 _WORST = (RUNNING, RETRYING, STOPPED)
 _CODED = re.compile(r"(.*) \[([a-z]\w*\.\w+)\]", re.DOTALL)
@@ -179,24 +182,25 @@ def view_standing(known: Known, row: ViewRow) -> Standing:
     the moment it stays live, with the reason; where somebody or something must act first it is
     degraded: readable, and standing still."""
     told = problem_told(row)
-    if row.status in (FAILED, PAUSED, "dropping"):
+    if row.status in _STANDING_STILL:
         return Standing(row.status, told)
     group = group_of(row)
     figures = known.figures.get(group) or {}
     pipeline = pipeline_problem(known, group)
     if pipeline is not None:
-        if row.status != LIVE:
+        if row.status != ViewState.LIVE:
             return Standing(row.status, told or pipeline)
-        return Standing(FAILED if figures.get("refused") else DEGRADED, pipeline)
+        is_refused = figures.get("refused")
+        return Standing(ViewState.FAILED if is_refused else ViewState.DEGRADED, pipeline)
     found = [*_sources_of(known, row, group)]
     worst = max((s for _, s in found), key=lambda s: _WORST.index(s.status), default=None)
-    if row.status != LIVE:
+    if row.status != ViewState.LIVE:
         return Standing(row.status, told or (None if worst is None else worst.error))
     if worst is not None and worst.status == STOPPED:
-        return Standing(DEGRADED, worst.error)
+        return Standing(ViewState.DEGRADED, worst.error)
     if figures.get("sink_error"):
-        return Standing(DEGRADED, _parsed(figures["sink_error"], "sink.unreachable"))
-    return Standing(LIVE, told if worst is None or worst.error is None else worst.error)
+        return Standing(ViewState.DEGRADED, _parsed(figures["sink_error"], "sink.unreachable"))
+    return Standing(ViewState.LIVE, told if worst is None or worst.error is None else worst.error)
 
 
 def warnings_of(known: Known, row: ViewRow) -> list[str]:
@@ -240,7 +244,10 @@ def _read_directly(row: ViewRow) -> list[str]:
 
 
 def _is_kept(row: ViewRow) -> bool:
-    return row.status not in (FAILED, PAUSED) and row.desired != DROPPED
+    return (
+        row.status not in (ViewState.FAILED, ViewState.PAUSED)
+        and row.desired != DesiredState.DROPPED
+    )
 
 
 # --- the service -------------------------------------------------------------------------------
@@ -295,20 +302,20 @@ def _reasons_of_sources(known: Known, stopped: set[str]) -> Iterator[str]:
 
 def _reasons_of_views(known: Known, stopped: set[str]) -> Iterator[str]:
     for row in sorted(known.views, key=lambda v: (v.schema, v.name)):
-        if row.desired == DROPPED or row.status in (PAUSED, "dropping"):
+        if row.desired == DesiredState.DROPPED or row.status in _UNWATCHED:
             continue
-        if row.status == FAILED:
+        if row.status == ViewState.FAILED:
             yield f'view "{row.title}" has failed: {_said(problem_told(row))}'
-        elif row.status == DEGRADED:
+        elif row.status == ViewState.DEGRADED:
             yield f'view "{row.title}" is built anew: {_said(problem_told(row))}'
-        elif row.status != LIVE and row.code and group_of(row) not in stopped:
+        elif row.status != ViewState.LIVE and row.code and group_of(row) not in stopped:
             yield f'view "{row.title}" is not live yet: {_said(problem_told(row))}'
 
 
 def _reasons_of_sinks(known: Known) -> Iterator[str]:
     for row in known.sinks:
-        if row.desired == LIVE and row.status in (FAILED, RETRYING):
-            word = "has failed" if row.status == FAILED else "is away"
+        if row.desired == follower.LIVE and row.status in (follower.FAILED, RETRYING):
+            word = "has failed" if row.status == follower.FAILED else "is away"
             yield f'sink "{row.title}" {word}: {_said(problem_told(row))}'
 
 

@@ -18,16 +18,7 @@ from connectors.sink import SinkTable
 from dataflow.errors import SqlError, TidemarkError
 from dataflow.sql.renaming import with_renamed_table
 from service.authorization import Authorization
-from service.changes import (
-    CANCELLED,
-    DROPPED,
-    FAILED,
-    LIVE,
-    PAUSED,
-    new_name,
-    new_version,
-    table_of,
-)
+from service.changes import CANCELLED, FAILED, new_name, new_version, table_of
 from service.definition import ViewDefinition
 from service.difference import is_one_shape
 from service.estimate import SHORT_S, check_rows, estimated
@@ -54,6 +45,7 @@ from service.view_facts import (
     require_status,
 )
 from service.view_lookup import find_view
+from service.views.lifecycle import CHANGEABLE, DesiredState, ViewState
 from storage.failpoints import failpoint
 
 
@@ -114,7 +106,7 @@ class Life:
         row = self._to_change(name, "view.rebuild", by)
         definition = self._planned(row, row.query, names_in(row.plan), is_known=True)
         asked = [self._ask_version(row, definition, row.options, "rebuild")]
-        return asked + (self._rebuild_readers(row) if row.status == FAILED else [])
+        return asked + (self._rebuild_readers(row) if row.status == ViewState.FAILED else [])
 
     def _rebuild_readers(self, row: ViewRow) -> list[Asked]:
         """Bring back what reads a view and has failed for its reason. They are planned once it is
@@ -122,7 +114,7 @@ class Life:
         reasons = {row.code, "view.parent_failed"}
         asked = []
         for found in _staying(row, self._control.list_views()):
-            if found.status == FAILED and found.change is None and found.code in reasons:
+            if found.status == ViewState.FAILED and found.change is None and found.code in reasons:
                 names = names_in(found.plan)
                 change = new_version(found, found.query, found.options, [], "rebuild", names=names)
                 asked.append(self._ask(found, *change))
@@ -130,7 +122,7 @@ class Life:
 
     def _to_change(self, name: str, operation: str, by: Caller) -> ViewRow:
         row = self._row(name, operation, by)
-        require_status(row, "live", "failed")
+        require_status(row, ViewState.LIVE, ViewState.FAILED)
         require_free(row)
         require_not_pausing(row)
         return row
@@ -208,9 +200,9 @@ class Life:
         """Views that read this one must be able to read the new version too."""
         readers = []
         for child in children_of(row, rows):
-            if child.status not in ("live", PAUSED, FAILED) or child.change is not None:
+            if child.status not in CHANGEABLE or child.change is not None:
                 raise busy(child)
-            if child.status == FAILED:
+            if child.status == ViewState.FAILED:
                 continue
             try:
                 readers.append(self._planned(child, child.query, names_in(child.plan)))
@@ -227,7 +219,7 @@ class Life:
         row = self._row(name, "view.cancel", by)
         change = row.change
         told = {**(row.replacing or {}), "status": CANCELLED}
-        wanted = {"desired": PAUSED} if row.status == PAUSED else {}
+        wanted = {"desired": DesiredState.PAUSED} if row.status == ViewState.PAUSED else {}
         is_ended = change is not None and control_life.end_change(
             self._control, row.identity, change["id"], replacing=told, **wanted
         )
@@ -248,7 +240,7 @@ class Life:
         row = self._row(name, "view.pause", by)
         rows = self._control.list_views()
         # One that is being resumed waits for this one.
-        readers = [r for r in _staying(row, rows) if r.desired != PAUSED]
+        readers = [r for r in _staying(row, rows) if r.desired != DesiredState.PAUSED]
         if readers and not cascade:
             raise TidemarkError(
                 "view.has_children",
@@ -259,20 +251,21 @@ class Life:
         for found in (row, *readers):
             self._authorization.require(by, "view.pause", found)
             require_free(found)
-            require_status(found, "live")
+            require_status(found, ViewState.LIVE)
             self._require_no_sinks(found, "they would stand still and look up to date")
         for found in (*reversed(readers), row):
             if not control_life.ask_pause(self._control, found.identity):
                 raise busy(found)
         return [
-            Asked(r.identity, path_name(r.schema, r.name), status=PAUSED) for r in (row, *readers)
+            Asked(r.identity, path_name(r.schema, r.name), status=ViewState.PAUSED)
+            for r in (row, *readers)
         ]
 
     def resume(self, name: str, *, by: Caller, cascade: bool = False) -> list[Asked]:
         """Compute a paused view anew and keep it up to date again; with cascade the paused views
         that read it too. TidemarkError view.not_paused, and as `replace`."""
         row = self._row(name, "view.resume", by)
-        if row.status != PAUSED:
+        if row.status != ViewState.PAUSED:
             raise TidemarkError(
                 "view.not_paused",
                 f'view "{row.title}" is not paused',
@@ -280,7 +273,9 @@ class Life:
                 hint="see its status",
             )
         rows = self._control.list_views()
-        readers = [r for r in _staying(row, rows) if r.status == PAUSED] if cascade else []
+        readers = (
+            [r for r in _staying(row, rows) if r.status == ViewState.PAUSED] if cascade else []
+        )
         awaited = frozenset(r.identity for r in (row, *readers))
         planned = []
         for found in (row, *readers):
@@ -291,7 +286,9 @@ class Life:
             planned.append((found, definition))
         return [
             self._ask(
-                r, *new_version(r, d.query, r.options, [], "resume", names=d.names), desired=LIVE
+                r,
+                *new_version(r, d.query, r.options, [], "resume", names=d.names),
+                desired=DesiredState.LIVE,
             )
             for r, d in planned
         ]
@@ -323,7 +320,7 @@ class Life:
         return self._move(row, SinkTable(wanted, row.name, (), (0,)))
 
     def _move(self, row: ViewRow, table: SinkTable) -> Asked:
-        require_status(row, "live", PAUSED, FAILED)
+        require_status(row, *CHANGEABLE)
         require_free(row)
         require_not_pausing(row)
         self._require_no_sinks(row, TOLD_BY_NAME)
@@ -380,7 +377,7 @@ def _renamed_queries(row: ViewRow, table: SinkTable, children: Iterable[ViewRow]
     """By identity, the queries of the views that read this one, with its new name."""
     queries, refused = {}, {}
     for child in children:
-        if child.status not in ("live", PAUSED, FAILED) or child.change is not None:
+        if child.status not in CHANGEABLE or child.change is not None:
             raise busy(child)
         old, new = (row.schema, row.name), (table.schema, table.name)
         try:
@@ -421,4 +418,4 @@ def _require_no_cycle(row: ViewRow, definition: ViewDefinition, rows: Sequence[V
 
 def _staying(row: ViewRow, rows: Sequence[ViewRow]) -> list[ViewRow]:
     """The views that read this one, directly or not, and are not to be dropped."""
-    return [r for r in readers_of(row, rows) if r.desired != DROPPED]
+    return [r for r in readers_of(row, rows) if r.desired != DesiredState.DROPPED]

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from service.estimate_models import Estimate
+from service.views.lifecycle import ViewState
 
 
 def _number(given: object) -> object:
@@ -113,10 +114,7 @@ class ViewModel(BaseModel):
     name: str
     schema_name: str = Field(serialization_alias="schema")
     query: str
-    status: str = Field(
-        description="analyzing, backfilling, catching up, live, degraded, paused, failed or "
-        "dropping; degraded: its rows stand still, and `error` says why"
-    )
+    status: ViewState = Field(description="degraded: its rows stand still, and `error` says why")
     kind: str = Field(description="keyed: a plain table; bag: a view over rows with multiplicities")
     key: list[str]
     fields: list[FieldModel]

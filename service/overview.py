@@ -21,7 +21,7 @@ from connectors.postgres.error_rows import LeftOut, read_left_out
 from dataflow.errors import TidemarkError
 from service.authorization import Authorization
 from service.catalog import Catalog
-from service.changes import LIVE, table_of
+from service.changes import table_of
 from service.groups import group_of
 from service.health import (
     STALE_S,
@@ -49,6 +49,7 @@ from service.source_catalog import SourceCatalog
 from service.standing import Standings
 from service.tokens import OPEN, Caller
 from service.view_lookup import find_view
+from service.views.lifecycle import ViewState
 from storage import clock
 
 _KEPT_S = 0.5
@@ -163,7 +164,7 @@ class Glances:
     def _view(
         self, row: ViewRow, known: Known, lag: int | None, errors: dict[str, int]
     ) -> ViewGlance:
-        is_live = row.status == LIVE
+        is_live = row.status == ViewState.LIVE
         figures = known.figures.get(group_of(row)) or {}
         standing = view_standing(known, row)
         return ViewGlance(
@@ -192,7 +193,7 @@ class Glances:
 
     def _count(self, rows: list[ViewRow]) -> None:
         """Count some live views anew, beside everything else: their tables may be locked."""
-        live = {r.identity: r for r in rows if r.status == "live"}
+        live = {r.identity: r for r in rows if r.status == ViewState.LIVE}
         self._counts = {i: c for i, c in self._counts.items() if i in live}
         if self._counting is None or not self._counting.is_alive():
             self._counting = threading.Thread(target=self._count_some, args=(live,), daemon=True)

@@ -23,6 +23,7 @@ from service.parts import Parts
 from service.settings import Settings
 from service.start import Start
 from service.view_life import ViewLife
+from service.views.lifecycle import ViewState
 from storage.errors import StorageError
 
 POLL_S = 0.02
@@ -353,7 +354,7 @@ class Pipeline:
         """Why nothing of the database is followed, while views wait to be rebuilt."""
         if self._engine.position:
             return ""
-        rows = (r for r in self._desk.rows if r.status == "failed")
+        rows = (r for r in self._desk.rows if r.status == ViewState.FAILED)
         code = next((r.code for r in rows if r.code in (*LOST, *GIVEN_UP)), "")
         return code and f"views have failed, and have to be rebuilt [{code}]"
 

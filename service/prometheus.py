@@ -27,6 +27,7 @@ from service.metric_list import BY_NAME, METRICS
 from service.metrics import is_fresh
 from service.models import ViewModel
 from service.shared_parts import state_bytes
+from service.views.lifecycle import ViewState
 from storage import clock
 
 UP_S = 10.0
@@ -189,9 +190,9 @@ def _add_views(page: Page, told: Told) -> None:
     kept = {group: state_bytes(nodes) for group, nodes in told.dataflows.items()}
     for view in views[:MOST_VIEWS]:
         title = f"{view.schema_name}.{view.name}"
-        page.add("tidemark_view_live", view.status == "live", title)
-        page.add("tidemark_view_degraded", view.status == "degraded", title)
-        page.add("tidemark_view_failed", view.status == "failed", title)
+        page.add("tidemark_view_live", view.status == ViewState.LIVE, title)
+        page.add("tidemark_view_degraded", view.status == ViewState.DEGRADED, title)
+        page.add("tidemark_view_failed", view.status == ViewState.FAILED, title)
         page.add("tidemark_view_errors", view.errors, title)
         page.add("tidemark_view_rows", view.rows, title)
         page.add("tidemark_view_lag_bytes", view.lag_bytes, title)

@@ -15,12 +15,12 @@ from connectors.postgres.control import Control, ViewRow
 from connectors.postgres.requests import Outcome, Request
 from dataflow.errors import TidemarkError
 from service.authorization import of_session
-from service.changes import PAUSED
 from service.life import Asked, Life
 from service.models import ReplaceView
 from service.names import path_name
 from service.psql_operations import Look, NoOptions, Owned, Subject, parsed
 from service.psql_text import failure_of
+from service.views.lifecycle import DesiredState, ViewState
 
 # Changes of a view that plan a query, whose warnings are told.
 _PLANNING = ("replace", "rebuild")
@@ -101,8 +101,8 @@ class LifeOperations:
     def _pause(self, request: Request) -> Look:
         body = parsed(Cascade, request.arguments)
         row = self._subject(request, body.name)
-        if request.status == "running" and row.desired == PAUSED:
-            asked = [Asked(row.identity, row.title, status=PAUSED)]
+        if request.status == "running" and row.desired == DesiredState.PAUSED:
+            asked = [Asked(row.identity, row.title, status=ViewState.PAUSED)]
         else:
             name = path_name(row.schema, row.name)
             by = of_session(request.asker)

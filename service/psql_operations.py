@@ -19,13 +19,13 @@ from connectors.postgres.requests import Outcome, Request
 from dataflow.errors import TidemarkError
 from service.authorization import Authorization, of_session, operation_of
 from service.catalog import Catalog
-from service.changes import DROPPED
 from service.models import CreateView
 from service.names import parse_name, path_name
 from service.psql_text import failure_of
 from service.sink_catalog import SinkCatalog
 from service.source_catalog import SourceCatalog
 from service.source_models import CreateSource
+from service.views.lifecycle import DesiredState, ViewState
 
 # How a request stands, by the views as the catalog has them now; None: not over yet.
 Look = Callable[[Mapping[str, ViewRow]], Outcome | None]
@@ -152,7 +152,7 @@ class Operations:
     def _drop_view(self, request: Request) -> Look:
         body = parsed(DropView, request.arguments)
         row = self.owned.find(request, body.name)
-        if row is not None and row.desired != DROPPED:
+        if row is not None and row.desired != DesiredState.DROPPED:
             self.owned.note(request, row.identity)
             name = path_name(row.schema, row.name)
             by = of_session(request.asker)
@@ -189,18 +189,18 @@ class Operations:
 def _is_live(rows: Mapping[str, ViewRow], identity: str) -> Outcome | None:
     """Whether a view that is being built is live, or will not be."""
     row = rows.get(identity)
-    if row is None or row.desired == DROPPED:
+    if row is None or row.desired == DesiredState.DROPPED:
         return failure_of(
             TidemarkError("view.dropped", "the view was dropped while it was being built")
         )
-    if row.status == "failed":
+    if row.status == ViewState.FAILED:
         code = row.code or "view.failed"
         return failure_of(
             TidemarkError(
                 code, f'view "{row.title}" has failed', detail=row.detail or "", hint=row.hint or ""
             )
         )
-    if row.status != "live":
+    if row.status != ViewState.LIVE:
         return None
     return Outcome(f"view {row.title} is live", warnings=row.warnings)
 

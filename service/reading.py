@@ -16,7 +16,7 @@ from connectors.postgres.sink_target import target_of
 from connectors.postgres.view_rows import read_page
 from dataflow.errors import SinkError, SqlError, TidemarkError
 from dataflow.lexer import tokens
-from service.changes import DROPPED, table_of
+from service.changes import table_of
 from service.declared import relations_of
 from service.followers import shown_positions
 from service.groups import group_of
@@ -26,9 +26,9 @@ from service.parts import Parts
 from service.row_pages import RowWish, page_json, page_request
 from service.settings import DEFAULT_GROUP
 from service.view_lookup import find_view, view_not_found
+from service.views.lifecycle import READABLE, DesiredState
 
 READ_TIMEOUT_S = 30.0
-_READABLE = ("live", "paused")
 _GONE = ("sink.table_missing", "sink.table_changed", "sink.no_progress")
 
 
@@ -53,13 +53,13 @@ class Reading:
             except SinkError as error:
                 # It may have been dropped, renamed or replaced since it was looked up.
                 before, row = row, find_view(self._control, view)
-                if error.code in _GONE and row.desired == DROPPED:
+                if error.code in _GONE and row.desired == DesiredState.DROPPED:
                     raise view_not_found(row.schema, row.name) from None
                 if error.code not in _GONE or table_of(row) == table_of(before):
                     raise
 
     def _page(self, row: ViewRow, wish: RowWish) -> tuple[bytes, str]:
-        if row.status not in _READABLE:
+        if row.status not in READABLE:
             raise TidemarkError(
                 "view.not_live",
                 f'view "{row.title}" is not live',

@@ -16,11 +16,11 @@ from typing import Any
 from connectors.sink import Progress, Sink, SinkEpoch, ViewChange
 from dataflow.errors import InvariantError, SinkError
 from dataflow.schema import RelationName
-from service.changes import PAUSED
 from service.engine import Engine
 from service.host import HOST, Host
 from service.log import log
 from service.metrics import PipelineMetrics
+from service.views.lifecycle import ViewState
 from service.writer import SinkWriter
 
 
@@ -75,18 +75,18 @@ def as_views_stand(epochs: Sequence[SinkEpoch], engine: Engine) -> Iterator[Sink
     """The epochs as they are now told: a view that has left the engine since it joined, to be built
     anew, is not called live by the one in which it did, since those after it move on without it."""
     live = {definition.identity for definition in engine.views.values()}
-    stays = live | {c.identity for e in epochs for c in e.changes if c.status == PAUSED}
+    stays = live | {c.identity for e in epochs for c in e.changes if c.status == ViewState.PAUSED}
     for epoch in epochs:
         changes = (c if c.identity in stays else _degraded(c) for c in epoch.changes)
         yield replace(epoch, changes=tuple(changes))
 
 
 def _degraded(change: ViewChange) -> ViewChange:
-    if change.status != "live":
+    if change.status != ViewState.LIVE:
         return change
     # The catalog has, or gets, the reason.
     facts = {k: v for k, v in change.facts.items() if k not in ("code", "detail", "hint")}
-    return replace(change, facts=facts, status="degraded")
+    return replace(change, facts=facts, status=ViewState.DEGRADED.value)
 
 
 def is_elsewhere(engine: Engine, found: Progress | None) -> bool:

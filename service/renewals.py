@@ -17,7 +17,7 @@ from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
 from dataflow.schema import Relation
 from service.build import ViewBuild
-from service.changes import PAUSED, numbered, table_of
+from service.changes import numbered, table_of
 from service.core import Core
 from service.definition import View, ViewDefinition
 from service.difference import is_one_shape
@@ -27,6 +27,7 @@ from service.followers import shown_positions
 from service.gathered import Gathered
 from service.log import log
 from service.view_facts import facts_of
+from service.views.lifecycle import ViewState
 from storage import clock
 from storage.failpoints import failpoint
 
@@ -125,7 +126,13 @@ class Renewals:
             facts |= {} if is_known else facts_of(definition, row.options)
         table = definition.table
         return ViewChange(
-            definition.identity, table, table, facts, is_renewed=True, status="live", ends=ends
+            definition.identity,
+            table,
+            table,
+            facts,
+            is_renewed=True,
+            status=ViewState.LIVE.value,
+            ends=ends,
         )
 
     # --- pauses --------------------------------------------------------------------------------
@@ -143,7 +150,8 @@ class Renewals:
             shown = shown_positions(engine.positions.by_source)
             facts = {"epoch": engine.epoch + 1, "positions": shown}
             changes = [
-                ViewChange(d.identity, d.table, d.table, facts, status=PAUSED) for d in ready
+                ViewChange(d.identity, d.table, d.table, facts, status=ViewState.PAUSED.value)
+                for d in ready
             ]
             failpoint("view.pause.before")
             self._epochs.finish(engine.tell(changes), sync=True)

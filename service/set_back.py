@@ -18,7 +18,6 @@ from dataflow.delta import Delta
 from dataflow.errors import SinkError, TidemarkError, ViewError
 from dataflow.schema import RelationName
 from service.build import ViewBuild
-from service.changes import DROPPED
 from service.core import Core
 from service.definition import ViewDefinition
 from service.engine import named
@@ -26,6 +25,7 @@ from service.epochs import Epochs
 from service.following import Following
 from service.gathered import Gathered
 from service.log import log
+from service.views.lifecycle import DesiredState
 from storage.failpoints import failpoint
 
 
@@ -65,7 +65,7 @@ class SetBack:
         """Views whose tables are to be compared, and are not yet."""
         live = {d.identity for d in self._engine.views.values()} - self._builds.keys()
         rows = self._desk.rows
-        return [r for r in rows if r.identity in live and r.desired != DROPPED]
+        return [r for r in rows if r.identity in live and r.desired != DesiredState.DROPPED]
 
     def failed(self, build: ViewBuild) -> None:
         """A view's rows cannot be read: its table stays as it is."""

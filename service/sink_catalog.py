@@ -23,6 +23,7 @@ from service.problems import problem_told
 from service.tokens import Caller
 from service.view_facts import busy
 from service.view_lookup import find_view
+from service.views.lifecycle import ViewState
 
 DROPPED = "dropped"
 
@@ -40,7 +41,7 @@ class SinkCatalog:
         what its options and its cluster refuse."""
         row = self._view(view)
         self._authorization.require(by, "sink.add", row)
-        if row.status != "live" or row.desired != LIVE:
+        if row.status != ViewState.LIVE or row.desired != LIVE:
             raise TidemarkError(
                 "view.not_live",
                 f'view "{row.title}" is not live',

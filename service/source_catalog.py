@@ -17,7 +17,6 @@ from dataflow.errors import SourceError
 from dataflow.schema import VIEW_SOURCE
 from service import fields
 from service.authorization import Authorization
-from service.changes import DROPPED
 from service.declared import connector, feed_source, keep_oids, relation_facts
 from service.groups import groups_on_disk
 from service.health import source_standing
@@ -36,6 +35,7 @@ from service.source_models import (
 )
 from service.standing import Standings
 from service.tokens import Caller
+from service.views.lifecycle import DesiredState
 
 
 class SourceCatalog:
@@ -251,7 +251,7 @@ def _without_words(source: SourceModel, readable: set[tuple[str, str]] | None) -
 
 def _readers(views: Sequence[ViewRow], source: str, relation: str) -> list[str]:
     """The views that read a relation and are to stay."""
-    wanted = [v for v in views if v.desired != DROPPED]
+    wanted = [v for v in views if v.desired != DesiredState.DROPPED]
     return [v.title for v in wanted if [source, relation] in (v.plan or {}).get("reads", [])]
 
 

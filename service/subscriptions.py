@@ -32,6 +32,7 @@ from service.followers import shown_positions
 from service.groups import group_of
 from service.problems import problem_of
 from service.view_lookup import find_view
+from service.views.lifecycle import DesiredState, ViewState
 
 if TYPE_CHECKING:
     from service.parts import Parts
@@ -127,9 +128,9 @@ class Subscriptions:
             what = "was replaced" if is_there else "was dropped"
             hint = "subscribe again, it begins with the rows" if is_there else "see GET /views"
             return TidemarkError(code, f'view "{row.title}" {what}', hint=hint)
-        if found.desired == "dropped":
+        if found.desired == DesiredState.DROPPED:
             return TidemarkError("changes.view_dropped", f'view "{row.title}" was dropped')
-        if found.status == "failed":
+        if found.status == ViewState.FAILED:
             return TidemarkError(
                 "changes.view_failed",
                 f'view "{row.title}" has failed',
@@ -152,7 +153,7 @@ class Subscriptions:
     def _live_view(self, view: str) -> ViewRow:
         self._control.ensure()
         row = find_view(self._control, view)
-        if row.status != "live":
+        if row.status != ViewState.LIVE:
             raise TidemarkError(
                 "view.not_live",
                 f'view "{row.title}" is not live',

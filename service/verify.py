@@ -36,10 +36,11 @@ from service.parts import SOURCE, Parts
 from service.settings import Settings
 from service.verify_models import VerificationModel
 from service.verify_query import Promise, left_out, open_reasons, promise_of
+from service.views.lifecycle import ViewState
 from storage import clock
 
 EQUAL, DIFFERENT, OPEN, FAILED = "equal", "different", "open", "failed"
-LIVE = ("live", "degraded")
+COMPARABLE = (ViewState.LIVE, ViewState.DEGRADED)
 MOST_EXAMPLES = 1_000
 _ATTEMPTS = 5
 _AGAIN = ("verify.too_much", "verify.changed")
@@ -218,7 +219,7 @@ class Verify:
         """The view, and those below it, were not dropped, stopped, replaced or renamed since they
         were planned; the sink's tables are as of its snapshot."""
         found = sink.views([r.identity for r in known])
-        if row.identity not in found or found[row.identity][0] not in LIVE:
+        if row.identity not in found or found[row.identity][0] not in COMPARABLE:
             raise _not_live(row.title)
         if any(found.get(r.identity, ("",))[1:] != (r.schema, r.name, r.query) for r in known):
             raise TemporaryError(
@@ -255,7 +256,7 @@ class Verify:
         if row is None:
             what = f'view "{schema}.{plain}" does not exist'
             raise TidemarkError("view.not_found", what, hint="see GET /views")
-        if row.status not in LIVE:
+        if row.status not in COMPARABLE:
             raise _not_live(row.title)
         return row
 

@@ -16,7 +16,7 @@ from connectors.postgres.control import Control, ViewRow
 from dataflow.errors import TidemarkError
 from service.log import log
 from service.settings import Settings
-from service.verify import LIVE, Limits, Verify
+from service.verify import COMPARABLE, Limits, Verify
 from storage import clock
 
 _NICE = 10
@@ -75,6 +75,6 @@ class VerifyRounds:
             age_s = (now - datetime.fromisoformat(at)).total_seconds() if at else float("inf")
             # From the future: the clock was set back, and says nothing of its age.
             age_s = float("inf") if age_s < -FUTURE_S else age_s
-            if row.status in LIVE and age_s >= self._settings.verify_interval_s:
+            if row.status in COMPARABLE and age_s >= self._settings.verify_interval_s:
                 found.append((age_s, row))
         return max(found, key=lambda f: f[0])[1] if found else None

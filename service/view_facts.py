@@ -13,10 +13,11 @@ from dataflow.errors import TidemarkError
 from dataflow.plan.nodes import ViewPlan
 from dataflow.schema import VIEW_SOURCE, RelationName, stored
 from service import fields
-from service.changes import DROPPED, LIVE, PAUSED, VERSION
+from service.changes import VERSION
 from service.definition import ViewDefinition
 from service.groups import group_of
 from service.plan_facts import plan_facts
+from service.views.lifecycle import DesiredState, ViewState
 
 
 def kind_of(plan: ViewPlan) -> str:
@@ -58,7 +59,7 @@ def require_parents(
     """
     for parent in definition.parents():
         found = next((r for r in rows if (r.schema, r.name) == (parent.schema, parent.name)), None)
-        is_ready = found is not None and found.status == "live" and not is_pausing(found)
+        is_ready = found is not None and found.status == ViewState.LIVE and not is_pausing(found)
         if found is None or not (is_ready or found.identity in awaited):
             going = "being paused" if found is not None and is_pausing(found) else ""
             raise TidemarkError(
@@ -80,7 +81,9 @@ def require_parents(
 
 def is_coming_back(row: ViewRow) -> bool:
     """Whether a view that has failed is to be built anew."""
-    return row.status == "failed" and row.change is not None and row.change["kind"] == VERSION
+    return (
+        row.status == ViewState.FAILED and row.change is not None and row.change["kind"] == VERSION
+    )
 
 
 def require_kept(row: ViewRow) -> None:
@@ -88,10 +91,10 @@ def require_kept(row: ViewRow) -> None:
     view.parent_not_live where it was paused just while that view was asked for."""
     if is_coming_back(row):
         return
-    if row.status == "failed":
+    if row.status == ViewState.FAILED:
         code, what = "view.parent_failed", "has failed"
         hint, detail = "drop both views and create them again", row.detail or ""
-    elif row.desired == PAUSED:
+    elif row.desired == DesiredState.PAUSED:
         code, what = "view.parent_not_live", "is paused"
         hint, detail = "resume that one first", ""
     else:
@@ -103,7 +106,7 @@ def require_kept(row: ViewRow) -> None:
 
 def is_pausing(row: ViewRow) -> bool:
     """Whether a view is to stand still and does not yet."""
-    return row.desired == PAUSED and row.status != PAUSED
+    return row.desired == DesiredState.PAUSED and row.status != ViewState.PAUSED
 
 
 def busy(row: ViewRow) -> TidemarkError:
@@ -119,7 +122,7 @@ def busy(row: ViewRow) -> TidemarkError:
 
 def require_free(row: ViewRow) -> None:
     """No change of the view is under way, and it is to stay. TidemarkError view.busy."""
-    if row.change is not None or row.desired == DROPPED:
+    if row.change is not None or row.desired == DesiredState.DROPPED:
         raise busy(row)
 
 
@@ -129,12 +132,12 @@ def require_not_pausing(row: ViewRow) -> None:
         raise busy(row)
 
 
-def require_status(row: ViewRow, *statuses: str) -> None:
+def require_status(row: ViewRow, *statuses: ViewState) -> None:
     """The view has one of these. TidemarkError view.not_live."""
-    if row.status not in statuses or row.desired not in (LIVE, PAUSED):
+    if row.status not in statuses or row.desired == DesiredState.DROPPED:
         raise TidemarkError(
             "view.not_live",
             f'view "{row.title}" is not {" or ".join(statuses)}',
             detail=f"it is {row.status}",
-            hint="resume it" if row.status == PAUSED else "wait until it is live",
+            hint="resume it" if row.status == ViewState.PAUSED else "wait until it is live",
         )

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from connectors.view_states import DesiredState, ViewState
+
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("storage", "dataflow", "connectors", "service")
 OTHERS = ("tests", "bench", "examples")
@@ -109,6 +111,36 @@ REGISTRY_HOSTS = re.compile(
     )
 )
 UNFINISHED = re.compile("|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")) + r"\b")
+# The states of a view have one owner. The same words are also other things: states of what is named
+# here, parts of identifiers, and, for the client, what REST answers.
+STATES_OWNER = "connectors/view_states.py"
+OTHER_STATES = {
+    "connectors/postgres/analyzer.py": "an SQLSTATE without a name",
+    "connectors/postgres/engine_query.py": "an SQLSTATE without a name",
+    "connectors/postgres/one_shot.py": "an SQLSTATE without a name",
+    "connectors/postgres/control_sinks.py": "an additional sink",
+    "connectors/postgres/requests.py": "a request of psql",
+    "connectors/postgres/psql_schema.py": "a request of psql",
+    "connectors/spark/records.py": "a task of Spark",
+    "dataflow/operators/remember.py": "an arrangement",
+    "dataflow/operators/remember_answers.py": "an arrangement",
+    "service/build_status.py": "a phase of a build",
+    "service/changes.py": "a change of a view",
+    "service/follower.py": "an additional sink",
+    "service/followers.py": "an additional sink",
+    "service/health.py": "the service",
+    "service/openapi_examples.py": "an example",
+    "service/prometheus.py": "an additional sink",
+    "service/routes/system.py": "the service",
+    "service/sink_catalog.py": "an additional sink",
+    "service/verify.py": "a comparison",
+    "service/client/answers.py": "an answer of REST",
+    "service/client/service_calls.py": "an answer of REST",
+    # Steps of the control schema that have been released stay what they are.
+    "connectors/postgres/control_schema.py": "a released step",
+    "connectors/postgres/psql_views.py": "a released step",
+    "connectors/postgres/standing_schema.py": "a released step",
+}
 TEXT_SUFFIXES = (
     *(".py", ".md", ".toml", ".sh", ".sql", ".yml", ".yaml", ".xml", ".json", ".html"),
     *(".ts", ".tsx", ".css"),
@@ -316,6 +348,33 @@ def test_the_wall_clock_has_one_home() -> None:
             if asked.search(line) and not is_shown_only:
                 faults.append(f"{name_of(path)}:{number}: use storage.clock, or time.monotonic")
     report(faults)
+
+
+def test_states_of_views_have_one_owner() -> None:
+    """A state is written by its name in the enum, in SQL too."""
+    states = {*ViewState, *DesiredState}
+    in_sql = re.compile(rf"\b(status|desired)\W[^;]{{0,40}}?'({'|'.join(sorted(states))})'")
+    faults, met = [], set()
+    for path in product_files():
+        for node in ast.walk(tree_of(path)):
+            if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+                continue
+            if node.value in states or in_sql.search(node.value):
+                met.add(name_of(path))
+                if name_of(path) not in (STATES_OWNER, *OTHER_STATES):
+                    faults.append(f"{name_of(path)}:{node.lineno}: a state: {node.value[:40]!r}")
+    report(faults + [f"{name}: has no such word any more" for name in OTHER_STATES.keys() - met])
+
+
+def test_the_status_of_views_has_one_writer() -> None:
+    writes = re.compile(r"UPDATE tidemark\.views SET\b.*?\bstatus =", re.DOTALL)
+    found = set()
+    for path in product_files():
+        for node in ast.walk(tree_of(path)):
+            is_text = isinstance(node, ast.JoinedStr | ast.Constant)
+            if is_text and writes.search(ast.unparse(node).partition("WHERE")[0]):
+                found.add(name_of(path))
+    assert found == {"connectors/postgres/view_status.py"}
 
 
 def says_why_long(docstring: str | None) -> bool:

@@ -9,7 +9,7 @@ told of it (channel "tidemark", by a trigger, so that psql needs no more than SQ
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -19,13 +19,14 @@ import psycopg2
 from psycopg2.extensions import connection as Connection
 from psycopg2.extras import Json
 
-from connectors.postgres import control_schema
+from connectors.postgres import control_schema, view_status
 from connectors.postgres.listener import Listener
 from connectors.postgres.quoting import quote_name
 from connectors.postgres.session import connect, is_temporary, to_error
 from connectors.postgres.timeline import has_changed, timeline_of
 from connectors.sink import Progress, SinkPromoted
-from dataflow.errors import SinkError, TemporaryError
+from connectors.view_states import INITIAL, DesiredState, ViewEvent
+from dataflow.errors import InvariantError, SinkError, TemporaryError
 
 T = TypeVar("T")
 
@@ -41,8 +42,8 @@ class ViewRow:
     name: str
     query: str
     identity: str
-    status: str = "analyzing"
-    desired: str = "live"
+    status: str = INITIAL
+    desired: str = DesiredState.LIVE
     kind: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     row_estimate: int | None = None
@@ -103,7 +104,7 @@ _JSON = {
 _BY_DATABASE = {"created_by", "created_at", "updated_at"}
 _VIEW_COLUMNS = tuple(f.name for f in fields(ViewRow))
 _SOURCE_COLUMNS = tuple(f.name for f in fields(SourceRow))
-_CHANGEABLE = frozenset(_VIEW_COLUMNS) - _BY_DATABASE - {"schema", "name", "identity"}
+_CHANGEABLE = frozenset(_VIEW_COLUMNS) - _BY_DATABASE - {"schema", "name", "identity", "status"}
 
 
 class Control:
@@ -143,7 +144,7 @@ class Control:
             found = self.get_view(row.schema, row.name)
             if found is not None and found.identity == row.identity:
                 return found  # the first attempt went through before its session was lost
-            is_going = found is not None and found.desired == "dropped"
+            is_going = found is not None and found.desired == DesiredState.DROPPED
             raise SinkError(
                 "view.name_taken",
                 f'view "{row.title}" exists already',
@@ -164,17 +165,26 @@ class Control:
         return [ViewRow(*row) for row in found]
 
     def update_view(self, identity: str, **changes: Any) -> bool:
-        """Set the given columns; False when the view is gone. The status of one that is to be
-        dropped stays what it is, but for who asks for that."""
-        unknown = set(changes) - _CHANGEABLE
-        if unknown:
-            raise ValueError(f"not columns that change: {sorted(unknown)}")
-        marks = dict.fromkeys(changes, "%s")
-        if "status" in changes and "desired" not in changes:
-            marks["status"] = "CASE WHEN desired = 'dropped' THEN status ELSE %s END"
-        sets = "".join(f", {quote_name(c)} = {mark}" for c, mark in marks.items())
+        """Set the given columns, all but the status; False when the view is gone."""
+        _require_changeable(changes)
+        sets = "".join(f", {quote_name(c)} = %s" for c in changes)
         sql = f"UPDATE tidemark.views SET updated_at = now(){sets} WHERE identity = %s RETURNING 1"
         return bool(self._query(sql, *(_adapted(c, v) for c, v in changes.items()), identity))
+
+    def change_view(
+        self, identity: str, events: Sequence[ViewEvent], reason: str, **columns: Any
+    ) -> bool:
+        """Set the status that events lead to, with other columns; False when the view is gone.
+        InvariantError view.illegal_transition; SinkPromoted where a standby, which took over just
+        now, knows the view as it was earlier."""
+        _require_changeable(columns)
+        values = [(name, _adapted(name, value)) for name, value in columns.items()]
+        where = "identity = %s", [identity]
+        try:
+            return view_status.change(self._query, where, events, reason, values)
+        except InvariantError:
+            self.require_server()
+            raise
 
     def delete_view(self, identity: str) -> bool:
         """Forget a view; False when it was not there. Its table is the sink's to drop."""
@@ -354,6 +364,12 @@ def control_of(dsn: str) -> Iterator[Control]:
 def _select(table: str, columns: tuple[str, ...], where: str = "") -> str:
     sql = f"SELECT {', '.join(columns)} FROM tidemark.{table}"
     return f"{sql} WHERE {where}" if where else sql
+
+
+def _require_changeable(columns: Mapping[str, Any]) -> None:
+    unknown = set(columns) - _CHANGEABLE
+    if unknown:
+        raise ValueError(f"not columns that change: {sorted(unknown)}")
 
 
 def _adapted(column: str, value: Any) -> Any:

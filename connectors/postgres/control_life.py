@@ -13,6 +13,9 @@ from psycopg2.extras import Json
 
 from connectors.postgres.control import Control
 from connectors.postgres.quoting import quote_name
+from connectors.view_states import DesiredState, ViewState
+
+_STAYS = f"desired <> '{DesiredState.DROPPED}'"
 
 
 def ask_change(
@@ -23,7 +26,7 @@ def ask_change(
     sets = "".join(f", {quote_name(c)} = %s" for c in changes)
     sql = (
         f"UPDATE tidemark.views SET updated_at = now(), change = %s{sets} WHERE identity = %s "
-        "AND change IS NULL AND desired = %s AND desired <> 'dropped' RETURNING 1"
+        f"AND change IS NULL AND desired = %s AND {_STAYS} RETURNING 1"
     )
     values = (Json(dict(change)), *map(_adapted, changes.values()), identity, seen)
     return bool(control.rows(sql, *values))
@@ -33,8 +36,9 @@ def ask_pause(control: Control, identity: str) -> bool:
     """Ask for a live view to stand still; False when a change of it is under way, it is to be
     dropped, or is not live any more (a sink that was set back may know it as asked for alone)."""
     sql = (
-        "UPDATE tidemark.views SET updated_at = now(), desired = 'paused' WHERE identity = %s "
-        "AND change IS NULL AND status = 'live' AND desired <> 'dropped' RETURNING 1"
+        f"UPDATE tidemark.views SET updated_at = now(), desired = '{DesiredState.PAUSED}' "
+        f"WHERE identity = %s AND change IS NULL AND status = '{ViewState.LIVE}' AND {_STAYS} "
+        "RETURNING 1"
     )
     return bool(control.rows(sql, identity))
 

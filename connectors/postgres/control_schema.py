@@ -25,6 +25,7 @@ from connectors.postgres.sink_guard import (
     TYPES_OF,
     USES_FOREIGN_CODE,
 )
+from connectors.view_states import DesiredState, ViewState
 from dataflow.errors import SinkError
 from storage.failpoints import failpoint
 
@@ -45,6 +46,9 @@ PARTS = {
     "types_of_table": TYPES_OF.format("table_oid"),
     "index_uses_foreign_code": USES_FOREIGN_CODE,
     "statistics_use_foreign_code": STATISTICS_USE_FOREIGN_CODE,
+    "view_states": ", ".join(map(quote_text, ViewState)),
+    "desired_states": ", ".join(map(quote_text, DesiredState)),
+    "view_states_named": quote_text(", ".join(ViewState)),
 }
 _PART = re.compile(r"\{\{(\w+)\}\}")
 _STEP = re.compile(r"\d{4}_\w+\.sql")

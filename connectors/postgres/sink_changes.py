@@ -11,10 +11,11 @@ from typing import Any
 from psycopg2 import errors as states
 from psycopg2.extras import Json
 
-from connectors.postgres import sink_kept, sink_tables
+from connectors.postgres import sink_kept, sink_tables, view_status
 from connectors.postgres.quoting import quote_name
 from connectors.postgres.sink_target import target_of
 from connectors.sink import SinkTable, ViewChange
+from connectors.view_states import event_of
 from dataflow.errors import SinkError
 
 
@@ -46,10 +47,8 @@ def _tell(cursor: Any, change: ViewChange) -> None:
             (change.identity, change.ends),
         )
     if change.status:
-        cursor.execute(
-            "UPDATE tidemark.views SET status = %s WHERE identity = %s AND desired <> 'dropped'",
-            (change.status, change.identity),
-        )
+        where, events = ("identity = %s", [change.identity]), [event_of(change.status)]
+        view_status.change(view_status.run_in(cursor), where, events, "an epoch says so")
 
 
 def _rename(cursor: Any, change: ViewChange) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from connectors.postgres import view_status
 from connectors.postgres.quoting import quote_text
 from connectors.sink import Return, SinkEpoch, SinkTable, errors_by_view
 from dataflow.delta import Delta
@@ -69,11 +70,7 @@ def _recall_others(returns: Return) -> str:
     is_of_group = f"options->>'group' = {group}"
     if returns.is_default:
         is_of_group = f"coalesce(options->>'group', {group}) = {group}"
-    return (
-        "UPDATE tidemark.views SET status = 'backfilling', updated_at = now() WHERE status = 'live'"
-        f" AND desired <> 'dropped' AND identity <> ALL (ARRAY[{live}]::text[])"
-        f" AND {is_of_group}"
-    )
+    return view_status.recalled(f"identity <> ALL (ARRAY[{live}]::text[]) AND {is_of_group}")
 
 
 def flush(cursor: Any, waiting: list[bytes]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import psycopg2
 from psycopg2 import errors as states
 
-from connectors.postgres import copy_text, sink_kept, sink_keys, sink_target
+from connectors.postgres import copy_text, sink_kept, sink_keys, sink_target, view_status
 from connectors.postgres.ownership import give_to_creator
 from connectors.postgres.quoting import quote_name, quote_text
 from connectors.postgres.sandbox import EVENT_TRIGGER, check_event_triggers
@@ -23,6 +23,7 @@ from connectors.postgres.sink_guard import TYPES_OF
 from connectors.postgres.sink_lent import reading
 from connectors.postgres.sink_target import Target, staged_target_of, target_of
 from connectors.sink import NOT_STAGED, SinkTable
+from connectors.view_states import ViewEvent
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TidemarkError
 
@@ -359,18 +360,11 @@ class NamesOf:
 
 def tell_refusal(cursor: Any, table: SinkTable, error: TidemarkError) -> None:
     """The catalog says from now on that this view has failed, or is built anew, and why."""
-    cursor.execute(
-        "UPDATE tidemark.views SET status = %s, progress = NULL, code = %s, detail = %s, "
-        "hint = %s, updated_at = now() WHERE schema = %s AND name = %s",
-        (
-            "degraded" if error.code == NOT_STAGED else "failed",
-            error.code,
-            error.described,
-            error.hint,
-            table.schema,
-            table.name,
-        ),
-    )
+    event = ViewEvent.UNSTAGE if error.code == NOT_STAGED else ViewEvent.REFUSE
+    where = "(schema, name) = (%s, %s)", [table.schema, table.name]
+    told = {"code": error.code, "detail": error.described, "hint": error.hint}
+    columns = [("progress", None), *told.items()]
+    view_status.change(view_status.run_in(cursor), where, [event], error.code, columns)
 
 
 def forget_errors(cursor: Any, tables: Sequence[SinkTable]) -> None:

@@ -24,6 +24,7 @@ from connectors.postgres.sink_lent import reading
 from connectors.postgres.sink_read import progress_of
 from connectors.postgres.sink_target import Target, target_of
 from connectors.sink import Progress, SinkTable
+from connectors.view_states import ViewState
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from dataflow.types import TEXT, SqlType
@@ -130,9 +131,8 @@ def read_page(dsn: str, key: str, request: PageRequest, timeout_s: float) -> Pag
 def _shown(cursor: Any, key: str, table: SinkTable) -> Progress | None:
     """What a view's rows show: a paused one's stand where it was paused."""
     cursor.execute(
-        "SELECT epoch, positions FROM tidemark.views "
-        "WHERE (schema, name, status) = (%s, %s, 'paused')",
-        (table.schema, table.name),
+        "SELECT epoch, positions FROM tidemark.views WHERE (schema, name, status) = (%s, %s, %s)",
+        (table.schema, table.name, ViewState.PAUSED),
     )
     paused = cursor.fetchone()
     if paused is not None:

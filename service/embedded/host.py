@@ -33,6 +33,7 @@ from service.private_files import keep_private
 from service.protect import protect
 from service.settings import Settings
 from service.supervisor import Supervisor
+from service.views.lifecycle import ViewState
 
 # `auto` is this machine, however many rows there are.
 _NEVER_SPARK = 10**15
@@ -171,7 +172,7 @@ class _Cleaning:
                     log.warning("engine.views_left", views=len(views))
                     return
                 for view in views:
-                    if view["status"] != "dropping":
+                    if view["status"] != ViewState.DROPPING:
                         client.delete(f"/views/{_quoted(view)}", params={"wait_s": 0})
                 time.sleep(0.05)
 

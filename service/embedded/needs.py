@@ -12,14 +12,15 @@ from typing import Any
 from connectors.postgres.function_tables import SCHEMA
 from connectors.postgres.session import Session
 from connectors.python.conditions import Condition, Wish, agreed, read_condition
+from service.views.lifecycle import DesiredState, ViewState
 
-_VIEWS = """
+_VIEWS = f"""
 SELECT v.schema, v.name, coalesce(c.relname, v.name), v.plan -> 'asks',
     coalesce(v.plan -> 'parents', '[]'), coalesce(v.plan -> 'reads', '[]')
 FROM tidemark.views AS v
 LEFT JOIN tidemark.tables AS t ON t.schema = v.schema AND t.name = v.name AND NOT t.is_staged
 LEFT JOIN pg_class AS c ON c.oid = t.table_oid
-WHERE v.desired <> 'dropped' AND v.status <> 'dropping'
+WHERE v.desired <> '{DesiredState.DROPPED}' AND v.status <> '{ViewState.DROPPING}'
 """
 
 

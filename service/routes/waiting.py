@@ -15,12 +15,12 @@ from fastapi import Response
 from starlette.concurrency import run_in_threadpool
 
 from service.catalog import Catalog
+from service.views.lifecycle import SETTLED
 
 # Of `until_gone`, for the description.
 GOING: dict[str, Any] = {"description": "still under way after wait_s; there is no body"}
 
 _POLL_S = 0.05
-_SETTLED = ("live", "degraded", "failed", "paused")
 _WAIT_POLL_S = 0.003
 
 
@@ -40,7 +40,7 @@ async def until_settled(show: Callable[[], Found], wait_s: float) -> Found:
     """What is shown once it is live or failed, or time is up."""
     deadline = time.monotonic() + wait_s
     found = await run_in_threadpool(show)
-    while found.status not in _SETTLED and time.monotonic() < deadline:
+    while found.status not in SETTLED and time.monotonic() < deadline:
         await asyncio.sleep(_POLL_S)
         found = await run_in_threadpool(show)
     return found

@@ -14,13 +14,14 @@ from connectors.postgres.control import SourceRow, ViewRow
 from dataflow.errors import TidemarkError
 from service import fields
 from service.authorization import Authorization
-from service.changes import DROPPED
 from service.family import children_of
 from service.life import Life
 from service.plan_facts import plan_facts
 from service.planning import plan_definition
 from service.tokens import OPEN
 from service.view_facts import key_names, kind_of, require_parents
+from service.views import lifecycle
+from service.views.lifecycle import DesiredState, ViewEvent
 from tests.simulation.faults import Faults
 from tests.simulation.reads import SCHEMA, is_alike
 from tests.simulation.server import Row, Server
@@ -139,7 +140,7 @@ class Operator:
 
     def _act(self) -> None:
         random = self._random
-        rows = [r for r in self._control.list_views() if r.desired != DROPPED]
+        rows = [r for r in self._control.list_views() if r.desired != DesiredState.DROPPED]
         kind = random.choice(
             ("create", "replace", "rebuild", "pause", "resume", "rename", "cancel", "drop")
         )
@@ -199,4 +200,5 @@ class Operator:
         if children_of(row, rows):
             return
         self._faults.trace("people", f"drop {row.title}")
-        self._control.update_view(row.identity, desired=DROPPED, status="dropping")
+        what = {"desired": DesiredState.DROPPED}
+        lifecycle.change(self._control, row.identity, ViewEvent.DROP, "people", **what)

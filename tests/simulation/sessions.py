@@ -13,6 +13,13 @@ from typing import Any, TypeVar
 
 from connectors.postgres.control import SourceRow, ViewRow
 from connectors.sink import Progress, SinkEpoch, SinkPromoted, SinkTable, ViewChange
+from connectors.view_states import (
+    ViewEvent,
+    follow,
+    illegal_transition,
+    is_absorbed,
+    target_of,
+)
 from dataflow import collect
 from dataflow.delta import KIND_BYTES, Delta
 from dataflow.errors import SinkError, TemporaryError
@@ -261,16 +268,28 @@ class SimControl(Session):
         return self.call("catalog.insert", insert)
 
     def update_view(self, identity: str, **changes: Any) -> bool:
-        def update() -> bool:
-            row = self.database.view(identity)
-            told = dict(changes)
-            is_dropped = row is not None and row.desired == "dropped" and "desired" not in told
-            if is_dropped and told.pop("status", None) in STANDING:
-                # It is not called so any more, and has stopped all the same.
-                self.database.move(identity, moves=False)
-            return self.database.update(identity, told)
+        assert "status" not in changes
+        return self.call("catalog.update", lambda: self.database.update(identity, dict(changes)))
 
-        return self.call("catalog.update", update)
+    def change_view(
+        self, identity: str, events: Sequence[ViewEvent], reason: str, **columns: Any
+    ) -> bool:
+        def change() -> bool:
+            row = self.database.view(identity)
+            if row is None:
+                return False
+            if row.desired == "dropped" and all(map(is_absorbed, events)):
+                if target_of(events[-1]) in STANDING:
+                    # It is not called so any more, and has stopped all the same.
+                    self.database.move(identity, moves=False)
+                return self.database.update(identity, dict(columns))
+            after = follow(row.status, events)
+            if after is None:
+                self.require_server()
+                raise illegal_transition(row.title, row.status, events, reason)
+            return self.database.update(identity, {**columns, "status": after})
+
+        return self.call("catalog.update", change)
 
     def delete_view(self, identity: str) -> bool:
         def delete() -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 from connectors.postgres.control import SourceRow, ViewRow
 from connectors.postgres.control_sinks import SinkRow
 from connectors.sink import NOT_STAGED, Progress, SinkBehind, SinkEpoch, SinkTable, ViewChange
+from connectors.view_states import is_legal
 from dataflow.delta import Delta
 from dataflow.errors import SinkError
 from tests.simulation.rows import Rows, as_json
@@ -371,6 +372,9 @@ class Database:
         if row is None:
             return False
         told = {c: as_json(v) if c in JSON else v for c, v in told.items()}
+        after = told.get("status", row.status)
+        if "status" in told and not is_legal(row.status, after):
+            raise Violation(f"{row.title} goes from {row.status} to {after}, which is illegal")
         self.oracle.judge(row, self.views, told)
         changed = replace(row, **told)
         self.views = [changed if r.identity == identity else r for r in self.views]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+import psycopg2
 import pytest
 
 from connectors.postgres import control_life, control_schema
@@ -14,9 +15,10 @@ from connectors.postgres.control import Control, SourceRow, ViewRow
 from connectors.postgres.error_rows import read_left_out
 from connectors.postgres.sink import PostgresSink
 from connectors.sink import Progress, Return, SinkEpoch, SinkTable, ViewChange
+from connectors.view_states import ANY, DesiredState, ViewEvent, ViewState, follow
 from dataflow import types
 from dataflow.delta import Delta
-from dataflow.errors import SinkError, TemporaryError
+from dataflow.errors import InvariantError, SinkError, TemporaryError
 from dataflow.schema import Field
 from tests.harness.postgres import Database
 
@@ -77,7 +79,8 @@ def test_a_name_is_taken_once(control: Control) -> None:
 def test_updates_set_what_is_named(control: Control) -> None:
     before = control.insert_view(_VIEW)
     progress = {"phase": "backfill", "rows": 5}
-    assert control.update_view("id-1", status="backfilling", progress=progress, row_estimate=7)
+    facts = {"progress": progress, "row_estimate": 7}
+    assert control.change_view("id-1", [ViewEvent.READ], "", **facts)
     after = control.get_view(_VIEW.schema, _VIEW.name)
     assert after is not None
     assert (after.status, after.progress, after.row_estimate) == ("backfilling", progress, 7)
@@ -87,9 +90,57 @@ def test_updates_set_what_is_named(control: Control) -> None:
     after = control.get_view(_VIEW.schema, _VIEW.name)
     assert after is not None
     assert (after.progress, after.code, after.detail, after.hint) == (None, "x.y", "it's", "%s")
-    assert not control.update_view("nobody", status="live")
+    assert not control.update_view("nobody", row_estimate=1)
+    assert not control.change_view("nobody", [ViewEvent.SHOW], "")
     with pytest.raises(ValueError, match="schema"):
         control.update_view("id-1", schema="other")
+    with pytest.raises(ValueError, match="status"):
+        control.update_view("id-1", status="live")
+
+
+def test_the_catalog_takes_a_status_with_its_event_alone(
+    every_database: Database, control: Control
+) -> None:
+    """Every state and event, against the table of transitions."""
+    control.insert_view(_VIEW)
+    status = lambda: control.list_views()[0].status  # noqa: E731
+    for state in ANY:
+        for event in ViewEvent:
+            wanted = DesiredState.DROPPED if state == ViewState.DROPPING else DesiredState.LIVE
+            every_database.execute(
+                f"UPDATE tidemark.views SET status = '{state}', desired = '{wanted}', code = NULL"
+            )
+            after = follow(state, [event])
+            if after is not None:
+                assert control.change_view("id-1", [event], "why", code="x.y")
+                assert (status(), control.list_views()[0].code) == (after, "x.y")
+                continue
+            with pytest.raises(InvariantError, match=f'"{event}" is illegal') as refused:
+                control.change_view("id-1", [event], "why", code="x.y")
+            assert refused.value.what.startswith(f'view "{_VIEW.title}" is {state}')
+            assert refused.value.detail == "why"
+            assert (status(), control.list_views()[0].code) == (state, None)
+
+
+def test_what_is_to_be_dropped_keeps_its_status(every_database: Database, control: Control) -> None:
+    """Somebody has asked for that by SQL alone."""
+    control.insert_view(_VIEW)
+    control.update_view("id-1", desired=DesiredState.DROPPED)
+    assert control.change_view("id-1", [ViewEvent.SHOW], "", row_estimate=3)
+    row = control.list_views()[0]
+    assert (row.status, row.row_estimate) == ("analyzing", 3)
+    assert control.change_view("id-1", [ViewEvent.DROP], "", desired=DesiredState.DROPPED)
+    assert control.list_views()[0].status == "dropping"
+
+
+@pytest.mark.parametrize("column", ["status", "desired"])
+def test_no_other_word_is_a_state(every_database: Database, control: Control, column: str) -> None:
+    control.insert_view(_VIEW)
+    with pytest.raises(psycopg2.errors.CheckViolation, match=f"views_{column}_known"):
+        every_database.execute(f"UPDATE tidemark.views SET {column} = 'almost live'")
+    states = {"status": ViewState, "desired": DesiredState}[column]
+    for state in states:
+        every_database.execute(f"UPDATE tidemark.views SET {column} = '{state}'")
 
 
 def test_sources_and_progress(every_database: Database, control: Control) -> None:
@@ -129,7 +180,7 @@ def test_a_sink_that_comes_back_calls_no_view_live_that_is_not(
     groups = {"kept": {}, "lost": {}, "ours": {"group": "default"}, "theirs": {"group": "other"}}
     for name, options in groups.items():
         control.insert_view(replace(_VIEW, name=name, identity=name, options=options))
-        control.update_view(name, status="live")
+        control.change_view(name, [ViewEvent.SHOW], "")
     control.update_view("ours", desired="dropped")
     sink = PostgresSink(every_database.dsn)
     sink.write(SinkEpoch(Progress(1, {}), []))
@@ -177,7 +228,7 @@ def test_only_what_is_live_is_asked_to_stand_still(
     control.insert_view(_VIEW)
     assert not control_life.ask_pause(control, _VIEW.identity)
     assert control.list_views()[0].desired == "live"
-    control.update_view(_VIEW.identity, status="live")
+    control.change_view(_VIEW.identity, [ViewEvent.SHOW], "")
     assert control_life.ask_pause(control, _VIEW.identity)
     assert control.list_views()[0].desired == "paused"
 
@@ -190,7 +241,7 @@ def test_who_waits_is_told(every_database: Database, control: Control) -> None:
     assert waiting.wait(5)
     control.update_view("id-1", row_estimate=5)
     assert not waiting.wait(0.1), "figures wake nobody"
-    control.update_view("id-1", status="live")
+    control.change_view("id-1", [ViewEvent.SHOW], "")
     assert waiting.wait(5)
     every_database.execute("UPDATE tidemark.views SET desired = 'dropped'")
     assert waiting.wait(5), "psql alone is enough"

@@ -7,7 +7,9 @@ import time
 import pytest
 
 from connectors.kept_parts import Progress
-from service.build_status import BuildStatus
+from dataflow.errors import InvariantError
+from service.build_status import PHASES, BuildPhase, BuildStatus
+from service.views.lifecycle import ViewEvent
 
 
 def test_the_time_left_is_the_estimate_until_a_part_was_read() -> None:
@@ -19,3 +21,27 @@ def test_the_time_left_is_the_estimate_until_a_part_was_read() -> None:
     assert status.facts()["remaining_s"] == pytest.approx(12, abs=2)
     status.expected_s, status.progress = 5.0, Progress(0, 5)
     assert status.facts()["remaining_s"] == 0
+
+
+@pytest.mark.parametrize("before", list(BuildPhase))
+def test_a_phase_follows_by_the_table_alone(before: BuildPhase) -> None:
+    for after in BuildPhase:
+        status = BuildStatus(before)
+        if after in PHASES[before]:
+            status.enter(after)
+            assert status.phase is after
+        else:
+            with pytest.raises(InvariantError, match="does not follow"):
+                status.enter(after)
+
+
+def test_every_phase_is_reached_and_the_last_one_alone_ends() -> None:
+    reached = {BuildPhase.SNAPSHOT} | {after for found in PHASES.values() for after in found}
+    assert reached == set(BuildPhase) == PHASES.keys()
+    assert [phase for phase, after in PHASES.items() if not after] == [BuildPhase.CATCHING_UP]
+
+
+def test_a_view_is_called_catching_up_in_that_phase_alone() -> None:
+    events = {phase: BuildStatus(phase).event for phase in BuildPhase}
+    assert events.pop(BuildPhase.CATCHING_UP) == ViewEvent.CATCH_UP
+    assert set(events.values()) == {ViewEvent.READ}

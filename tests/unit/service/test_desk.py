@@ -17,6 +17,7 @@ def desk_of(row: ViewRow, live: Any) -> Desk:
         list_views=lambda: [row],
         list_sources=list,
         update_view=lambda *given, **told: True,
+        change_view=lambda *given, **told: True,
         read_progress=lambda key: None,
         require_server=lambda: None,
     )

@@ -1,0 +1,155 @@
+"""What the pipeline reports of views to the catalog, and what it could not report yet.
+
+The sink may be away while views stream on: a report that cannot be written is kept, joined with
+those after it, and written later. Invariant: a view is reported live only once the epoch that shows
+it is committed in the sink; what happens to it before that is reported again after it, since the
+epoch itself says "live".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from connectors.postgres.control import Control
+from dataflow.errors import TemporaryError
+from service.log import log
+from service.views.lifecycle import ViewEvent, change, joined_path
+from storage import clock
+
+# What is written of a view as a whole, with its status.
+STANDING = ("progress", "code", "detail", "hint")
+_TAKEN_OUT = (ViewEvent.FAIL, ViewEvent.DEGRADE)
+
+
+@dataclass
+class _Report:
+    """events: oldest first, () for one that leaves the status as it is."""
+
+    events: tuple[ViewEvent, ...] = ()
+    reason: str = ""
+    columns: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _InFlight:
+    """An epoch on its way to the sink that shows a view, with its number of rows. taken: why the
+    view has left the dataflow since."""
+
+    epoch: int
+    rows: int
+    taken: _Report | None = None
+
+
+class StatusReports:
+    """Used by the pipeline's thread alone; views go by their identities."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._pending: dict[str, _Report] = {}
+        self._in_flight: dict[str, _InFlight] = {}
+        # Since the catalog was read last: it does not show these yet.
+        self._newest: dict[str, ViewEvent] = {}
+
+    # --- what the catalog does not show yet ------------------------------------------------------
+
+    def refreshed(self) -> None:
+        """The catalog was read: it shows all that is neither pending nor to be repeated."""
+        repeated = {i for i, found in self._in_flight.items() if found.taken is not None}
+        kept = {*self._pending, *repeated}
+        self._newest = {i: event for i, event in self._newest.items() if i in kept}
+
+    def is_failed(self, identity: str) -> bool:
+        """Return True if the view has failed and the catalog may not show it yet."""
+        return self._newest.get(identity) is ViewEvent.FAIL
+
+    def is_in_flight(self, identity: str) -> bool:
+        """Return True while the epoch that shows the view is on its way to the sink."""
+        return identity in self._in_flight
+
+    def is_settled(self, identity: str) -> bool:
+        """Return True if nothing is left to be reported that could call the view live."""
+        found = self._in_flight.get(identity)
+        return identity not in self._pending and (found is None or found.taken is not None)
+
+    @property
+    def owes_failures(self) -> bool:
+        """Whether the catalog may still call a view live that has left the dataflow."""
+        if any(found.taken is not None for found in self._in_flight.values()):
+            return True
+        return any(r.events[-1] in _TAKEN_OUT for r in self._pending.values() if r.events)
+
+    # --- reports ---------------------------------------------------------------------------------
+
+    def write(self, identity: str, **columns: Any) -> None:
+        """Set columns of a view's row, with what is pending of it."""
+        pending = self._pending.pop(identity, _Report())
+        pending.columns |= columns
+        self._write(identity, pending)
+
+    def happened(self, identity: str, event: ViewEvent, reason: str, **columns: Any) -> None:
+        """Report what happened to a view, with other columns of its row."""
+        pending = self._pending.pop(identity, _Report())
+        self._newest[identity] = event
+        events = joined_path(pending.events, event)
+        self._write(identity, _Report(events, reason, pending.columns | columns))
+
+    def taken_out(self, identity: str, event: ViewEvent, facts: Mapping[str, Any]) -> None:
+        """Report a view that left the dataflow; again after an epoch in flight that shows it."""
+        told = {"progress": None, **facts}
+        found = self._in_flight.get(identity)
+        if found is not None and found.taken is None:
+            found.taken = _Report((event,), str(facts["code"]), told)
+        self.happened(identity, event, str(facts["code"]), **told)
+
+    def joined(self, identity: str, epoch: int, rows: int) -> None:
+        """The view is in the dataflow; it is live once `epoch` is in the sink. What was pending of
+        the version before it is dropped."""
+        self._newest.pop(identity, None)
+        pending = self._pending.get(identity)
+        if pending is not None:
+            pending.events = ()
+            for column in ("replacing", *STANDING):
+                pending.columns.pop(column, None)
+        self._in_flight[identity] = _InFlight(epoch, rows)
+
+    def written(self, epoch: int) -> None:
+        """The sink has everything up to an epoch: report what that shows live, then what was taken
+        out since."""
+        done = {i: found for i, found in self._in_flight.items() if found.epoch <= epoch}
+        for identity in done:
+            del self._in_flight[identity]
+        for identity, found in done.items():
+            if found.taken is None:
+                self.shown(identity, found.epoch, found.rows)
+        for identity, found in done.items():
+            if found.taken is not None:
+                reason, columns = found.taken.reason, found.taken.columns
+                self.happened(identity, found.taken.events[0], reason, **columns)
+
+    def shown(self, identity: str, epoch: int, rows: int | None) -> None:
+        """Report a view live since an epoch."""
+        told = dict.fromkeys(STANDING) | {"live_at": clock.utc()}
+        columns = {"epoch": epoch, "row_estimate": rows, **told}
+        self.happened(identity, ViewEvent.SHOW, f"the sink has epoch {epoch}", **columns)
+
+    def retry(self) -> None:
+        """Write what is pending."""
+        for identity in list(self._pending):
+            self.write(identity)
+
+    def forget(self, identity: str) -> None:
+        """The view is dropped."""
+        for known in (self._pending, self._in_flight, self._newest):
+            known.pop(identity, None)
+
+    def _write(self, identity: str, report: _Report) -> None:
+        try:
+            if report.events:
+                change(self._control, identity, report.events, report.reason, **report.columns)
+            else:
+                self._control.update_view(identity, **report.columns)
+        except TemporaryError as error:
+            self._pending[identity] = report
+            log.warning("catalog.retry", code=error.code)

@@ -1,0 +1,119 @@
+"""Oracle: service/views/status_reports.py: no view is live before the sink has its epoch."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from connectors.sink import SinkTable, ViewChange
+from dataflow.errors import InvariantError, TemporaryError
+from service.views.lifecycle import ViewEvent, ViewState, follow, joined_path
+from service.views.status_reports import StatusReports
+
+WHY = {"code": "x.y", "detail": "what", "hint": "do"}
+
+
+class Catalog:
+    """One view; it may be away."""
+
+    def __init__(self, status: ViewState) -> None:
+        self.status, self.columns = status, dict[str, Any]()
+        self.is_away = False
+
+    def change_view(
+        self, identity: str, events: Sequence[ViewEvent], reason: str, **columns: Any
+    ) -> bool:
+        if self.is_away:
+            raise TemporaryError("sink.unreachable", "away")
+        after = follow(self.status, events)
+        if after is None:
+            raise InvariantError("view.illegal_transition", reason)
+        self.status = after
+        self.columns |= columns
+        return True
+
+    def update_view(self, identity: str, **columns: Any) -> bool:
+        return self.change_view(identity, (), "", **columns)
+
+
+def reports_of(status: ViewState) -> tuple[StatusReports, Catalog]:
+    catalog: Any = Catalog(status)
+    return StatusReports(catalog), catalog
+
+
+def test_a_view_is_live_once_the_sink_has_its_epoch() -> None:
+    reports, catalog = reports_of(ViewState.CATCHING_UP)
+    reports.joined("v", 7, 3)
+    reports.written(6)
+    assert catalog.status == ViewState.CATCHING_UP
+    assert reports.is_in_flight("v") and not reports.is_settled("v")
+    reports.written(7)
+    assert catalog.status == ViewState.LIVE
+    assert (catalog.columns["epoch"], catalog.columns["row_estimate"]) == (7, 3)
+    assert reports.is_settled("v") and not reports.is_in_flight("v")
+
+
+def test_a_failure_is_reported_again_after_the_epoch_that_shows_the_view() -> None:
+    reports, catalog = reports_of(ViewState.CATCHING_UP)
+    reports.joined("v", 7, 3)
+    reports.taken_out("v", ViewEvent.FAIL, WHY)
+    assert catalog.status == ViewState.FAILED and reports.owes_failures
+    catalog.status = ViewState.LIVE  # by the epoch itself
+    reports.refreshed()
+    assert reports.is_failed("v")
+    reports.written(7)
+    assert catalog.status == ViewState.FAILED and not reports.owes_failures
+    assert reports.is_failed("v"), "the catalog was not read since"
+    reports.refreshed()
+    assert not reports.is_failed("v"), "the catalog shows it"
+
+
+def test_what_could_not_be_written_is_joined_and_written_later() -> None:
+    reports, catalog = reports_of(ViewState.LIVE)
+    catalog.is_away = True
+    reports.taken_out("v", ViewEvent.DEGRADE, WHY)
+    assert reports.owes_failures
+    reports.happened("v", ViewEvent.READ, "", progress={"rows": 1})
+    reports.happened("v", ViewEvent.READ, "", progress={"rows": 2})
+    reports.retry()
+    assert catalog.status == ViewState.LIVE and not reports.is_settled("v")
+    catalog.is_away = False
+    reports.retry()
+    assert catalog.status == ViewState.BACKFILLING
+    assert catalog.columns == {**WHY, "progress": {"rows": 2}}
+    assert reports.is_settled("v") and not reports.owes_failures
+
+
+def test_a_version_that_joined_drops_what_was_pending_of_the_one_before() -> None:
+    reports, catalog = reports_of(ViewState.BACKFILLING)
+    catalog.is_away = True
+    reports.happened("v", ViewEvent.FAIL, "", **WHY, row_estimate=1)
+    reports.joined("v", 7, 3)
+    catalog.is_away = False
+    reports.retry()
+    assert catalog.status == ViewState.BACKFILLING and catalog.columns == {"row_estimate": 1}
+
+
+def test_an_illegal_report_is_refused() -> None:
+    reports, catalog = reports_of(ViewState.PAUSED)
+    with pytest.raises(InvariantError):
+        reports.happened("v", ViewEvent.CATCH_UP, "a build reports")
+    assert catalog.status == ViewState.PAUSED and reports.is_settled("v")
+
+
+def test_a_path_of_events_stays_short() -> None:
+    path: tuple[ViewEvent, ...] = ()
+    for event in (ViewEvent.DEGRADE, ViewEvent.READ, ViewEvent.CATCH_UP) * 5:
+        path = joined_path(path, event)
+    assert path == (ViewEvent.DEGRADE, ViewEvent.READ, ViewEvent.CATCH_UP)
+    assert joined_path(path, ViewEvent.READ) == (ViewEvent.DEGRADE, ViewEvent.READ)
+
+
+def test_an_epoch_is_stored_without_the_enum() -> None:
+    """A state directory must not depend on where the enum is defined."""
+    table = SinkTable("public", "v", (), (0,))
+    change = ViewChange("1", table, table, {}, status=ViewState.LIVE.value)
+    assert b"view_states" not in pickle.dumps(change)
