@@ -72,8 +72,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Count what each folder of tests takes."""
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """Count what each folder of tests takes; not the last test, after which shared servers end."""
+    if nextitem is None:
+        return (yield)
     with _meter.measure(_folder(item)):
         return (yield)
 

@@ -120,10 +120,9 @@ OTHER_STATES = {
     "connectors/postgres/one_shot.py": "an SQLSTATE without a name",
     "connectors/postgres/control_sinks.py": "an additional sink",
     "connectors/postgres/requests.py": "a request of psql",
-    "connectors/postgres/psql_schema.py": "a request of psql",
     "connectors/spark/records.py": "a task of Spark",
-    "dataflow/operators/remember.py": "an arrangement",
-    "dataflow/operators/remember_answers.py": "an arrangement",
+    "dataflow/operators/tables/remember.py": "an arrangement",
+    "dataflow/operators/tables/remember_answers.py": "an arrangement",
     "service/build_status.py": "a phase of a build",
     "service/changes.py": "a change of a view",
     "service/follower.py": "an additional sink",
@@ -136,10 +135,6 @@ OTHER_STATES = {
     "service/verify.py": "a comparison",
     "service/client/answers.py": "an answer of REST",
     "service/client/service_calls.py": "an answer of REST",
-    # Steps of the control schema that have been released stay what they are.
-    "connectors/postgres/control_schema.py": "a released step",
-    "connectors/postgres/psql_views.py": "a released step",
-    "connectors/postgres/standing_schema.py": "a released step",
 }
 TEXT_SUFFIXES = (
     *(".py", ".md", ".toml", ".sh", ".sql", ".yml", ".yaml", ".xml", ".json", ".html"),
