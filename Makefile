@@ -10,8 +10,8 @@ KILLS := 200
 QUERIES := 10000
 SEEDS := 20000
 ONLY :=
-# Processes of `make test`: one more than cores, up to four, since tests wait. Each has servers of its own.
-WORKERS := $(shell cores=$$(nproc); echo $$((cores > 3 ? 4 : cores + 1)))
+# Processes of `make test`, one a core up to four: each has servers and a Spark session of its own.
+WORKERS := $(shell cores=$$(nproc); echo $$((cores > 4 ? 4 : cores)))
 
 # Compiled modules are kept: a service starts three processes, and tests start hundreds of services.
 unexport PYTHONDONTWRITEBYTECODE

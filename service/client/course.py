@@ -8,6 +8,7 @@ leads to a new connection from the newest mark, after a pause that grows, for a 
 from __future__ import annotations
 
 import itertools
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Generator
@@ -16,11 +17,10 @@ from dataclasses import dataclass
 from dataflow.errors import TemporaryError, TidemarkError
 from service.client.calls import Call, Reply
 from service.client.epochs import Epoch, Gathering, Mark
-from storage.backoff import Backoff
 
 # How long the service may take to tell the first rows of a stream.
 FIRST_ROWS_S = 60.0
-PAUSES_S, JITTER = (0.1, 5.0), (0.5, 1.0)
+PAUSES_S = (0.1, 5.0)
 DEAD_S = 5.0
 BEATS_MISSED = 3
 # The rows are there, but not what has changed in them since the newest mark.
@@ -100,7 +100,7 @@ class Course:
         self._is_open = False
         self._was_open = False
         self._failed_at: float | None = None
-        self._backoff = Backoff(*PAUSES_S, jitter=JITTER)
+        self._failures = 0
         self._error: TidemarkError | None = None
         self._quiet_since = 0.0
 
@@ -131,7 +131,7 @@ class Course:
                 yield Shut()
                 self._error = self._why_over(error)
                 if self._error is None and not self._is_late():
-                    yield Pause(self._backoff.next_s())
+                    yield Pause(self._pause_s())
         raise AssertionError("unreachable")
 
     def _asked(self) -> Call[Reply]:
@@ -154,8 +154,7 @@ class Course:
         for found in self._gathering.take(chunk):
             if found is None:
                 continue
-            self._failed_at = None
-            self._backoff.reset()
+            self._failed_at, self._failures = None, 0
             self._quiet_since = min(self._quiet_since, self._clock())
             if isinstance(found, Mark) and self._wish.has_progress:
                 self._ready.append(self._gathering.unchanged(found))
@@ -178,6 +177,12 @@ class Course:
             return error
         is_over = self._clock() - self._failed_at >= self._wish.reconnect_s
         return error if is_over else None
+
+    def _pause_s(self) -> float:
+        shortest, longest = PAUSES_S
+        pause_s = min(shortest * 2**self._failures, longest)
+        self._failures = min(self._failures + 1, 20)
+        return pause_s * random.uniform(0.5, 1)
 
 
 def _may_pass(error: TidemarkError) -> bool:
