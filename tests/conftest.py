@@ -14,7 +14,6 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -32,8 +31,6 @@ settings.load_profile("tidemark")
 # A test's Spark lives for seconds: what its JVM would compile once more never pays. Not
 # JAVA_TOOL_OPTIONS, which each tool of Java tells of on its output.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-
-TESTS = Path(__file__).parent
 
 # What waits for minutes in production is looked at often, so that no test has to wait for it.
 BROKER_SETTINGS = {
@@ -78,7 +75,7 @@ def pytest_runtest_protocol(
     """Count what each folder of tests takes; not the last test, after which shared servers end."""
     if nextitem is None:
         return (yield)
-    with _meter.measure(_folder(item)):
+    with _meter.measure(tiers.folder_of(item)):
         return (yield)
 
 
@@ -114,13 +111,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"over budget: {line}", red=True)
 
 
-def _folder(item: pytest.Item) -> str:
-    parts = item.path.relative_to(TESTS).parts
-    return parts[0] if len(parts) > 1 else "."
-
-
 def _turn(item: pytest.Item) -> int:
-    folder = item.path.relative_to(TESTS).parts[0]
+    folder = tiers.folder_of(item)
     return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
 
 

@@ -20,7 +20,6 @@ TESTS = Path(__file__).parent.parent
 # Markers that say what a test needs, by the first folder of its path; `core` needs no server.
 KINDS = {"unit": "core", "property": "core", "recovery": "fault", "simulation": "fault"}
 
-
 # Of tests with many cases: those that the fast tier has.
 CASES = {
     "end_to_end/test_recursion.py::test_what_does_not_end_stops_no_one": ("live",),
@@ -68,6 +67,12 @@ def configure(config: pytest.Config) -> None:
         os.environ[VARIABLE] = "1"
 
 
+def folder_of(item: pytest.Item) -> str:
+    """The first folder of a test's path; "." for a file beside the folders."""
+    parts = item.path.relative_to(TESTS).parts
+    return parts[0] if len(parts) > 1 else "."
+
+
 def is_whole_run(config: pytest.Config) -> bool:
     """Whether all folders are asked for, and nothing picks among their tests."""
     picked = (config.getoption(name, None) for name in ("keyword", "markexpr", "lf", "maxfail"))
@@ -75,12 +80,16 @@ def is_whole_run(config: pytest.Config) -> bool:
 
 
 def select(config: pytest.Config, items: list[pytest.Item], versions: Sequence[int]) -> None:
-    """Mark the tests by kind, and leave out of the fast tier what does not belong to it."""
+    """Mark the tests by kind, and leave out of the fast tier what does not belong to it.
+
+    UsageError where `CASES` lists a case that a run of all folders does not have.
+    """
     for item in items:
-        folder = item.path.relative_to(TESTS).parts[0]
-        item.add_marker(KINDS.get(folder, "server"))
+        item.add_marker(KINDS.get(folder_of(item), "server"))
     if not is_fast() or any("::" in argument for argument in config.args):
         return
+    if is_whole_run(config):
+        _require_cases(items)
     left_out = [item for item in items if _is_left_out(item, versions)]
     if left_out:
         gone = set(left_out)
@@ -88,13 +97,29 @@ def select(config: pytest.Config, items: list[pytest.Item], versions: Sequence[i
         config.hook.pytest_deselected(items=left_out)
 
 
+def _case_of(item: pytest.Item) -> tuple[str, str]:
+    """(file::test, id of its parameters), as in `CASES`; no id for one without parameters."""
+    callspec = getattr(item, "callspec", None)
+    test = f"{item.path.relative_to(TESTS)}::{getattr(item, 'originalname', item.name)}"
+    return test, "" if callspec is None else callspec.id
+
+
+def _require_cases(items: Sequence[pytest.Item]) -> None:
+    listed = {(test, case) for test, cases in CASES.items() for case in cases}
+    missing = sorted(listed.difference(map(_case_of, items)))
+    if missing:
+        raise pytest.UsageError(
+            f"CASES of tests/harness/tiers.py lists what is not there: {missing}"
+        )
+
+
 def _is_left_out(item: pytest.Item, versions: Sequence[int]) -> bool:
     if item.get_closest_marker("whole"):
         return True
-    callspec = getattr(item, "callspec", None)
-    test = f"{item.path.relative_to(TESTS)}::{getattr(item, 'originalname', item.name)}"
-    if callspec is not None and test in CASES and callspec.id not in CASES[test]:
+    test, case = _case_of(item)
+    if test in CASES and case not in CASES[test]:
         return True
+    callspec = getattr(item, "callspec", None)
     version = None if callspec is None else callspec.params.get("every_postgres")
     if version in (None, versions[0]):
         return False

@@ -22,7 +22,7 @@ from service.checkpoint_key import FILE, configured_key, read_key, service_key
 from service.checkpoint_place import manifest_name
 from service.settings import Settings
 from storage.errors import StorageError
-from tests.connectors.spark.test_records import Trap
+from tests.harness.trap import Trap
 from tests.recovery.history import make
 from tests.recovery.test_checkpoints import Copied
 

@@ -42,6 +42,7 @@ from storage.errors import StorageError
 from storage.failpoints import VARIABLE
 from storage.rocks import RocksStore
 from tests.harness.postgres import Database
+from tests.harness.trap import Trap
 from tests.recovery.older_state import FUNCTION, RENAMED, SCHEMA, VIEWS, odd_epochs, shown
 from tests.recovery.test_checkpoints import Slot
 
@@ -322,16 +323,6 @@ def test_a_checkpoint_of_version_1_goes_the_same_way(
     assert state_version.check(restored) == 1
     state_version.claim(restored)
     assert values_of(restored) == upgraded
-
-
-class Trap:
-    """Makes a file where it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.path,)
 
 
 def test_what_is_not_in_the_list_is_refused_and_never_run(tmp_path: Path) -> None:

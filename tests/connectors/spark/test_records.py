@@ -22,16 +22,7 @@ from dataflow.errors import Position, SqlError, TemporaryError, TidemarkError
 from dataflow.schema import RelationName
 from storage.store import BulkFile
 from tests.connectors.spark.test_backfill import PLANS, check, parts_of, run_spark, run_tasks
-
-
-class Trap:
-    """Makes a file where it is unpickled."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self) -> tuple[Callable, tuple]:
-        return Path.touch, (self.marker,)
+from tests.harness.trap import Trap
 
 
 def test_a_record_is_read_as_it_was_written() -> None:

@@ -33,6 +33,7 @@ from service.definition import StateLayout, ViewDefinition
 from service.encoding.object_graph import _HEAD, Record, Registered, Registry
 from service.encoding.registered import REGISTRY, decode, encode
 from storage.errors import StorageError
+from tests.harness.trap import Trap
 
 ROOTS = (ViewDefinition, StateLayout, KnownTable, SinkTable, Relation, ViewChange, Return)
 FORMAT = Path(__file__).with_name("state_format.txt")
@@ -356,16 +357,6 @@ def test_what_was_changed_or_cut_is_refused() -> None:
                 decode(bytes(changed))
             assert refused.value.code in CODES
     refuse(stored + b"\0", "state.corrupt")
-
-
-class Trap:
-    """Makes a file where it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.path,)
 
 
 def test_a_pickle_is_never_run(tmp_path: Path) -> None:
