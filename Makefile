@@ -27,7 +27,7 @@ demo: setup  ## a private shop under live traffic; SECONDS=30 ends it, exit 0 if
 test: setup  ## every promise and feature once; style and types are tests of it (tests/test_tidy.py)
 	@exec $(VENV)/python -m pytest --fast --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-all: setup  ## the whole suite: both versions of PostgreSQL, all of each kind (docs/TESTING.md)
+test-all: setup  ## the whole suite: both versions of PostgreSQL, all of each kind (docs/contributing/TESTING.md)
 	@exec $(VENV)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 quick: setup  ## is the core sound: no server, no JVM

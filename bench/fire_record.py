@@ -76,8 +76,8 @@ def section(path: Path = KEPT) -> list[str]:
     told = (
         f"From {len(runs):,} runs kept in bench/fire.jsonl, by `python -m bench.fire`. States of "
         f"the sink compared with an oracle: {epochs:,}. **Wrong: {wrong:,}.**{_since(runs)} The "
-        "aim is of one run by hand, held against the longest that went well; docs/TESTING.md "
-        "says what each test does."
+        "aim is of one run by hand, held against the longest that went well; "
+        "docs/contributing/TESTING.md says what each test does."
     )
     titles = ("under fire", "in all", "runs", "failed", "longest run", "aim", "", "epochs compared")
     titles += ("wrong", "newest", "command")

@@ -2,7 +2,7 @@
 
 Invariant: nothing that decides what the pipeline does, and in which order, asks the machine but
 through here; so the same code runs against another host, in one thread and in a time of its own
-(docs/SIMULATION.md).
+(docs/contributing/SIMULATION.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Set by the environment alone, when the process starts; never from REST or SQL. Invariant: when none
 is set, passing a place costs one truth test, and nothing else of this module runs. The places and
-how they are set: docs/FAILPOINTS.md.
+how they are set: docs/contributing/FAILPOINTS.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The last row of each key among records of one partition, known by 128-bit hashes of the keys.
 
 Memory: 25 bytes a key, twice that while they are brought together; no row is kept. Two keys
-of one hash are as unlikely as it says in docs/decisions/0002.
+of one hash are as unlikely as it says in docs/contributing/decisions/0002.
 """
 
 from __future__ import annotations

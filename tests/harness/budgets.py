@@ -1,4 +1,4 @@
-"""What each folder of tests may take in the fast tier, as docs/TESTING.md says: CPU seconds.
+"""CPU seconds each folder of tests may take in the fast tier (docs/contributing/TESTING.md).
 
 Measured where a test runs: the process of the worker, and its children that ended within the test.
 Servers that tests share are not in it. The seconds are those of a machine that does `_work` in
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "TESTING.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "contributing" / "TESTING.md"
 # A folder may take half as much again: machines differ, and so do runs.
 SLACK = 1.5
 _ROW = re.compile(r"^\| `tests/([\w.]+)` \| (\d+) \|", re.MULTILINE)
@@ -23,7 +23,7 @@ _WORK_S = 0.062
 
 
 def read_budgets() -> dict[str, int]:
-    """folder -> CPU seconds, by the table of docs/TESTING.md; "." has the files beside folders."""
+    """folder -> CPU seconds, by the table of docs/contributing/TESTING.md; "." has the files beside folders."""
     return {folder: int(seconds) for folder, seconds in _ROW.findall(PAGE.read_text())}
 
 

@@ -1,4 +1,4 @@
-"""Oracle: what docs/FAILPOINTS.md says of actions, and its list beside the names in the source."""
+"""Oracle: what docs/contributing/FAILPOINTS.md says of actions, and its list beside the names in the source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from storage.failpoints import failpoint, set_failpoints
 from tests.harness.failpoints import names_in_source
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "FAILPOINTS.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "contributing" / "FAILPOINTS.md"
 
 
 @pytest.fixture(autouse=True)
