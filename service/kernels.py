@@ -28,7 +28,7 @@ from typing import Any
 from dataflow.errors import TidemarkError
 from service import signals
 from service.log import configure, log
-from service.metrics import replace_file
+from service.private_files import replace_file
 from service.settings import Settings, parent_pid
 from service.signals import die_with_parent
 from service.title import set_title

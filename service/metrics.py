@@ -20,6 +20,7 @@ from connectors.source import MAIN_SOURCE
 from service.histogram import Histogram
 from service.log import log
 from service.memory_watch import resident_reader
+from service.private_files import replace_file
 from storage import clock
 
 # The supervisor and the command line read and write these files: neither waits for a dataflow.
@@ -267,13 +268,6 @@ def _overwrite(path: Path, figures: dict[str, Any]) -> None:
             file.truncate()
     except OSError as error:
         log.error("metrics.unwritten", why=str(error))
-
-
-def replace_file(path: Path, figures: dict[str, Any]) -> None:
-    """Write figures so that a reader sees the old ones or the new ones."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(figures))
-    part.replace(path)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -7,11 +7,12 @@ under, nobody else may read its state, its copies on a local disk or its tempora
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from service.settings import Settings
@@ -74,3 +75,10 @@ def _take(path: Path, allowed: int = 0) -> None:
     mode = stat.S_IMODE(found.st_mode) & ~_OTHERS | allowed
     if not stat.S_ISLNK(found.st_mode) and mode != stat.S_IMODE(found.st_mode):
         path.chmod(mode)
+
+
+def replace_file(path: Path, figures: dict[str, Any]) -> None:
+    """Write figures so that a reader sees the old ones or the new ones."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(figures))
+    part.replace(path)

@@ -93,6 +93,11 @@ def problem_told(row: ViewRow | SourceRow | SinkRow) -> ProblemModel | None:
     )
 
 
+def problem_json(error: TidemarkError) -> bytes:
+    """Return the problem of an error as JSON."""
+    return problem_of(error).model_dump_json(exclude_none=True).encode()
+
+
 def problem_of(error: TidemarkError) -> ProblemModel:
     """A TidemarkError as REST shows it."""
     if isinstance(error, TemporaryError) or error.is_temporary:

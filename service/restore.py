@@ -24,8 +24,8 @@ from service import release, state_version
 from service.checkpoint_key import FILE as KEY_FILE
 from service.checkpoint_key import write_key
 from service.checkpoint_place import Manifest, Place, groups_in, open_place
-from service.metrics import replace_file
 from service.positions import PROGRESS
+from service.private_files import replace_file
 from service.settings import DEFAULT_GROUP, Settings
 from storage.errors import StorageError
 from storage.rocks import named_value

@@ -17,7 +17,7 @@ from typing import Any
 from connectors.postgres import control_schema
 from service import release
 from service.log import log
-from service.metrics import replace_file
+from service.private_files import replace_file
 from storage import clock
 from storage.errors import StorageError
 from storage.failpoints import failpoint

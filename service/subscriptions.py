@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,9 +30,11 @@ from service.change_pages import begin_line, mark_line, no_rows, row_lines
 from service.changes import table_of
 from service.followers import shown_positions
 from service.groups import group_of
-from service.problems import problem_of
 from service.view_lookup import find_view
 from service.views.lifecycle import DesiredState, ViewState
+
+# An error as JSON, in the form of the face that sends the stream.
+ErrorJson = Callable[[TidemarkError], bytes]
 
 if TYPE_CHECKING:
     from service.parts import Parts
@@ -203,14 +205,16 @@ class Subscription:
         self._heartbeat_s = heartbeat_s
         self._is_closed = False
 
-    async def frames(self, framing: Framing) -> AsyncGenerator[list[bytes], None]:
-        """All events, in pieces of bounded size; ends after an `error`, or with the service."""
+    async def frames(
+        self, framing: Framing, error_json: ErrorJson
+    ) -> AsyncGenerator[list[bytes], None]:
+        """Yield all events in pieces of bounded size; end after an `error`, or with the service."""
         try:
             async for piece in self._pieces(framing):
                 yield piece
         except TidemarkError as error:
             self.error = error
-            yield [error_frame(framing, error)]
+            yield [framed(framing, b"error", error_json(error))]
 
     async def _pieces(self, framing: Framing) -> AsyncGenerator[list[bytes], None]:
         yield [framed(framing, b"begin", self._rows.begin_line(self.title))]
@@ -346,12 +350,6 @@ def too_slow(detail: str) -> TidemarkError:
         detail=detail,
         hint="read faster, or resume from the last mark while it is kept",
     )
-
-
-def error_frame(framing: Framing, error: TidemarkError) -> bytes:
-    """The last event of a stream that cannot go on."""
-    told = problem_of(error).model_dump_json(exclude_none=True).encode()
-    return framed(framing, b"error", told)
 
 
 def _require_log(head: LogHead | None, token: tuple[str, int]) -> None:

@@ -25,7 +25,8 @@ from service.forking import Forked
 from service.groups import GroupWatch
 from service.headway import Headway
 from service.log import log
-from service.metrics import SUPERVISOR_FILE, replace_file
+from service.metrics import SUPERVISOR_FILE
+from service.private_files import replace_file
 from service.restarts import Restarts
 from service.settings import Settings
 from service.signals import FINAL, SIGNALLED

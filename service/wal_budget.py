@@ -16,7 +16,8 @@ from connectors.postgres.source import PostgresSource
 from dataflow.errors import SourceError, TidemarkError
 from service.host import HOST, Host
 from service.log import log
-from service.metrics import WAL_FILE, replace_file
+from service.metrics import WAL_FILE
+from service.private_files import replace_file
 from service.settings import Settings
 
 WATCH_S = 5.0

@@ -18,9 +18,10 @@ import psycopg2
 from psycopg2 import errors as states
 from psycopg2.extensions import connection as Connection
 
-from connectors.postgres import control_schema, dead_letters, sink_changes, sink_tables
+from connectors.postgres import control_schema, sink_changes, sink_tables
 from connectors.postgres.asking import end_left
 from connectors.postgres.claim import Claim, applications_of
+from connectors.postgres.rejected_rows import write_rejected
 from connectors.postgres.session import connect, is_temporary, to_error, translated
 from connectors.postgres.silence import Watched
 from connectors.postgres.sink_apply import (
@@ -263,7 +264,7 @@ class PostgresSink:
         place.relation = None
         if epoch.rejected is not None and len(epoch.rejected):
             flush(cursor, waiting)
-            dead_letters.apply(cursor, self._key, epoch.rejected)
+            write_rejected(cursor, self._key, epoch.rejected)
         failpoint("sink.commit.before", psycopg2.OperationalError)
         flush(cursor, [*waiting, b"ROLLBACK" if place.is_searched else b"COMMIT"])
         failpoint("sink.commit.after", psycopg2.OperationalError)

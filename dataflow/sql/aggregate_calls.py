@@ -19,7 +19,8 @@ from dataflow.expressions.keys import key_form
 from dataflow.plan.nodes import SortKey
 from dataflow.sql.parse import SyntaxCall
 from dataflow.sql.scalars import Scalars
-from dataflow.sql.scope import Context, edited, span_of
+from dataflow.sql.scope import Context, edited
+from dataflow.sql.shapes import span_of
 from dataflow.sql.whole_rows import implied_name, is_record, written
 from dataflow.types import TypeKind
 

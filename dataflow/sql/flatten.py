@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from dataflow.lexer import Token, tokens
 from dataflow.sql.parse import parse
-from dataflow.sql.scope import span_of
+from dataflow.sql.shapes import span_of
 
 
 def flattened(

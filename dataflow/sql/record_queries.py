@@ -9,7 +9,8 @@ from __future__ import annotations
 from sqlglot import exp
 
 from dataflow.expressions.ir import Expression
-from dataflow.sql.scope import Context, span_of
+from dataflow.sql.scope import Context
+from dataflow.sql.shapes import span_of
 from dataflow.sql.subqueries import Subqueries
 from dataflow.sql.whole_rows import marked, names_whole_row, record, told_names
 

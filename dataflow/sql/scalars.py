@@ -21,7 +21,7 @@ from dataflow.sql.parse import Operation, Quantified, SyntaxCall, Test
 from dataflow.sql.parse_chains import Chain
 from dataflow.sql.routines import is_own, warn_of_stable
 from dataflow.sql.row_queries import NAMING, check_reads_nothing, values_outside
-from dataflow.sql.scope import Context, edited, span_of
+from dataflow.sql.scope import Context, edited
 from dataflow.sql.shapes import (
     OPERATORS,
     STRUCTURE,
@@ -32,6 +32,7 @@ from dataflow.sql.shapes import (
     operands,
     pinned,
     plain_literal,
+    span_of,
 )
 from dataflow.sql.whole_rows import implied_name, is_record, passed, rows_inside, written
 from dataflow.types import BOOL, TEXT, SqlType

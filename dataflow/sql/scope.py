@@ -21,6 +21,7 @@ from dataflow.plan.nullability import is_nullable
 from dataflow.schema import Field
 from dataflow.sql.analysis import Analysis, Analyzer, Table
 from dataflow.sql.rules.outer_refs import Levels, moved
+from dataflow.sql.shapes import span_of
 
 
 class NotInScope(Exception):
@@ -297,16 +298,6 @@ def applied(kind: str, left: Plan, right: Plan, residual: Expression | None) -> 
     return Join(kind, left, moved(right, -1), (), (), residual, fields)
 
 
-def span_of(node: exp.Expr) -> tuple[int, int]:
-    """Where a node stands in the canonical text."""
-    found = node.meta.get("span")
-    if found:
-        return found
-    spans = [span_of(child) for child in node.iter_expressions() if _has_span(child)]
-    assert spans, f"no text for {node!r}"
-    return min(s[0] for s in spans), max(s[1] for s in spans)
-
-
 def edited(text: str, begin: int, end: int, edits: Sequence[tuple[int, int, str]]) -> str:
     """text[begin:end] with the edits that lie in it, each (from, to, new text)."""
     out, at = [], begin
@@ -314,10 +305,6 @@ def edited(text: str, begin: int, end: int, edits: Sequence[tuple[int, int, str]
         out += [text[at:first], new]
         at = last
     return "".join(out) + text[at:end]
-
-
-def _has_span(node: exp.Expr) -> bool:
-    return "span" in node.meta or any(_has_span(child) for child in node.iter_expressions())
 
 
 def nullable(fields: tuple[Field, ...]) -> tuple[Field, ...]:

@@ -156,3 +156,17 @@ def pinned(value: Literal) -> str:
 def is_value(node: exp.Expr) -> bool:
     """Whether a node may have a type: no part of another one, no ROW(...)."""
     return not isinstance(node, (*STRUCTURE, exp.Paren)) and not is_row(node)
+
+
+def span_of(node: exp.Expr) -> tuple[int, int]:
+    """Where a node stands in the canonical text."""
+    found = node.meta.get("span")
+    if found:
+        return found
+    spans = [span_of(child) for child in node.iter_expressions() if _has_span(child)]
+    assert spans, f"no text for {node!r}"
+    return min(s[0] for s in spans), max(s[1] for s in spans)
+
+
+def _has_span(node: exp.Expr) -> bool:
+    return "span" in node.meta or any(_has_span(child) for child in node.iter_expressions())

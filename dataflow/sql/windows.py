@@ -28,8 +28,8 @@ from dataflow.plan.window_functions import (
 from dataflow.schema import Field
 from dataflow.sql.aggregates import check_key
 from dataflow.sql.scalars import Scalars
-from dataflow.sql.scope import Context, Scope, span_of
-from dataflow.sql.shapes import operands, ordered_parts
+from dataflow.sql.scope import Context, Scope
+from dataflow.sql.shapes import operands, ordered_parts, span_of
 from dataflow.sql.window_shapes import (
     arguments_of,
     call_of,

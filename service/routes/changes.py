@@ -25,9 +25,10 @@ from starlette.types import Receive, Scope, Send
 
 from dataflow.errors import TidemarkError
 from service.authorization import authorize_view
+from service.change_feed import Framing, framed
 from service.log import log
-from service.problems import problem_of
-from service.subscriptions import Subscription, Subscriptions, Wish, error_frame, too_slow
+from service.problems import problem_json, problem_of
+from service.subscriptions import Subscription, Subscriptions, Wish, too_slow
 
 router = APIRouter(prefix="/views", tags=["changes"])
 
@@ -76,10 +77,10 @@ class EventStream(Response):
         async def put(body: bytes, *, is_more: bool = True) -> None:
             await send({"type": "http.response.body", "body": body, "more_body": is_more})
 
-        async with contextlib.aclosing(self._subscription.frames("sse")) as frames:
+        async with contextlib.aclosing(self._subscription.frames("sse", problem_json)) as frames:
             async for pieces in frames:
                 if not await _is_taken(put(b"".join(pieces)), self._subscription):
-                    last = error_frame("sse", too_slow("it took nothing for too long"))
+                    last = _error_frame("sse", too_slow("it took nothing for too long"))
                     await _say(put(last), self._subscription)
                     return
         await _say(put(b"", is_more=False), self._subscription)
@@ -118,7 +119,7 @@ async def follow_changes_by_socket(socket: WebSocket, name: str, wish: WishOf) -
         await authorize_view(socket, "view.changes")
         subscription = await _subscriptions(socket).open(name, wish)
     except TidemarkError as error:
-        await socket.send_text(error_frame("socket", error).decode())
+        await socket.send_text(_error_frame("socket", error).decode())
         await socket.close(_CLOSE + problem_of(error).status, error.code)
         return
     await _until_either(_pump_socket(socket, subscription), _until_closed(socket), subscription)
@@ -126,13 +127,13 @@ async def follow_changes_by_socket(socket: WebSocket, name: str, wish: WishOf) -
 
 async def _pump_socket(socket: WebSocket, subscription: Subscription) -> None:
     code, reason = _GOING_AWAY, "the service ends"
-    async with contextlib.aclosing(subscription.frames("socket")) as frames:
+    async with contextlib.aclosing(subscription.frames("socket", problem_json)) as frames:
         async for pieces in frames:
             for piece in pieces:
                 if not await _is_taken(socket.send_text(piece.decode()), subscription):
                     error = too_slow("it took nothing for too long")
                     await _say(
-                        socket.send_text(error_frame("socket", error).decode()), subscription
+                        socket.send_text(_error_frame("socket", error).decode()), subscription
                     )
                     code = _CLOSE + problem_of(error).status
                     await _say(socket.close(code, error.code), subscription)
@@ -140,6 +141,10 @@ async def _pump_socket(socket: WebSocket, subscription: Subscription) -> None:
     if subscription.error is not None:
         code, reason = _CLOSE + problem_of(subscription.error).status, subscription.error.code
     await _say(socket.close(code, reason), subscription)
+
+
+def _error_frame(framing: Framing, error: TidemarkError) -> bytes:
+    return framed(framing, b"error", problem_json(error))
 
 
 async def _until_either(

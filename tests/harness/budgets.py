@@ -23,7 +23,7 @@ _WORK_S = 0.062
 
 
 def read_budgets() -> dict[str, int]:
-    """folder -> CPU seconds, by the table of docs/contributing/TESTING.md; "." has the files beside folders."""
+    """Return folder -> CPU seconds from the page; "." has the files beside folders."""
     return {folder: int(seconds) for folder, seconds in _ROW.findall(PAGE.read_text())}
 
 

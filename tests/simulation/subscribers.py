@@ -18,6 +18,7 @@ from typing import Any
 from connectors.postgres.control import ViewRow
 from dataflow.errors import TidemarkError
 from service.change_feed import ChangeFeeds
+from service.problems import problem_json
 from service.subscriptions import Subscription, Subscriptions, Wish
 from tests.simulation.change_files import rows_at, shown_before
 from tests.simulation.event_loop import FiberEventLoop
@@ -108,7 +109,7 @@ class Subscriber:
         self._counts = self._database.counts
         self._is_connected = True
         until = self._faults.now + self._random.uniform(0.2, 6.0)
-        frames = subscription.frames("sse")
+        frames = subscription.frames("sse", problem_json)
         try:
             async for pieces in frames:
                 if self._take_some(pieces, until):

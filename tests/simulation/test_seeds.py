@@ -1,7 +1,7 @@
 """Oracle: sqlite's answer to each view's query over the prefix that the sink's progress names.
 
-Each seed is a run of the whole pipeline in one thread, with crashes and faults of its own; see
-docs/contributing/SIMULATION.md. TIDEMARK_TEST_SEEDS says how many, TIDEMARK_TEST_SEED where they begin.
+Each seed is a run of the whole pipeline in one thread, with crashes and faults of its own
+(docs/contributing/SIMULATION.md). TIDEMARK_TEST_SEEDS says how many, TIDEMARK_TEST_SEED the first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Oracle: what docs/contributing/FAILPOINTS.md says of actions, and its list beside the names in the source."""
+"""Oracle: FAILPOINTS.md: its actions, and its list beside the names in the source."""
 
 from __future__ import annotations
 
