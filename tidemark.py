@@ -53,7 +53,7 @@ from service.client.replica import Replica
 from service.client.rows import Page, QueryAnswer, Row, RowSet
 from service.client.values import Interval
 from service.client.wire import DEFAULT_URL
-from service.release import VERSION
+from service.runtime.release import VERSION
 
 if TYPE_CHECKING:
     from service.embedded.engine import Engine

@@ -32,8 +32,8 @@ from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.plan.nodes import ViewPlan
 from dataflow.schema import Field, Relation
 from dataflow.values import to_text
-from service.budget import MemoryBudget, calm_collector
-from service.engine import Engine, View, ViewDefinition
+from service.engine.engine import Engine, View, ViewDefinition
+from service.runtime.memory_budget import MemoryBudget, calm_collector
 from storage.rocks import RocksStore, StoreBudget
 
 SOURCE = "source"

@@ -23,8 +23,8 @@ import psutil
 
 from bench.record import revision
 from bench.server import session
-from connectors.postgres.embedded import EmbeddedPostgres
-from connectors.postgres.function_tables import FunctionTables
+from connectors.postgres.embedded.function_tables import FunctionTables
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from connectors.python.function import Function
 from connectors.python.spool import spool
 from service.embedded.functions import Functions

@@ -28,15 +28,15 @@ import numpy as np
 from bench.measure import machine
 from bench.record import revision
 from bench.tpch import load
-from connectors.postgres.embedded import EmbeddedPostgres
-from connectors.postgres.evaluator import PostgresEvaluator
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from connectors.postgres.evaluation.evaluator import PostgresEvaluator
 from connectors.postgres.source import PostgresSource
 from connectors.sink import SinkTable
 from dataflow.plan.nodes import ViewPlan
-from service.backfill import BackfillJob
-from service.children import run_alone
-from service.engine import ViewDefinition
-from service.estimate import COMPRESSION, START_S, Estimator, machine_speed
+from service.backfill.child_processes import run_alone
+from service.backfill.local_backfill import BackfillJob
+from service.engine.engine import ViewDefinition
+from service.verify.estimate import COMPRESSION, START_S, Estimator, machine_speed
 from tests.harness.compare import pin_session
 from tests.harness.maintained import plan_all
 from tests.harness.postgres import new_database
@@ -158,7 +158,7 @@ def geometric(values: Iterable[float]) -> float:
 
 
 def fit(figures: dict[str, Any]) -> str:
-    """The constants of service/estimate.py that would fit these figures best."""
+    """The constants of service/verify/estimate.py that would fit these figures best."""
     views = figures["views"].values()
     true_s = np.array([v["true"]["backfill_s"] for v in views])
     known = [[1.0, v["estimated"]["read"], v["estimated"]["stepped"]] for v in views]

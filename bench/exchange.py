@@ -34,7 +34,7 @@ from bench.rows import Generated
 from bench.workloads import FULL, ORDERS, QUICK, WORKLOADS, Sizes
 from dataflow.delta import KIND_BYTES, Column, Delta, hash_columns
 from dataflow.shared import SharedDataflow
-from service.engine import Engine
+from service.engine.engine import Engine
 from storage.rocks import RocksStore
 
 RESULT = Path(__file__).parent / "exchange.json"

@@ -18,7 +18,7 @@ from typing import Any
 
 from bench.server import session
 from bench.service_run import ServiceRun, await_position
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness import fan_out
 from tests.harness.cgroup import MemoryCgroup
 

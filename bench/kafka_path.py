@@ -28,7 +28,7 @@ from bench.record import measuring
 from bench.server import session
 from bench.service_run import ServiceRun
 from connectors.kafka.embedded import EmbeddedKafka, missing
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 
 PART = "kafka-path"
 COLUMNS = {**clients.COLUMNS, "campaign": "text"}

@@ -19,7 +19,7 @@ from bench.measure import Figure, percentile
 from bench.rows import Generated
 from bench.server import QUERY
 from bench.service_run import PROGRESS, ServiceRun, await_position
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 
 PATH = "path"
 VIEW = "by_region"

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from bench.server import create_table, session
 from bench.workloads import Workload
-from connectors.postgres.analyzer import PostgresAnalyzer
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.analysis.analyzer import PostgresAnalyzer
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from dataflow.plan.nodes import ViewPlan
 from dataflow.sql.planner import plan_view
 

@@ -21,8 +21,8 @@ from typing import Any
 import psutil
 
 from bench.record import revision
-from connectors.postgres.embedded import EmbeddedPostgres
-from connectors.postgres.evaluator import PostgresEvaluator, Statement
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from connectors.postgres.evaluation.evaluator import PostgresEvaluator, Statement
 from dataflow.delta import Column
 from dataflow.types import INT4, TEXT
 

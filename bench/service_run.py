@@ -17,7 +17,7 @@ import httpx
 import psutil
 
 from bench.measure import peak_rss_mb
-from service.title import title_of
+from service.runtime.process_title import title_of
 
 READY_S = 300.0  # a machine that has just been set up compiles first
 BUILD_S = 900.0
@@ -52,7 +52,7 @@ class ServiceRun:
     def __enter__(self) -> ServiceRun:
         with self._log_path.open("wb") as log:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "service.cli", "serve"],
+                [sys.executable, "-m", "service.cli.main", "serve"],
                 env=self._environment,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

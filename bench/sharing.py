@@ -21,8 +21,8 @@ import numpy as np
 
 from bench.measure import in_child, percentile
 from bench.server import session
-from connectors.postgres.analyzer import PostgresAnalyzer
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.analysis.analyzer import PostgresAnalyzer
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from connectors.sink import SinkTable
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
@@ -31,7 +31,7 @@ from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.plan.nodes import ViewPlan, scans_of
 from dataflow.schema import Relation
 from dataflow.sql.planner import plan_view
-from service.engine import Engine, View, ViewDefinition
+from service.engine.engine import Engine, View, ViewDefinition
 from storage.rocks import RocksStore
 
 SOURCE = "source"

@@ -26,7 +26,7 @@ from bench.rows import Generated
 from bench.server import QUERY
 from bench.service_run import ServiceRun, await_position
 from bench.workloads import Sizes
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 
 SUBSCRIBE = "subscribe"
 # A log lives so long without readers: one run of changes fits, and its end is soon there.

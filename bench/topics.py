@@ -26,7 +26,7 @@ from bench.service_run import ServiceRun
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.sink import make
 from connectors.kafka.topic_records import AvroForm, JsonForm, TopicRecords
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from connectors.sink import SinkTable
 from connectors.view_sink import ViewEpoch
 from dataflow.delta import Column, Delta

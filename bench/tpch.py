@@ -26,13 +26,13 @@ from typing import Any
 
 from bench.measure import machine, peak_rss_mb
 from bench.record import revision
-from connectors.postgres.embedded import EmbeddedPostgres
-from connectors.postgres.evaluator import PostgresEvaluator
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from connectors.postgres.evaluation.evaluator import PostgresEvaluator
 from connectors.source import SourceBatch
-from dataflow.plan.keys import keys_of
-from service.backfill import BackfillJob
-from service.children import run_alone
-from service.engine import View, ViewDefinition
+from dataflow.plan.properties.unique_keys import keys_of
+from service.backfill.child_processes import run_alone
+from service.backfill.local_backfill import BackfillJob
+from service.engine.engine import View, ViewDefinition
 from storage.rocks import RocksStore
 from tests.harness.changes import Statement, Transaction
 from tests.harness.compare import empty_answer, pin_session

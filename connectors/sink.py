@@ -76,7 +76,7 @@ class ViewChange:
 
 @dataclass(frozen=True)
 class Return:
-    """How a sink that was set back is brought to an epoch at once (service/set_back.py).
+    """How a rewound sink is brought to an epoch at once (service/pipeline/sink_rewind.py).
 
     follows: the epoch that it is at. live: identities of the group's views that are live from then
     on, whatever it says of others: what it was told since may be lost too. is_default: the group is

@@ -13,7 +13,7 @@ from dataflow.expressions.evaluator import Evaluator
 from dataflow.operators.base import ErrorCollector, Operator, kinds_of, parts_of, view_error
 from dataflow.plan.nodes import Scan
 from dataflow.schema import VIEW_SOURCE, RelationName
-from dataflow.sql.lower import Node, make_operator
+from dataflow.sql.lower.lowering import Node, make_operator
 from storage.store import Store
 
 

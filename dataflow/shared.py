@@ -1,6 +1,7 @@
 """The dataflow of all live views together: what several of them compute is computed and kept once.
 
-Nodes that compute the same (`dataflow.plan.likeness`) are one node, in whichever view's scope its
+Nodes that compute the same (`dataflow.plan.fingerprint`) are one node, in whichever view's scope
+its
 state was first kept. Invariants: all nodes stand at one position of the source, so a view that
 joins takes over a live node for its own; a node lives exactly as long as a view reads it; what
 fails in a node fails all views that read it and no others; what PostgreSQL evaluates is shared
@@ -20,7 +21,6 @@ from dataflow.delta import Delta
 from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator, RowErrors
 from dataflow.live_tables import Clock, LiveTable, LiveTables, TableScan, stopped
-from dataflow.loose import is_loose
 from dataflow.operators.base import (
     Operator,
     Traits,
@@ -29,13 +29,14 @@ from dataflow.operators.base import (
     skip_consolidation,
     view_error,
 )
-from dataflow.operators.shares import EVERY_ROW
+from dataflow.operators.chunking import EVERY_ROW
 from dataflow.plan.explain import in_postgres
-from dataflow.plan.likeness import likenesses, repeatable
+from dataflow.plan.fingerprint import likenesses, repeatable
 from dataflow.plan.nodes import Loop, Plan, Scan, TableFunction
 from dataflow.schema import VIEW_SOURCE, RelationName
-from dataflow.sql.lower import Node, make_operator
+from dataflow.sql.lower.lowering import Node, make_operator
 from dataflow.types import SqlType
+from dataflow.unconsolidated import is_loose
 from storage.store import Store
 
 
@@ -56,7 +57,8 @@ class LiveNode:
     """One node of the live dataflow, and the error rows' way to all views that read it.
 
     home: None for a scan. names: for each view what the node is called there. is_loose: see
-    `dataflow.loose`. rows_in and rows_out count the rows of its deltas, time_s what its steps took.
+    `dataflow.unconsolidated`. rows_in and rows_out count the rows of its deltas, time_s what its
+    steps took.
     """
 
     def __init__(self, number: int, plan: Plan, home: Home | None) -> None:

@@ -14,7 +14,7 @@ from dataflow.plan.explain import describe
 from dataflow.plan.nodes import Loop, Plan
 from dataflow.schema import RelationName
 from dataflow.shared import LiveNode, SharedDataflow
-from dataflow.sql.lower import Node, title_of
+from dataflow.sql.lower.lowering import Node, title_of
 from storage.store import Store
 
 TABLE = "table"

@@ -23,7 +23,7 @@ FIXED_NAN = 2**63 - 1
 FIXED_DIGITS = 18
 
 # What the text of a value depends on, in either direction. Why other settings are pinned, or are
-# not: connectors/postgres/session_settings.py.
+# not: connectors/postgres/session/session_settings.py.
 SESSION_SETTINGS = {
     # Times with and without zone, and what stands for a zone in a text.
     "TimeZone": "UTC",

@@ -25,7 +25,7 @@ import sys
 import time
 from pathlib import Path
 
-from connectors.postgres.embedded import EmbeddedPostgres, available_versions
+from connectors.postgres.embedded.server import EmbeddedPostgres, available_versions
 
 with EmbeddedPostgres(max(available_versions()), {"wal_level": "logical"}) as server:
     Path(sys.argv[1]).write_text(server.dsn)

@@ -72,7 +72,7 @@ make_venv() {
 
 has_postgres() {
     .venv/bin/python -c 'import sys
-from connectors.postgres.embedded import available_versions
+from connectors.postgres.embedded.server import available_versions
 sys.exit(not available_versions())'
 }
 
@@ -154,6 +154,6 @@ make_venv
 install_postgres
 install_kafka
 install_chromium
-.venv/bin/python -m service.kernels --show
+.venv/bin/python -m service.runtime.kernels --show
 wanted >"$stamp"
 say "done: .venv/bin/tidemark"

@@ -20,7 +20,7 @@ from hypothesis import settings
 
 from connectors import netguard
 from connectors.kafka.embedded import EmbeddedKafka, missing
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness import budgets, tiers
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, versions_to_test
 

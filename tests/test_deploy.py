@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 import yaml
 
-from connectors.postgres.embedded import EmbeddedPostgres
-from service.cli import app as commands
-from service.metric_list import BY_NAME
-from service.prepare import Wanted, prepare
-from service.settings import PREFIX, Settings
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from service.cli.main import app as commands
+from service.metrics.metric_list import BY_NAME
+from service.runtime.settings import PREFIX, Settings
+from service.setup.bootstrap import Wanted, prepare
 from tests.harness.postgres import SERVER_SETTINGS, Database
 from tests.harness.psql import as_role
 
@@ -369,7 +369,7 @@ _START = """
 import sys
 sys.meta_path = [f for f in sys.meta_path if "editable" not in repr(f).lower()]
 sys.path.insert(0, sys.argv.pop(1))
-import service.cli
-assert service.cli.__file__.startswith(sys.path[0]), service.cli.__file__
-service.cli.main()
+import service.cli.main
+assert service.cli.main.__file__.startswith(sys.path[0]), service.cli.main.__file__
+service.cli.main.main()
 """

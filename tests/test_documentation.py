@@ -16,14 +16,14 @@ import typer.main
 from fastapi.routing import APIRoute
 from psycopg2 import errorcodes
 
-from connectors.postgres.analyzer import PostgresAnalyzer
+from connectors.postgres.analysis.analyzer import PostgresAnalyzer
 from dataflow.errors import TidemarkError
 from dataflow.plan.nodes import ViewPlan
 from dataflow.sql.planner import plan_view
 from dataflow.types import BOOL, INT4, INT8, TEXT
-from service import routes as routes_
-from service.cli import app
-from service.settings import PREFIX, Settings
+from service.api import routes as routes_
+from service.cli.main import app
+from service.runtime.settings import PREFIX, Settings
 from storage import failpoints
 from storage.memory import MemoryStore
 from tests.harness.changes import Statement, Transaction
@@ -230,7 +230,8 @@ def test_variables_that_are_named_are_read() -> None:
 
 def test_routes_that_are_named_are_there() -> None:
     modules = [
-        importlib.import_module(f"service.routes.{m.name}") for m in iter_modules(routes_.__path__)
+        importlib.import_module(f"service.api.routes.{m.name}")
+        for m in iter_modules(routes_.__path__)
     ]
     routers = [m.router for m in modules if hasattr(m, "router")]
     routes = [r for router in routers for r in router.routes]

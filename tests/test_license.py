@@ -6,7 +6,7 @@ import hashlib
 import re
 import tomllib
 
-from service.console_files import DIST
+from service.api.console_files import DIST
 from tests.test_documentation import ROOT
 
 APACHE_2 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"

@@ -18,8 +18,8 @@ from typing import Any
 from fastapi.routing import APIRoute
 
 import tidemark
-from connectors.postgres.control_schema import STEPS
-from service import routes as routes_
+from connectors.postgres.schema.schema_setup import STEPS
+from service.api import routes as routes_
 from tests.test_documentation import PAGES, ROOT, name_of, report
 
 BLOCK = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
@@ -144,7 +144,7 @@ def test_json_is_json() -> None:
 
 
 def known_routes() -> list[tuple[str, re.Pattern[str]]]:
-    modules = [importlib.import_module(f"service.routes.{m.name}")
+    modules = [importlib.import_module(f"service.api.routes.{m.name}")
                for m in iter_modules(routes_.__path__)]  # fmt: skip
     routes = [r for m in modules if hasattr(m, "router") for r in m.router.routes]
     return [

@@ -51,7 +51,7 @@ SHARED = ("connectors.formats", "storage.failpoints", "storage.clock", "storage.
 # operators themselves and write their state.
 MORE = {
     "connectors.postgres": (
-        "dataflow.sql.analysis",
+        "dataflow.sql.bind.analysis",
         "dataflow.lexer",
         "dataflow.expressions.ir",
     ),
@@ -59,8 +59,21 @@ MORE = {
     # Records are read by the same loops as PostgreSQL's texts.
     "connectors.formats": ("dataflow.float_text", "dataflow.time_kernels"),
 }
-# The packages of the dataflow, lowest first: each imports of the others only those before it.
-DATAFLOW_LAYERS = ("expressions", "plan", "operators", "sql")
+# The packages of each folder, lowest first: each imports only itself and those before it.
+# "." stands for the modules beside the packages, where they have a place in the order.
+LAYERS = {
+    "dataflow": ("expressions", "plan", "operators", "sql"),
+    "dataflow/sql": ("parse", "bind", "rules", "lower", "."),
+    "connectors/postgres": (
+        *("session", "types", "evaluation", "schema", "replication", "analysis", "snapshot"),
+        *("sink", "catalog", "query", "embedded", "."),
+    ),
+    "service": (
+        *("runtime", "metrics", "engine", "views", "ingest", "backfill", "factory", "access"),
+        *("sinks", "subscriptions", "checkpoint", "verify", "pipeline", "api", "setup", "psql"),
+        *("client", "supervisor", "embedded", "demo", "cli"),
+    ),
+}
 # Those of the operators, and which others each may import; all may import what lies at the root.
 OPERATOR_PACKAGES = {
     "joins": (),
@@ -93,9 +106,6 @@ HOMES = {
     "prometheus_client": ("service",),
 }
 NOT_IN_DATAFLOW = ("time", "random", "threading", "asyncio", "socket", "os", "logging")
-BANNED_WORDS = ("process", "handle", "manager", "helper", "util", "data", "info", "item", "message")
-# Of a mapping's interface, and of asyncio's protocols.
-INTERFACE_NAMES = ("items", "data_received")
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:root|home|work|Users)/\w")
 REGISTRY_HOSTS = re.compile(
     "|".join(
@@ -115,24 +125,24 @@ UNFINISHED = re.compile("|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")) + r"\b
 # here, parts of identifiers, and, for the client, what REST answers.
 STATES_OWNER = "connectors/view_states.py"
 OTHER_STATES = {
-    "connectors/postgres/analyzer.py": "an SQLSTATE without a name",
-    "connectors/postgres/engine_query.py": "an SQLSTATE without a name",
-    "connectors/postgres/one_shot.py": "an SQLSTATE without a name",
-    "connectors/postgres/control_sinks.py": "an additional sink",
-    "connectors/postgres/requests.py": "a request of psql",
+    "connectors/postgres/analysis/analyzer.py": "an SQLSTATE without a name",
+    "connectors/postgres/embedded/engine_query.py": "an SQLSTATE without a name",
+    "connectors/postgres/query/one_shot.py": "an SQLSTATE without a name",
+    "connectors/postgres/catalog/sink_records.py": "an additional sink",
+    "connectors/postgres/catalog/requests.py": "a request of psql",
     "connectors/spark/records.py": "a task of Spark",
     "dataflow/operators/tables/remember.py": "an arrangement",
     "dataflow/operators/tables/remember_answers.py": "an arrangement",
-    "service/build_status.py": "a phase of a build",
-    "service/changes.py": "a change of a view",
-    "service/follower.py": "an additional sink",
-    "service/followers.py": "an additional sink",
-    "service/health.py": "the service",
-    "service/openapi_examples.py": "an example",
-    "service/prometheus.py": "an additional sink",
-    "service/routes/system.py": "the service",
-    "service/sink_catalog.py": "an additional sink",
-    "service/verify.py": "a comparison",
+    "service/backfill/build_status.py": "a phase of a build",
+    "service/views/requested_changes.py": "a change of a view",
+    "service/sinks/sink_worker.py": "an additional sink",
+    "service/sinks/sink_workers.py": "an additional sink",
+    "service/api/health.py": "the service",
+    "service/api/openapi_examples.py": "an example",
+    "service/api/prometheus.py": "an additional sink",
+    "service/api/routes/system.py": "the service",
+    "service/api/sink_catalog.py": "an additional sink",
+    "service/verify/comparison.py": "a comparison",
     "service/client/answers.py": "an answer of REST",
     "service/client/service_calls.py": "an answer of REST",
 }
@@ -239,14 +249,37 @@ def test_imports_go_one_way() -> None:
     report(faults)
 
 
-def test_the_dataflow_is_layered() -> None:
+@pytest.mark.parametrize("folder", LAYERS)
+def test_packages_are_layered(folder: str) -> None:
+    root, layers = ROOT / folder, LAYERS[folder]
+    packages = {p.name for p in root.iterdir() if (p / "__init__.py").exists()}
+    assert packages == {*layers} - {"."}
+    modules = {module_of(path): path for path in root.rglob("*.py")}
+    at = {module: layer_of(path, root) for module, path in modules.items()}
     faults = []
-    for at, layer in enumerate(DATAFLOW_LAYERS):
-        above = [f"dataflow.{name}" for name in DATAFLOW_LAYERS[at + 1 :]]
-        for path in sorted((ROOT / "dataflow" / layer).rglob("*.py")):
-            for line, imported in imports_of(path):
-                if any(is_within(imported, package) for package in above):
-                    faults.append(f"{name_of(path)}:{line}: imports {imported}")
+    for module, path in modules.items():
+        own = at[module]
+        for line, imported in imports_of(path):
+            found = imported if imported in at else imported.rpartition(".")[0]
+            if found not in at or not {own, at[found]} <= {*layers}:
+                continue
+            if layers.index(at[found]) > layers.index(own):
+                faults.append(f"{name_of(path)}:{line}: imports {imported}")
+    report(faults)
+
+
+def layer_of(path: Path, root: Path) -> str:
+    first, *rest = path.relative_to(root).parts
+    return first if rest else "."
+
+
+def test_packages_say_what_they_are_for() -> None:
+    """And where to start reading."""
+    faults = []
+    for folder in LAYERS:
+        for path in sorted((ROOT / folder).glob("*/__init__.py")):
+            if len((ast.get_docstring(tree_of(path)) or "").split()) < 8:
+                faults.append(f"{name_of(path)}: no docstring that says what belongs here")
     report(faults)
 
 
@@ -369,7 +402,7 @@ def test_the_status_of_views_has_one_writer() -> None:
             is_text = isinstance(node, ast.JoinedStr | ast.Constant)
             if is_text and writes.search(ast.unparse(node).partition("WHERE")[0]):
                 found.add(name_of(path))
-    assert found == {"connectors/postgres/view_status.py"}
+    assert found == {"connectors/postgres/schema/view_status.py"}
 
 
 def says_why_long(docstring: str | None) -> bool:
@@ -493,20 +526,6 @@ def words_of(name: str) -> list[str]:
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
     words = [word.lower() for word in spaced.split("_") if word]
     return [re.sub(r"(?<=process)es$|(?<!s)s$", "", word) for word in words]
-
-
-def test_names_use_the_house_words() -> None:
-    faults = []
-    for path in product_files():
-        named = [(1, path.stem)]
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                named.append((node.lineno, node.name))
-        for line, name in named:
-            banned = set(words_of(name)) & set(BANNED_WORDS)
-            if banned and name not in INTERFACE_NAMES:
-                faults.append(f"{name_of(path)}:{line}: {name} says {', '.join(sorted(banned))}")
-    report(faults)
 
 
 def test_nothing_is_unfinished_and_nothing_names_a_machine() -> None:

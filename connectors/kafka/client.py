@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from connectors import netguard
 from connectors.kafka.connection import Connection
-from connectors.kafka.given import ERRORS
+from connectors.kafka.option_reader import ERRORS
 from dataflow.errors import TemporaryError, TidemarkError
 
 REQUEST_TIMEOUT_S = 30.0

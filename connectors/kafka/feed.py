@@ -16,15 +16,15 @@ from connectors.feed_source import Places
 from connectors.formats.debezium_order import LastSeen
 from connectors.kafka.client import Client
 from connectors.kafka.dead_topic import DeadTopic
-from connectors.kafka.held import Held, bad_of
-from connectors.kafka.known import Known, known_note, known_of, learn
+from connectors.kafka.dedup_state import read_seen, seen_note, seen_of
+from connectors.kafka.leader_epochs import Known, known_note, known_of, learn
 from connectors.kafka.options import FAIL, SKIP, KafkaOptions, TopicOptions
 from connectors.kafka.reader import Chunk, Reader, Span
 from connectors.kafka.records import Records
 from connectors.kafka.rows import RowReader, rejected_delta
-from connectors.kafka.seen import read_seen, seen_note, seen_of
-from connectors.kafka.start import place_of, starts_of
+from connectors.kafka.start_offsets import place_of, starts_of
 from connectors.kafka.topics import Topics, recreated
+from connectors.kafka.transaction_buffer import Held, bad_of
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.errors import SourceError, TidemarkError

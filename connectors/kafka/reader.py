@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Partition
 
 from connectors.kafka.client import Client
-from connectors.kafka.known import Known
+from connectors.kafka.leader_epochs import Known
 from connectors.kafka.records import Records
 from connectors.kafka.topics import Topics, check_same, offsets_gone
 from dataflow.errors import TemporaryError, TidemarkError

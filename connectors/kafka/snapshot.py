@@ -17,12 +17,12 @@ from connectors.feed_source import REJECTED_KINDS, FeedPart, Places
 from connectors.formats.debezium_order import LastSeen
 from connectors.kafka.client import Client
 from connectors.kafka.dead_topic import DeadTopic
-from connectors.kafka.last_rows import LastRows
+from connectors.kafka.newest_rows import LastRows
 from connectors.kafka.options import FAIL, SKIP, UPSERT, KafkaOptions
 from connectors.kafka.reader import Reader, Span
 from connectors.kafka.records import Records
 from connectors.kafka.rows import OpenFormat, RowReader, Rows, rejected_delta
-from connectors.kafka.start import place_of, starts_of
+from connectors.kafka.start_offsets import place_of, starts_of
 from connectors.kafka.topics import Topics, check_same
 from dataflow.delta import Delta
 from dataflow.errors import SourceError, TemporaryError

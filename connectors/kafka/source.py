@@ -21,9 +21,9 @@ from connectors.feed_source import (
 )
 from connectors.kafka import discover as discovery
 from connectors.kafka.client import Client
+from connectors.kafka.dedup_state import SEEN_NOTE, UNSEEN
 from connectors.kafka.feed import FeedEvents, FeedState, KafkaFeed
-from connectors.kafka.held import begun_note, newest_transactions
-from connectors.kafka.known import known_note
+from connectors.kafka.leader_epochs import known_note
 from connectors.kafka.options import (
     APPEND,
     EARLIEST,
@@ -37,10 +37,10 @@ from connectors.kafka.options import (
 )
 from connectors.kafka.retry import decode_again
 from connectors.kafka.rows import OpenFormat, RowReader, open_format
-from connectors.kafka.seen import SEEN_NOTE, UNSEEN
 from connectors.kafka.snapshot import KafkaSnapshot
-from connectors.kafka.start import START_NOTE
+from connectors.kafka.start_offsets import START_NOTE
 from connectors.kafka.topics import Topic, Topics, missing, offsets_gone
+from connectors.kafka.transaction_buffer import begun_note, newest_transactions
 from connectors.source import SourceBatch
 from dataflow.delta import Delta
 from dataflow.errors import SourceError

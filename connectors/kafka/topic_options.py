@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from connectors.kafka.connection import Connection
-from connectors.kafka.given import Given
+from connectors.kafka.option_reader import Given
 from connectors.kafka.topic_records import Mode, Values
 from connectors.sink import SinkTable
 

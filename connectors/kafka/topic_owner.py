@@ -11,7 +11,7 @@ import time
 import uuid
 
 from connectors.kafka.client import Client
-from connectors.kafka.marks import ANSWER_S, Standing, read_first, read_standing
+from connectors.kafka.epoch_markers import ANSWER_S, Standing, read_first, read_standing
 from connectors.kafka.topic_options import TopicOptions
 from connectors.kafka.topic_setup import TopicSetup, topic_not_empty
 from connectors.kafka.topics import Topics

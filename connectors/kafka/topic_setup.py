@@ -15,7 +15,7 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
 from connectors.kafka.client import Client, error_of
-from connectors.kafka.marks import ANSWER_S
+from connectors.kafka.epoch_markers import ANSWER_S
 from connectors.kafka.topic_options import TopicOptions
 from dataflow.errors import SinkError
 

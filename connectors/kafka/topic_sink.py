@@ -20,7 +20,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from connectors.kafka.client import Client, error_of
-from connectors.kafka.marks import Standing, begin_mark, end_mark, open_mark
+from connectors.kafka.epoch_markers import Standing, begin_mark, end_mark, open_mark
 from connectors.kafka.topic_options import TopicOptions
 from connectors.kafka.topic_owner import TopicOwner
 from connectors.kafka.topic_records import OPERATIONS, RecordBatch, TopicRecords

@@ -77,7 +77,7 @@ class Topics:
 
     def tips(self, topic: str, partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
         """By partition the offset after the last record that is committed, and the term of the
-        leader that says so (connectors/kafka/known.py), -1 where it does not."""
+        leader that says so (connectors/kafka/leader_epochs.py), -1 where it does not."""
         found = self._asked_offsets(topic, partitions, OffsetSpec.latest())
         return {p: (one.offset, _term(one.leader_epoch)) for p, one in found.items()}
 

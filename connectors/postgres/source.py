@@ -11,15 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from connectors.postgres.claim import Claim
-from connectors.postgres.decode import Decoder
-from connectors.postgres.identity import SourceIdentity, check_identity, identify
-from connectors.postgres.lsn import format_lsn, parse_lsn
-from connectors.postgres.publication import Publication
-from connectors.postgres.replication import ReplicationStream, StreamLimits
-from connectors.postgres.sandbox import check_role
-from connectors.postgres.session import Session
-from connectors.postgres.slot import (
+from connectors.postgres.evaluation.sandbox import check_role
+from connectors.postgres.replication.decode import Decoder
+from connectors.postgres.replication.identity import SourceIdentity, check_identity, identify
+from connectors.postgres.replication.publication import Publication
+from connectors.postgres.replication.slot import (
     Slot,
     SlotState,
     check_server,
@@ -27,11 +23,15 @@ from connectors.postgres.slot import (
     open_transactions,
     slot_name,
 )
-from connectors.postgres.slot_errors import REBUILD_HINT, in_use
-from connectors.postgres.snapshot import PostgresSnapshot
-from connectors.postgres.table_facts import TableCatalog
-from connectors.postgres.wal_connection import STREAM_APPLICATION, WalConnection
-from connectors.postgres.wire_shapes import Shape
+from connectors.postgres.replication.slot_errors import REBUILD_HINT, in_use
+from connectors.postgres.replication.stream import ReplicationStream, StreamLimits
+from connectors.postgres.replication.table_facts import TableCatalog
+from connectors.postgres.replication.wal_connection import STREAM_APPLICATION, WalConnection
+from connectors.postgres.replication.wire_shapes import Shape
+from connectors.postgres.schema.lease import Claim
+from connectors.postgres.session.lsn import format_lsn, parse_lsn
+from connectors.postgres.session.session import Session
+from connectors.postgres.snapshot.snapshot import PostgresSnapshot
 from dataflow.errors import SourceError, TemporaryError
 from dataflow.schema import Relation, RelationName
 from storage.failpoints import failpoint

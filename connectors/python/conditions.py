@@ -90,7 +90,7 @@ _READ: Mapping[str, Callable[[str], Any]] = {
 
 
 def read_condition(facts: Mapping[str, Any]) -> Condition | None:
-    """A condition as a plan tells it (`dataflow.plan.asks`); None when Python has no such value:
+    """A condition of a plan (`pushdown_requirements`); None when Python has no such value:
     infinity and years before Christ among dates.
 
     >>> read_condition({"column": "a", "operator": "in", "kind": "int", "values": ["1", "2"]})

@@ -20,10 +20,10 @@ from pathlib import Path
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
-from connectors.authenticated_exchange import AuthenticatedExchange, new_key
-from connectors.exchange import Exchange, FolderExchange
-from connectors.kept_parts import RUNS, OnProgress, Progress, is_kept
+from connectors.authenticated_shuffle import AuthenticatedExchange, new_key
 from connectors.pages import decode_delta, encode_delta
+from connectors.partition_cache import RUNS, OnProgress, Progress, is_kept
+from connectors.shuffle_storage import Exchange, FolderExchange
 from connectors.source import SnapshotPart
 from connectors.spark.frame import FRAME, Row, to_table
 from connectors.spark.records import DONE, FAILED, PART, TaskRecord, decode_error
@@ -39,7 +39,7 @@ from dataflow.expressions.evaluator import Evaluator
 from dataflow.operators.tables.table import table_spec
 from dataflow.plan.nodes import Scan
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
-from dataflow.sql.lower import Node, make_operator
+from dataflow.sql.lower.lowering import Node, make_operator
 from storage.failpoints import failpoint
 from storage.memory import MemoryStore
 from storage.store import ArrangementSpec

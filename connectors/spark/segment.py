@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from connectors import netguard
-from connectors.exchange import Exchange
 from connectors.pages import encode_delta
+from connectors.shuffle_storage import Exchange
 from connectors.source import SnapshotPart
 from connectors.spark.frame import Row
 from connectors.spark.stages import SNAPSHOT, Cut, Stage
@@ -23,7 +23,7 @@ from dataflow.expressions.evaluator import Evaluator
 from dataflow.operators.base import ErrorCollector, kinds_of
 from dataflow.plan.nodes import Scan
 from dataflow.schema import RelationName
-from dataflow.sql.lower import Node, make_operator
+from dataflow.sql.lower.lowering import Node, make_operator
 from storage.bulk import partition_rows
 from storage.store import Store
 

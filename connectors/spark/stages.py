@@ -14,7 +14,7 @@ from dataflow.errors import InvariantError
 from dataflow.operators.base import kinds_of
 from dataflow.plan.nodes import Scan
 from dataflow.schema import RelationName
-from dataflow.sql.lower import Node
+from dataflow.sql.lower.lowering import Node
 from storage.store import ArrangementSpec, SumsSpec
 
 SOURCE, NODE, STATE, SINK = "source", "node", "state", "sink"

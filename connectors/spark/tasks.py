@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from connectors import netguard
-from connectors.kept_parts import is_kept, rejected_of
 from connectors.pages import decode_delta, encode_delta
+from connectors.partition_cache import is_kept, rejected_of
 from connectors.spark.frame import Row, from_batches, to_batches
 from connectors.spark.records import DONE, FAILED, PART, TaskRecord, encode_error
 from connectors.spark.segment import PAGE_ROWS, Job, Segment, split

@@ -1,6 +1,7 @@
 """The contract of evaluation in PostgreSQL, and of row errors.
 
-`connectors.postgres.evaluator` implements it against a real database; the dataflow sees only this.
+`connectors.postgres.evaluation.evaluator` implements it against a real database; the dataflow sees
+only this.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from dataflow.expressions.evaluator import RowErrors
 from dataflow.expressions.ir import ColumnRef
 from dataflow.lexer import tokens
 from dataflow.operators.base import Context, Traits, kinds_of, types_of
+from dataflow.operators.chunking import EVERY_ROW, in_shares, whole
 from dataflow.operators.filter import is_true
-from dataflow.operators.shares import EVERY_ROW, in_shares, whole
 from dataflow.plan.nodes import SetCall, TableFunction
 
 # Rows of the input for which functions run at a time: their answers are in memory together.

@@ -46,7 +46,7 @@ from dataflow.plan.nodes import (
     WindowCall,
     inputs_of,
 )
-from dataflow.plan.view_key import why_bag
+from dataflow.plan.properties.view_key import why_bag
 from dataflow.plan.walk import shared_nodes
 from dataflow.plan.window_functions import is_native
 from dataflow.schema import Field

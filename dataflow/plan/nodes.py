@@ -417,7 +417,7 @@ LOOP_ROWS, LOOP_ROUNDS, LOOP_INPUT = ".rows", ".rounds", ".input"
 @keeps_hash
 @dataclass(frozen=True)
 class Loop:
-    """A Recursive as it is lowered (see dataflow.sql.rounds); no rule ever meets one.
+    """A Recursive as it is lowered (see dataflow.sql.bind.rounds); no rule ever meets one.
 
     inputs: the base, then what the step reads beside its own rows. body: the step of many rounds
     at once, over RecursionRefs of the rows, the rounds and the inputs; each row has its round as

@@ -11,18 +11,18 @@ from dataflow.lexer import find_words, one_query
 from dataflow.plan.check import check_plan
 from dataflow.plan.explain import evaluated_in_postgres
 from dataflow.plan.nodes import Plan, ViewPlan
-from dataflow.plan.view_key import tightened, view_key
-from dataflow.sql.analysis import Analysis, Analyzer
-from dataflow.sql.bind import bind_query
-from dataflow.sql.collations import check_collations
-from dataflow.sql.join_keys import check_join_keys
-from dataflow.sql.parse import parse
-from dataflow.sql.relations import renamed
-from dataflow.sql.rounds import check_recursions
-from dataflow.sql.routines import check_moments, check_routines
+from dataflow.plan.properties.view_key import tightened, view_key
+from dataflow.sql.bind.analysis import Analysis, Analyzer
+from dataflow.sql.bind.binder import bind_query
+from dataflow.sql.bind.collations import check_collations
+from dataflow.sql.bind.join_keys import check_join_keys
+from dataflow.sql.bind.relations import renamed
+from dataflow.sql.bind.rounds import check_recursions
+from dataflow.sql.bind.routines import check_moments, check_routines
+from dataflow.sql.bind.scope import Context, NotInScope
+from dataflow.sql.bind.search_cycle import check_records
+from dataflow.sql.parse.canonical_form import parse
 from dataflow.sql.rules import rewrite
-from dataflow.sql.scope import Context, NotInScope
-from dataflow.sql.search_cycle import check_records
 
 
 def plan_view(query: str, analyzer: Analyzer) -> ViewPlan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from connectors.postgres.engine_query import Answer
+from connectors.postgres.embedded.engine_query import Answer
 from service.client.answers import Field
 from service.client.rows import RowSet, row_type
 from service.client.values import base_type, parse_json, reader_of

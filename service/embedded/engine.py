@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-from connectors.postgres import engine_query
-from connectors.postgres.function_tables import SCHEMA
-from connectors.postgres.session import Session, connect
+from connectors.postgres.embedded import engine_query
+from connectors.postgres.embedded.function_tables import SCHEMA
+from connectors.postgres.session.session import Session, connect
 from connectors.python.conditions import Wish
 from dataflow.errors import TidemarkError
 from service.client.calls import Call
@@ -33,7 +33,7 @@ from service.embedded.child import Child
 from service.embedded.functions import Functions, FunctionState, Refreshed
 from service.embedded.needs import functions_below, wishes_of
 from service.embedded.ticker import Ticker
-from service.names import parse_name
+from service.runtime.view_names import parse_name
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 _BUILD_S = 3600.0
@@ -296,7 +296,7 @@ def _end(child: Child, ticker: Ticker) -> None:
 
 def _flatten(text: str, replacement: Callable[[str, str], str | None]) -> str:
     # Loaded by who has narrow functions.
-    from dataflow.sql.flatten import flattened
+    from dataflow.sql.parse.flatten import flattened
 
     return flattened(text, replacement)
 

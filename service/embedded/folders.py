@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dataflow.errors import TidemarkError
-from service.private_files import make_private
+from service.runtime.private_files import make_private
 
 
 @contextmanager

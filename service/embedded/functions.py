@@ -15,9 +15,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from connectors.postgres.engine_query import StandIn
-from connectors.postgres.function_tables import Filled, FunctionTable, FunctionTables
-from connectors.postgres.session import Session
+from connectors.postgres.embedded.engine_query import StandIn
+from connectors.postgres.embedded.function_tables import Filled, FunctionTable, FunctionTables
+from connectors.postgres.session.session import Session
 from connectors.python.conditions import Wish
 from connectors.python.function import COLUMNS, Function
 from connectors.python.rows import Batch

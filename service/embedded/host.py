@@ -23,16 +23,16 @@ import httpx
 from pydantic import ValidationError
 
 from connectors.loopback import free_port
-from connectors.postgres.function_tables import FunctionTables
+from connectors.postgres.embedded.function_tables import FunctionTables
 from dataflow.errors import TidemarkError
-from service import kernels
-from service.doctor import check_service
 from service.embedded.place import Place
-from service.log import configure, log
-from service.private_files import keep_private
-from service.protect import protect
-from service.settings import Settings
-from service.supervisor import Supervisor
+from service.runtime import kernels
+from service.runtime.log import configure, log
+from service.runtime.private_files import keep_private
+from service.runtime.security_limits import protect
+from service.runtime.settings import Settings
+from service.setup.doctor import check_service
+from service.supervisor.supervisor import Supervisor
 from service.views.lifecycle import ViewState
 
 # `auto` is this machine, however many rows there are.
@@ -138,7 +138,7 @@ def _cache(settings: Settings) -> Path:
 
 def _require_unused(settings: Settings) -> None:
     """A temporary state knows nothing of views that are there."""
-    from service.parts import Parts
+    from service.factory.service_factory import Parts
 
     control = Parts(settings).control()
     try:

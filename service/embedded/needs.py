@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from connectors.postgres.function_tables import SCHEMA
-from connectors.postgres.session import Session
+from connectors.postgres.embedded.function_tables import SCHEMA
+from connectors.postgres.session.session import Session
 from connectors.python.conditions import Condition, Wish, agreed, read_condition
 from service.views.lifecycle import DesiredState, ViewState
 
@@ -57,7 +57,7 @@ def need_of(wishes: Sequence[Wish | None], columns: Sequence[str]) -> Wish | Non
 
 
 def wishes_of(asks: Iterable[Mapping[str, Any]]) -> dict[str, Wish]:
-    """What a plan asks of each function (`service.plan_facts.asks_facts`)."""
+    """What a plan asks of each function (`service.views.plan_facts.asks_facts`)."""
     found = {}
     for asked in asks:
         if asked["schema"] == SCHEMA:

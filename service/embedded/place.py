@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from connectors.postgres.embedded import EmbeddedPostgres, KeptPostgres
-from connectors.postgres.engine_lock import EngineLock, with_search_path
-from connectors.postgres.function_tables import SCHEMA
+from connectors.postgres.embedded.engine_lock import EngineLock, with_search_path
+from connectors.postgres.embedded.function_tables import SCHEMA
+from connectors.postgres.embedded.server import EmbeddedPostgres, KeptPostgres
 from dataflow.errors import TidemarkError
 from service.embedded.folders import make_shared, usable
 

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 
-from connectors.postgres.listener import Listener
+from connectors.postgres.catalog.listener import Listener
 from dataflow.errors import TidemarkError
 from service.embedded.functions import Functions
 

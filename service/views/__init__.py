@@ -1,5 +1,4 @@
-"""Views from creation to drop. Start reading at lifecycle.py: the states and what moves them.
+"""What is known of a view: its life cycle, its plan, its dependencies, its names.
 
-May import the engine, the planning of queries, the connectors and what they stand on; is imported
-by the pipeline and by the faces (api, psql, cli).
+May import `engine` and below. Start with `lifecycle.py`, the one place that decides a status.
 """

@@ -3,7 +3,7 @@
 The table of transitions is a contract (connectors/view_states.py), since the sink writes statuses
 with its epochs; the service asks here. Invariant: the catalog takes a status only with the event
 that leads to it from the status that it has; the sink's own writes follow the same table
-(connectors/postgres/view_status.py).
+(connectors/postgres/schema/view_status.py).
 """
 
 from __future__ import annotations

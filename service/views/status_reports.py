@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from connectors.postgres.control import Control
+from connectors.postgres.catalog.catalog import Control
 from dataflow.errors import TemporaryError
-from service.log import log
+from service.runtime.log import log
 from service.views.lifecycle import ViewEvent, change, joined_path
 from storage import clock
 

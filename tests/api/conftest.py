@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.client_faces import Face, faces
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService

@@ -130,7 +130,7 @@ def test_plan_health_metrics(service: RunningService) -> None:
 
 
 def _serve(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "service.cli", "serve", *options]
+    command = [sys.executable, "-m", "service.cli.main", "serve", *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
-from service import doctor
-from service.doctor import NOTE, OK, PROBLEM, Finding, check_all, check_service
-from service.settings import Settings
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from service.runtime.settings import Settings
+from service.setup import doctor
+from service.setup.doctor import NOTE, OK, PROBLEM, Finding, check_all, check_service
 from tests.harness.postgres import SERVER_SETTINGS, Database, versions_to_test
 from tests.harness.service import RunningService
 
@@ -44,7 +44,15 @@ def test_what_is_well_is_ok(database: Database, tmp_path: Path) -> None:
     for name in ("source: wal_level", "source: clock", "source: slot", "sink: schema tidemark"):
         assert named(found, name).status == OK
     assert check_service(settings) == []
-    command = [sys.executable, "-m", "service.cli", "doctor", "--json", "--source", database.dsn]
+    command = [
+        sys.executable,
+        "-m",
+        "service.cli.main",
+        "doctor",
+        "--json",
+        "--source",
+        database.dsn,
+    ]
     told = subprocess.run(
         [*command, "--state", str(tmp_path / "state")],
         capture_output=True,

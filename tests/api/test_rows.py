@@ -11,13 +11,13 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from connectors.postgres.control import Control, ViewRow
+from connectors.postgres.catalog.catalog import Control, ViewRow
 from dataflow.errors import TidemarkError
-from service import reading
-from service.parts import Parts
-from service.reading import Reading
-from service.row_pages import RowWish
-from service.settings import Settings
+from service.api import reading
+from service.api.reading import Reading
+from service.api.row_pages import RowWish
+from service.factory.service_factory import Parts
+from service.runtime.settings import Settings
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 

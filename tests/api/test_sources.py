@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.postgres import new_database
 from tests.harness.service import RunningService
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.authenticated_exchange import AuthenticatedExchange, new_key
-from connectors.exchange import Exchange, open_exchange
+from connectors.authenticated_shuffle import AuthenticatedExchange, new_key
+from connectors.shuffle_storage import Exchange, open_exchange
 from dataflow.errors import TemporaryError, TidemarkError
 from tests.harness.object_store import object_store
 

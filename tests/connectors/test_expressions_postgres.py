@@ -14,7 +14,7 @@ import numpy as np
 import psycopg2.extensions
 import pytest
 
-from connectors.postgres.evaluator import PostgresEvaluator
+from connectors.postgres.evaluation.evaluator import PostgresEvaluator
 from dataflow.delta import Column
 from dataflow.expressions.compile import compile_expression
 from dataflow.expressions.functions import has_kernel

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from service.console_files import POLICY
+from service.api.console_files import POLICY
 from tests.console.conftest import Open, Shop
 
 

@@ -8,7 +8,7 @@ import json
 import re
 from pathlib import Path
 
-from service.console_files import DIST, PAGE, read_files
+from service.api.console_files import DIST, PAGE, read_files
 
 CONSOLE = DIST.parent
 SOURCES = (

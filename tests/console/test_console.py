@@ -10,7 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from service.console_files import DIST
+from service.api.console_files import DIST
 from tests.console.conftest import HOSTILE_NAME, HOSTILE_TEXTS, Open, Shop
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 SMALL = ["--customers", "500", "--orders", "3000", "--backfill", "local"]
-DEMO = [sys.executable, "-m", "service.cli", "demo", *SMALL]
+DEMO = [sys.executable, "-m", "service.cli.main", "demo", *SMALL]
 
 
 @pytest.mark.timeout(300)

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.title import title_of
+from service.runtime.process_title import title_of
 from tests.end_to_end.test_views import SHOP, assert_equal, flush_position
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService

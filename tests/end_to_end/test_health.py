@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from service.cli import app
+from service.cli.main import app
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
-from connectors.postgres.session_settings import PINNED
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from connectors.postgres.session.session_settings import PINNED
 from tests.end_to_end.test_views import flush_position
 from tests.harness.hostile_settings import make_hostile
 from tests.harness.postgres import Database, new_database

@@ -113,7 +113,7 @@ def test_nothing_is_compiled_while_views_wait(
         service.stop()
         log = service.log_tail(1_000_000)
         late = [line for line in log.splitlines() if "kernel.compiled_late" in line]
-        assert not late, "\n".join(late) + "\nrun `python -m service.kernels --record`"
+        assert not late, "\n".join(late) + "\nrun `python -m service.runtime.kernels --record`"
         # Compiled once: the next start has nothing to show.
         service.start()
         assert service.log_tail(1_000_000).count("compiling kernels") == shown

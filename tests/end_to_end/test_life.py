@@ -12,10 +12,10 @@ from typing import Any
 import psycopg2
 import pytest
 
-from connectors.postgres import control_life
-from connectors.postgres.control import Control
-from connectors.postgres.embedded import EmbeddedPostgres
-from service.changes import new_version
+from connectors.postgres.catalog import change_requests
+from connectors.postgres.catalog.catalog import Control
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from service.views.requested_changes import new_version
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
 
@@ -281,7 +281,7 @@ def test_what_reads_a_view_that_was_paused_just_then_is_refused(
         row = next(r for r in control.list_views() if r.name == "above")
         change, told = new_version(row, row.query, row.options, [], "resume")
         told = {"replacing": told, "desired": "live"}
-        assert control_life.ask_change(control, row.identity, "paused", change, **told)
+        assert change_requests.ask_change(control, row.identity, "paused", change, **told)
     asked = lambda: service.call("GET", "/views/above").json()  # noqa: E731
     service.await_so(lambda: asked()["replacing"]["status"] == "failed", 20)
     view = asked()

@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.metric_list import BY_NAME
-from service.state_version import VERSION
+from service.engine.state_version import VERSION
+from service.metrics.metric_list import BY_NAME
 from tests.end_to_end.test_views import assert_equal, flush_position
 from tests.harness.log_events import events_of
 from tests.harness.postgres import Database

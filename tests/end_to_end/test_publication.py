@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.end_to_end.test_views import assert_equal, flush_position
 from tests.harness.postgres import Database, new_database, versions_to_test
 from tests.harness.service import RunningService

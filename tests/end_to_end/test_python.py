@@ -70,7 +70,7 @@ def test_errors_have_the_code_and_place_of_the_service(
 @pytest.mark.whole
 def test_the_commands_use_it(service: RunningService) -> None:
     def run(*words: str, text: str = "") -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "service.cli", *words, "--url", service.url]
+        command = [sys.executable, "-m", "service.cli.main", *words, "--url", service.url]
         return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
 
     made = run("create", "by_region", "-", "--backfill", "local", text=QUERY)

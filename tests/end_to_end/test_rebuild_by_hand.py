@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.end_to_end.test_views import assert_equal, flush_position
 from tests.harness.postgres import Database, new_database
 from tests.harness.psql import psql

@@ -22,7 +22,7 @@ import pytest
 from connectors.loopback import free_port
 from tests.harness.postgres import Database
 
-SERVE = [sys.executable, "-m", "service.cli", "serve"]
+SERVE = [sys.executable, "-m", "service.cli.main", "serve"]
 
 
 def environment(**settings: object) -> dict[str, str]:

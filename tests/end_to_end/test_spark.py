@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.exchange import open_exchange
+from connectors.shuffle_storage import open_exchange
 from tests.connectors.spark.test_records import Trap
 from tests.end_to_end.test_views import CHANGES, QUERIES, SHOP, assert_equal, flush_position
 from tests.harness.object_store import object_store

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka
-from service.metrics import read_metrics
+from service.metrics.metrics import read_metrics
 from tests.harness.broker import drop_topic, topic_names, unique_name, wait_until
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService

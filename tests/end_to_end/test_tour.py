@@ -18,7 +18,7 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from connectors.loopback import free_port
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.console.conftest import chromium
 from tests.harness.tour import PLACES, Step, read_tour
 
@@ -41,7 +41,7 @@ class Newcomer:
         for name in ("psql", "createdb"):
             (self._programs / name).symlink_to(server.program(name))
         (self._programs / "tidemark").write_text(
-            f'#!/bin/sh\nexec {sys.executable} -m service.cli "$@"\n'
+            f'#!/bin/sh\nexec {sys.executable} -m service.cli.main "$@"\n'
         )
         (self._programs / "tidemark").chmod(0o755)
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "TIDEMARK_"))}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
 
@@ -63,7 +63,7 @@ def start_anew(service: RunningService) -> None:
 
 def rebuild_all(service: RunningService) -> None:
     """By the one command that hints name."""
-    command = [sys.executable, "-m", "service.cli", "rebuild", "--all", "--url", service.url]
+    command = [sys.executable, "-m", "service.cli.main", "rebuild", "--all", "--url", service.url]
     done = subprocess.run(command, timeout=120, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg2
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from storage.memory import MemoryStore
 from storage.store import Store
 from tests.equality.history import History, Outcome, run_history

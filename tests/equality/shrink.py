@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg2
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from storage.memory import MemoryStore
 from tests.equality.case import Case
 from tests.equality.fuzz import Played, tried

@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from storage.memory import MemoryStore
 from tests.equality.history import History, run_history
 from tests.harness.changes import Statement, Transaction

@@ -16,7 +16,7 @@ from random import Random
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.equality.fuzz import Played, Tally, accepted, known, play
 from tests.equality.history import opened_store
 from tests.equality.torture import HistoryPlan, described, feature_lists

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.equality.history import History, opened_store, run_history
 from tests.harness.postgres import new_database, versions_to_test
 from tests.harness.schemas import SCHEMAS, TestSchema

@@ -25,7 +25,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.equality.case import Case
 from tests.equality.fuzz import Played, Tally, play
 from tests.equality.history import opened_store

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from connectors.postgres.answers import Row, parse_line, without_near
+from connectors.postgres.query.answer_comparison import Row, parse_line, without_near
 from dataflow.delta import Delta
 from dataflow.schema import Field
 from dataflow.types import SESSION_SETTINGS

@@ -16,19 +16,19 @@ from typing import Any
 
 import psycopg2
 
-from connectors.postgres.analyzer import PostgresAnalyzer
-from connectors.postgres.evaluator import PostgresEvaluator
+from connectors.postgres.analysis.analyzer import PostgresAnalyzer
+from connectors.postgres.evaluation.evaluator import PostgresEvaluator
 from connectors.postgres.source import PostgresSource
 from connectors.sink import SinkTable
 from connectors.source import SourceBatch
 from dataflow.delta import Delta
 from dataflow.errors import SourceError, SqlError
-from dataflow.plan.key_facts import Keys
-from dataflow.plan.keys import keys_of
 from dataflow.plan.nodes import ViewPlan
+from dataflow.plan.properties.key_facts import Keys
+from dataflow.plan.properties.unique_keys import keys_of
 from dataflow.sql.planner import plan_view
-from service.encoding.registered import decode, encode
-from service.engine import View, ViewDefinition
+from service.engine.encoding.registered import decode, encode
+from service.engine.engine import View, ViewDefinition
 from storage.memory import MemoryStore
 from storage.store import Store
 from tests.harness.changes import Statement, Transaction, run_transaction

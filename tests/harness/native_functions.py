@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from dataflow.expressions.functions import has_kernel
-from dataflow.sql.shapes import OPERATORS
+from dataflow.sql.parse.shapes import OPERATORS
 from dataflow.types import SqlType, TypeKind, sql_type
 from tests.harness.postgres import Database, new_database
 

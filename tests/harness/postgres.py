@@ -13,7 +13,7 @@ from typing import Any
 import psycopg2
 from psycopg2.extensions import connection as Connection
 
-from connectors.postgres.embedded import EmbeddedPostgres, available_versions
+from connectors.postgres.embedded.server import EmbeddedPostgres, available_versions
 
 WANTED_VERSIONS = (15, 18)
 # A killed server loses nothing without fsync, only a machine that loses power does. Queries over a

@@ -13,7 +13,7 @@ import psycopg2
 import pytest
 from psycopg2.extensions import connection as Connection
 
-from connectors.postgres.query_role import QUERY_ROLE
+from connectors.postgres.evaluation.query_role import QUERY_ROLE
 from tests.harness.postgres import Database
 
 

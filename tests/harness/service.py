@@ -17,7 +17,7 @@ import httpx
 import psutil
 
 from connectors.loopback import free_port
-from service.title import title_of
+from service.runtime.process_title import title_of
 
 READY_S = 300.0  # a machine that has just been set up compiles first
 
@@ -59,7 +59,7 @@ class RunningService:
         """Start and wait until REST answers."""
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "service.cli", "serve"],
+                [sys.executable, "-m", "service.cli.main", "serve"],
                 env=self._environment,
                 # Whatever that of the machine is: what a service writes does not depend on it.
                 umask=0o022,

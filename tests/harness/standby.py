@@ -9,7 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from connectors.postgres.embedded import _WATCH, EmbeddedPostgres, _temp_root, _unprivileged_user
+from connectors.postgres.embedded.server import (
+    _WATCH,
+    EmbeddedPostgres,
+    _temp_root,
+    _unprivileged_user,
+)
 from tests.harness.broker import wait_until
 from tests.harness.postgres import SERVER_SETTINGS, Database
 

@@ -14,7 +14,7 @@ from typing import Any
 from connectors.source import SourceBatch
 from dataflow.delta import Delta
 from dataflow.plan.nodes import ViewPlan
-from service.engine import Engine
+from service.engine.engine import Engine
 from storage.store import Store
 from tests.harness.maintained import MARKER, SOURCE, Fault, Maintained
 from tests.harness.postgres import Database

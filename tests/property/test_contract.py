@@ -43,7 +43,7 @@ from dataflow.plan.nodes import (
     WindowCall,
 )
 from dataflow.schema import Field
-from dataflow.sql.lower import Node, lower, make_operator
+from dataflow.sql.lower.lowering import Node, lower, make_operator
 from dataflow.types import BOOL, INT4, INT8
 from storage.memory import MemoryStore
 from storage.store import Store

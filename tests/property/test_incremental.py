@@ -29,7 +29,7 @@ from dataflow.plan.nodes import (
     TopK,
 )
 from dataflow.schema import Field, Relation, RelationName
-from dataflow.sql.lower import lower
+from dataflow.sql.lower.lowering import lower
 from dataflow.types import BOOL, INT4, INT8
 from tests.harness.counting_store import CountingRocksStore, CountingStore
 

@@ -21,7 +21,7 @@ from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import Call, ColumnRef
 from dataflow.operators.base import Operator, parts_of
 from dataflow.plan.nodes import Join, Plan, SemiJoin
-from dataflow.sql.lower import Node, lower, make_operator
+from dataflow.sql.lower.lowering import Node, lower, make_operator
 from dataflow.types import BOOL
 from storage.memory import MemoryStore
 from storage.pages import Tuning

@@ -20,7 +20,7 @@ from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.graph import ViewDataflow
-from dataflow.sql.lower import lower
+from dataflow.sql.lower.lowering import lower
 from storage.memory import MemoryStore
 from storage.pages import Tuning
 from storage.rocks import RocksStore

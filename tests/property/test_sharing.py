@@ -20,11 +20,11 @@ from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import NoEvaluator
-from dataflow.operators.shares import EVERY_ROW
+from dataflow.operators.chunking import EVERY_ROW
 from dataflow.plan.nodes import Distinct, Plan, Project, Scan, UnionAll, ViewPlan
 from dataflow.plan.walk import refs
 from dataflow.schema import Relation
-from service.engine import Engine, View, ViewDefinition
+from service.engine.engine import Engine, View, ViewDefinition
 from storage.memory import MemoryStore
 from storage.pages import Tuning
 from storage.rocks import RocksStore

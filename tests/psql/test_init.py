@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.postgres import SERVER_SETTINGS, Database
 from tests.harness.psql import as_role, psql, refusal
 from tests.harness.service import RunningService
@@ -40,7 +40,7 @@ def server() -> Iterator[EmbeddedPostgres]:
 
 
 def init(dsn: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "service.cli", "init", dsn, *options]
+    command = [sys.executable, "-m", "service.cli.main", "init", dsn, *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
-from service.prepare import Step, Wanted, prepare
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from service.setup.bootstrap import Step, Wanted, prepare
 from tests.harness.postgres import Database, new_database
 from tests.harness.psql import as_role, psql, refusal
 from tests.harness.service import RunningService

@@ -9,11 +9,11 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
-from connectors.postgres.query_role import QUERY_ROLE
-from service.doctor import NOTE, check_all
-from service.prepare import Step, Wanted, prepare
-from service.settings import Settings
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from connectors.postgres.evaluation.query_role import QUERY_ROLE
+from service.runtime.settings import Settings
+from service.setup.bootstrap import Step, Wanted, prepare
+from service.setup.doctor import NOTE, check_all
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, versions_to_test
 from tests.harness.psql import as_role, psql
 

@@ -89,7 +89,7 @@ def test_two_processes_do_nothing_twice(service: RunningService, place: Database
     log = service.state.parent / "second.log"
     with log.open("wb") as output:
         second = subprocess.Popen(
-            [sys.executable, "-m", "service.run_api"], env=environment, stderr=output
+            [sys.executable, "-m", "service.supervisor.run_api"], env=environment, stderr=output
         )
     try:
         eventually(lambda: place.rows("SELECT count(*) FROM tidemark.listeners") == [(2,)])

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 import tidemark
-from connectors.postgres.embedded import EmbeddedPostgres
-from connectors.postgres.function_tables import SCHEMA
+from connectors.postgres.embedded.function_tables import SCHEMA
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.postgres import Database, new_database
 
 

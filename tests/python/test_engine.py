@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import tidemark
-from connectors.postgres.function_tables import SCHEMA
+from connectors.postgres.embedded.function_tables import SCHEMA
 
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "7"))
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 import tidemark
-from connectors.postgres.engine_lock import EngineLock
+from connectors.postgres.embedded.engine_lock import EngineLock
 from tests.harness.postgres import Database
 
 ROOT = Path(__file__).resolve().parents[2]

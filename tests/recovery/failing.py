@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from connectors.exchange import FolderExchange
-from connectors.kept_parts import KeptPart
+from connectors.partition_cache import KeptPart
+from connectors.shuffle_storage import FolderExchange
 from dataflow.errors import TemporaryError
-from service.change_log import ChangeLog
-from service.disk import disk_error
-from service.spool import Spool
+from service.backfill.spool import Spool
+from service.runtime.disk_errors import disk_error
+from service.subscriptions.change_log import ChangeLog
 from storage.errors import StorageError
 from tests.recovery.history import World, go_on, make, read_world
 from tests.unit.service.test_engine import OWNERS, THINGS

@@ -24,10 +24,10 @@ from connectors.sink import Progress, SinkEpoch
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.errors import SourceError
 from dataflow.expressions.evaluator import NoEvaluator
-from service.definition import View
-from service.engine import Engine
-from service.metrics import PipelineMetrics
-from service.recovery import recover
+from service.engine.definition import View
+from service.engine.engine import Engine
+from service.metrics.metrics import PipelineMetrics
+from service.pipeline.recovery import recover
 from storage import seal
 from storage.errors import StorageError
 from storage.pages import Tuning

@@ -18,13 +18,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from connectors.sink import Progress, Return, SinkEpoch, SinkPart, SinkTable, ViewChange
 from dataflow.delta import Delta
 from dataflow.errors import Position, SinkError, TemporaryError
 from dataflow.schema import Field
 from dataflow.types import INT8, TEXT
-from service.outbox import Outbox
+from service.engine.outbox import Outbox
 from storage.rocks import RocksStore
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, versions_to_test
 from tests.harness.service import RunningService

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from service.title import title_of
+from service.runtime.process_title import title_of
 from storage.failpoints import CLOCK, REACHED
 from tests.harness.change_stream import Fold, events, until
 from tests.harness.failpoints import arm
@@ -236,7 +236,7 @@ class Scene:
             found = [p.cmdline() for p in self.processes()]
             titles = sorted(title for title in map(title_of, found) if title != _IDLE)
             others = [command for command in found if not title_of(command)]
-            if titles == ["", "api", "groups", "pipeline"] and "service.cli" in others[0]:
+            if titles == ["", "api", "groups", "pipeline"] and "service.cli.main" in others[0]:
                 return
             assert time.monotonic() < deadline, found
             time.sleep(0.1)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka, missing
-from service.state_version import FILE
+from service.engine.state_version import FILE
 from storage.failpoints import VARIABLE
 from tests.harness.broker import unique_name
 from tests.harness.postgres import Database
@@ -203,7 +203,7 @@ def init_again(_: Any, database: Database, folder: Path) -> None:
 
 
 def _init(dsn: str, role: str, more: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "service.cli", "init", dsn, "--role", role]
+    command = [sys.executable, "-m", "service.cli.main", "init", dsn, "--role", role]
     return subprocess.run(
         command,
         env={**os.environ, **more},

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from connectors.kept_parts import FOLDER
+from connectors.partition_cache import FOLDER
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 

@@ -16,12 +16,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from connectors.postgres import view_rows
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from connectors.postgres.query import view_rows
 from connectors.sink import SinkTable
 from dataflow import types
 from dataflow.schema import Field
-from service.view_life import MOST_CHILDREN
+from service.pipeline.view_builds import MOST_CHILDREN
 from tests.harness import figures
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService, is_named

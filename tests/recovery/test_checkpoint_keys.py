@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from dataflow.errors import TidemarkError
-from service.checked_json import as_written, checked
-from service.checkpoint_key import FILE, configured_key, read_key, service_key
-from service.checkpoint_place import manifest_name
-from service.settings import Settings
+from service.checkpoint.checkpoint_key import FILE, configured_key, read_key, service_key
+from service.checkpoint.checkpoint_repository import manifest_name
+from service.runtime.checked_json import as_written, checked
+from service.runtime.settings import Settings
 from storage.errors import StorageError
 from tests.harness.trap import Trap
 from tests.recovery.history import make
@@ -237,7 +237,7 @@ def test_a_key_may_come_from_elsewhere(tmp_path: Path, monkeypatch: pytest.Monke
 
 def command(copied: Copied, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-m", "service.cli", *arguments],
+        [sys.executable, "-m", "service.cli.main", *arguments],
         env={**os.environ, "COLUMNS": "300", **environment},
         capture_output=True,
         text=True,

@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 
 from dataflow.errors import TidemarkError
-from service.checkpoint_key import FILE as KEY_FILE
-from service.checkpoint_key import read_key
-from service.checkpoint_place import Manifest, groups_in, open_place
-from service.checkpoints import Checkpoints
-from service.restore import Wanted, restore
-from service.settings import Settings
+from service.checkpoint.checkpoint_key import FILE as KEY_FILE
+from service.checkpoint.checkpoint_key import read_key
+from service.checkpoint.checkpoint_repository import Manifest, groups_in, open_place
+from service.checkpoint.checkpoints import Checkpoints
+from service.checkpoint.restore import Wanted, restore
+from service.runtime.settings import Settings
 from tests.harness import figures
 from tests.harness.object_store import object_store
 from tests.harness.postgres import Database
@@ -90,7 +90,15 @@ class World:
 
     def restore(self, *options: str) -> subprocess.CompletedProcess[str]:
         state = str(self.service.state)
-        command = [sys.executable, "-m", "service.cli", "restore", self.place, "--state", state]
+        command = [
+            sys.executable,
+            "-m",
+            "service.cli.main",
+            "restore",
+            self.place,
+            "--state",
+            state,
+        ]
         command += ["--key", str(self.key)]
         environment = {**os.environ, "TIDEMARK_SOURCE": self.database.dsn}
         return subprocess.run(

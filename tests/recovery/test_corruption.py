@@ -23,12 +23,12 @@ import numpy as np
 import pytest
 from rocksdict import Options, Rdict
 
-from connectors.exchange import FolderExchange
-from connectors.kept_parts import KeptPart
+from connectors.partition_cache import KeptPart
+from connectors.shuffle_storage import FolderExchange
 from dataflow.delta import Column, Delta
 from dataflow.errors import TemporaryError, TidemarkError
-from service.change_log import ChangeLog
-from service.spool import Spool
+from service.backfill.spool import Spool
+from service.subscriptions.change_log import ChangeLog
 from storage.errors import StorageError
 from storage.rocks import RocksStore
 from storage.runs import PAGE

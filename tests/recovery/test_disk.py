@@ -21,8 +21,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.log import Lossy
-from service.metrics import read_metrics, write_refusal
+from service.metrics.metrics import read_metrics, write_refusal
+from service.runtime.log import Lossy
 from storage.faults import corrupt
 from tests.harness import figures
 from tests.harness.postgres import Database

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.children import ATTEMPTS
+from service.backfill.child_processes import ATTEMPTS
 from tests.harness import figures
 from tests.harness.failpoints import names_in_source
 from tests.harness.postgres import Database

@@ -17,7 +17,7 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kept_parts import FOLDER
+from connectors.partition_cache import FOLDER
 from tests.harness.broker import admin_of, new_topic, send, wait_until
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService

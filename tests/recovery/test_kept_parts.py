@@ -13,16 +13,16 @@ from random import Random
 
 import pytest
 
-from connectors.exchange import FolderExchange
-from connectors.kept_parts import KeptPart, is_kept
-from connectors.postgres.replication import ReplicationStream
+from connectors.partition_cache import KeptPart, is_kept
+from connectors.postgres.replication.stream import ReplicationStream
 from connectors.postgres.source import PostgresSource
+from connectors.shuffle_storage import FolderExchange
 from connectors.source import SnapshotPart
 from dataflow.errors import TemporaryError
 from dataflow.schema import Relation
-from service import kept as kept_module
-from service.kept import Kept, forget_others, is_left
-from service.spool import Spool
+from service.backfill import backfill_manifest as kept_module
+from service.backfill.backfill_manifest import Kept, forget_others, is_left
+from service.backfill.spool import Spool
 from tests.connectors.postgres.reading import following, read_all, relation_of, table_rows
 from tests.connectors.postgres.reading import text_rows as texts
 from tests.connectors.spark.views import LOG, DrawnPart

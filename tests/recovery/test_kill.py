@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness import figures
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService

@@ -23,21 +23,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from connectors.postgres.evaluator import PostgresEvaluator
+from connectors.postgres.evaluation.evaluator import PostgresEvaluator
 from connectors.sink import SinkEpoch
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.changes import Changes
 from dataflow.delta import Column
 from dataflow.schema import Relation
-from service import state_version
-from service.checkpoint_key import FILE as KEY_FILE
-from service.checkpoint_key import read_key
-from service.checkpoints import Checkpoints
-from service.encoding import version_1
-from service.engine import Engine
-from service.outbox import Outbox
-from service.restore import Wanted, restore
-from service.settings import Settings
+from service.checkpoint.checkpoint_key import FILE as KEY_FILE
+from service.checkpoint.checkpoint_key import read_key
+from service.checkpoint.checkpoints import Checkpoints
+from service.checkpoint.restore import Wanted, restore
+from service.engine import state_version
+from service.engine.encoding import version_1
+from service.engine.engine import Engine
+from service.engine.outbox import Outbox
+from service.runtime.settings import Settings
 from storage.errors import StorageError
 from storage.failpoints import VARIABLE
 from storage.rocks import RocksStore
@@ -270,8 +270,8 @@ def test_a_step_that_is_killed_is_done_again(
     """With all in one commit, and with many of them."""
     state = unpacked(ONE, tmp_path)
     program = (
-        "from pathlib import Path; from service import state_version;"
-        f"from service.encoding import version_1; version_1._COMMIT_BYTES = {commit_bytes};"
+        "from pathlib import Path; from service.engine import state_version;"
+        f"from service.engine.encoding import version_1; version_1._COMMIT_BYTES = {commit_bytes};"
         f"state_version.claim(Path({str(state)!r}))"
     )
     ended = subprocess.run(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres, available_versions
+from connectors.postgres.embedded.server import EmbeddedPostgres, available_versions
 from tests.harness import figures
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database
 from tests.harness.service import RunningService

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from dataflow.errors import SourceError
-from service.doctor import check_all
-from service.settings import Settings
+from service.runtime.settings import Settings
+from service.setup.doctor import check_all
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database
 from tests.harness.service import RunningService
 

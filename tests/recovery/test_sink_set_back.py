@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka, missing
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from storage.failpoints import REACHED
 from tests.harness import figures
 from tests.harness.broker import unique_name

@@ -15,7 +15,7 @@ import psycopg2
 import pytest
 from psycopg2 import extras
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness import figures
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, versions_to_test
 from tests.harness.proxy import REFUSE, Fault, Proxy
@@ -93,7 +93,7 @@ class World:
         for view in ("seen", "beside"):
             self.service.await_status(view, "failed")
         url = ("--url", self.service.url)
-        command = [sys.executable, "-m", "service.cli", "rebuild", "--all", *url]
+        command = [sys.executable, "-m", "service.cli.main", "rebuild", "--all", *url]
         subprocess.run(command, check=True, timeout=WITHIN_S, capture_output=True)
 
     @contextlib.contextmanager

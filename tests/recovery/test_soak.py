@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness import figures
 from tests.harness.meters import Meters
 from tests.harness.postgres import new_database

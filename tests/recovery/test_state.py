@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
@@ -94,7 +94,7 @@ def test_second_service_on_a_state_is_refused(database: Database, tmp_path: Path
             patch.setenv("TIDEMARK_SOURCE", database.dsn)
             patch.setenv("TIDEMARK_STATE", str(service.state))
             second = subprocess.run(
-                [sys.executable, "-m", "service.run_pipeline"],
+                [sys.executable, "-m", "service.supervisor.run_pipeline"],
                 capture_output=True,
                 text=True,
                 timeout=60,

@@ -89,7 +89,7 @@ def test_two_on_one_state(database: Database, tmp_path: Path) -> None:
     with RunningService(database.dsn, tmp_path) as first:
         watched.begin(first)
         ended = subprocess.run(
-            [sys.executable, "-m", "service.cli", "serve"],
+            [sys.executable, "-m", "service.cli.main", "serve"],
             env={**first.environment, "TIDEMARK_PORT": str(free_port())},
             capture_output=True,
             text=True,

@@ -7,10 +7,10 @@ ALTER TABLE t0 ADD PRIMARY KEY (id);
 SELECT percent_rank() OVER (PARTITION BY trim_scale(((r6.c1 % 1000) * 2.50::numeric)) ORDER BY (range_intersect_agg((int4range(1, 4) * int4range(0, 5))) @> (r6.c1 % 9)::integer)) AS c4 FROM (SELECT DISTINCT ON (int4range(1, 4)) r1.c4 AS c1, percent_rank(1::integer) WITHIN GROUP (ORDER BY r1.b) AS c3 FROM t0 r1 GROUP BY r1.b, r1.c4 ORDER BY int4range(1, 4), to_char((r1.b % 3) % 1000, 'FM0009') DESC, ((r1.b % 3))::text, (trim_scale(r1.c4))::text) r6 GROUP BY r6.c1;
 -- differed
 -- Traceback (most recent call last):
---   File "dataflow/sql/lower.py", line 109, in _operator
+--   File "dataflow/sql/lower/lowering.py", line 109, in _operator
 --     return make(node.plan, context)
 --            ^^^^^^^^^^^^^^^^^^^^^^^^
---   File "dataflow/sql/lower.py", line 138, in _window
+--   File "dataflow/sql/lower/lowering.py", line 138, in _window
 --     return make(plan, context)
 --            ^^^^^^^^^^^^^^^^^^^
 --   File "dataflow/operators/windows/window_follow.py", line 56, in __init__

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.equality.case import read_case, run_case
 from tests.equality.history import opened_store
 from tests.harness.postgres import new_database, versions_to_test

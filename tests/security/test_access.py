@@ -15,11 +15,12 @@ from fastapi.testclient import TestClient
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.testclient import WebSocketDenialResponse
 
-from connectors.postgres.embedded import EmbeddedPostgres
-from service import guard, operations
-from service.app import create_app
-from service.settings import Settings
-from service.tokens import Tokens
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from service.access import operations
+from service.access.tokens import Tokens
+from service.api import request_guard
+from service.api.app import create_app
+from service.runtime.settings import Settings
 from tests.harness.postgres import Database, new_database
 
 NOBODY, READER, OPERATOR, ADMIN = "", "reader", "operator", "admin"
@@ -273,7 +274,7 @@ def test_open_on_loopback_until_there_is_a_token(
 def test_a_stream_ends_with_its_token(
     app: FastAPI, place: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(guard, "RECHECK_S", 0.05)
+    monkeypatch.setattr(request_guard, "RECHECK_S", 0.05)
     tokens: Tokens = app.state.tokens
     token, _ = tokens.create("streamer", "reader")
     heard: list[str] = []
@@ -288,7 +289,9 @@ def test_a_stream_ends_with_its_token(
         """Answers go nowhere."""
 
     headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {token}".encode())]
-    wrapped = guard.Guard(endless, _settings(place, tmp_path), tokens, app.state.authorization)
+    wrapped = request_guard.Guard(
+        endless, _settings(place, tmp_path), tokens, app.state.authorization
+    )
 
     async def run() -> None:
         for scope in (

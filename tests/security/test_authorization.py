@@ -13,10 +13,10 @@ import psycopg2
 import pytest
 import typer.main
 
-from connectors.postgres.embedded import EmbeddedPostgres
-from service import operations
-from service.app import ROUTERS
-from service.cli import app as commands
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from service.access import operations
+from service.api.app import ROUTERS
+from service.cli.main import app as commands
 from tests.harness.postgres import Database, new_database
 from tests.harness.psql import as_role, roles
 from tests.harness.service import RunningService

@@ -92,7 +92,7 @@ def run(folder: Path, arguments: str, **environment: str) -> subprocess.Complete
     # Nothing listens there.
     own["TIDEMARK_URL"] = "http://127.0.0.1:1"
     return subprocess.run(
-        [sys.executable, "-m", "service.cli", *shlex.split(arguments)],
+        [sys.executable, "-m", "service.cli.main", *shlex.split(arguments)],
         env={**own, **environment},
         input=NOT_TEXT,
         capture_output=True,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.postgres import new_database
 from tests.harness.psql import roles
 from tests.harness.service import RunningService

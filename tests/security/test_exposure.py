@@ -21,12 +21,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 import tidemark
 from connectors.loopback import free_port
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from dataflow.errors import TidemarkError
-from service import tls
-from service.app import create_app
-from service.exposure import check_exposure
-from service.settings import Settings
+from service.api import tls
+from service.api.app import create_app
+from service.api.exposure import check_exposure
+from service.runtime.settings import Settings
 from tests.harness.postgres import Database, new_database
 
 
@@ -82,7 +82,7 @@ def test_nothing_listens_for_others_unprotected(
     # The first token is made in the sink itself, by the command, and printed once.
     monkeypatch.setenv("TIDEMARK_SOURCE", place.dsn)
     words = ["token", "create", "first", "--role", "admin", "--direct"]
-    command = [sys.executable, "-m", "service.cli", *words]
+    command = [sys.executable, "-m", "service.cli.main", *words]
     made, again = (subprocess.run(command, capture_output=True, text=True) for _ in range(2))
     assert made.returncode == 0 and made.stdout.startswith("tdm_"), made.stderr
     assert made.stdout.strip() not in made.stderr and "\n" not in made.stdout.strip()

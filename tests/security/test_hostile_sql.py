@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.postgres.analyzer import PostgresAnalyzer
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.analysis.analyzer import PostgresAnalyzer
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from dataflow.errors import TidemarkError
 from dataflow.sql.planner import plan_view
 from tests.harness.postgres import Database, new_database

@@ -14,7 +14,7 @@ import httpx
 import psycopg2
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.postgres import Database, new_database
 from tests.harness.psql import as_role, give_query_role, roles
 from tests.harness.service import RunningService

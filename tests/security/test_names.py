@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.postgres.analyzer import PostgresAnalyzer
-from connectors.postgres.embedded import EmbeddedPostgres
-from connectors.postgres.shadows import quoted
-from connectors.postgres.sink import PostgresSink
+from connectors.postgres.analysis.analyzer import PostgresAnalyzer
+from connectors.postgres.analysis.stub_relations import quoted
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from connectors.postgres.sink.postgres_sink import PostgresSink
 from connectors.sink import SinkTable
 from dataflow.delta import KIND_BYTES, KIND_INT, Delta
 from dataflow.errors import SinkError
 from dataflow.schema import Field
 from dataflow.sql.planner import plan_view
 from dataflow.types import INT4, TEXT
-from service.names import parse_name
+from service.runtime.view_names import parse_name
 from tests.harness.postgres import Database, new_database
 from tests.security.names import hostile_names
 

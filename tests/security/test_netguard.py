@@ -19,7 +19,6 @@ import psycopg2
 import pytest
 
 from connectors import netguard, secrets
-from connectors.exchange import FolderExchange
 from connectors.files.folder import LocalFolder
 from connectors.files.options import read_options as read_files
 from connectors.files.pattern import split_pattern
@@ -29,12 +28,13 @@ from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.options import read_options as read_kafka
 from connectors.kafka.topics import Topics
 from connectors.netguard import Guard
+from connectors.shuffle_storage import FolderExchange
 from connectors.spark.segment import Job
 from connectors.spark.stages import Cut
 from connectors.spark.tasks import _load_job
 from dataflow.errors import SourceError, TidemarkError
-from service.protect import protect
-from service.settings import Settings
+from service.runtime.security_limits import protect
+from service.runtime.settings import Settings
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 

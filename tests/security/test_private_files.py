@@ -17,7 +17,7 @@ import pytest
 
 import tidemark
 from connectors.kafka.embedded import EmbeddedKafka, missing
-from service.private_files import make_private
+from service.runtime.private_files import make_private
 from tests.harness.files import files_below
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
@@ -97,7 +97,7 @@ def test_a_service_of_every_kind_of_file(database: Database, tmp_path: Path) -> 
     assert seen == []
     restored = tmp_path / "restored" / "state"
     key = service.state / "checkpoint.key"
-    command = [sys.executable, "-m", "service.cli", "restore", str(copies), "--key", str(key)]
+    command = [sys.executable, "-m", "service.cli.main", "restore", str(copies), "--key", str(key)]
     ended = subprocess.run(
         [*command, "--state", str(restored), "--source", database.dsn],
         capture_output=True,

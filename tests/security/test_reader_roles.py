@@ -13,7 +13,7 @@ import httpx
 import pytest
 import websockets
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.postgres import Database, new_database
 from tests.harness.psql import roles
 from tests.harness.service import RunningService

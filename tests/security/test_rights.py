@@ -9,16 +9,16 @@ from collections.abc import Iterator
 import psycopg2
 import pytest
 
-from connectors.postgres.analyzer import PostgresAnalyzer
-from connectors.postgres.embedded import EmbeddedPostgres
-from connectors.postgres.evaluator import PostgresEvaluator
+from connectors.postgres.analysis.analyzer import PostgresAnalyzer
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from connectors.postgres.evaluation.evaluator import PostgresEvaluator
 from connectors.sink import SinkTable
 from dataflow.delta import KIND_BYTES, Column
 from dataflow.errors import SourceError, SqlError, TidemarkError, ViewError
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.sql.planner import plan_view
 from dataflow.types import INT4, TEXT, SqlType, TypeKind
-from service.engine import Engine, View, ViewDefinition
+from service.engine.engine import Engine, View, ViewDefinition
 from storage.memory import MemoryStore
 from tests.harness.postgres import Database, new_database
 from tests.harness.psql import give_query_role

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from connectors.loopback import free_port
-from connectors.postgres.embedded import EmbeddedPostgres
-from service.redaction import scrub
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from service.runtime.redaction import scrub
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from connectors.postgres.table_names import KnownNames
+from connectors.postgres.analysis.table_names import KnownNames
 from dataflow.errors import SourceError, SqlError
 from dataflow.expressions.ir import Literal
 from dataflow.plan.nodes import ViewPlan
 from dataflow.schema import Field, Relation
-from dataflow.sql.analysis import Analysis, Analyzer, Routine, Table
+from dataflow.sql.bind.analysis import Analysis, Analyzer, Routine, Table
 from dataflow.sql.planner import plan_view
 from dataflow.types import BOOL, INT4, INT8, NUMERIC, SqlType
 from tests.simulation.reads import SCHEMA, canonical, reads
@@ -35,7 +35,7 @@ def plan_once(query: str, analyzer: Analyzer) -> ViewPlan:
 
 
 class SimAnalyzer:
-    """As dataflow.sql.analysis.Analyzer. views: the maintained ones; feeds: of other sources."""
+    """As dataflow.sql.bind.analysis.Analyzer. views: maintained ones; feeds: of other sources."""
 
     role = ""
     named = KnownNames()

@@ -9,12 +9,12 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from connectors.postgres.control import ViewRow
+from connectors.postgres.catalog.catalog import ViewRow
 from dataflow.errors import TidemarkError
-from service.authorization import Authorization
-from service.life import Life
-from service.sink_catalog import SinkCatalog
-from service.tokens import OPEN
+from service.access.authorization import Authorization
+from service.access.tokens import OPEN
+from service.api.lifecycle_requests import Life
+from service.api.sink_catalog import SinkCatalog
 from tests.simulation.faults import Faults
 from tests.simulation.reads import is_alike
 from tests.simulation.shop import QUERIES

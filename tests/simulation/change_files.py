@@ -12,14 +12,23 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from service.change_log import ENDED, FOLDER, INDEX, RECORD, ROWS, WANTED, read_head, segment_floors
-from service.pipeline import Pipeline
+from service.pipeline.pipeline import Pipeline
+from service.subscriptions.change_log import (
+    ENDED,
+    FOLDER,
+    INDEX,
+    RECORD,
+    ROWS,
+    WANTED,
+    read_head,
+    segment_floors,
+)
 from tests.simulation.rows import Rows
 from tests.simulation.sink import Database, Violation
 
 
 def want_logs(state: Path, database: Database, random: Random, now: float) -> None:
-    """A subscriber asks for the log of some view, as service/subscriptions.py does."""
+    """A subscriber asks for the log of some view, as `service.subscriptions` does."""
     live = [row.identity for row in database.views if row.status == "live"]
     if not live or random.random() < 0.5:
         return

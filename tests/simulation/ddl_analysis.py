@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from connectors.postgres.table_names import KnownNames, TableNames
+from connectors.postgres.analysis.table_names import KnownNames, TableNames
 from dataflow.errors import SqlError
 from dataflow.schema import Relation
-from dataflow.sql.analysis import Analysis
+from dataflow.sql.bind.analysis import Analysis
 from tests.simulation.analysis import SimAnalyzer
 from tests.simulation.ddl_source import await_free
 from tests.simulation.ddl_tables import DdlServer, Shape

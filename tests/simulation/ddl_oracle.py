@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from connectors.postgres.control import ViewRow
+from connectors.postgres.catalog.catalog import ViewRow
 from dataflow.schema import Field, Relation
 from dataflow.types import NUMERIC
-from service.definition import ViewDefinition
-from service.encoding.registered import decode
+from service.engine.definition import ViewDefinition
+from service.engine.encoding.registered import decode
 from tests.simulation.ddl_analysis import plain_columns_in
 from tests.simulation.ddl_past import Past
 from tests.simulation.ddl_tables import ALTER, Shape, first_shapes, raised, rewritten

@@ -13,8 +13,8 @@ from zlib import crc32
 
 from greenlet import getcurrent
 
-from connectors.postgres.replication import StreamLimits
-from connectors.postgres.table_facts import TableFacts
+from connectors.postgres.replication.stream import StreamLimits
+from connectors.postgres.replication.table_facts import TableFacts
 from dataflow.delta import Delta
 from dataflow.errors import SourceError, TemporaryError
 from dataflow.schema import Relation, RelationName
@@ -24,7 +24,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.source import SimPart, SimSnapshot, SimSource
 from tests.simulation.stream import SimStream, away
 
-# As connectors/postgres/table_facts.py: so long the catalog waits for who changes a table.
+# As connectors/postgres/replication/table_facts.py: how long to wait for who changes a table.
 ENDS_S = 0.25
 LOCK_S = 30.0
 

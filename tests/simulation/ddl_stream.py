@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from connectors.postgres.decode import RELATION, Decoder
+from connectors.postgres.replication.decode import RELATION, Decoder
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.errors import TidemarkError

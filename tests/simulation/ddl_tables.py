@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from connectors.postgres.table_facts import ColumnFacts, TableFacts
+from connectors.postgres.replication.table_facts import ColumnFacts, TableFacts
 from dataflow.schema import Field, Relation, RelationName
 from tests.simulation.fibers import Process
 from tests.simulation.reads import SCHEMA

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from service.state_version import STORE
+from service.engine.state_version import STORE
 from storage.memory import MemoryArrangement, MemoryStore, MemorySums
 from storage.store import BulkFile, Store
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from greenlet import getcurrent
 
-from service.change_log import WANTED
+from service.subscriptions.change_log import WANTED
 from tests.simulation.fibers import FOREVER, Fiber, Killed, Loop
 
 
@@ -79,7 +79,7 @@ def _settle(done: asyncio.Future[Any], answer: Any, error: BaseException | None)
 
 
 def touch(folders: Sequence[Path]) -> None:
-    """As service.change_feed.touch, by the clock of the run."""
+    """As service.subscriptions.change_feed.touch, by the clock of the run."""
     fiber = getcurrent()
     assert isinstance(fiber, Fiber)
     for folder in folders:

@@ -13,7 +13,7 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-from service.host import Host
+from service.runtime.runtime import Host
 
 FOREVER = float("inf")
 
@@ -138,7 +138,7 @@ class Loop:
 
 
 class FiberThread:
-    """As service.host.Thread."""
+    """As service.runtime.runtime.Thread."""
 
     def __init__(self, loop: Loop, run: Callable[[], None], name: str, process: Process) -> None:
         self._loop = loop
@@ -156,7 +156,7 @@ class FiberThread:
 
 
 class FiberEvent:
-    """As service.host.Event."""
+    """As service.runtime.runtime.Event."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -178,7 +178,7 @@ class FiberEvent:
 
 
 class FiberCondition:
-    """As service.host.Condition."""
+    """As service.runtime.runtime.Condition."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop

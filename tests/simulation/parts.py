@@ -1,4 +1,4 @@
-"""What stands behind the contracts in a simulation, as service/parts.py says it of a service."""
+"""What stands behind the contracts in a simulation, as service_factory.py says for a service."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from connectors.kept_parts import OnProgress
-from connectors.postgres.control import SourceRow
-from connectors.postgres.control_sinks import SinkRow
+from connectors.partition_cache import OnProgress
+from connectors.postgres.catalog.catalog import SourceRow
+from connectors.postgres.catalog.sink_records import SinkRow
 from connectors.sink import SinkTable
 from connectors.spark.result import BackfillResult
 from dataflow.errors import TidemarkError
 from dataflow.schema import Relation
-from service.backfill import BackfillJob, backfill
-from service.budget import MemoryBudget
-from service.build_parts import BuildParts, SideRead
-from service.declared import relations_of
-from service.definition import ViewDefinition
-from service.host import Host
-from service.settings import Settings
+from service.backfill.build_parts import BuildParts, SideRead
+from service.backfill.local_backfill import BackfillJob, backfill
+from service.engine.definition import ViewDefinition
+from service.ingest.declared_sources import relations_of
+from service.runtime.memory_budget import MemoryBudget
+from service.runtime.runtime import Host
+from service.runtime.settings import Settings
 from storage.errors import StorageError
 from storage.store import Store
 from tests.simulation import features
@@ -53,7 +53,7 @@ class SimSettings(Settings):
 
 
 class SimParts:
-    """As service.parts.Parts, for one process or for people."""
+    """As service.factory.service_factory.Parts, for one process or for people."""
 
     is_sink_apart = False
     source_row = "source"

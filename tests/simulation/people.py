@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from connectors.postgres.control import SourceRow, ViewRow
+from connectors.postgres.catalog.catalog import SourceRow, ViewRow
 from dataflow.errors import TidemarkError
-from service import fields
-from service.authorization import Authorization
-from service.family import children_of
-from service.life import Life
-from service.plan_facts import plan_facts
-from service.planning import plan_definition
-from service.tokens import OPEN
-from service.view_facts import key_names, kind_of, require_parents
+from service.access.authorization import Authorization
+from service.access.tokens import OPEN
+from service.api.lifecycle_requests import Life
+from service.engine import output_fields
+from service.factory.planning import plan_definition
 from service.views import lifecycle
+from service.views.dependencies import children_of
 from service.views.lifecycle import DesiredState, ViewEvent
+from service.views.plan_facts import plan_facts
+from service.views.view_facts import key_names, kind_of, require_parents
 from tests.simulation.faults import Faults
 from tests.simulation.reads import SCHEMA, is_alike
 from tests.simulation.server import Row, Server
@@ -168,7 +168,7 @@ class Operator:
         return None
 
     def create(self) -> None:
-        """A view over tables or over another view, as service/catalog.py does it."""
+        """A view over tables or over another view, as service/api/catalog.py does it."""
         self._count += 1
         name, rows = (SCHEMA, f"v{self._count}"), self._control.list_views()
         parents = [r.name for r in rows if is_alike(r.query, QUERIES[0]) and r.status == "live"]
@@ -191,7 +191,7 @@ class Operator:
                 kind=kind_of(plan),
                 options={"group": "default", **({"changes_retention_s": 60} if keeps else {})},
                 key=key_names(plan),
-                fields=fields.to_json(plan.root.fields),
+                fields=output_fields.to_json(plan.root.fields),
                 plan=plan_facts(definition, None),
             )
         )

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-from service.state_version import STORE
+from service.engine.state_version import STORE
 from storage.rocks import RocksStore
 from storage.store import BulkFile
 from tests.simulation.disk import Disk, Image

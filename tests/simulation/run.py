@@ -22,7 +22,8 @@ from unittest.mock import patch
 import structlog
 from greenlet import getcurrent
 
-from service import change_feed, planning, subscriptions
+from service.factory import planning
+from service.subscriptions import change_feed, subscriptions
 from storage import failpoints
 from tests.harness import figures
 from tests.simulation import event_loop

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from connectors.postgres.control import SourceRow, ViewRow
+from connectors.postgres.catalog.catalog import SourceRow, ViewRow
 from connectors.sink import Progress, SinkEpoch, SinkPromoted, SinkTable, ViewChange
 from connectors.view_states import (
     ViewEvent,
@@ -65,7 +65,7 @@ class SimSink(Session):
         self._timeline = 0
 
     def claim(self) -> None:
-        """As connectors/postgres/claim.py: the sessions of owners before this one are ended."""
+        """As connectors/postgres/schema/lease.py: end the sessions of owners before this one."""
         self.faults.end_lost(lambda session: session is not self)
         self.database.owner, self._is_claimed = self._owner, True
         self._timeline = self.database.timeline

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from connectors.postgres.control import ViewRow
+from connectors.postgres.catalog.catalog import ViewRow
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import INT4, INT8, TEXT
 from tests.simulation import topics

@@ -14,8 +14,8 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from connectors.postgres.control import SourceRow, ViewRow
-from connectors.postgres.control_sinks import SinkRow
+from connectors.postgres.catalog.catalog import SourceRow, ViewRow
+from connectors.postgres.catalog.sink_records import SinkRow
 from connectors.sink import NOT_STAGED, Progress, SinkBehind, SinkEpoch, SinkTable, ViewChange
 from connectors.view_states import is_legal
 from dataflow.delta import Delta
@@ -220,7 +220,7 @@ class Database:
         self._remember(epoch, row.identity, table, staged.rows)
 
     def change(self, change: ViewChange) -> None:
-        """A view as a whole; see connectors/postgres/sink_changes.py."""
+        """A view as a whole; see connectors/postgres/sink/cut_over.py."""
         before = change.before.schema, change.before.name
         after = change.table.schema, change.table.name
         found = self.tables.get(before)

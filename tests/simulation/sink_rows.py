@@ -1,5 +1,4 @@
-"""The catalog of further sinks in a simulated database: what connectors/postgres/control_sinks.py
-asks of tidemark.sinks, by its statements."""
+"""The catalog of additional sinks in a simulated database: statements of sink_records.py."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import re
 from dataclasses import astuple, replace
 from typing import Any
 
-from connectors.postgres.control_sinks import SinkRow
+from connectors.postgres.catalog.sink_records import SinkRow
 from tests.simulation.rows import as_json
 from tests.simulation.sink import Database
 

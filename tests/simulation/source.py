@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from connectors.postgres.replication import StreamLimits
-from connectors.postgres.table_facts import ColumnFacts, TableFacts
+from connectors.postgres.replication.stream import StreamLimits
+from connectors.postgres.replication.table_facts import ColumnFacts, TableFacts
 from dataflow.delta import Delta
 from dataflow.errors import SourceError
 from dataflow.schema import Relation, RelationName

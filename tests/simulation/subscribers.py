@@ -15,11 +15,11 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
-from connectors.postgres.control import ViewRow
+from connectors.postgres.catalog.catalog import ViewRow
 from dataflow.errors import TidemarkError
-from service.change_feed import ChangeFeeds
-from service.problems import problem_json
-from service.subscriptions import Subscription, Subscriptions, Wish
+from service.api.problems import problem_json
+from service.subscriptions.change_feed import ChangeFeeds
+from service.subscriptions.subscriptions import Subscription, Subscriptions, Wish
 from tests.simulation.change_files import rows_at, shown_before
 from tests.simulation.event_loop import FiberEventLoop
 from tests.simulation.faults import Faults

@@ -14,27 +14,28 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from connectors.postgres.table_names import KnownNames
+from connectors.postgres.analysis.table_names import KnownNames
 from connectors.sink import Progress, SinkEpoch
 from connectors.source import SourceBatch
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
 from dataflow.plan.nodes import ViewPlan
-from service import planning, recovery
-from service.build import ViewBuild
-from service.change_reader import ChangeReader
-from service.engine import Engine
-from service.epochs import Epochs
-from service.feed import Feed
-from service.follower import Follower
-from service.followers import Followers
-from service.kept_names import with_names_of_now
-from service.outbox import Outbox
-from service.positions import Positions
-from service.side_feeds import SideFeeds
-from service.source_watch import Seen, SourceWatch
-from service.writer import SinkWriter
+from service.backfill.view_build import ViewBuild
+from service.engine.engine import Engine
+from service.engine.outbox import Outbox
+from service.engine.positions import Positions
+from service.factory import planning
+from service.ingest.database_feed import Feed
+from service.ingest.external_sources import SideFeeds
+from service.ingest.table_watch import Seen, SourceWatch
+from service.pipeline import recovery
+from service.pipeline.epochs import Epochs
+from service.pipeline.sink_writer import SinkWriter
+from service.sinks.sink_worker import Follower
+from service.sinks.sink_workers import Followers
+from service.subscriptions.change_reader import ChangeReader
+from service.views.name_tracking import with_names_of_now
 from storage.write_set import WriteSet
 from tests.simulation.run import run
 
@@ -230,36 +231,84 @@ START, CATCH_UP = Epochs.start, ViewBuild.catch_up
 
 # What is broken, by what, and what the runs have beside the plain pipeline.
 BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
-    "confirm before sync": ("service.epochs.Epochs.checkpoint", confirm_before_sync, ()),
-    "checkpoint without sync": ("service.epochs.Epochs.checkpoint", checkpoint_without_sync, ()),
-    "progress apart": ("service.engine.Engine.commit", progress_apart, ()),
-    "outbox with a gap": ("service.outbox.Outbox.read", outbox_with_a_gap, ()),
-    "outbox twice": ("service.outbox.Outbox.read", outbox_twice, ()),
+    "confirm before sync": ("service.pipeline.epochs.Epochs.checkpoint", confirm_before_sync, ()),
+    "checkpoint without sync": (
+        "service.pipeline.epochs.Epochs.checkpoint",
+        checkpoint_without_sync,
+        (),
+    ),
+    "progress apart": ("service.engine.engine.Engine.commit", progress_apart, ()),
+    "outbox with a gap": ("service.engine.outbox.Outbox.read", outbox_with_a_gap, ()),
+    "outbox twice": ("service.engine.outbox.Outbox.read", outbox_twice, ()),
     "never muted": ("service.start.recover", never_muted, ()),
-    "mute forgotten": ("service.epochs.Epochs.start", meets_sink_at_once, ("feeds",)),
-    "snapshot not passed over": ("service.build.ViewBuild.catch_up", unaware_of_snapshot, ()),
-    "joined too early": ("service.build.ViewBuild.catch_up", impatient, ()),
-    "outcome not asked for": ("service.writer.SinkWriter._is_in_sink", never_there, ()),
+    "mute forgotten": ("service.pipeline.epochs.Epochs.start", meets_sink_at_once, ("feeds",)),
+    "snapshot not passed over": (
+        "service.backfill.view_build.ViewBuild.catch_up",
+        unaware_of_snapshot,
+        (),
+    ),
+    "joined too early": ("service.backfill.view_build.ViewBuild.catch_up", impatient, ()),
+    "outcome not asked for": (
+        "service.pipeline.sink_writer.SinkWriter._is_in_sink",
+        never_there,
+        (),
+    ),
     "refused with its epoch": ("connectors.sink.SinkEpoch.refused", all_refused, ("refusals",)),
     "errors stay": ("dataflow.collect.ErrorRows.take", errors_stay, ("errors",)),
-    "errors lost": ("service.build.ViewBuild.add", errors_since_snapshot_lost, ("errors",)),
-    "not on disk": ("service.side_feeds.SideFeeds.is_replayable", tells_again, ("feeds",)),
-    "beyond the sink": ("service.side_feeds.SideFeeds.poll", beyond_the_sink, ("feeds",)),
-    "places forgotten": ("service.positions.Positions._move", only_the_newest, ("feeds",)),
+    "errors lost": (
+        "service.backfill.view_build.ViewBuild.add",
+        errors_since_snapshot_lost,
+        ("errors",),
+    ),
+    "not on disk": (
+        "service.ingest.external_sources.SideFeeds.is_replayable",
+        tells_again,
+        ("feeds",),
+    ),
+    "beyond the sink": (
+        "service.ingest.external_sources.SideFeeds.poll",
+        beyond_the_sink,
+        ("feeds",),
+    ),
+    "places forgotten": ("service.engine.positions.Positions._move", only_the_newest, ("feeds",)),
     "commit in two writes": ("storage.write_set.WriteSet.commit", in_two_writes, ("rocks",)),
-    "told twice": ("service.change_reader.ChangeReader.place_after", told_twice, ("subscribers",)),
-    "nothing kept for sinks": ("service.followers.Followers.hold", forgets_for_sinks, ("sinks",)),
-    "ahead of the tables": ("service.followers.Followers.advance", ahead_of_tables, ("sinks",)),
-    "sinks not on disk": ("service.followers.Followers.is_any", False, ("sinks",)),
-    "first rows twice": ("service.follower.Follower._begin", any_begin, ("sinks",)),
-    "sinks not asked": ("service.followers.Followers.followed", nobody, ("sinks",)),
-    "refused and kept": ("service.following.Following.drop_refused", nothing, ("refusals",)),
-    "tables not looked at": ("service.feed.Feed._look", looked_at_once, ("ddl",)),
-    "commits not waited for": ("service.source_watch.SourceWatch.look", not_waited_for, ("ddl",)),
-    "shapes forgotten": ("service.source_watch.SourceWatch.accept", newest_shape_alone, ("ddl",)),
-    "failures told late": ("service.desk.Desk.owes_failures", False, ("ddl",)),
-    "unread and refused": ("service.feed.Feed.was_opened_for", always, ("ddl",)),
-    "names looked at once": ("service.planning._plan", names_looked_at_once, ("ddl",)),
+    "told twice": (
+        "service.subscriptions.change_reader.ChangeReader.place_after",
+        told_twice,
+        ("subscribers",),
+    ),
+    "nothing kept for sinks": (
+        "service.sinks.sink_workers.Followers.hold",
+        forgets_for_sinks,
+        ("sinks",),
+    ),
+    "ahead of the tables": (
+        "service.sinks.sink_workers.Followers.advance",
+        ahead_of_tables,
+        ("sinks",),
+    ),
+    "sinks not on disk": ("service.sinks.sink_workers.Followers.is_any", False, ("sinks",)),
+    "first rows twice": ("service.sinks.sink_worker.Follower._begin", any_begin, ("sinks",)),
+    "sinks not asked": ("service.sinks.sink_workers.Followers.followed", nobody, ("sinks",)),
+    "refused and kept": (
+        "service.pipeline.source_subscriptions.Following.drop_refused",
+        nothing,
+        ("refusals",),
+    ),
+    "tables not looked at": ("service.ingest.database_feed.Feed._look", looked_at_once, ("ddl",)),
+    "commits not waited for": (
+        "service.ingest.table_watch.SourceWatch.look",
+        not_waited_for,
+        ("ddl",),
+    ),
+    "shapes forgotten": (
+        "service.ingest.table_watch.SourceWatch.accept",
+        newest_shape_alone,
+        ("ddl",),
+    ),
+    "failures told late": ("service.pipeline.reconciler.Desk.owes_failures", False, ("ddl",)),
+    "unread and refused": ("service.ingest.database_feed.Feed.was_opened_for", always, ("ddl",)),
+    "names looked at once": ("service.factory.planning._plan", names_looked_at_once, ("ddl",)),
 }
 # Where to begin with what few seeds find: at one that is known to.
 BEGIN_AT = {

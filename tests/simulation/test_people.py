@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from connectors.postgres import control_life
-from connectors.postgres.control import ViewRow
+from connectors.postgres.catalog import change_requests
+from connectors.postgres.catalog.catalog import ViewRow
 from dataflow.errors import TidemarkError
-from service import fields
-from service.authorization import Authorization
-from service.life import Life
-from service.models import CreateSink
-from service.planning import plan_definition
-from service.sink_catalog import SinkCatalog
-from service.tokens import OPEN
-from service.view_facts import key_names, kind_of, require_parents
+from service.access.authorization import Authorization
+from service.access.tokens import OPEN
+from service.api.lifecycle_requests import Life
+from service.api.models import CreateSink
+from service.api.sink_catalog import SinkCatalog
+from service.engine import output_fields
+from service.factory.planning import plan_definition
+from service.views.view_facts import key_names, kind_of, require_parents
 from tests.simulation.fibers import Process
 from tests.simulation.parts import SimParts
 from tests.simulation.run import simulated
@@ -59,7 +59,7 @@ def live_view(world: World, parts: SimParts) -> ViewRow:
         status="live",
         kind=kind_of(plan),
         key=key_names(plan),
-        fields=fields.to_json(plan.root.fields),
+        fields=output_fields.to_json(plan.root.fields),
         options={"group": "default"},
         plan={"parents": []},
     )
@@ -92,7 +92,7 @@ def test_a_pause_does_not_pass_a_change(world: World) -> None:
     parts: Any = SimParts(world, world.host(Process(0)))
     row, life = live_view(world, parts), Life(parts, Authorization(parts))
     world.database.update(row.identity, {"change": {"id": "x", "kind": "version", "version": 1}})
-    assert not asked(world, lambda: control_life.ask_pause(parts.control(), row.identity))
+    assert not asked(world, lambda: change_requests.ask_pause(parts.control(), row.identity))
     with pytest.raises(TidemarkError, match="is being changed"):
         asked(world, lambda: life.pause("public.v", by=OPEN))
     assert world.database.views[0].desired == "live"

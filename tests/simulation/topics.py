@@ -13,10 +13,10 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
-from connectors.postgres.control import SourceRow
+from connectors.postgres.catalog.catalog import SourceRow
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import INT4, TEXT
-from service import fields
+from service.engine import output_fields
 
 Row = tuple[Any, ...]
 OWNERS = ("ann", "bob", "cyd", "dee")
@@ -143,7 +143,7 @@ def _facts(relation: Relation) -> dict[str, Any]:
     return {
         "name": relation.name.name,
         "oid": relation.oid,
-        "fields": fields.to_json(relation.fields),
+        "fields": output_fields.to_json(relation.fields),
         "key": [relation.fields[i].name for i in relation.key],
         "is_append": relation.is_append,
     }

@@ -12,17 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from connectors.postgres import control_sinks
-from connectors.postgres.control import ViewRow
-from connectors.postgres.control_sinks import SinkRow
-from connectors.postgres.lsn import parse_lsn
+from connectors.postgres.catalog import sink_records
+from connectors.postgres.catalog.catalog import ViewRow
+from connectors.postgres.catalog.sink_records import SinkRow
+from connectors.postgres.session.lsn import parse_lsn
 from connectors.sink import SinkTable
 from connectors.source import MAIN_SOURCE
 from connectors.view_sink import ViewEpoch
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
-from service.authorization import Authorization
-from service.sink_catalog import SinkCatalog
-from service.tokens import OPEN
+from service.access.authorization import Authorization
+from service.access.tokens import OPEN
+from service.api.sink_catalog import SinkCatalog
 from tests.simulation import features
 from tests.simulation.change_files import rows_at, shown_before
 from tests.simulation.faults import Faults
@@ -153,7 +153,7 @@ class Topics:
         """The rows of a view over what the positions of an epoch name."""
         database = self.database
         queries = {row.name: database.oracle.bound(row, epoch.number) for row in database.views}
-        # As service/followers.py shows them, the other way round.
+        # As service/sinks/sink_workers.py shows them, the other way round.
         places = {n: parse_lsn(p) if isinstance(p, str) else p for n, p in epoch.positions.items()}
         prefix = database.prefix_at(places.get(MAIN_SOURCE, 0))
         return database.oracle.answer(expanded(queries[view.name], queries), prefix, places)
@@ -272,7 +272,7 @@ class SinkPeople:
 
     def _act(self) -> None:
         random, faults = self._random, self._topics.faults
-        sinks = control_sinks.list_sinks(self._control)
+        sinks = sink_records.list_sinks(self._control)
         views = [r for r in self._control.list_views() if (r.status, r.desired) == ("live",) * 2]
         if sinks and random.random() < 0.3:
             row = random.choice(sinks)
@@ -284,14 +284,14 @@ class SinkPeople:
             view = random.choice(views)
             options = {"initial": random.choice(("rows", "rows", "changes"))}
             faults.trace("people", f"add sink s{self._count} to {view.title}")
-            # As service/sink_catalog.py, with a name of its own that the seed gives.
+            # As service/api/sink_catalog.py, with a name of its own that the seed gives.
             identity, name = f"{self._count:032x}", f"s{self._count}"
             given = (view.schema, view.name, name, "simulated", identity, view.identity)
-            control_sinks.insert_sink(self._control, SinkRow(*given, "default", options))
+            sink_records.insert_sink(self._control, SinkRow(*given, "default", options))
 
 
 def view_sink(world: World, row: SinkRow, table: SinkTable) -> SimViewSink:
-    """As service.parts.Parts.view_sink."""
+    """As service.factory.service_factory.Parts.view_sink."""
     assert world.topics is not None, f"no sinks are asked for: {row.title}, {table.title}"
     return SimViewSink(world.topics, row)
 

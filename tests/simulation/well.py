@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from connectors.postgres.control import ViewRow
-from service.kept_names import names_in
+from connectors.postgres.catalog.catalog import ViewRow
+from service.views.name_tracking import names_in
 from tests.simulation.ddl_analysis import plain_columns_in
 from tests.simulation.ddl_past import OF_TABLES, REASONS
 from tests.simulation.ddl_tables import DdlServer

@@ -15,11 +15,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from connectors.postgres.control import SourceRow
+from connectors.postgres.catalog.catalog import SourceRow
 from connectors.sink import SinkBehind
 from dataflow.errors import SinkError, TidemarkError
-from service.pipeline import Pipeline
-from service.restarts import Restarts, exit_code
+from service.pipeline.pipeline import Pipeline
+from service.runtime.restart_policy import Restarts, exit_code
 from storage.errors import StorageError
 from tests.simulation import features, topics
 from tests.simulation.by_hand import Hand, Mender
@@ -236,7 +236,7 @@ class World:
     # --- the service -----------------------------------------------------------------------------
 
     def _supervise(self) -> None:
-        """As service/supervisor.py, with one process."""
+        """As service/supervisor/supervisor.py, with one process."""
         while True:
             now = self.loop.now
             if not self.restarts.is_due(now):
@@ -266,7 +266,7 @@ class World:
         return process
 
     def _main(self, process: Process) -> None:
-        """As service/run_pipeline.py."""
+        """As service/supervisor/run_pipeline.py."""
         try:
             parts: Any = SimParts(self, self.host(process))
             self.pipeline = Pipeline(self.settings, parts)

@@ -14,7 +14,7 @@ from dataflow.expressions.ir import ColumnRef
 from dataflow.graph import ViewDataflow
 from dataflow.plan.nodes import Aggregate, AggregateCall, Scan
 from dataflow.schema import Field, Relation, RelationName
-from dataflow.sql.lower import lower
+from dataflow.sql.lower.lowering import lower
 from dataflow.types import (
     BOOL,
     DATE,

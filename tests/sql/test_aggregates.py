@@ -12,14 +12,14 @@ from random import Random
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
-from connectors.postgres.evaluator import PostgresEvaluator
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from connectors.postgres.evaluation.evaluator import PostgresEvaluator
 from dataflow.collect import ErrorRows
 from dataflow.delta import Column, Delta
 from dataflow.graph import ViewDataflow
 from dataflow.plan.explain import explain_text
 from dataflow.plan.nodes import scans_of
-from dataflow.sql.lower import lower
+from dataflow.sql.lower.lowering import lower
 from dataflow.values import from_text
 from storage.memory import MemoryStore
 from tests.equality.history import History, opened_store, run_history

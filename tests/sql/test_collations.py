@@ -8,8 +8,8 @@ from __future__ import annotations
 import psycopg2
 import pytest
 
-from connectors.postgres.analyzer import PostgresAnalyzer
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.analysis.analyzer import PostgresAnalyzer
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from dataflow.errors import SqlError
 from dataflow.types import TypeKind
 from storage.memory import MemoryStore

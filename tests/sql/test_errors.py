@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.postgres.analyzer import PostgresAnalyzer
+from connectors.postgres.analysis.analyzer import PostgresAnalyzer
 from dataflow.errors import Position, SqlError, TemporaryError
-from dataflow.sql.analysis import Analysis
+from dataflow.sql.bind.analysis import Analysis
 from tests.harness.postgres import Database
 from tests.sql.planning import refusal
 

@@ -11,17 +11,17 @@ from random import Random
 
 import pytest
 
-from connectors.postgres.analyzer import PostgresAnalyzer
-from connectors.postgres.embedded import EmbeddedPostgres
-from connectors.postgres.planner_statistics import PlannerStatistics
+from connectors.postgres.analysis.analyzer import PostgresAnalyzer
+from connectors.postgres.analysis.planner_statistics import PlannerStatistics
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from connectors.sink import SinkTable
 from dataflow.errors import SqlError
-from dataflow.sql.as_sql import queries_of
-from dataflow.sql.lower import lower
+from dataflow.sql.lower.estimate_queries import queries_of
+from dataflow.sql.lower.lowering import lower
 from dataflow.sql.planner import plan_view
-from service.engine import ViewDefinition
-from service.estimate import MOST_ROWS, WARNED_ROWS, Estimator, check_rows, speed_of
-from service.estimate_models import Estimate
+from service.engine.engine import ViewDefinition
+from service.verify.estimate import MOST_ROWS, WARNED_ROWS, Estimator, check_rows, speed_of
+from service.views.estimate_models import Estimate
 from tests.harness.maintained import plan_all
 from tests.harness.postgres import Database, new_database
 from tests.harness.schemas import SCHEMAS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from storage.memory import MemoryStore
 from tests.equality.history import History, run_history
 from tests.harness import draw

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dataflow.plan.explain import explain_tree
-from dataflow.plan.view_key import why_bag
+from dataflow.plan.properties.view_key import why_bag
 from tests.harness.postgres import Database
 from tests.sql.planning import plan
 

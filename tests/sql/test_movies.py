@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from connectors.postgres.analyzer import PostgresAnalyzer
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.analysis.analyzer import PostgresAnalyzer
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from dataflow.plan.nodes import Join, scans_of
 from dataflow.plan.walk import nodes_of
-from dataflow.sql.lower import lower
+from dataflow.sql.lower.lowering import lower
 from dataflow.sql.planner import plan_view
 from tests.harness.postgres import Database, new_database
 from tests.sql.movies import DDL, QUERIES

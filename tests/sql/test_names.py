@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
-from connectors.postgres.sink import PostgresSink
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from connectors.postgres.sink.postgres_sink import PostgresSink
 from connectors.sink import SinkTable
 from dataflow.errors import Position, SinkError, SqlError
 from dataflow.plan.nodes import Scan, scans_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from dataflow.plan.aggregate_functions import LEAST
 from dataflow.plan.nodes import Aggregate
-from dataflow.sql.lower import lower
+from dataflow.sql.lower.lowering import lower
 from storage.memory import MemoryStore
 from tests.equality.history import History, run_history
 from tests.harness import draw

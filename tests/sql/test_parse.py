@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dataflow.errors import SqlError
-from dataflow.sql.parse import Canonical, parse
+from dataflow.sql.parse.canonical_form import Canonical, parse
 from tests.harness.postgres import Database
 from tests.sql.planning import FIXTURES, read_cases
 

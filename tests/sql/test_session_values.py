@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.postgres.evaluator import PostgresEvaluator
+from connectors.postgres.evaluation.evaluator import PostgresEvaluator
 from dataflow.delta import Column
 from dataflow.errors import SqlError
 from dataflow.expressions.ir import Literal

@@ -9,11 +9,11 @@ import pickle
 import pytest
 
 from dataflow.plan.explain import explain_text, explain_tree
-from dataflow.plan.keys import keys_of
 from dataflow.plan.nodes import Aggregate, Distinct, Join, Plan, Scan
+from dataflow.plan.properties.unique_keys import keys_of
 from dataflow.plan.walk import nodes_of, shared_nodes, with_equal_parts_shared
-from dataflow.sql.lower import lower
-from service.encoding.registered import decode, encode
+from dataflow.sql.lower.lowering import lower
+from service.engine.encoding.registered import decode, encode
 from tests.harness.postgres import Database
 from tests.sql.planning import plan
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from dataflow.errors import SqlError
 from dataflow.plan.nodes import Plan, Remember, inputs_of
 from storage.memory import MemoryStore

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
-from dataflow.plan.keys import keys_of
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from dataflow.plan.nodes import Join, Plan, SemiJoin, ViewPlan, inputs_of, scans_of
+from dataflow.plan.properties.unique_keys import keys_of
 from tests.harness.postgres import Database, new_database
 from tests.harness.schemas import SCHEMAS
 from tests.sql.planning import plan

@@ -6,8 +6,8 @@ import pytest
 from sqlglot import exp
 
 from dataflow.errors import SqlError
-from dataflow.sql.parse import Canonical, parse
-from dataflow.sql.parse_chains import Chain
+from dataflow.sql.parse.canonical_form import Canonical, parse
+from dataflow.sql.parse.parse_chains import Chain
 
 # Plain names to PostgreSQL, keywords elsewhere: printed without quotes.
 NAMES = (

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from service import change_log
-from service.change_feed import ChangeFeeds
-from service.change_log import (
+from service.runtime.runtime import Host
+from service.subscriptions import change_log
+from service.subscriptions.change_encoder import mark_line
+from service.subscriptions.change_feed import ChangeFeeds
+from service.subscriptions.change_log import (
     ENDED,
     ChangeLog,
     index_path,
@@ -19,9 +21,7 @@ from service.change_log import (
     rows_path,
     segment_floors,
 )
-from service.change_pages import mark_line
-from service.change_reader import ChangeReader, Place
-from service.host import Host
+from service.subscriptions.change_reader import ChangeReader, Place
 
 MOST = 1 << 30
 

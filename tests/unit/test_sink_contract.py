@@ -8,7 +8,7 @@ from connectors.sink import Progress, SinkEpoch, SinkTable
 from dataflow.delta import Delta
 from dataflow.schema import Field
 from dataflow.types import INT8, TEXT
-from service.encoding.frames import decode_epoch, encode_epoch
+from service.engine.encoding.frames import decode_epoch, encode_epoch
 
 
 def stored(*tables: SinkTable) -> list[SinkTable]:

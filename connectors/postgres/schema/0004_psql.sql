@@ -1,7 +1,7 @@
 -- What makes psql alone enough: procedures, the requests that they write, and views for people.
 --
 -- A procedure writes a row of tidemark.requests, commits, and looks at it until it has ended; the
--- service does what was asked (service/psql_desk.py). Invariant: who asks is never the caller's word
+-- service does what was asked (service/psql/request_worker.py). Invariant: who asks is never the caller's word
 -- alone: `ask` runs with the owner's rights, takes a role only from a login that may act as it, and
 -- only for a procedure that this role may execute. Nobody but the owner reads a table of this schema;
 -- readers get views, which run with the owner's rights and show each role what it owns or may read.

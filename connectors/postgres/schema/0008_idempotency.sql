@@ -1,4 +1,4 @@
--- Requests that may come twice (connectors/postgres/idempotency.py).
+-- Requests that may come twice (connectors/postgres/catalog/idempotency.py).
 
 CREATE TABLE tidemark.idempotency_keys (
     caller text NOT NULL,

@@ -1,4 +1,4 @@
--- Who writes to the sink, and the fence (connectors/postgres/claim.py).
+-- Who writes to the sink, and the fence (connectors/postgres/schema/lease.py).
 
 CREATE TABLE tidemark.owners (
     sink_key text PRIMARY KEY,

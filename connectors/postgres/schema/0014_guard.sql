@@ -1,4 +1,4 @@
--- What others put on a view's table (connectors/postgres/sink_guard.py).
+-- What others put on a view's table (connectors/postgres/schema/trigger_guard.py).
 --
 -- What looks names up for whoever calls it must find PostgreSQL's own, whatever the caller's path has
 -- of these names.

@@ -1,6 +1,6 @@
 -- How views, sources and the service stand.
 --
--- The service decides (service/health.py) and writes it to tidemark.standings. Where no service is
+-- The service decides (service/api/health.py) and writes it to tidemark.standings. Where no service is
 -- left to decide anything, that is shown: none has moved its progress for 15 seconds.
 
 CREATE TABLE tidemark.standings (

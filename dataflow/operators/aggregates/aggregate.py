@@ -39,7 +39,7 @@ from dataflow.operators.base import Context, Traits, kinds_of, types_of
 from dataflow.operators.groups import Touched, columns_at, plain_columns, touch
 from dataflow.plan.aggregate_functions import LEAST, PAIR_FUNCTIONS, PERCENTILES
 from dataflow.plan.nodes import Aggregate, AggregateCall
-from dataflow.plan.numeric_forms import numeric_form
+from dataflow.plan.properties.numeric_forms import numeric_form
 from dataflow.types import SqlType, TypeKind
 from dataflow.values import to_text
 

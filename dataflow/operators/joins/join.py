@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 from dataflow.delta import Delta
 from dataflow.operators.base import Context, Traits, kinds_of
+from dataflow.operators.chunking import EVERY_ROW, whole
 from dataflow.operators.groups import split_nulls
 from dataflow.operators.joins.pairs import LEFT, RIGHT, Pairs, Sides
-from dataflow.operators.shares import EVERY_ROW, whole
 from dataflow.plan.nodes import Join
 
 

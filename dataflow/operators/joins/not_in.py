@@ -13,9 +13,9 @@ import numpy as np
 from dataflow.delta import Column, Delta
 from dataflow.errors import InvariantError
 from dataflow.operators.base import Context, Traits, kinds_of
+from dataflow.operators.chunking import EVERY_ROW, in_shares, whole
 from dataflow.operators.groups import columns_at, plain_columns, touch
 from dataflow.operators.joins.unmatched import turn
-from dataflow.operators.shares import EVERY_ROW, in_shares, whole
 from dataflow.plan.nodes import SemiJoin
 
 _MATCHES, _NULLS = 0, 1

@@ -11,10 +11,10 @@ import numpy as np
 
 from dataflow.delta import Column, Delta
 from dataflow.operators.base import Context, Traits, kinds_of
+from dataflow.operators.chunking import EVERY_ROW, in_shares, whole
 from dataflow.operators.groups import split_nulls
 from dataflow.operators.joins.pairs import LEFT, RIGHT, Sides
 from dataflow.operators.joins.unmatched import KeyTurns, kept_turns, row_turns
-from dataflow.operators.shares import EVERY_ROW, in_shares, whole
 from dataflow.plan.nodes import Join
 
 _PRESERVED = {"left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT)}

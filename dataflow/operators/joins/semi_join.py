@@ -11,10 +11,10 @@ import numpy as np
 
 from dataflow.delta import Delta
 from dataflow.operators.base import Context, Traits, kinds_of
+from dataflow.operators.chunking import EVERY_ROW, in_shares, whole
 from dataflow.operators.groups import columns_at, plain_columns, split_nulls
 from dataflow.operators.joins.pairs import LEFT, RIGHT, Sides
 from dataflow.operators.joins.unmatched import KeyTurns, row_turns
-from dataflow.operators.shares import EVERY_ROW, in_shares, whole
 from dataflow.plan.nodes import SemiJoin
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from dataflow.delta import KIND_INT, Column, Delta
 from dataflow.operators.base import Context, kinds_of, types_of
 from dataflow.operators.groups import columns_at, touch
-from dataflow.operators.recursion.agenda import Agenda
+from dataflow.operators.recursion.round_queue import Agenda
 from dataflow.plan.nodes import Loop
 from dataflow.types import SqlType
 from dataflow.values import to_text

@@ -16,9 +16,9 @@ from dataflow.delta import Column, Delta
 from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import RowErrors
 from dataflow.operators.base import Context, Traits, kinds_of, types_of
-from dataflow.operators.recursion.agenda import Agenda
-from dataflow.operators.recursion.body import Body
 from dataflow.operators.recursion.first_rounds import FirstRounds
+from dataflow.operators.recursion.loop_body import Body
+from dataflow.operators.recursion.round_queue import Agenda
 from dataflow.plan.nodes import LOOP_INPUT, LOOP_ROUNDS, LOOP_ROWS, Loop
 
 # PostgreSQL would go on for ever; these end what has no end.

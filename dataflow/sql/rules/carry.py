@@ -30,10 +30,10 @@ from dataflow.plan.nodes import (
     Window,
     inputs_of,
 )
+from dataflow.plan.outer_refs import OWN, OwnReads, may_fail_often, own_columns
 from dataflow.plan.trees import map_expressions, refs
 from dataflow.schema import Field
 from dataflow.sql.rules.empty_groups import over_empty
-from dataflow.sql.rules.outer_refs import OWN, OwnReads, may_fail_often, own_columns
 from dataflow.sql.rules.pull_conditions import is_unit, outer_key, pull_conditions
 from dataflow.types import BOOL
 

@@ -33,7 +33,8 @@ from dataflow.plan.nodes import (
     inputs_of,
     scans_of,
 )
-from dataflow.plan.one_row import has_one_row
+from dataflow.plan.outer_refs import OwnReads, may_fail, moved, own_columns, placed
+from dataflow.plan.properties.one_row import has_one_row
 from dataflow.plan.trees import (
     bottom_up,
     conjunction,
@@ -50,7 +51,6 @@ from dataflow.sql.rules.carry import (
     without_not_in,
 )
 from dataflow.sql.rules.empty_groups import over_empty
-from dataflow.sql.rules.outer_refs import OwnReads, may_fail, moved, own_columns, placed
 from dataflow.sql.rules.pull_conditions import Pulled, is_unit, pull_conditions
 from dataflow.types import BOOL, TEXT
 

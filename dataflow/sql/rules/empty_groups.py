@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal, substitute
 from dataflow.plan.aggregate_functions import LEAST
 from dataflow.plan.nodes import Aggregate, AggregateCall, Join, Plan, Project, Values
-from dataflow.plan.nullability import is_nullable
+from dataflow.plan.properties.nullability import is_nullable
 from dataflow.plan.trees import refs
 from dataflow.schema import Field
 from dataflow.types import BOOL

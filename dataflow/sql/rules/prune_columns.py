@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from dataflow.expressions.ir import ColumnRef, Expression, columns_of, remap
-from dataflow.plan.keys import is_total
 from dataflow.plan.nodes import (
     Aggregate,
     Filter,
@@ -30,6 +29,7 @@ from dataflow.plan.nodes import (
     fold,
     inputs_of,
 )
+from dataflow.plan.properties.unique_keys import is_total
 from dataflow.plan.walk import nodes_of, shared_nodes, with_inputs
 from dataflow.schema import Field
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal, columns_of, substitute
 from dataflow.plan.nodes import Filter, Join, Plan, Project, SemiJoin, TableFunction, Values
-from dataflow.plan.nullability import is_nullable
+from dataflow.plan.outer_refs import OwnReads, may_fail, own_columns
+from dataflow.plan.properties.nullability import is_nullable
 from dataflow.plan.trees import conjunction, conjuncts, refs, shifted
 from dataflow.schema import Field
-from dataflow.sql.rules.outer_refs import OwnReads, may_fail, own_columns
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.kafka import marks, topic_sink
+from connectors.kafka import epoch_markers, topic_sink
 from connectors.kafka.embedded import EmbeddedKafka
 from dataflow.errors import SinkError, TemporaryError
 from tests.connectors.kafka.writing import (
@@ -75,7 +75,7 @@ def test_of_two_sinks_that_begin_at_once_one_has_the_topic(
     broker: EmbeddedKafka, chosen: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each found the topic empty before the other one left its mark: as two services may."""
-    monkeypatch.setattr(marks, "ANSWER_S", 1.0)
+    monkeypatch.setattr(epoch_markers, "ANSWER_S", 1.0)
     first, second, model = sink_of(KEYED, chosen), sink_of(KEYED, chosen, "its"), Model(KEYED, 11)
     claim, commit = first._claim, second._commit
     undecided: list[str] = []

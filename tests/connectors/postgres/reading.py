@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from psycopg2.extensions import UNICODE, string_types
 
-from connectors.postgres.replication import ReplicationStream
-from connectors.postgres.session import connect
+from connectors.postgres.replication.stream import ReplicationStream
+from connectors.postgres.session.session import connect
 from connectors.postgres.source import PostgresSource
 from connectors.source import SourceBatch
 from dataflow.changes import Changes

@@ -6,9 +6,9 @@ from __future__ import annotations
 import psycopg2
 import pytest
 
-from connectors.postgres.claim import Claim
-from connectors.postgres.sink import PostgresSink
-from connectors.postgres.sink_target import target_of
+from connectors.postgres.schema.lease import Claim
+from connectors.postgres.schema.sink_target import target_of
+from connectors.postgres.sink.postgres_sink import PostgresSink
 from connectors.sink import Progress, SinkEpoch, SinkTable
 from dataflow import types
 from dataflow.delta import Delta
@@ -21,7 +21,7 @@ TABLE = SinkTable("public", "small", (Field("id", types.INT4, False),), (0,))
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connectors.postgres.claim.RELEASE_S", 0.3)
+    monkeypatch.setattr("connectors.postgres.schema.lease.RELEASE_S", 0.3)
 
 
 def _epoch(number: int) -> SinkEpoch:

@@ -10,10 +10,11 @@ from dataclasses import replace
 import psycopg2
 import pytest
 
-from connectors.postgres import control_life, control_schema
-from connectors.postgres.control import Control, SourceRow, ViewRow
-from connectors.postgres.error_rows import read_left_out
-from connectors.postgres.sink import PostgresSink
+from connectors.postgres.catalog import change_requests
+from connectors.postgres.catalog.catalog import Control, SourceRow, ViewRow
+from connectors.postgres.catalog.error_rows import read_left_out
+from connectors.postgres.schema import schema_setup
+from connectors.postgres.sink.postgres_sink import PostgresSink
 from connectors.sink import Progress, Return, SinkEpoch, SinkTable, ViewChange
 from connectors.view_states import ANY, DesiredState, ViewEvent, ViewState, follow
 from dataflow import types
@@ -226,10 +227,10 @@ def test_only_what_is_live_is_asked_to_stand_still(
 ) -> None:
     """A sink that was set back may know a view as one that was only asked for."""
     control.insert_view(_VIEW)
-    assert not control_life.ask_pause(control, _VIEW.identity)
+    assert not change_requests.ask_pause(control, _VIEW.identity)
     assert control.list_views()[0].desired == "live"
     control.change_view(_VIEW.identity, [ViewEvent.SHOW], "")
-    assert control_life.ask_pause(control, _VIEW.identity)
+    assert change_requests.ask_pause(control, _VIEW.identity)
     assert control.list_views()[0].desired == "paused"
 
 
@@ -274,7 +275,7 @@ def test_tables_are_made_once_and_by_one(every_database: Database) -> None:
     for thread in threads:
         thread.join()
     assert every_database.rows("SELECT version FROM tidemark.version ORDER BY 1") == [
-        (number,) for number in range(1, control_schema.VERSION + 1)
+        (number,) for number in range(1, schema_setup.VERSION + 1)
     ]
     described = every_database.rows(
         "SELECT relname FROM pg_class WHERE relnamespace = 'tidemark'::regnamespace "
@@ -291,7 +292,7 @@ def test_tables_are_made_once_and_by_one(every_database: Database) -> None:
 
 def test_tables_of_an_earlier_version_go_on(every_database: Database) -> None:
     """What stood in them stands there still."""
-    every_database.execute(control_schema.STEPS[0])
+    every_database.execute(schema_setup.STEPS[0])
     every_database.execute("INSERT INTO tidemark.version (version) VALUES (1)")
     every_database.execute("INSERT INTO tidemark.sources (name, dsn) VALUES ('source', 'x')")
     control = Control(every_database.dsn)
@@ -300,7 +301,7 @@ def test_tables_of_an_earlier_version_go_on(every_database: Database) -> None:
     row = control.get_source("source")
     assert row is not None and (row.dsn, row.type, row.status) == ("x", "postgres", "running")
     found = every_database.rows("SELECT max(version) FROM tidemark.version")
-    assert found == [(control_schema.VERSION,)]
+    assert found == [(schema_setup.VERSION,)]
     control.close()
 
 

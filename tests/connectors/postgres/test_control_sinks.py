@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.postgres import control_sinks
-from connectors.postgres.control import Control
-from connectors.postgres.control_sinks import SinkRow
+from connectors.postgres.catalog import sink_records
+from connectors.postgres.catalog.catalog import Control
+from connectors.postgres.catalog.sink_records import SinkRow
 from dataflow.errors import SinkError
 from tests.harness.postgres import Database
 
@@ -29,41 +29,41 @@ def control(every_database: Database) -> Iterator[Control]:
 
 
 def test_a_sink_is_kept_as_it_was_given(every_database: Database, control: Control) -> None:
-    stored = control_sinks.insert_sink(control, _ROW)
-    assert [stored] == control_sinks.list_sinks(control)
-    assert stored == control_sinks.find_sink(control, "v1", "events")
+    stored = sink_records.insert_sink(control, _ROW)
+    assert [stored] == sink_records.list_sinks(control)
+    assert stored == sink_records.find_sink(control, "v1", "events")
     assert (stored.options, stored.status, stored.desired) == (_ROW.options, "starting", "live")
     assert stored.title == 'public.we "ird %s/events' and stored.created_by == "postgres"
     assert every_database.rows("SELECT options->>'topic' FROM tidemark.sinks") == [("x",)]
-    assert control_sinks.insert_sink(control, _ROW).identity == "s1", "the same one, tried again"
+    assert sink_records.insert_sink(control, _ROW).identity == "s1", "the same one, tried again"
     with pytest.raises(SinkError) as raised:
-        control_sinks.insert_sink(control, replace(_ROW, identity="s2"))
+        sink_records.insert_sink(control, replace(_ROW, identity="s2"))
     assert raised.value.code == "sink.exists"
-    assert control_sinks.find_sink(control, "v2", "events") is None
-    assert control_sinks.delete_sink(control, "s1")
-    assert not control_sinks.delete_sink(control, "s1")
+    assert sink_records.find_sink(control, "v2", "events") is None
+    assert sink_records.delete_sink(control, "s1")
+    assert not sink_records.delete_sink(control, "s1")
 
 
 def test_updates_set_what_is_named_and_wake_who_waits(
     every_database: Database, control: Control
 ) -> None:
-    control_sinks.insert_sink(control, _ROW)
-    control_sinks.insert_sink(control, replace(_ROW, identity="s2", name="other"))
+    sink_records.insert_sink(control, _ROW)
+    sink_records.insert_sink(control, replace(_ROW, identity="s2", name="other"))
     waiting = Control(every_database.dsn)
     waiting.wait(0.01)
-    control_sinks.update_sink(control, "s1", epoch=7, positions={"source": 5}, backlog_bytes=9)
+    sink_records.update_sink(control, "s1", epoch=7, positions={"source": 5}, backlog_bytes=9)
     assert not waiting.wait(0.1), "figures wake nobody"
-    control_sinks.update_sink(control, "s1", status="live", code="a.b", hint="%s")
+    sink_records.update_sink(control, "s1", status="live", code="a.b", hint="%s")
     assert waiting.wait(5)
     waiting.close()
-    found = control_sinks.find_sink(control, "v1", "events")
+    found = sink_records.find_sink(control, "v1", "events")
     assert found is not None
     assert (found.epoch, found.positions, found.backlog_bytes) == (7, {"source": 5}, 9)
     assert (found.status, found.code, found.hint) == ("live", "a.b", "%s")
     with pytest.raises(ValueError, match="name"):
-        control_sinks.update_sink(control, "s1", name="x")
-    control_sinks.update_sink(control, "s2", desired="erased")
-    control_sinks.drop_sinks(control, "v1", is_erased=False)
+        sink_records.update_sink(control, "s1", name="x")
+    sink_records.update_sink(control, "s2", desired="erased")
+    sink_records.drop_sinks(control, "v1", is_erased=False)
     rows = "SELECT identity, status, desired FROM tidemark.sinks ORDER BY 1"
     assert every_database.rows(rows) == [
         ("s1", "dropping", "dropped"),

@@ -14,8 +14,8 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from connectors.postgres import embedded
-from connectors.postgres.embedded import EmbeddedPostgres, available_versions
+from connectors.postgres.embedded import server as embedded_server
+from connectors.postgres.embedded.server import EmbeddedPostgres, available_versions
 from dataflow.errors import SourceError
 from tests.harness.postgres import Database, new_database
 
@@ -69,7 +69,7 @@ def test_close_removes_everything() -> None:
 
 def test_nothing_is_left_after_kill_9_of_the_parent() -> None:
     script = (
-        "import time; from connectors.postgres.embedded import EmbeddedPostgres;"
+        "import time; from connectors.postgres.embedded.server import EmbeddedPostgres;"
         "s = EmbeddedPostgres().start(); print(s.pid, s.directory, flush=True); time.sleep(600)"
     )
     child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
@@ -90,15 +90,15 @@ def test_nothing_is_left_after_kill_9_of_the_parent() -> None:
 def test_binaries_that_the_server_user_cannot_reach_are_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = importlib.util.find_spec(embedded.WHEEL)
+    spec = importlib.util.find_spec(embedded_server.WHEEL)
     if spec is None or not spec.origin:
         pytest.skip("the wheel is not installed")
     packages = Path(spec.origin).parent.parent
-    for name in (embedded.WHEEL, f"{embedded.WHEEL}.libs"):
+    for name in (embedded_server.WHEEL, f"{embedded_server.WHEEL}.libs"):
         shutil.copytree(packages / name, tmp_path / "closed" / name, symlinks=True)
     (tmp_path / "closed").chmod(0o700)
-    binaries = tmp_path / "closed" / embedded.WHEEL / "pginstall18" / "bin"
-    monkeypatch.setattr(embedded, "available_versions", lambda: {18: binaries})
+    binaries = tmp_path / "closed" / embedded_server.WHEEL / "pginstall18" / "bin"
+    monkeypatch.setattr(embedded_server, "available_versions", lambda: {18: binaries})
     with EmbeddedPostgres(18) as server:
         assert Database(server, "postgres").rows("SELECT 1") == [(1,)]
         executable = Path(f"/proc/{server.pid}/exe").readlink()

@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
-from connectors.postgres.evaluator import PostgresEvaluator
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from connectors.postgres.evaluation.evaluator import PostgresEvaluator
 from dataflow.delta import Column
 from dataflow.errors import TemporaryError, ViewError
 from dataflow.types import (

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.postgres.control import Control
-from connectors.postgres.control_schema import CHANNEL
-from connectors.postgres.listener import Listener
-from connectors.postgres.requests import Requests
-from service.budget import allow_files
+from connectors.postgres.catalog.catalog import Control
+from connectors.postgres.catalog.listener import Listener
+from connectors.postgres.catalog.requests import Requests
+from connectors.postgres.schema.schema_setup import CHANNEL
+from service.runtime.memory_budget import allow_files
 from tests.harness.postgres import Database
 
 # More than select() can tell apart.

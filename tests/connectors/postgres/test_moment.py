@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from connectors.postgres.analyzer import PostgresAnalyzer
-from connectors.postgres.moment import Moment
+from connectors.postgres.analysis.analyzer import PostgresAnalyzer
+from connectors.postgres.snapshot.point_in_time import Moment
 from connectors.postgres.source import PostgresSource
 from dataflow.changes import Changes
 from dataflow.delta import Column
 from dataflow.errors import TemporaryError
 from dataflow.schema import Relation
-from dataflow.sql.analysis import Table
+from dataflow.sql.bind.analysis import Table
 from tests.harness.postgres import Database
 
 TABLES = """

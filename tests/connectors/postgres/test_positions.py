@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from connectors.postgres.asking import PATIENCE
-from connectors.postgres.embedded import EmbeddedPostgres
-from connectors.postgres.lsn import format_lsn, parse_lsn
-from connectors.postgres.replication import StreamLimits
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from connectors.postgres.replication.stream import StreamLimits
+from connectors.postgres.session.backend_probe import PATIENCE
+from connectors.postgres.session.lsn import format_lsn, parse_lsn
 from dataflow.errors import InvariantError, SourceError, TemporaryError
 from tests.connectors.postgres.reading import (
     Replay,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
-from connectors.postgres.session import redact
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from connectors.postgres.session.session import redact
 from connectors.postgres.source import PostgresSource
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from dataflow.schema import RelationName

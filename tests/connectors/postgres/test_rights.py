@@ -6,7 +6,7 @@ from __future__ import annotations
 import psycopg2
 import pytest
 
-from connectors.postgres.rights import check_rights
+from connectors.postgres.analysis.rights import check_rights
 from dataflow.errors import SourceError
 from tests.harness.postgres import Database
 from tests.harness.psql import roles, session_of

@@ -9,9 +9,9 @@ import time
 import psycopg2
 import pytest
 
-from connectors.postgres.session import Session, connect, redact, translated
-from connectors.postgres.session_settings import NOT_PINNED, PINNED, later_settings
-from connectors.postgres.wal_connection import WalConnection
+from connectors.postgres.replication.wal_connection import WalConnection
+from connectors.postgres.session.session import Session, connect, redact, translated
+from connectors.postgres.session.session_settings import NOT_PINNED, PINNED, later_settings
 from dataflow.errors import SinkError, SourceError, TemporaryError
 from tests.harness.hostile_settings import make_hostile
 from tests.harness.postgres import Database
@@ -131,7 +131,7 @@ def test_a_session_survives_the_loss_of_its_connection(database: Database) -> No
 def test_what_a_killed_client_was_doing_ends_with_it(database: Database) -> None:
     """In the midst of a statement the server hears nothing of its client: it must look."""
     program = (
-        "import sys; from connectors.postgres.session import connect\n"
+        "import sys; from connectors.postgres.session.session import connect\n"
         "connect(sys.argv[1], application_name='long', is_long=True)"
         ".cursor().execute('SELECT pg_sleep(600)')"
     )

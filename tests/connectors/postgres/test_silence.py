@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import psycopg2
 import pytest
 
-from connectors.postgres import asking
-from connectors.postgres.asking import PATIENCE, Verdict
-from connectors.postgres.session import Session, connect
+from connectors.postgres.session import backend_probe
+from connectors.postgres.session.backend_probe import PATIENCE, Verdict
+from connectors.postgres.session.session import Session, connect
 from dataflow.errors import TemporaryError
 from tests.harness.broker import wait_until
 from tests.harness.postgres import Database
@@ -100,14 +100,14 @@ def test_nobody_answers(database: Database, proxy: Proxy) -> None:
 
 def test_what_the_server_says(database: Database) -> None:
     session = connect(database.dsn)
-    assert asking.ask(session) is Verdict.WAITING
+    assert backend_probe.ask(session) is Verdict.WAITING
     busy = threading.Thread(target=lambda: session.cursor().execute("SELECT pg_sleep(2)"))
     busy.start()
-    wait_until(lambda: asking.ask(session) is Verdict.WORKING)
+    wait_until(lambda: backend_probe.ask(session) is Verdict.WORKING)
     busy.join()
     other = connect(database.dsn, application_name="somebody else")
     session.pid = other.pid  # as if the number had been given anew
-    asking.end_left(session)
+    backend_probe.end_left(session)
     assert other.cursor().execute("SELECT 1") is None
     for one in (session, other):
         one.close()

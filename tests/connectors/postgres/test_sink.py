@@ -10,17 +10,17 @@ import numpy as np
 import psycopg2
 import pytest
 
-from connectors.postgres import sink_apply
-from connectors.postgres.control import Control, ViewRow
-from connectors.postgres.sink import PostgresSink
+from connectors.postgres.catalog.catalog import Control, ViewRow
+from connectors.postgres.sink import apply_deltas
+from connectors.postgres.sink.postgres_sink import PostgresSink
 from connectors.sink import Progress, Return, SinkEpoch, SinkTable
 from dataflow import types
 from dataflow.delta import Delta
 from dataflow.errors import InvariantError, SinkError, TemporaryError, TidemarkError
 from dataflow.schema import Field
 from dataflow.types import SESSION_SETTINGS, TypeKind
-from service.metrics import PipelineMetrics
-from service.writer import SinkWriter
+from service.metrics.metrics import PipelineMetrics
+from service.pipeline.sink_writer import SinkWriter
 from tests.harness.postgres import Database
 from tests.harness.sink_rows import SETUP, Oracle, bag_table, delta_of, keyed_table
 
@@ -77,8 +77,8 @@ def test_random_deltas_of_every_size(
     copy_rows: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sink_apply, "COPY_ROWS", copy_rows)
-    monkeypatch.setattr(sink_apply, "COPIED_ROWS", copy_rows)
+    monkeypatch.setattr(apply_deltas, "COPY_ROWS", copy_rows)
+    monkeypatch.setattr(apply_deltas, "COPIED_ROWS", copy_rows)
     oracles = [Oracle(keyed_table(), 1), Oracle(bag_table(), 2)]
     for oracle in oracles:
         first = oracle.change(60)
@@ -103,7 +103,7 @@ def test_random_deltas_of_every_size(
 def test_large_deltas_by_copy(
     every_database: Database, sink: PostgresSink, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink_apply, "INDEX_SHARE", share)
+    monkeypatch.setattr(apply_deltas, "INDEX_SHARE", share)
     n = 9_000
     _load(sink, SMALL, SMALL_BAG)
     new = Delta.of("is", [(i, f"v{i}") for i in range(n)])
@@ -189,8 +189,8 @@ def test_a_wrong_delta_stops_and_writes_nothing(
     copy_rows: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sink_apply, "COPY_ROWS", copy_rows)
-    monkeypatch.setattr(sink_apply, "COPIED_ROWS", copy_rows)
+    monkeypatch.setattr(apply_deltas, "COPY_ROWS", copy_rows)
+    monkeypatch.setattr(apply_deltas, "COPIED_ROWS", copy_rows)
     sink = PostgresSink(database.dsn)
     _load(sink, SMALL, SMALL_BAG)
     sink.write(_epoch(1, _small([(1, "a")], [1])))

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.postgres import sink_apply
-from connectors.postgres.sink import PostgresSink
+from connectors.postgres.sink import apply_deltas
+from connectors.postgres.sink.postgres_sink import PostgresSink
 from connectors.sink import Progress, SinkEpoch, SinkTable, ViewChange
 from dataflow import types
 from dataflow.delta import Delta
@@ -74,7 +74,7 @@ def test_rows_come_change_and_go_by_keys_of_any_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """From narrow keys on: 9 kB are more than any index entry, 3 kB than a B-tree's."""
-    monkeypatch.setattr(sink_apply, "COPY_ROWS", copy_rows)
+    monkeypatch.setattr(apply_deltas, "COPY_ROWS", copy_rows)
     pick = random.Random(5)
     rows: dict[Key, int] = {(n, _text(pick, 5)): n for n in range(20)}
     sink.load(PAIR, [_delta(rows, 1)], Progress(0, {}))

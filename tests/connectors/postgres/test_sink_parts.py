@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from connectors.postgres import sink_apply
-from connectors.postgres.sink import PostgresSink
+from connectors.postgres.sink import apply_deltas
+from connectors.postgres.sink.postgres_sink import PostgresSink
 from connectors.sink import Progress, SinkEpoch, SinkPart, SinkTable
 from dataflow.delta import Delta
 from dataflow.errors import ViewError
-from service.gathered import Gathered
+from service.engine.epoch_buffer import Gathered
 from tests.harness.postgres import Database
 from tests.harness.sink_rows import SETUP, Oracle, bag_table, delta_of, keyed_table
 
@@ -54,8 +54,8 @@ def test_an_epoch_in_parts_is_one_transaction(
     """Also after a write that failed half way."""
     every_database.execute(SETUP)
     sink = PostgresSink(every_database.dsn)
-    monkeypatch.setattr(sink_apply, "COPY_ROWS", copy_rows)
-    monkeypatch.setattr(sink_apply, "COPIED_ROWS", copy_rows)
+    monkeypatch.setattr(apply_deltas, "COPY_ROWS", copy_rows)
+    monkeypatch.setattr(apply_deltas, "COPIED_ROWS", copy_rows)
     oracles = [Oracle(keyed_table(), 1), Oracle(bag_table(), 2)]
     for oracle in oracles:
         sink.load(oracle.table, [oracle.change(100)], None)
@@ -76,7 +76,7 @@ def test_an_epoch_in_parts_is_one_transaction(
         epoch = SinkEpoch(Progress(number, {}), [], later=later)
         behind = differences()
         with monkeypatch.context() as patch:
-            patch.setattr(sink_apply, "_counts", _failing(sink_apply._counts, 30))
+            patch.setattr(apply_deltas, "_counts", _failing(apply_deltas._counts, 30))
             with pytest.raises(ViewError) as caught:
                 sink.write(epoch)
             assert isinstance(caught.value.__cause__, ZeroDivisionError)

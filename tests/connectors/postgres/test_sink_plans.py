@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.postgres import sink_apply
-from connectors.postgres.sink import PostgresSink
-from connectors.postgres.sink_target import target_of
+from connectors.postgres.schema.sink_target import target_of
+from connectors.postgres.sink import apply_deltas
+from connectors.postgres.sink.postgres_sink import PostgresSink
 from connectors.sink import Progress, SinkEpoch, SinkTable
 from dataflow import types
 from dataflow.delta import Delta
@@ -86,7 +86,7 @@ def test_rows_are_looked_up_in_a_table_that_is_believed_empty(
     for table in TABLES:
         sink.load(table, [_delta(range(ROWS), "v0")], None)
     if is_copied:
-        monkeypatch.setattr(sink_apply, "COPY_ROWS", 1)
+        monkeypatch.setattr(apply_deltas, "COPY_ROWS", 1)
         for table in TABLES:
             every_database.execute(f"ANALYZE {target_of(table).sql}")
     else:
@@ -111,7 +111,7 @@ def test_what_is_large_leaves_no_plan_to_what_is_small(
     every_database: Database, sink: PostgresSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan of the small one is made in the same transaction, and kept."""
-    monkeypatch.setattr(sink_apply, "COPY_ROWS", 10 * CHANGED)
+    monkeypatch.setattr(apply_deltas, "COPY_ROWS", 10 * CHANGED)
     sink.load(BAG, [_delta(range(ROWS), "v0")], None)
     sink.load(KEYED, [_delta(range(ROWS), "v0")], None)
     every_database.execute("ANALYZE")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from connectors.postgres.control import Control, ViewRow
-from connectors.postgres.sink import PostgresSink
-from connectors.postgres.sink_target import target_of
+from connectors.postgres.catalog.catalog import Control, ViewRow
+from connectors.postgres.schema.sink_target import target_of
+from connectors.postgres.sink.postgres_sink import PostgresSink
 from connectors.sink import Progress, SinkEpoch, SinkTable
 from dataflow import types
 from dataflow.delta import Delta

@@ -5,8 +5,8 @@ from __future__ import annotations
 import psycopg2
 import pytest
 
-from connectors.postgres.embedded import EmbeddedPostgres
-from connectors.postgres.slot import database_name
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from connectors.postgres.replication.slot import database_name
 from connectors.postgres.source import PostgresSource
 from dataflow.errors import TemporaryError
 from tests.connectors.postgres.test_refusals import refused

@@ -10,8 +10,8 @@ from collections import Counter
 
 import pytest
 
-from connectors.postgres import snapshot_parts
-from connectors.postgres.snapshot import PostgresSnapshot
+from connectors.postgres.snapshot import snapshot_parts
+from connectors.postgres.snapshot.snapshot import PostgresSnapshot
 from dataflow.delta import KIND_INT, Delta
 from dataflow.errors import SourceError, TemporaryError
 from tests.connectors.postgres.reading import (

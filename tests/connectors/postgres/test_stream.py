@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from connectors.postgres.replication import StreamLimits
+from connectors.postgres.replication.stream import StreamLimits
 from dataflow.changes import Changes
 from dataflow.errors import SourceError
 from tests.connectors.postgres.reading import (

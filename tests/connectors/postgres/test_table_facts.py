@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from connectors.postgres.analyzer import PostgresAnalyzer
-from connectors.postgres.publication import Publication, give_publication
-from connectors.postgres.session import Session
-from connectors.postgres.table_facts import TableCatalog
+from connectors.postgres.analysis.analyzer import PostgresAnalyzer
+from connectors.postgres.replication.publication import Publication, give_publication
+from connectors.postgres.replication.table_facts import TableCatalog
+from connectors.postgres.session.session import Session
 from dataflow.errors import SourceError
 from dataflow.schema import Relation, RelationName
-from dataflow.sql.analysis import Table
-from service.table_changes import renamed, why_lost
+from dataflow.sql.bind.analysis import Table
+from service.ingest.table_changes import renamed, why_lost
 from tests.harness.postgres import Database
 from tests.harness.psql import roles
 

@@ -10,12 +10,13 @@ from typing import Any
 import psycopg2
 import pytest
 
-from connectors.postgres.analyzer import PostgresAnalyzer
-from connectors.postgres.table_names import KnownNames
+from connectors.postgres.analysis.analyzer import PostgresAnalyzer
+from connectors.postgres.analysis.table_names import KnownNames
 from dataflow.errors import SourceError
 from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
 from dataflow.types import INT4
-from service.kept_names import (
+from service.factory.planning import plan_definition
+from service.views.name_tracking import (
     are_kept,
     names_facts,
     names_in,
@@ -24,7 +25,6 @@ from service.kept_names import (
     with_names,
     with_names_of_now,
 )
-from service.planning import plan_definition
 from tests.harness.postgres import Database
 from tests.harness.psql import eventually
 

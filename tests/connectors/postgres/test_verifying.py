@@ -5,10 +5,10 @@ from __future__ import annotations
 import psycopg2
 import pytest
 
-from connectors.postgres.answers import SortedRows, compare
-from connectors.postgres.moment import Moment
+from connectors.postgres.query.answer_comparison import SortedRows, compare
+from connectors.postgres.query.verify_session import Reader, open_confined
+from connectors.postgres.snapshot.point_in_time import Moment
 from connectors.postgres.source import PostgresSource
-from connectors.postgres.verifying import Reader, open_confined
 from dataflow.errors import TidemarkError
 from dataflow.schema import Field
 from dataflow.types import FLOAT8, INT4, NUMERIC, TEXT

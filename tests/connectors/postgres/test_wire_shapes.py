@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from connectors.postgres.wire_shapes import Shape, ShapeColumn, WireColumn, places_of
+from connectors.postgres.replication.wire_shapes import Shape, ShapeColumn, WireColumn, places_of
 
 INT, TEXT = 23, 25
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from connectors.postgres.embedded import free_port
+from connectors.postgres.embedded.server import free_port
 
 HOME = Path(pyspark.__file__).parent
 ROOT = Path(__file__).resolve().parents[3]

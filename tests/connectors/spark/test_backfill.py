@@ -11,9 +11,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from connectors.exchange import Exchange, FolderExchange
-from connectors.kept_parts import Progress
 from connectors.pages import decode_delta
+from connectors.partition_cache import Progress
+from connectors.shuffle_storage import Exchange, FolderExchange
 from connectors.spark import segment
 from connectors.spark.backfill import (
     SparkBackfill,
@@ -35,7 +35,7 @@ from dataflow.graph import ViewDataflow, needed_columns
 from dataflow.operators.tables.table import TableState
 from dataflow.plan.nodes import Plan, scans_of
 from dataflow.schema import Relation, RelationName
-from dataflow.sql.lower import lower
+from dataflow.sql.lower.lowering import lower
 from storage.memory import MemoryStore
 from storage.rocks import RocksStore
 from storage.store import Store

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from connectors.exchange import FolderExchange
 from connectors.feed_source import REJECTED_KINDS, rejected_row
-from connectors.kept_parts import KeptPart, Progress, place_of
+from connectors.partition_cache import KeptPart, Progress, place_of
+from connectors.shuffle_storage import FolderExchange
 from connectors.source import SnapshotPart
 from connectors.spark.result import BackfillResult
 from dataflow.delta import Delta
 from dataflow.errors import TemporaryError
 from dataflow.plan.nodes import Plan
-from service.backfill import BackfillJob, backfill
+from service.backfill.local_backfill import BackfillJob, backfill
 from tests.connectors.spark import test_backfill as distributed
 from tests.connectors.spark.test_backfill import PLANS, bag, kept_of, parts_of, relations_of
 from tests.connectors.spark.views import DrawnPart, no_evaluator

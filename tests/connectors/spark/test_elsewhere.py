@@ -12,7 +12,7 @@ import pytest
 from pyarrow import fs
 
 import connectors
-from connectors.exchange import ObjectExchange, open_exchange
+from connectors.shuffle_storage import ObjectExchange, open_exchange
 from connectors.spark.session import LazySession
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError

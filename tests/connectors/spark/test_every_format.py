@@ -15,9 +15,9 @@ import pytest
 
 from connectors.files import snapshot as files_snapshot
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.postgres.analyzer import PostgresAnalyzer
-from connectors.postgres.embedded import EmbeddedPostgres
-from connectors.postgres.evaluator import PostgresEvaluator
+from connectors.postgres.analysis.analyzer import PostgresAnalyzer
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from connectors.postgres.evaluation.evaluator import PostgresEvaluator
 from connectors.postgres.source import PostgresSource
 from connectors.source import MAIN_SOURCE
 from connectors.spark.backfill import SparkBackfill
@@ -30,10 +30,10 @@ from dataflow.graph import ViewDataflow, needed_columns
 from dataflow.operators.tables.table import TableState
 from dataflow.plan.nodes import Plan, scans_of
 from dataflow.schema import Relation
-from dataflow.sql.lower import lower
+from dataflow.sql.lower.lowering import lower
 from dataflow.sql.planner import plan_view
 from dataflow.values import to_text
-from service.backfill import BackfillJob, backfill
+from service.backfill.local_backfill import BackfillJob, backfill
 from storage.rocks import RocksStore
 from tests.connectors.spark.sources import (
     FILE_FORMATS,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from connectors.authenticated_exchange import AuthenticatedExchange, new_key
-from connectors.exchange import FolderExchange
-from connectors.kept_parts import RUNS, KeptPart, Progress
+from connectors.authenticated_shuffle import AuthenticatedExchange, new_key
+from connectors.partition_cache import RUNS, KeptPart, Progress
+from connectors.shuffle_storage import FolderExchange
 from connectors.sink import SinkChanged
 from connectors.spark.backfill import gather
 from connectors.spark.records import TaskRecord, decode_error, encode_error

@@ -20,7 +20,7 @@ import httpx
 import psycopg2
 from psycopg2.extensions import connection as Connection
 
-from service.prepare import Wanted, prepare
+from service.setup.bootstrap import Wanted, prepare
 from tests.harness.postgres import Database
 from tests.harness.psql import psql, session_of
 from tests.harness.service import RunningService

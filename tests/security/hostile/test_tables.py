@@ -9,7 +9,7 @@ from contextlib import suppress
 import httpx
 import pytest
 
-from connectors.postgres.query_role import QUERY_ROLE
+from connectors.postgres.evaluation.query_role import QUERY_ROLE
 from tests.security.hostile.ground import TREASURE, Ground
 
 SHARED = "SELECT id, a FROM public.shared"

@@ -18,7 +18,7 @@ from dataflow.operators.aggregates import extremes
 from dataflow.operators.ordered.ordered_nodes import MOST
 from dataflow.plan.nodes import Aggregate, AggregateCall, Scan
 from dataflow.schema import Field, Relation, RelationName
-from dataflow.sql.lower import lower
+from dataflow.sql.lower.lowering import lower
 from dataflow.types import INT4
 from storage.memory import MemoryStore
 from storage.rocks import RocksStore

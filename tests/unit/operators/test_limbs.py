@@ -22,7 +22,7 @@ from dataflow.operators.aggregates.numeric_results import (
     sum_column,
 )
 from dataflow.plan.nodes import Values
-from dataflow.plan.numeric_forms import numeric_form
+from dataflow.plan.properties.numeric_forms import numeric_form
 from dataflow.types import INT4, INT8, NUMERIC, fixed, sql_type
 
 _NO_MASK = np.empty(0, np.bool_)

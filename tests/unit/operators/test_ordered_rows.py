@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from connectors.postgres.evaluator import PostgresEvaluator
+from connectors.postgres.evaluation.evaluator import PostgresEvaluator
 from dataflow.collect import ErrorRows
 from dataflow.delta import Column, Delta
 from dataflow.expressions.evaluator import Evaluator, NoEvaluator

@@ -27,8 +27,8 @@ from dataflow.plan.nodes import (
     SingleRow,
 )
 from dataflow.schema import Relation, RelationName
-from dataflow.sql.lower import lower
-from dataflow.sql.rounds import check_recursions
+from dataflow.sql.bind.rounds import check_recursions
+from dataflow.sql.lower.lowering import lower
 from dataflow.types import INT4, NUMERIC
 from storage.memory import MemoryStore
 from storage.rocks import RocksStore

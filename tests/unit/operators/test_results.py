@@ -16,7 +16,7 @@ from dataflow.operators.aggregates.interval_sums import IntervalSums, interval_t
 from dataflow.operators.aggregates.numeric_results import average_text
 from dataflow.plan.nodes import Aggregate, AggregateCall, Scan, SingleRow, Values
 from dataflow.schema import Field, Relation, RelationName
-from dataflow.sql.lower import lower
+from dataflow.sql.lower.lowering import lower
 from dataflow.types import FLOAT4, FLOAT8, INT4, INT8, INTERVAL, NUMERIC, TEXT, SqlType
 from storage.memory import MemoryStore
 

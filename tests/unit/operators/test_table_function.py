@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from connectors.postgres.evaluator import PostgresEvaluator
+from connectors.postgres.evaluation.evaluator import PostgresEvaluator
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
@@ -20,7 +20,7 @@ from dataflow.graph import ViewDataflow
 from dataflow.operators import table_function
 from dataflow.plan.nodes import Plan, Scan, SetCall, TableFunction, Values
 from dataflow.schema import Field, Relation, RelationName
-from dataflow.sql.lower import lower
+from dataflow.sql.lower.lowering import lower
 from dataflow.types import BOOL, INT4, INT8
 from storage.memory import MemoryStore
 from storage.rocks import RocksStore

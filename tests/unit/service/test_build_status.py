@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from connectors.kept_parts import Progress
+from connectors.partition_cache import Progress
 from dataflow.errors import InvariantError
-from service.build_status import PHASES, BuildPhase, BuildStatus
+from service.backfill.build_status import PHASES, BuildPhase, BuildStatus
 from service.views.lifecycle import ViewEvent
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from service.cli_output import console, read_json, table_of
+from service.cli.output import console, read_json, table_of
 
 LONG = "a_very_long_name_of_a_view_" * 12
 

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from dataflow.errors import Position
-from service.deep import PLANNED, deeply
-from service.planning import too_deep
+from service.factory.planning import too_deep
+from service.runtime.deep_stack import PLANNED, deeply
 
 
 def _down(depth: int) -> int:

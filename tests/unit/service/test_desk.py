@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from connectors.postgres.control import ViewRow
-from service.desk import Desk
+from connectors.postgres.catalog.catalog import ViewRow
+from service.pipeline.reconciler import Desk
 
 ASKED = {"id": "b", "kind": "version", "version": 2, "query": "SELECT 2", "options": {}}
 

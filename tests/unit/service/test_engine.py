@@ -22,9 +22,9 @@ from dataflow.expressions.ir import ColumnRef
 from dataflow.plan.nodes import Aggregate, AggregateCall, Join, Plan, Scan, ViewPlan
 from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
 from dataflow.types import INT4, INT8
-from service.engine import Engine, View, ViewDefinition
-from service.pace import Pace
-from service.replay import Replay
+from service.engine.batch_sizer import Pace
+from service.engine.engine import Engine, View, ViewDefinition
+from service.engine.replay import Replay
 from storage.rocks import RocksStore, StoreBudget
 
 SOURCE = "source"
@@ -147,7 +147,7 @@ class Shown:
 @pytest.fixture(params=["at once", "in slices"])
 def shown(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
     if request.param == "in slices":
-        monkeypatch.setattr("service.pace.FIRST_ROWS", 7)
+        monkeypatch.setattr("service.engine.batch_sizer.FIRST_ROWS", 7)
         found = Shown(tmp_path, 2_000, StoreBudget(run_bytes=2_000, ahead_bytes=1_000))
     else:
         found = Shown(tmp_path, 64 << 20, None)
@@ -195,7 +195,7 @@ def test_changes_of_a_view_that_is_being_built_add_up_part_by_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of an owner, or of a truncated table, come as many at a time as there is room."""
-    monkeypatch.setattr("service.pace.FIRST_ROWS", 7)
+    monkeypatch.setattr("service.engine.batch_sizer.FIRST_ROWS", 7)
     model, shown, widest = Model(4), Counter(), 0
     store = RocksStore(tmp_path, budget=StoreBudget(run_bytes=2_000, ahead_bytes=1_000))
     replay = Replay(View(JOINED, store, NoEvaluator()), 6)

@@ -14,12 +14,12 @@ from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.plan.nodes import Distinct, Plan
 from dataflow.schema import VIEW_SOURCE, Field, Relation
 from dataflow.sharing import planned_nodes
-from dataflow.sql.lower import lower
+from dataflow.sql.lower.lowering import lower
 from dataflow.types import INT4, INT8
-from service.engine import Engine
-from service.metrics import PipelineMetrics, read_dataflow
-from service.models import NodeModel
-from service.shared_parts import dataflow_of, state_bytes
+from service.api.models import NodeModel
+from service.api.shared_nodes import dataflow_of, state_bytes
+from service.engine.engine import Engine
+from service.metrics.metrics import PipelineMetrics, read_dataflow
 from storage.delta import Delta
 from storage.memory import MemoryStore
 from storage.pages import Tuning

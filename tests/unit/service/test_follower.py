@@ -13,8 +13,8 @@ from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from dataflow.schema import Field
 from dataflow.types import INT8
-from service.follower import FAILED, LIVE, UNNAMED, Follower, Reached, Road
-from service.host import Host
+from service.runtime.runtime import Host
+from service.sinks.sink_worker import FAILED, LIVE, UNNAMED, Follower, Reached, Road
 
 TABLE = SinkTable("public", "totals", (Field("n", INT8),), ())
 AWAY = TemporaryError("sink.unreachable", "away")

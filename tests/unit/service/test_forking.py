@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from service.forking import Forked
-from service.title import set_title
+from service.runtime.forking import Forked
+from service.runtime.process_title import set_title
 
 
 def told_by(main: Callable[[], object]) -> object:

@@ -17,8 +17,8 @@ from dataflow.changes import Changes
 from dataflow.delta import Column, Delta
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import BOOL, FLOAT8, INT4, TEXT
-from service.encoding import frames
-from service.encoding.frames import (
+from service.engine.encoding import frames
+from service.engine.encoding.frames import (
     Later,
     decode_batch,
     decode_epoch,
@@ -27,9 +27,9 @@ from service.encoding.frames import (
     encode_epoch,
     encode_part,
 )
-from service.encoding.object_graph import Record
-from service.encoding.registered import encode
-from service.outbox import Outbox
+from service.engine.encoding.object_graph import Record
+from service.engine.encoding.registered import encode
+from service.engine.outbox import Outbox
 from storage.errors import StorageError
 from storage.memory import MemoryStore
 from tests.recovery.older_state import odd_epochs, odd_table, shown

@@ -12,8 +12,8 @@ from dataflow.delta import Delta
 from dataflow.errors import InvariantError, TemporaryError, ViewError
 from dataflow.schema import Field
 from dataflow.types import INT4, TEXT
-from service.gathered import Gathered
-from service.outbox import Outbox
+from service.engine.epoch_buffer import Gathered
+from service.engine.outbox import Outbox
 from storage.rocks import RocksStore, StoreBudget
 
 FIELDS = (Field("id", INT4, False), Field("v", TEXT))

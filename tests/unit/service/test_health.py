@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from connectors.postgres.control import SourceRow, ViewRow
-from connectors.postgres.control_sinks import SinkRow
-from service.health import (
+from connectors.postgres.catalog.catalog import SourceRow, ViewRow
+from connectors.postgres.catalog.sink_records import SinkRow
+from service.api.health import (
     Known,
     database_standing,
     service_standing,

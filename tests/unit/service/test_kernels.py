@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from service import kernels
-from service.metrics import PipelineMetrics
+from service.metrics.metrics import PipelineMetrics
+from service.runtime import kernels
 
 
 def test_types_are_read_as_they_are_written() -> None:

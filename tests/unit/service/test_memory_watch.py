@@ -10,8 +10,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from service.kernel_room import free_bytes
-from service.memory_watch import MARK, MemoryWatch, resident_reader
+from service.runtime.memory_limits import free_bytes
+from service.runtime.memory_watch import MARK, MemoryWatch, resident_reader
 from storage.delta import Column
 from storage.errors import OutOfRoomError
 from storage.memory import MemoryStore

@@ -9,9 +9,9 @@ from connectors.feed_source import Pin
 from connectors.source import MAIN_SOURCE
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import TEXT
-from service.epochs import Epochs
-from service.following import Following
-from service.positions import Positions
+from service.engine.positions import Positions
+from service.pipeline.epochs import Epochs
+from service.pipeline.source_subscriptions import Following
 from storage.memory import MemoryStore
 
 KNOWN = {"stock": {"next": 1}, "visits": {"next": 2}}

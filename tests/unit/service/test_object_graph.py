@@ -22,16 +22,16 @@ import orjson
 import pytest
 import xxhash
 
-from connectors.postgres.wire_shapes import KnownTable
+from connectors.postgres.replication.wire_shapes import KnownTable
 from connectors.sink import Return, SinkTable, ViewChange
 from dataflow.errors import SinkError, TidemarkError
 from dataflow.expressions.ir import Call, ColumnRef, Literal
 from dataflow.plan.nodes import Filter, Join, Plan, Scan, ViewPlan
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import BOOL, INT4, SqlType, TypeKind
-from service.definition import StateLayout, ViewDefinition
-from service.encoding.object_graph import _HEAD, Record, Registered, Registry
-from service.encoding.registered import REGISTRY, decode, encode
+from service.engine.definition import StateLayout, ViewDefinition
+from service.engine.encoding.object_graph import _HEAD, Record, Registered, Registry
+from service.engine.encoding.registered import REGISTRY, decode, encode
 from storage.errors import StorageError
 from tests.harness.trap import Trap
 
@@ -55,7 +55,11 @@ def definition(root: Plan) -> ViewDefinition:
 
 def hints_of(kind: type) -> dict[str, Any]:
     names: dict[str, Any] = {**vars(typing), **vars(collections.abc)}
-    for module in ("dataflow.schema", "dataflow.plan.nodes", "connectors.postgres.wire_shapes"):
+    for module in (
+        "dataflow.schema",
+        "dataflow.plan.nodes",
+        "connectors.postgres.replication.wire_shapes",
+    ):
         names |= vars(__import__(module, fromlist=["_"]))
     hints = typing.get_type_hints(kind, localns=names)
     return {f.name: hints[f.name] for f in dataclasses.fields(kind)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from connectors.feed_source import Pin
 from connectors.source import MAIN_SOURCE, SourceBatch
-from service.positions import Positions
+from service.engine.positions import Positions
 from storage.memory import MemoryStore
 
 

@@ -16,11 +16,11 @@ from connectors.source import SourceBatch
 from dataflow.delta import Delta
 from dataflow.schema import Field
 from dataflow.types import INT8
-from service.api_figures import ApiFigures, CountCalls
-from service.metric_list import BY_NAME, METRICS
-from service.metrics import PipelineMetrics
-from service.models import ViewModel
-from service.prometheus import MOST_VIEWS, Told, render
+from service.api.api_metrics import ApiFigures, CountCalls
+from service.api.models import ViewModel
+from service.api.prometheus import MOST_VIEWS, Told, render
+from service.metrics.metric_list import BY_NAME, METRICS
+from service.metrics.metrics import PipelineMetrics
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "METRICS.md"
 ROW = re.compile(r"^\| `(tidemark_\w+)` \| (\w+) \| (.*?) \| (.*?) \|$", re.MULTILINE)

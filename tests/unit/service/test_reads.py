@@ -13,7 +13,7 @@ from dataflow.errors import SourceError
 from dataflow.operators.tables.table import TableState
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import INT4, INT8, TEXT
-from service.reads import all_read, fits
+from service.engine.column_requirements import all_read, fits
 from storage.memory import MemoryStore
 
 ID, NAME, SPARE, ADDED = (

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from service.headway import Headway
-from service.restarts import Restarts
+from service.runtime.readiness_pipe import Headway
+from service.runtime.restart_policy import Restarts
 
 
 def test_who_gets_nothing_done_waits_longer_each_time() -> None:
@@ -30,7 +30,10 @@ def _pause(restarts: Restarts, lived_s: float, *, has_got_on: bool = False) -> f
 @pytest.mark.parametrize(("calls", "wanted"), [("tell(); tell()", True), ("", False)])
 def test_a_killed_process_has_told_before_or_not(calls: str, wanted: bool) -> None:
     headway = Headway()
-    program = f"import os; from service.headway import tell; {calls}; os.kill(os.getpid(), 9)"
+    program = (
+        "import os; from service.runtime.readiness_pipe import tell; "
+        f"{calls}; os.kill(os.getpid(), 9)"
+    )
     child = subprocess.Popen(
         [sys.executable, "-c", program],
         env=headway.given(os.environ),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from service.app import ROUTERS, create_app
-from service.route_table import RouteTable
-from service.routes.rows import OPEN_PATH
-from service.settings import Settings
+from service.api.app import ROUTERS, create_app
+from service.api.route_table import RouteTable
+from service.api.routes.rows import OPEN_PATH
+from service.runtime.settings import Settings
 
 
 def test_routes_are_known_as_they_are_described(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from service.budget import BASE_MB, MEBIBYTE, MemoryBudget
-from service.settings import Settings
+from service.runtime.memory_budget import BASE_MB, MEBIBYTE, MemoryBudget
+from service.runtime.settings import Settings
 
 
 @pytest.mark.parametrize(

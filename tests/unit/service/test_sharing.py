@@ -16,7 +16,7 @@ from dataflow.errors import InvariantError, TemporaryError, ViewError, internal_
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import Call, ColumnRef, InPostgres, Literal
 from dataflow.operators.base import Traits
-from dataflow.plan.likeness import likenesses, repeatable
+from dataflow.plan.fingerprint import likenesses, repeatable
 from dataflow.plan.nodes import (
     Aggregate,
     AggregateCall,
@@ -31,11 +31,11 @@ from dataflow.plan.nodes import (
 from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
 from dataflow.shared import LiveNode
 from dataflow.types import BOOL, INT4, INT8, TEXT
-from service.encoding.registered import encode
-from service.engine import Engine, View, ViewDefinition
-from service.reads import widened
-from service.replay import Replay
-from service.reports import Reports
+from service.engine.column_requirements import widened
+from service.engine.encoding.registered import encode
+from service.engine.engine import Engine, View, ViewDefinition
+from service.engine.replay import Replay
+from service.runtime.error_reports import Reports
 from storage.errors import NegativeWeightError, OutOfRoomError
 from storage.memory import MemoryStore
 

@@ -13,10 +13,10 @@ from dataflow.delta import Delta
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
 from dataflow.types import INT8
-from service import side_feeds
-from service.host import Host
-from service.positions import Positions
-from service.side_feeds import SideFeeds, side_relations
+from service.engine.positions import Positions
+from service.ingest import external_sources
+from service.ingest.external_sources import SideFeeds, side_relations
+from service.runtime.runtime import Host
 from storage.memory import MemoryStore
 
 
@@ -144,17 +144,17 @@ def test_one_that_is_away_is_tried_again_after_a_growing_pause(clock: Clock) -> 
         source.waiting = [TemporaryError("source.unreachable", "away")]
         world.poll()
         status = world.feeds.statuses()["a"]
-        assert status.status == side_feeds.RETRYING
+        assert status.status == external_sources.RETRYING
         began, opened = clock.now, len(source.opened)
         while len(source.opened) == opened:
             clock.now += 0.05
             world.poll()
         pauses.append(clock.now - began)
     assert all(feed.is_closed for feed in source.opened[:-1])
-    assert pauses[0] < 0.4 < 10 < pauses[-1] <= side_feeds.RETRY_S[1] * 1.25 + 0.1
+    assert pauses[0] < 0.4 < 10 < pauses[-1] <= external_sources.RETRY_S[1] * 1.25 + 0.1
     source.waiting = [_batch("a")]
     assert world.poll() == "a"
-    assert world.feeds.statuses()["a"].status == side_feeds.RUNNING
+    assert world.feeds.statuses()["a"].status == external_sources.RUNNING
 
 
 def test_a_bad_record_stops_its_source_and_fails_no_view(clock: Clock) -> None:
@@ -163,7 +163,7 @@ def test_a_bad_record_stops_its_source_and_fails_no_view(clock: Clock) -> None:
     world.sources["a"].waiting = [SourceError("source.bad_record", "no row", relation=relation)]
     world.sources["b"].waiting = [_batch("b")]
     assert world.poll() == "b"
-    assert world.feeds.statuses()["a"].status == side_feeds.STOPPED
+    assert world.feeds.statuses()["a"].status == external_sources.STOPPED
     world.sources["a"].waiting = [SourceError("source.offsets_gone", "gone", relation=relation)]
     clock.now += 60
     with pytest.raises(SourceError, match="gone"):

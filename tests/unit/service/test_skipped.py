@@ -7,10 +7,10 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.metrics import PipelineMetrics
-from service.positions import Positions
-from service.prometheus import Told, render
-from service.side_feeds import SideFeeds
+from service.api.prometheus import Told, render
+from service.engine.positions import Positions
+from service.ingest.external_sources import SideFeeds
+from service.metrics.metrics import PipelineMetrics
 from storage.memory import MemoryStore
 from tests.connectors.files.kept import make_source
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service import state_owner
+from service.runtime import state_owner
 from storage.errors import StorageError
 from storage.memory import MemoryStore
 

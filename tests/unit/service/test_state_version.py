@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from service import state_version
-from service.state_version import FILE, STORE, VERSION, check, claim
+from service.engine import state_version
+from service.engine.state_version import FILE, STORE, VERSION, check, claim
 from storage.errors import StorageError
 
 

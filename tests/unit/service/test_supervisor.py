@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from service import kernels, signals
-from service.settings import Settings
-from service.supervisor import Supervisor
+from service.runtime import kernels, signals
+from service.runtime.settings import Settings
+from service.supervisor.supervisor import Supervisor
 
 
 @pytest.fixture

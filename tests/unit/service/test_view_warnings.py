@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from connectors.postgres.control import ViewRow
-from service.health import Known, warnings_of
+from connectors.postgres.catalog.catalog import ViewRow
+from service.api.health import Known, warnings_of
 
 AWAY = "it cannot be reached [source.unreachable]"
 BEHIND = "the sink was set back [sink.behind]"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
-from service.host import Host
-from service.way_back import WayBack
+from service.pipeline.reconnect import WayBack
+from service.runtime.runtime import Host
 
 AWAY = TemporaryError("source.unreachable", "it is away")
 

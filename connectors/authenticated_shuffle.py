@@ -1,0 +1,142 @@
+"""An exchange whose files carry a MAC: only a holder of the key can have written what is read.
+
+An HMAC-SHA256 of a file's name and content stands at its end. Invariant: no byte of a file is given
+out before all of it has been checked, so a file that was changed, exchanged for another one or put
+there by somebody without the key is refused and never parsed. What is not detected: that a file is
+gone, or is an older one of the same name. Callers give other content another name, and know which
+files there must be. The key never goes into the storage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import io
+import secrets
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from connectors.shuffle_storage import Exchange
+from dataflow.errors import TemporaryError
+
+KEY_BYTES = 32
+_MAC_BYTES = 32
+_READ_BYTES = 4 << 20
+_IN_MEMORY_BYTES = 8 << 20
+_CONTEXT = b"tidemark exchange file 1\0"
+
+
+def new_key() -> bytes:
+    """Return a random key."""
+    return secrets.token_bytes(KEY_BYTES)
+
+
+@dataclass(frozen=True)
+class AuthenticatedExchange:
+    """The files of another exchange, with their MACs. base: what its names begin with in a MAC.
+
+    Reading raises TemporaryError backfill.unauthentic where the MAC is wrong or missing.
+    """
+
+    exchange: Exchange
+    key: bytes = field(repr=False)
+    base: str = ""
+
+    @contextmanager
+    def draft(self, name: str) -> Iterator[Path]:
+        """See Exchange."""
+        with self.exchange.draft(name) as draft:
+            yield draft
+            check = self._check_of(name)
+            with draft.open("rb") as file:
+                while content := file.read(_READ_BYTES):
+                    check.update(content)
+            with draft.open("ab") as file:
+                file.write(check.digest())
+
+    def put(self, name: str, content: bytes) -> None:
+        """See Exchange."""
+        check = self._check_of(name)
+        check.update(content)
+        self.exchange.put(name, content + check.digest())
+
+    def get(self, name: str) -> bytes:
+        """See Exchange."""
+        target = io.BytesIO()
+        self._copy(name, target)
+        return target.getvalue()
+
+    def open(self, name: str) -> BinaryIO:
+        """See Exchange; a copy, for all of it is checked first."""
+        with ExitStack() as held:
+            target = held.enter_context(tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES))
+            self._copy(name, cast(BinaryIO, target))
+            target.seek(0)
+            held.pop_all()
+            return cast(BinaryIO, target)
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """See Exchange; of nothing that is given out before it is read and checked."""
+        found = self.exchange.sizes(folder)
+        return {name: max(size - _MAC_BYTES, 0) for name, size in found.items()}
+
+    def folders(self) -> list[str]:
+        """See Exchange."""
+        return self.exchange.folders()
+
+    def bring(self, name: str, folder: Path) -> Path:
+        """See Exchange; always a copy, without the MAC."""
+        path = folder / f"{uuid.uuid4().hex}-{name.rsplit('/', 1)[-1]}"
+        try:
+            with path.open("wb") as target:
+                self._copy(name, target)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        return path
+
+    def send(self, path: Path, name: str) -> None:
+        """See Exchange."""
+        with self.draft(name) as draft:
+            shutil.copyfile(path, draft)
+
+    def delete(self, name: str) -> None:
+        """See Exchange."""
+        self.exchange.delete(name)
+
+    def below(self, name: str) -> Exchange:
+        """See Exchange."""
+        base = f"{self.base}{name}/"
+        return AuthenticatedExchange(self.exchange.below(name), self.key, base)
+
+    def remove(self) -> None:
+        """See Exchange."""
+        self.exchange.remove()
+
+    def _copy(self, name: str, target: BinaryIO) -> None:
+        """Copy the content to `target`, which is to be dropped when this raises."""
+        check, last = self._check_of(name), b""
+        with self.exchange.open(name) as source:
+            while content := source.read(_READ_BYTES):
+                known = last + content
+                known, last = known[:-_MAC_BYTES], known[-_MAC_BYTES:]
+                check.update(known)
+                target.write(known)
+        if not hmac.compare_digest(check.digest(), last):
+            raise TemporaryError(
+                "backfill.unauthentic",
+                f'"{self.base}{name}" was not written by this backfill',
+                detail="its MAC is wrong or missing: nothing of it was used",
+                hint="the backfill is tried again; see who else can write to this storage",
+            )
+
+    def _check_of(self, name: str) -> hmac.HMAC:
+        whole = f"{self.base}{name}".encode()
+        start = _CONTEXT + len(whole).to_bytes(8, "big") + whole
+        return hmac.new(self.key, start, hashlib.sha256)

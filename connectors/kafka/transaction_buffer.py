@@ -1,0 +1,270 @@
+"""Debezium's events until their transactions are whole: between what is read and what is told.
+
+Invariant: a relation's place is the first event that is held back, and the note of the
+transaction topic says all that was read of it and is still needed; so an interrupted feed goes on
+with both as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from connectors.formats.debezium_order import LastSeen
+from connectors.formats.record_format import BadRecord
+from connectors.kafka.client import Client
+from connectors.kafka.leader_epochs import known_as_json, known_from_json, learn
+from connectors.kafka.options import FAIL
+from connectors.kafka.reader import Chunk, Reader, Span
+from connectors.kafka.records import Records
+from connectors.kafka.rows import RowReader
+from connectors.kafka.start_offsets import place_of
+from connectors.kafka.topics import Topics, missing
+from connectors.kafka.transactions import BAD, Lane, Transactions
+from dataflow.errors import SourceError
+
+NOTE = "transactions"
+BEGUN_NOTE = "begun/"
+# Records before a pin that are read for ENDs whose events came late.
+SLACK = 200
+# A note without changes beside it, so that retention never overtakes the place.
+NOTE_EVERY_S = 60.0
+TAKE_S = 0.5
+
+
+def begun_note(
+    topics: Topics, topic: str, relation: str, cut: Sequence[str] = ()
+) -> dict[str, bytes]:
+    """Where the transaction topic stands while a relation is pinned. cut: transactions that have
+    events before the pin."""
+    told = topics.describe([topic]).get(topic)
+    if told is None:
+        raise missing(topic)
+    ends = topics.ends(topic, range(told.partitions))
+    first = topics.begins(topic, ends)
+    facts = {
+        "topic": told.id,
+        "next": ends,
+        "cut": list(cut),
+        "from": {p: max(first[p], end - SLACK) for p, end in ends.items()},
+    }
+    return {f"{BEGUN_NOTE}{relation}": json.dumps(facts).encode()}
+
+
+def newest_transactions(
+    client: Client,
+    rows: RowReader,
+    topic_id: str,
+    begins: Mapping[int, int],
+    ends: Mapping[int, int],
+) -> list[str]:
+    """Ids that the newest records before `ends` have: their BEGIN may come after them."""
+    kept = {p: end for p, end in ends.items() if begins[p] < end}
+    first = {p: max(begins[p], end - SLACK) for p, end in kept.items()}
+    if not kept:
+        return []
+    span = Span(rows.relation.name, rows.options.topic, topic_id, first, kept)
+    reader = Reader(client, [span], wait_ms=20)
+    found: dict[str, None] = {}
+    try:
+        while not reader.is_done:
+            for chunk in reader.take(TAKE_S):
+                told = rows.envelopes(chunk.records) if len(chunk.records) else None
+                found |= {one[0]: None for one in (told.transactions if told else ()) if one}
+    finally:
+        reader.close()
+    return list(found)
+
+
+@dataclass
+class _Lane:
+    """Events that wait, in order, and where the reading of them stands."""
+
+    records: Records = field(default_factory=Records)
+    next: int = 0
+    newest_ms: int = 0
+
+
+class Held:
+    """Of one feed. rows: of the relations that are followed."""
+
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        rows: Sequence[RowReader],
+        notes: Mapping[str, bytes],
+    ) -> None:
+        self._client = client
+        self._topic = topic
+        self._rows = {one.relation.name.name: one for one in rows if one.options.is_debezium}
+        begun = {}
+        for name in self._rows:
+            if f"{BEGUN_NOTE}{name}" not in notes:
+                # The option is new: what was open until now is not waited for.
+                notes = {**notes, **begun_note(Topics(client), topic, name)}
+            begun[name] = json.loads(notes[f"{BEGUN_NOTE}{name}"])
+        self.fresh_notes = {k: v for k, v in notes.items() if k.startswith(BEGUN_NOTE)}
+        bounds = {name: place_of(one)[1] for name, one in begun.items()}
+        collections = {name: one.options.collection for name, one in self._rows.items()}
+        state = json.loads(notes[NOTE]) if NOTE in notes else None
+        if state is None:
+            self._topic_id = next(iter(begun.values()))["topic"]
+            starts = [{int(p): o for p, o in one["from"].items()} for one in begun.values()]
+            known = set.intersection(*(set(one) for one in starts))
+            # A partition that some pin has not seen was made since: it is read from its start.
+            self._nexts = {p: min(one[p] for one in starts) for p in known}
+        else:
+            self._topic_id, self._nexts = place_of(state)
+        cut = {name: one["cut"] for name, one in begun.items()}
+        self._known = known_from_json((state or {}).get("known", {}))
+        self._transactions = Transactions(collections, bounds, state, cut)
+        self._lanes: dict[Lane, _Lane] = {}
+        self._relations: dict[str, Any] = {}
+        self._bytes = 0
+        self._is_moved = False
+        self._noted = time.monotonic()
+
+    def span(self) -> Span:
+        """What is to be read of the transaction topic."""
+        known = dict(self._known)
+        return Span(None, self._topic, self._topic_id, dict(self._nexts), known=known)
+
+    @property
+    def is_wanting(self) -> bool:
+        """Whether more of the transaction topic should be read."""
+        return self._transactions.is_wanting
+
+    def is_full(self, most_bytes: int) -> bool:
+        """Whether no more events may be held."""
+        return self._bytes >= most_bytes
+
+    @property
+    def waiting(self) -> int:
+        """Events that are held."""
+        return sum(len(lane.records) for lane in self._lanes.values())
+
+    def add_markers(self, chunks: Sequence[Chunk]) -> None:
+        """What the transaction topic says. SourceError record.malformed."""
+        for chunk in chunks:
+            records = chunk.records
+            for at, value in enumerate(records.values):
+                if value is None:
+                    continue
+                try:
+                    marker = orjson.loads(value)
+                except ValueError:
+                    marker = value
+                if isinstance(marker, dict) and "payload" in marker:
+                    marker = marker["payload"]
+                self._transactions.add_marker(records.numbers[at], records.offsets[at], marker)
+            self._nexts.update(chunk.nexts)
+            learn(self._known, records)
+            self._is_moved = True
+
+    def add_events(self, chunk: Chunk, seen: LastSeen | None) -> None:
+        """What was read of a relation. seen: what of it was told, unchanged by this."""
+        name = chunk.relation.name if chunk.relation is not None else ""
+        self._relations[name] = chunk.relation
+        numbers = chunk.records.numbers
+        for number, next_offset in chunk.nexts.items():
+            mine = chunk.records.where([one == number for one in numbers])
+            lane = self._lanes.setdefault((name, number), _Lane())
+            lane.next, lane.newest_ms = next_offset, chunk.newest_ms
+            self._mark((name, number), mine, seen)
+            lane.records.add(mine)
+            self._bytes += mine.nbytes()
+
+    def _mark(self, lane: Lane, records: Records, seen: LastSeen | None) -> None:
+        """Tell the transactions of the events at the end of a lane."""
+        name, number = lane
+        rows = self._rows.get(name)
+        found = rows.envelopes(records) if rows is not None and len(records) else None
+        if found is None:
+            for _ in range(len(records)):
+                self._transactions.add_event(lane, None)
+            return
+        known = LastSeen(None if seen is None else seen.state())
+        is_fresh = known.fresh(number, found.orders).tolist()
+        for at, told in enumerate(found.transactions):
+            if at in found.fields.bad:
+                self._transactions.add_event(lane, told[0] if told else BAD, told[1] if told else 0)
+            elif told is None or not is_fresh[at]:
+                self._transactions.add_event(lane, None)
+                if told is not None:
+                    self._transactions.add_repeated(name, *told)
+            else:
+                self._transactions.add_event(lane, *told)
+
+    def take(self, bad_at: Callable[[str, Records], int | None], *, all: bool) -> list[Chunk]:
+        """What may be told now. bad_at: of a relation's records the first that stops the source.
+        all: whether or not transactions are whole (they were told before)."""
+        cut = self._transactions.all() if all else self._transactions.cut()
+        while not all:
+            barred = self._bar(cut, bad_at)
+            if not barred:
+                break
+            cut = self._transactions.cut()
+        self._transactions.drop(cut)
+        chunks = []
+        for key, lane in self._lanes.items():
+            count = cut.get(key, 0)
+            told = lane.records.head(count)
+            lane.records = lane.records.tail(count) if count else lane.records
+            self._bytes -= told.nbytes()
+            place = lane.records.offsets[0] if len(lane.records) else lane.next
+            if count or not len(lane.records):
+                chunks.append(Chunk(self._relations[key[0]], told, {key[1]: place}, lane.newest_ms))
+        self._lanes = {key: lane for key, lane in self._lanes.items() if len(lane.records)}
+        return chunks
+
+    def _bar(self, cut: Mapping[Lane, int], bad_at: Callable[[str, Records], int | None]) -> bool:
+        for key, count in cut.items():
+            lane = self._lanes.get(key)
+            if not count or lane is None:
+                continue
+            at = bad_at(key[0], lane.records.head(count))
+            if at is not None:
+                self._transactions.bar(key, at)
+                return True
+        return False
+
+    def check_size(self, most_bytes: int) -> None:
+        """SourceError source.transaction_too_large, once all of the transaction topic was read
+        and nothing can be told."""
+        topics = Topics(self._client)
+        ends = topics.ends(self._topic, self._nexts)
+        if any(self._nexts[p] < end for p, end in ends.items()):
+            return
+        held = self._transactions.held()
+        raise SourceError(
+            "source.transaction_too_large",
+            f'transactions of kafka source "{self._client.name}" do not fit',
+            detail=f"{self._bytes} bytes wait for the end of {', '.join(held[:3])}",
+            hint=f"raise transaction_buffer_bytes, which is {most_bytes}",
+        )
+
+    def is_due(self) -> bool:
+        """Whether the note is to be kept, though nothing else is told."""
+        return self._is_moved and time.monotonic() - self._noted > NOTE_EVERY_S
+
+    def note(self) -> dict[str, bytes]:
+        """For the batch that is told now."""
+        self._is_moved, self._noted = False, time.monotonic()
+        place = {"topic": self._topic_id, "next": {str(p): o for p, o in self._nexts.items()}}
+        place["known"] = known_as_json(self._known)
+        text = json.dumps({**place, **self._transactions.state()}).encode()
+        return {**self.fresh_notes, NOTE: text}
+
+
+def bad_of(rows: RowReader, records: Records) -> BadRecord | None:
+    """The first record that stops a source whose `on_error` is `fail`."""
+    if rows.options.on_error != FAIL:
+        return None
+    found = rows.read(records)
+    return found.bad[0] if found.bad else None

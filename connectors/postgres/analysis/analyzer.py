@@ -1,0 +1,528 @@
+"""PostgreSQL as the analyzer of queries: names, types, coercions, constants are its answers.
+
+Everything happens in one transaction that is always rolled back, under pinned settings and a
+statement timeout. Nothing of the user's text is executed: it is only ever the body of a temporary
+view, after `dataflow.lexer.one_query` has shown that it is one query. Parsing it runs the
+conditions of domains all the same: it happens in the sandbox, with the rights of the view's
+creator or none; constants are computed there too, read-only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg2
+from psycopg2 import errorcodes
+from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import new_type, string_types
+
+from connectors.postgres.analysis import foreign_code
+from connectors.postgres.analysis.rights import check_rights
+from connectors.postgres.analysis.stub_relations import Shadows, quoted
+from connectors.postgres.analysis.table_lookup import find_relation, look_up
+from connectors.postgres.analysis.table_names import KnownNames, read_named, read_names
+from connectors.postgres.evaluation import sandbox
+from connectors.postgres.session.session import connect, is_temporary, to_error
+from connectors.postgres.types.column_types import ColumnTypes, check_type_name
+from dataflow.errors import Position, SinkError, SqlError, TidemarkError
+from dataflow.expressions.ir import Literal
+from dataflow.lexer import find_words, one_query, position_of
+from dataflow.schema import Field, Relation
+from dataflow.sql.bind.analysis import Analysis, Routine, Table
+from dataflow.types import SqlType, TypeKind
+
+_VIEW = "tidemark_analysis"
+_CREATE = f"CREATE TEMP VIEW {_VIEW} AS "
+_SETTINGS = {
+    "statement_timeout": "30s",
+    "lock_timeout": "10s",
+    "idle_in_transaction_session_timeout": "120s",
+    "standard_conforming_strings": "on",
+    "default_transaction_read_only": "off",
+    "quote_all_identifiers": "off",
+}
+_MOST_COLUMNS = 1500
+_FULL_JOIN = "FULL JOIN "
+_CALLS = re.compile(r":(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)")
+_ROW_NAMES = re.compile(r":eref \{ALIAS :aliasname (\S+) :colnames \(((?:\\.|[^()\\])*)\)\}")
+_ROW_NAME = re.compile(r'"((?:\\.|[^\s\\])*)"(?=\s|$)')
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_SESSION_VALUES = re.compile(r"\{(?:SQLVALUEFUNCTION) :op (\d+)")
+# Rows of no type, and the names of their columns.
+_ROWS = re.compile(r':row_typeid 2249 :row_format \d :colnames \(((?:"(?:[^"\\]|\\.)*"\s?)+)\)')
+_SESSION_VALUE_NAMES = (
+    *("current_date", "current_time", "current_time", "current_timestamp", "current_timestamp"),
+    *("localtime", "localtime", "localtimestamp", "localtimestamp", "current_role"),
+    *("current_user", "user", "session_user", "current_catalog", "current_schema"),
+)
+_IS_MADE = """
+SELECT FROM tidemark.tables
+WHERE coalesce(view_oid, table_oid) = to_regclass(%s) AND (schema, name) = (%s, %s)
+    AND NOT is_staged
+"""
+_ROUTINES = """
+SELECT CASE WHEN n.nspname = 'pg_catalog' THEN '' ELSE n.nspname || '.' END || p.proname,
+       p.prokind, coalesce(a.volatility, p.provolatile::text), p.proretset,
+       coalesce((SELECT 'operator ' || min(o.oprname) FROM pg_operator o WHERE o.oprcode = p.oid),
+           (SELECT 'cast to ' || min(format_type(c.casttarget, NULL)) FROM pg_cast c
+               WHERE c.castfunc = p.oid), '')
+FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+-- Every aggregate is immutable in pg_proc: its functions say what it is ('i' < 's' < 'v').
+LEFT JOIN LATERAL (
+    SELECT max(f.provolatile::text) AS volatility
+    FROM pg_aggregate g JOIN pg_proc f ON f.oid IN (g.aggtransfn::oid, g.aggfinalfn::oid)
+    WHERE g.aggfnoid = p.oid AND n.nspname <> 'pg_catalog'
+) a ON true
+WHERE p.oid = ANY (%s) ORDER BY 1
+"""
+
+
+class PostgresAnalyzer:
+    """An `Analyzer` on one database; open from its first question until `close`.
+
+    views: the maintained views, which have tables of their own in this database, or, with
+    has_shadows, in another: then those that a query names appear here as empty temporary tables,
+    as do the relations of other sources (feeds). A name is the database's first. asker: whose
+    rights a query has, and who must be able to read what it reads; "" for the session's own.
+    keeps_rows: a table of ours is to have the query's rows.
+    SourceError or TemporaryError when the database cannot be asked.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        source_name: str,
+        views: Sequence[Relation] = (),
+        *,
+        has_shadows: bool = False,
+        feeds: Sequence[Relation] = (),
+        asker: str = "",
+        keeps_rows: bool = True,
+    ) -> None:
+        self._dsn = dsn
+        self._keeps_rows = keeps_rows
+        self._asker = asker
+        self._is_bound = False
+        self._sandbox: sandbox.Sandbox | None = None
+        # Whose rights it works with, known after the first question; "" for the session's own.
+        self.role = ""
+        # What the query analyzed last names itself.
+        self.named = KnownNames()
+        self._source_name = source_name
+        here = () if has_shadows else views
+        self._views = {(v.name.schema, v.name.name): v for v in here}
+        self._shadows = Shadows([*(views if has_shadows else ()), *feeds])
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> PostgresAnalyzer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Roll back and hang up; the next question opens a new transaction."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+            self._sandbox = None
+            self._shadows.forget()
+
+    def analyze(self, query: str) -> Analysis:
+        """What a query means; see `Analyzer`."""
+        query = one_query(query)
+        self._shadows.make(query, self._make_shadow)
+        body, moved = self._shadows.rename(query, self._exists)
+        with self._step("the query cannot be analyzed", query, moved):
+            self._make(body, is_users=True)
+            found = self._described(f"pg_temp.{_VIEW}")
+            self.named = self._named()
+            if self._keeps_rows:
+                foreign_code.check_outputs(self._cursor(), self._oid(f"pg_temp.{_VIEW}"))
+            if self._asker:
+                check_rights(self._cursor(), self._oid(f"pg_temp.{_VIEW}"), self._asker)
+            if _FULL_JOIN in found.text:
+                self._check_plan(find_words(query, ["full"]))
+            return found
+
+    def _check_plan(self, position: Position | None) -> None:
+        """Refuse a FULL JOIN that PostgreSQL cannot plan, which it says of no view before it is
+        asked for its rows. The last question of a step: what else fails here are errors of rows."""
+        cursor = self._cursor()
+        assert self._sandbox is not None
+        try:
+            self._sandbox.lend_tables(cursor, _VIEW)
+            self._sandbox.explain(cursor, f"SELECT * FROM pg_temp.{_VIEW}")
+        except psycopg2.errors.FeatureNotSupported as error:
+            raise SqlError(
+                "sql.feature_not_supported",
+                str(error.diag.message_primary),
+                hint="compare an expression of each side, as in a.x = 4 - b.x; or write a LEFT "
+                "JOIN, and add the rows of the right side without a match by UNION ALL",
+                position=position,
+            ) from error
+        except psycopg2.Error as error:
+            if is_temporary(error):
+                raise
+
+    def _named(self) -> KnownNames:
+        """The maintained views have names that are looked after elsewhere."""
+        found = read_named(self._cursor(), self._oid(f"pg_temp.{_VIEW}"))
+        tables = (t for t in found.tables if (t.schema, t.name) not in self._views)
+        return KnownNames(found.server, tuple(tables))
+
+    def relation(self, schema: str, name: str) -> Table | Analysis:
+        """A relation of the canonical text; see `Analyzer`."""
+        known = self._views.get((schema, name))
+        if known is not None:
+            self._require_made(schema, name)
+        known = known or self._shadows.find(schema, name)
+        if known is not None:
+            columns = tuple((f.name, i) for i, f in enumerate(known.fields))
+            return Table(known, columns, has_row_type=False)
+        with self._step(f'the relation "{schema}.{name}" cannot be looked up'):
+            cursor = self._cursor()
+            cursor.execute("SET LOCAL search_path = pg_temp")
+            found = find_relation(cursor, schema or "pg_catalog", name)
+            if found.kind == "v":
+                described = self._described(found.oid)
+                if _FULL_JOIN in described.text:
+                    self._make(f"SELECT * FROM {quoted(schema or 'pg_catalog')}.{quoted(name)}")
+                    self._check_plan(None)
+                return described
+            return look_up(cursor, found, self._source_name)
+
+    def _require_made(self, schema: str, name: str) -> None:
+        """What the query was analyzed over is the view's table, not another of its name."""
+        with self._step(f'the view "{schema}.{name}" cannot be looked up'):
+            cursor = self._cursor()
+            cursor.execute(_IS_MADE, (f"{quoted(schema)}.{quoted(name)}", schema, name))
+            if cursor.fetchone() is None:
+                raise SinkError(
+                    "sink.foreign_object",
+                    f'"{schema}.{name}" is not the table that was made for the view',
+                    hint="drop it, then rebuild the view; or name the table otherwise",
+                )
+
+    def types(self, columns: Sequence[SqlType], expressions: Sequence[str]) -> tuple[SqlType, ...]:
+        """The types of expressions over c1, c2 ...; see `Analyzer`."""
+        types: list[SqlType] = []
+        for begin in range(0, len(expressions), _MOST_COLUMNS):
+            part = expressions[begin : begin + _MOST_COLUMNS]
+            types += [f.type for f in self._fields(probe(columns, part))]
+        return tuple(types)
+
+    def check_collations(self, columns: Sequence[SqlType], expressions: Sequence[str]) -> None:
+        """Computes each expression once, over plain values; see `Analyzer`."""
+        for expression in expressions:
+            try:
+                with self._step("the collation of a part of the query cannot be asked"):
+                    self._make(f"SELECT ({expression}) IS NULL AS v FROM {plain_row(columns)}")
+                    self._run_view(self._cursor())
+            except SqlError as error:
+                # Another error is one of the values taken here.
+                if error.code == "sql.indeterminate_collation":
+                    raise
+
+    def columns(self, columns: Sequence[SqlType], function: str) -> tuple[Field, ...]:
+        """The columns of a function in FROM over c1, c2 ...; see `Analyzer`."""
+        before = f"{row_of_nulls(columns)}, " if columns else ""
+        return self._fields(f"SELECT u.* FROM {before}LATERAL {function} AS u")
+
+    def has_schema(self, name: str) -> bool:
+        """Whether the database has a schema of this name."""
+        with self._step("the catalog cannot be read"):
+            cursor = self._cursor()
+            cursor.execute("SELECT FROM pg_namespace WHERE nspname = %s", (name,))
+            return cursor.fetchone() is not None
+        raise AssertionError("a step neither answers nor fails")
+
+    def names(self, oids: Iterable[int]) -> KnownNames:
+        """The names of these tables now, of those that are there."""
+        with self._step("the catalog cannot be read"):
+            return read_names(self._cursor(), oids)
+        raise AssertionError("a step neither answers nor fails")
+
+    def declare(self, columns: Sequence[tuple[str, str]]) -> tuple[Field, ...]:
+        """Columns declared as (name, type), as PostgreSQL understands them. SqlError."""
+        for name, type_name in columns:
+            check_type_name(name, type_name)
+        text = ", ".join(f"NULL::{type_name} AS {quoted(name)}" for name, type_name in columns)
+        return self._fields(f"SELECT {text}")
+
+    def _fields(self, text: str) -> tuple[Field, ...]:
+        """The output of a query of ours.
+
+        Under the query's own search_path: NULLIF, CASE x WHEN and IS DISTINCT FROM do not name
+        their operator, so that it is looked up again, as in the evaluator.
+        """
+        with self._step("the types of the query's parts cannot be asked"):
+            self._make(text)
+            cursor = self._cursor()
+            cursor.execute("SET LOCAL search_path = pg_temp")
+            return tuple(ColumnTypes(cursor).read_fields(self._oid(f"pg_temp.{_VIEW}")).values())
+        raise AssertionError("a step neither answers nor fails")
+
+    def routines(self, columns: Sequence[SqlType], expression: str) -> tuple[Routine, ...]:
+        """What an expression over c1, c2 ... calls; see `Analyzer`."""
+        with self._step("the query's parts cannot be asked"):
+            self._make(probe(columns, [expression]))
+            return self._described(f"pg_temp.{_VIEW}").routines
+
+    def constants(
+        self, expressions: Sequence[str], types: Sequence[SqlType]
+    ) -> tuple[Literal | None, ...]:
+        """Values of expressions without columns; see `Analyzer`."""
+        try:
+            texts: list[str | None] = self._values(expressions)
+        except SqlError:
+            if len(expressions) == 1:
+                return (None,)
+            return tuple(
+                self.constants([e], [t])[0] for e, t in zip(expressions, types, strict=True)
+            )
+        return tuple(Literal(x, t) for x, t in zip(texts, types, strict=True))
+
+    def _values(self, expressions: Sequence[str]) -> list[str | None]:
+        found: list[str | None] = []
+        for begin in range(0, len(expressions), _MOST_COLUMNS):
+            part = expressions[begin : begin + _MOST_COLUMNS]
+            with self._step("a constant cannot be computed"):
+                cursor = self._cursor()
+                columns = ", ".join(f"{e} AS v{i}" for i, e in enumerate(part))
+                self._make(f"SELECT {columns}")
+                raw = new_type(tuple(string_types), "raw", lambda value, _: value)
+                psycopg2.extensions.register_type(raw, cursor)
+                self._run_view(cursor)
+                found += cursor.fetchone() or ()
+        return found
+
+    def _run_view(self, cursor: Any) -> None:
+        """Ask for the rows of our temporary view: the one place where functions are called."""
+        assert self._sandbox is not None
+        source = self._sandbox.confine(cursor, _VIEW)
+        cursor.execute("SET LOCAL search_path = pg_temp; SET LOCAL transaction_read_only = on")
+        cursor.execute(f"SELECT * FROM {source}")
+
+    def _make(self, text: str, *, is_users: bool = False) -> None:
+        """Make our temporary view of a text: the one place where a user's text is parsed."""
+        cursor = self._cursor()
+        assert self._sandbox is not None
+        self._sandbox.make_view(cursor, _VIEW, text, is_users=is_users)
+
+    def _described(self, view: str | int) -> Analysis:
+        """Text, fields and calls of a view; leaves the search_path at pg_temp."""
+        cursor = self._cursor()
+        cursor.execute("SET LOCAL search_path = pg_temp")
+        oid = self._oid(view) if isinstance(view, str) else view
+        cursor.execute("SELECT pg_get_viewdef(%s::oid)", (oid,))
+        (text,) = cursor.fetchone() or ("",)
+        fields: tuple[Field, ...] = tuple(ColumnTypes(cursor).read_fields(oid).values())
+        cursor.execute("SELECT ev_action::text FROM pg_rewrite WHERE ev_class = %s", (oid,))
+        (tree,) = cursor.fetchone() or ("",)
+        called = sorted({int(oid) for oid in _CALLS.findall(tree)})
+        foreign_code.check_trusted(cursor, oid, self.role)
+        if self._is_bound:
+            foreign_code.check_harmless(cursor, oid, called, self._asker)
+        cursor.execute(_ROUTINES, (called,))
+        routines = tuple(Routine(*row) for row in cursor.fetchall())
+        if self._keeps_rows:
+            foreign_code.check_routines(text, routines)
+        values = {_SESSION_VALUE_NAMES[int(i)] for i in _SESSION_VALUES.findall(tree)}
+        return Analysis(
+            text.strip().removesuffix(";"),
+            fields,
+            routines,
+            tuple(sorted(values)),
+            row_names(tree),
+            _named_rows(tree),
+        )
+
+    def _make_shadow(self, relation: Relation, statement: str) -> None:
+        with self._kept_step(f'the relation "{relation.name}" cannot be shown to the source'):
+            self._cursor().execute(statement)
+
+    def _exists(self, view: Relation) -> bool:
+        with self._step("the catalog cannot be read"):
+            qualified = f"{quoted(view.name.schema)}.{quoted(view.name.name)}"
+            cursor = self._cursor()
+            cursor.execute("SELECT to_regclass(%s) IS NOT NULL", (qualified,))
+            return bool((cursor.fetchone() or (False,))[0])
+
+    def _oid(self, name: str) -> int:
+        cursor = self._cursor()
+        cursor.execute("SELECT %s::regclass::oid", (name,))
+        return int((cursor.fetchone() or (0,))[0])
+
+    def _cursor(self) -> Any:
+        if self._connection is None:
+            connection = connect(self._dsn, side="source", settings=_SETTINGS)
+            try:
+                cursor = connection.cursor()
+                self.role, self._is_bound = sandbox.choose_role(cursor, self._asker)
+                self._sandbox = sandbox.enter(cursor, self._dsn, self.role)
+            except psycopg2.Error as error:
+                connection.close()
+                raise to_error(error, "source", "the query cannot be analyzed") from error
+            except TidemarkError:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection.cursor()
+
+    @contextmanager
+    def _step(
+        self, doing: str, query: str = "", moved: Sequence[tuple[int, int]] = ()
+    ) -> Iterator[None]:
+        """A question that leaves nothing behind. query: the text that PostgreSQL's positions are
+        in, after _CREATE."""
+        try:
+            self._cursor().execute("SAVEPOINT step")
+        except psycopg2.Error as error:
+            raise _to_error(error, doing, "", ()) from error
+        try:
+            yield
+        except psycopg2.Error as error:
+            found = _to_error(error, doing, query, moved)
+            if is_temporary(error):
+                self.close()
+            else:
+                self._roll_back(doing)
+            raise found from error
+        except TidemarkError:
+            self._roll_back(doing)
+            raise
+        self._roll_back(doing)
+
+    def _roll_back(self, doing: str) -> None:
+        """To where the step began. TemporaryError when the session was lost, and all with it."""
+        if self._connection is None:
+            return
+        try:
+            self._cursor().execute("ROLLBACK TO SAVEPOINT step")
+        except psycopg2.Error as error:
+            self.close()
+            raise _to_error(error, doing, "", ()) from error
+
+    @contextmanager
+    def _kept_step(self, doing: str) -> Iterator[None]:
+        """A change that lasts until the transaction is rolled back."""
+        try:
+            yield
+        except psycopg2.Error as error:
+            found = _to_error(error, doing, "", ())
+            self.close()
+            raise found from error
+
+
+def row_names(tree: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    r"""The relations in FROM anywhere in a tree of PostgreSQL's: aliases and columns' names.
+
+    >>> row_names(r':eref {ALIAS :aliasname z :colnames ("id" "q"u\ \(x\)" "id" "")}')
+    (('z', ('id', 'q"u (x)', 'id', '')),)
+    """
+    unescaped = lambda text: _ESCAPED.sub(r"\1", text)  # noqa: E731
+    found = [
+        (unescaped(alias), tuple(map(unescaped, _ROW_NAME.findall(names))))
+        for alias, names in _ROW_NAMES.findall(tree)
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _named_rows(tree: str) -> tuple[int, ...]:
+    """How many columns rows have whose names the canonical text does not show.
+
+    >>> _named_rows(':row_typeid 2249 :row_format 2 :colnames ("id" "b") :location 9')
+    (2,)
+    >>> _named_rows(':row_typeid 2249 :row_format 2 :colnames ("f1") :location 9')
+    ()
+    """
+    found = {tuple(re.findall(r'"((?:[^"\\]|\\.)*)"', names)) for names in _ROWS.findall(tree)}
+    plain = {tuple(f"f{i + 1}" for i in range(len(names))) for names in found}
+    return tuple(sorted({len(names) for names in found - plain}))
+
+
+def _to_error(
+    error: psycopg2.Error, doing: str, query: str, moved: Sequence[tuple[int, int]]
+) -> TidemarkError:
+    """PostgreSQL's own words, with the position in the user's text."""
+    state, diagnostics = error.pgcode, error.diag
+    if state is None or is_temporary(error):
+        return to_error(error, "source", doing)
+    position = None
+    # Of the statement that was run inside of a frame.
+    at = diagnostics.internal_position
+    if query and at and (diagnostics.internal_query or "").startswith(_CREATE):
+        offset = int(at) - 1 - len(_CREATE)
+        shift = max((s for s in moved if s[0] <= offset), default=(0, 0))[1]
+        position = position_of(query, min(max(offset - shift, 0), len(query)))
+    if state == "42501":
+        found = to_error(
+            error,
+            "source",
+            doing,
+            hint="grant USAGE on the schemas that the query names, and TEMPORARY on the database,"
+            " to the role that creates the view, or to tidemark_query for the service's own views",
+        )
+        found.position = position
+        return found
+    try:
+        name = errorcodes.lookup(state).lower()
+    except KeyError:
+        name = "failed"
+    return SqlError(
+        f"sql.{name}",
+        diagnostics.message_primary or doing,
+        detail=diagnostics.message_detail or "",
+        hint=diagnostics.message_hint or "",
+        position=position,
+    )
+
+
+# --- probes over columns c1, c2 ... ---------------------------------------------------------------
+
+# Queries of ours over columns of given types: what an expression is, and may be. A column has its
+# type's own collation, as a column of a table has.
+
+# A value of each type that an expression can be computed over; NULL would end it early.
+_PLAIN = {
+    **dict.fromkeys((TypeKind.INT2, TypeKind.INT4, TypeKind.INT8), "1"),
+    **dict.fromkeys((TypeKind.FLOAT4, TypeKind.FLOAT8, TypeKind.FIXED, TypeKind.DECIMAL), "1"),
+    **dict.fromkeys((TypeKind.TEXT, TypeKind.BPCHAR), "a"),
+    **dict.fromkeys((TypeKind.DATE, TypeKind.TIMESTAMP, TypeKind.TIMESTAMPTZ), "2000-01-01"),
+    TypeKind.BOOL: "t",
+}
+
+
+def probe(columns: Sequence[SqlType], expressions: Sequence[str]) -> str:
+    """A query whose outputs are expressions over c1, c2 ... of the given types."""
+    text = "SELECT " + ", ".join(f"{e} AS t{i}" for i, e in enumerate(expressions))
+    return text + (f" FROM {row_of_nulls(columns)}" if columns else "")
+
+
+def row_of_nulls(columns: Sequence[SqlType]) -> str:
+    """A row of NULLs named c1, c2 ..."""
+    return _row(columns, lambda type: None)
+
+
+def plain_row(columns: Sequence[SqlType]) -> str:
+    """A row of plain values named c1, c2 ..., over which most expressions can be computed."""
+    return _row(columns, lambda type: _PLAIN.get(type.kind))
+
+
+def _row(columns: Sequence[SqlType], text_of: Callable[[SqlType], str | None]) -> str:
+    """A row of constants named c1, c2 ..., each under the collation of its type."""
+    values = []
+    for i, type in enumerate(columns):
+        text = text_of(type)
+        value = f"{'NULL' if text is None else _literal(text)}::{type.name}"
+        collate = f" COLLATE {type.collation}" if type.collation else ""
+        values.append(f"({value}{collate}) AS c{i + 1}")
+    return f"(SELECT {', '.join(values)}) AS tidemark_row"
+
+
+def _literal(text: str) -> str:
+    return "'" + text + "'"

@@ -1,0 +1,145 @@
+"""What PostgreSQL's planner thinks of a query, and samples of tables that it knows little of.
+
+Nothing is run but EXPLAIN, and counts over a small share of a table's pages, under a time-out.
+Planning computes constants and asks operators about statistics, so that it happens in the sandbox.
+A question that fails has the answer None: this is for estimates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import psycopg2
+
+from connectors.postgres.evaluation import sandbox
+from connectors.postgres.session.session import connect, is_temporary, to_error
+from dataflow.errors import TidemarkError
+from dataflow.schema import Relation, RelationName
+
+_VIEW = "tidemark_estimated"
+_SETTINGS = {
+    "max_parallel_workers_per_gather": "0",
+    "lock_timeout": "1s",
+    "jit": "off",
+    # A policy is an error, not code to be run.
+    "row_security": "off",
+}
+_FACTS = """
+SELECT c.oid::bigint, greatest(c.reltuples, 0)::bigint,
+  coalesce((SELECT sum(pg_relation_size(t.relid)) FROM pg_partition_tree(c.oid) t WHERE t.isleaf),
+           pg_relation_size(c.oid))::bigint / current_setting('block_size')::int,
+  c.reltuples >= 0 AND EXISTS (
+    SELECT FROM pg_stats s WHERE s.schemaname = n.nspname AND s.tablename = c.relname)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid::bigint = ANY (%s)
+"""
+SAMPLE_PAGES = 200
+
+
+class Guess(NamedTuple):
+    """Rows, bytes of one, and cost in PostgreSQL's units."""
+
+    rows: float
+    width: float
+    cost: float
+
+
+class TableFacts(NamedTuple):
+    """Of pg_class: rows as last counted, pages now; whether the planner has statistics."""
+
+    rows: int
+    pages: int
+    has_statistics: bool
+
+    @property
+    def sample_percent(self) -> float:
+        """So much of the table is about SAMPLE_PAGES pages."""
+        return min(100.0, max(0.001, 100.0 * SAMPLE_PAGES / max(self.pages, 1)))
+
+
+class PlannerStatistics:
+    """One session, of one transaction; close it in any case. timeout_s: of each question. role:
+    whose rights functions have, "" for none."""
+
+    def __init__(self, dsn: str, timeout_s: float = 1.0, role: str = "") -> None:
+        settings = {**_SETTINGS, "statement_timeout": str(int(timeout_s * 1000))}
+        self._session = connect(dsn, settings=settings)
+        try:
+            self._sandbox = sandbox.enter(self._session.cursor(), dsn, role)
+        except psycopg2.Error as error:
+            self._session.close()
+            raise to_error(error, "source", "the planner cannot be asked") from error
+        except TidemarkError:
+            self._session.close()
+            raise
+
+    def __enter__(self) -> PlannerStatistics:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session.close()
+
+    def guess(self, query: str) -> Guess | None:
+        """The planner's view of a query that may not be runnable at all."""
+        found = self._asked(lambda cursor: self._explained(cursor, query))
+        if not found:
+            return None
+        plan = found[0]["Plan"]
+        return Guess(float(plan["Plan Rows"]), float(plan["Plan Width"]), float(plan["Total Cost"]))
+
+    def tables(self, relations: Iterable[Relation]) -> dict[RelationName, TableFacts]:
+        """Of the database's own relations."""
+        by_oid = {r.oid: r.name for r in relations if r.oid}
+        found = self._asked(lambda cursor: _rows(cursor, _FACTS, (list(by_oid),))) or []
+        return {by_oid[oid]: TableFacts(*facts) for oid, *facts in found if oid in by_oid}
+
+    def sampled_rows(self, relation: Relation, facts: TableFacts) -> float | None:
+        """About how many rows a table has, by the rows of some of its pages."""
+        percent = facts.sample_percent
+        name = f'"{_doubled(relation.name.schema)}"."{_doubled(relation.name.name)}"'
+        sample = f"SELECT count(*) FROM {name} TABLESAMPLE SYSTEM ({percent:g})"
+        found = self._asked(lambda cursor: self._answered(cursor, sample))
+        return found[0][0] * 100.0 / percent if found else None
+
+    def counts(self, query: str) -> tuple[int, int] | None:
+        """A row of two counts."""
+        found = self._asked(lambda cursor: self._answered(cursor, query))
+        return (found[0][0], found[0][1]) if found else None
+
+    def _explained(self, cursor: Any, query: str) -> list[Any]:
+        self._sandbox.make_view(cursor, _VIEW, query)
+        self._sandbox.lend_tables(cursor, _VIEW)
+        return self._sandbox.explain(cursor, f"SELECT * FROM pg_temp.{_VIEW}")
+
+    def _answered(self, cursor: Any, query: str) -> list[Any]:
+        self._sandbox.make_view(cursor, _VIEW, query)
+        self._sandbox.lend_tables(cursor, _VIEW)
+        confined = self._sandbox.confine(cursor, _VIEW)
+        cursor.execute("SET LOCAL transaction_read_only = on")
+        return _rows(cursor, f"SELECT * FROM {confined}")
+
+    def _asked(self, question: Callable[[Any], list[Any]]) -> list[Any] | None:
+        """What a question answers; it leaves nothing behind."""
+        try:
+            with self._session.cursor() as cursor:
+                cursor.execute("SAVEPOINT question")
+                try:
+                    return question(cursor)
+                except psycopg2.Error as error:
+                    if self._session.closed or (error.pgcode is None and is_temporary(error)):
+                        raise
+                    return None
+                finally:
+                    if not self._session.closed:
+                        cursor.execute("ROLLBACK TO SAVEPOINT question")
+        except psycopg2.Error as error:
+            raise to_error(error, "source", "the planner cannot be asked") from error
+
+
+def _rows(cursor: Any, sql: str, parameters: Any = None) -> list[Any]:
+    cursor.execute(sql, parameters)
+    return cursor.fetchall()
+
+
+def _doubled(name: str) -> str:
+    return name.replace('"', '""')

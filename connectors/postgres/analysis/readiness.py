@@ -1,0 +1,403 @@
+"""What a database needs before it can be a source or a sink, each need looked at by itself.
+
+`tidemark init` and `tidemark doctor` show these checks. All of them ask for a role, which need not
+be the one that asks. Invariant: nothing is changed here. A check that is not well carries the
+error with which the service itself would refuse, whose hint is what to run; `fix` is the same as
+a statement, where it changes nothing but rights of ours, or a setting of the server.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from connectors.postgres.evaluation.query_role import QUERY_ROLE, lacking
+from connectors.postgres.replication.publication import (
+    TableFacts,
+    check_table,
+    give_publication,
+    others_publications,
+)
+from connectors.postgres.replication.slot import OLDEST_VERSION
+from connectors.postgres.replication.slot_errors import no_free_slot, no_free_wal_sender
+from connectors.postgres.schema.schema_setup import give_schema_to, owners_of_schema
+from connectors.postgres.session.quoting import LEADS_TO_SUPERUSER, quote_name
+from connectors.postgres.session.session import Session
+from dataflow.errors import SinkError, SourceError, TidemarkError
+from dataflow.schema import RelationName
+
+MIN_FREE_BYTES = 1 << 30
+_ERRORS: dict[str, type[TidemarkError]] = {"source": SourceError, "sink": SinkError}
+MIN_SLOT_WAL_MB = 1024
+
+_ROLE = """
+SELECT rolname, rolsuper, rolcanlogin,
+    rolsuper OR rolreplication OR EXISTS (SELECT FROM pg_roles AS g
+        WHERE g.rolname = 'rds_replication' AND pg_has_role(r.oid, g.oid, 'MEMBER')),
+    has_database_privilege(oid, current_database(), 'CREATE'),
+    has_database_privilege(oid, current_database(), 'TEMPORARY'), current_database()
+FROM pg_roles AS r WHERE rolname = coalesce(%s, current_user)
+"""
+_TABLES = f"""
+SELECT n.nspname, c.relname, c.oid, c.relkind, c.relreplident, c.relpersistence,
+  EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisprimary),
+  c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid),
+  c.relispartition, pg_has_role(r.oid, c.relowner, 'USAGE'), pg_get_userbyid(c.relowner),
+  r.rolname,
+  has_schema_privilege(r.oid, n.oid, 'USAGE') AND has_table_privilege(r.oid, c.oid, 'SELECT'),
+  c.relrowsecurity AND NOT (r.rolsuper OR r.rolbypassrls)
+    AND (c.relforcerowsecurity OR NOT pg_has_role(r.oid, c.relowner, 'USAGE')),
+  (SELECT array_agg(DISTINCT l.relkind::text || l.relreplident::text)
+     FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid
+     WHERE t.isleaf AND c.relkind = 'p'),
+  NULL, {LEADS_TO_SUPERUSER.format("c.relowner")}
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace, pg_roles AS r
+WHERE r.rolname = %(role)s AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+  AND c.relpersistence <> 't' AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'tidemark')
+  AND n.nspname !~ '^pg_' AND (%(tables)s::text[] IS NULL
+    OR (n.nspname::text, c.relname::text) IN (
+      SELECT coalesce((parse_ident(x))[array_length(parse_ident(x), 1) - 1], 'public'),
+        (parse_ident(x))[array_length(parse_ident(x), 1)] FROM unnest(%(tables)s::text[]) AS x))
+ORDER BY 1, 2
+"""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One look. found: what is there; problem: why it is not enough, with what to run as its
+    hint; note: what is good to know although it is enough. fix: a statement that heals it.
+    is_optional: nobody has said that this is needed; can_wait: the service runs without it, and
+    refuses what needs it."""
+
+    name: str
+    found: str = ""
+    problem: TidemarkError | None = None
+    note: str = ""
+    fix: str = ""
+    is_optional: bool = False
+    can_wait: bool = False
+
+
+def check_source(
+    session: Session,
+    names: tuple[str, str],
+    role: str | None = None,
+    tables: Sequence[str] | None = None,
+) -> list[Check]:
+    """All that a source needs. names: of slot and publication. role: who is to follow
+    it, by default who asks. tables: those that views are to read, as SQL names, schema public
+    unless said; None: all."""
+    slot, publication = names
+    checks = _gathered("source", session, [lambda: check_server_version(session)])
+    if checks[0].problem is not None:
+        return checks
+    found = session.rows(_ROLE, (role,))
+    if not found:
+        return [*checks, _missing_role("source", role or "")]
+    name = found[0][0]
+    looks = [
+        lambda: check_wal_level(session),
+        lambda: check_slots(session, slot),
+        lambda: check_senders(session, slot),
+        lambda: check_slot_limit(session),
+        lambda: check_disk(session),
+        *_role_looks(found[0], session, publication),
+        *_owner_looks(session, name, publication),
+        lambda: _query_role("source", session, name, _schemas_of(session, tables)),
+    ]
+    return [*checks, *_gathered("source", session, looks), *check_tables(session, name, tables)]
+
+
+def check_sink(session: Session, role: str | None, schemas: Sequence[str]) -> list[Check]:
+    """All that a sink needs; schemas: where views are to lie."""
+    checks = _gathered("sink", session, [lambda: _sink_primary(session)])
+    if checks[0].problem is not None:
+        return checks
+    found = session.rows(_ROLE, (role,))
+    if not found:
+        return [*checks, _missing_role("sink", role or "")]
+    name, _, _, _, may_create, _, database = found[0]
+    looks = [lambda: _control_schema(session, name, may_create, database)]
+    looks += [lambda schema=schema: _view_schema(session, name, schema) for schema in schemas]
+    looks.append(lambda: _query_role("sink", session, name, schemas))
+    return [*checks, *_gathered("sink", session, looks)]
+
+
+def check_server_version(session: Session) -> Check:
+    """A primary of a version that can be followed."""
+    version = session.server_version
+    found = f"PostgreSQL {version // 10000}.{version % 10000}"
+    name = "source: server"
+    if version < OLDEST_VERSION:
+        hint = "use PostgreSQL 14 or newer"
+        return Check(name, found, SourceError("source.version", f"{found} is too old", hint=hint))
+    if session.rows("SELECT pg_is_in_recovery()")[0][0]:
+        hint = "use the DSN of the primary"
+        return Check(
+            name, found, SourceError("source.standby", "the source is a standby", hint=hint)
+        )
+    return Check(name, found)
+
+
+def check_wal_level(session: Session) -> Check:
+    """Whether changes can be decoded."""
+    level, waits = session.rows(
+        "SELECT setting, pending_restart FROM pg_settings WHERE name = 'wal_level'"
+    )[0]
+    if level == "logical":
+        return Check("source: wal_level", level)
+    fix = "" if waits else "ALTER SYSTEM SET wal_level = logical;"
+    hint = "restart the server" if waits else f"{fix} then restart the server"
+    problem = SourceError("source.wal_level", f'the source has wal_level "{level}"', hint=hint)
+    return Check("source: wal_level", level, problem, fix=fix)
+
+
+def check_slots(session: Session, slot: str) -> Check:
+    """A slot for us, and one while a view is created."""
+    used, allowed, is_there = session.rows(
+        "SELECT count(*), current_setting('max_replication_slots')::int,"
+        " coalesce(bool_or(slot_name = %s), false) FROM pg_replication_slots",
+        (slot,),
+    )[0]
+    return _room("source: max_replication_slots", (used, allowed, is_there), no_free_slot)
+
+
+def check_senders(session: Session, slot: str) -> Check:
+    """A WAL sender for us, and one while a view is created."""
+    used, allowed, is_there = session.rows(
+        "SELECT count(*), current_setting('max_wal_senders')::int, EXISTS (SELECT FROM"
+        " pg_replication_slots WHERE slot_name = %s AND active) FROM pg_stat_replication",
+        (slot,),
+    )[0]
+    return _room("source: max_wal_senders", (used, allowed, is_there), no_free_wal_sender)
+
+
+def check_slot_limit(session: Session) -> Check:
+    """What PostgreSQL does when nobody reads our slot for long."""
+    limit, size = session.rows(
+        "SELECT setting::bigint, current_setting('max_slot_wal_keep_size') FROM pg_settings"
+        " WHERE name = 'max_slot_wal_keep_size'"
+    )[0]
+    name = "source: max_slot_wal_keep_size"
+    if limit < 0:
+        note = "unlimited: a slot that nobody reads can fill the disk; see TIDEMARK_WAL_BUDGET_MB"
+        return Check(name, size, note=note)
+    if limit < MIN_SLOT_WAL_MB:
+        problem = SourceError(
+            "source.slot_limit",
+            f"the source drops our slot when it is {size} behind",
+            detail="the views of a slot that is lost have to be created again",
+            hint="ALTER SYSTEM SET max_slot_wal_keep_size = '10GB'; SELECT pg_reload_conf();",
+        )
+        return Check(name, size, problem)
+    return Check(name, size)
+
+
+def check_disk(session: Session) -> Check:
+    """Room for WAL, where the server's directory can be seen from here."""
+    name = "source: disk"
+    (shown,) = session.rows(
+        "SELECT CASE WHEN pg_has_role(current_user, 'pg_read_all_settings', 'USAGE')"
+        " THEN current_setting('data_directory') END"
+    )[0]
+    try:
+        free = shutil.disk_usage(Path(shown or "")).free if shown else None
+    except OSError:
+        free = None
+    if free is None:
+        return Check(name, "not to be seen from here", note="look there that WAL has room to wait")
+    found = f"{free >> 20} MiB free"
+    if free >= MIN_FREE_BYTES:
+        return Check(name, found)
+    problem = SourceError(
+        "source.no_space",
+        "little space left where the source keeps its WAL",
+        detail=f"{found} below {shown}",
+        hint="make room: while the service stands still WAL waits there",
+    )
+    return Check(name, found, problem)
+
+
+def check_tables(session: Session, role: str, tables: Sequence[str] | None = None) -> list[Check]:
+    """Whether a role may follow these tables: one check for all that are well, one for each
+    that is not."""
+    wanted = None if tables is None else list(tables)
+    found = session.rows(_TABLES, {"role": role, "tables": wanted})
+    checks, well = [], 0
+    for schema, name, *facts in found:
+        relation = RelationName("", schema, name)
+        try:
+            check_table(relation, TableFacts(*facts))
+            well += 1
+        except SourceError as error:
+            is_optional = tables is None
+            checks.append(
+                Check(f"source: table {relation}", problem=error, is_optional=is_optional)
+            )
+    known = {f"{schema}.{name}" for schema, name, *_ in found}
+    if tables is not None and len(known) < len(set(tables)):
+        what = f"{len(set(tables)) - len(known)} of the named tables do not exist"
+        problem = SourceError("source.table_missing", what, detail=f"found: {sorted(known)}")
+        checks.append(Check("source: tables", problem=problem))
+    return [Check("source: tables", f"{well} of {len(found)} can be followed"), *checks]
+
+
+def _role_looks(facts: tuple, session: Session, publication: str) -> list[Callable[[], Check]]:
+    name, _, may_login, may_replicate, may_create, may_make_temporary, database = facts
+    role, place = quote_name(name), quote_name(database)
+    is_there = bool(session.rows("SELECT FROM pg_publication WHERE pubname = %s", (publication,)))
+
+    def look(what: str, is_well: bool, missing: str, fix: str) -> Callable[[], Check]:
+        problem = None
+        if not is_well:
+            problem = SourceError("source.privilege", f'role "{name}" {missing}', hint=fix)
+        check = Check(f"source: {what}", name, problem, fix="" if is_well else fix)
+        return lambda: check
+
+    return [
+        look("login", may_login, "may not log in", f"ALTER ROLE {role} LOGIN;"),
+        look("REPLICATION", may_replicate, "may not replicate", f"ALTER ROLE {role} REPLICATION;"),
+        look(
+            "publication",
+            may_create or is_there,
+            "may not make a publication",
+            f"GRANT CREATE ON DATABASE {place} TO {role};",
+        ),
+        look(
+            "analysis of queries",
+            may_make_temporary,
+            "may not make temporary views, as which queries are analyzed",
+            f"GRANT TEMPORARY ON DATABASE {place} TO {role};",
+        ),
+    ]
+
+
+def _owner_looks(session: Session, role: str, publication: str) -> list[Callable[[], Check]]:
+    """What a service has left that ran as another role. As with schema tidemark, only what a
+    superuser owns is given to the role by itself."""
+    found = others_publications(session, publication, role)
+
+    def look(name: str, owner: str, is_super: bool) -> Callable[[], Check]:
+        hint = f"ALTER PUBLICATION {quote_name(name)} OWNER TO {quote_name(role)};"
+        fix = give_publication(name, role)
+        what = f'publication "{name}" belongs to "{owner}", not to role "{role}"'
+        problem = SourceError("source.privilege", what, hint=hint)
+        check = Check(f"source: publication {name}", owner, problem, fix=fix if is_super else "")
+        return lambda: check
+
+    return [look(*facts) for facts in found]
+
+
+def _schemas_of(session: Session, tables: Sequence[str] | None) -> list[str]:
+    """Of tables' names as SQL; where none are named, the schema that every name without one has."""
+    if not tables:
+        return ["public"]
+    found = session.rows(
+        "SELECT DISTINCT coalesce((parse_ident(x))[array_length(parse_ident(x), 1) - 1], 'public')"
+        " FROM unnest(%s::text[]) AS x ORDER BY 1",
+        (list(tables),),
+    )
+    return [schema for (schema,) in found]
+
+
+def _query_role(side: str, session: Session, role: str, schemas: Sequence[str]) -> Check:
+    """The role as which users' functions run; without it views that call them are refused."""
+    name = f"{side}: role {QUERY_ROLE}"
+    needed = lacking(session, role, schemas)
+    if not needed:
+        return Check(name, "without rights")
+    hint = " ".join(needed)
+    what = f'role "{QUERY_ROLE}" is missing, or is not what it is to be for role "{role}"'
+    detail = "users' functions run as it for views that the service itself owns"
+    problem = _ERRORS[side](f"{side}.privilege", what, detail=detail, hint=hint)
+    return Check(name, "incomplete", problem, fix=hint, can_wait=True)
+
+
+def _sink_primary(session: Session) -> Check:
+    if session.rows("SELECT pg_is_in_recovery()")[0][0]:
+        hint = "point the sink's DSN at the primary"
+        problem = SinkError(
+            "sink.read_only", "the sink is a standby and cannot be written", hint=hint
+        )
+        return Check("sink: server", "a standby", problem)
+    return Check("sink: server", "writable")
+
+
+def _control_schema(session: Session, role: str, may_create: bool, database: str) -> Check:
+    """Schema tidemark and all in it are the role's, or it may create them.
+
+    Another's are given to it, and never the other way round: membership in their owner would be
+    more than the schema. What a superuser owns is given by itself; any other owner may be the role
+    of another service that still writes there.
+    """
+    name = "sink: schema tidemark"
+    owners = owners_of_schema(session, role)
+    lacking = [(owner, is_super) for owner, is_super, is_usable in owners if not is_usable]
+    if not owners and may_create:
+        return Check(name, "to be created")
+    if owners and not lacking:
+        return Check(name, f"owned by {', '.join(owner for owner, *_ in owners)}")
+    if lacking:
+        others = ", ".join(f'"{owner}"' for owner, _ in lacking)
+        what = f'schema "tidemark", or what is in it, belongs to {others}, not to role "{role}"'
+        is_safe = all(is_super for _, is_super in lacking)
+        detail = "" if is_safe else f"a service that runs as {others} loses it by the change"
+        hint = give_schema_to(role)
+        problem = SinkError("sink.privilege", what, detail=detail, hint=hint)
+        return Check(name, others, problem, fix=hint if is_safe else "")
+    hint = f"GRANT CREATE ON DATABASE {quote_name(database)} TO {quote_name(role)};"
+    what = f'role "{role}" may not create schema "tidemark"'
+    return Check(name, "missing", SinkError("sink.privilege", what, hint=hint), fix=hint)
+
+
+def _view_schema(session: Session, role: str, schema: str) -> Check:
+    name = f"sink: schema {schema}"
+    found = session.rows(
+        "SELECT has_schema_privilege(%s, oid, 'CREATE') FROM pg_namespace WHERE nspname = %s",
+        (role, schema),
+    )
+    sql = quote_name(schema)
+    if not found:
+        hint = f"CREATE SCHEMA {sql} AUTHORIZATION {quote_name(role)};"
+        what = f'schema "{schema}" does not exist in the sink'
+        return Check(name, "missing", SinkError("sink.schema_missing", what, hint=hint), fix=hint)
+    if found[0][0]:
+        return Check(name, "views can be created in it")
+    hint = f"GRANT USAGE, CREATE ON SCHEMA {sql} TO {quote_name(role)};"
+    what = f'role "{role}" may not create tables in schema "{schema}" of the sink'
+    return Check(name, "no CREATE", SinkError("sink.privilege", what, hint=hint), fix=hint)
+
+
+def _room(
+    name: str, figures: tuple[int, int, bool], refusal: Callable[[str], SourceError]
+) -> Check:
+    used, allowed, is_there = figures
+    found = f"{used} of {allowed} in use"
+    free = allowed - used
+    if not is_there and free < 1:
+        return Check(name, found, refusal(f"all {allowed} are taken"))
+    note = "one more is needed while a view is created" if free < 2 - is_there else ""
+    return Check(name, found, note=note)
+
+
+def _missing_role(side: str, role: str) -> Check:
+    problem = _ERRORS[side](
+        f"{side}.role_missing",
+        f'role "{role}" does not exist',
+        hint=f"psql -v role={role} -f deploy/role.sql makes it",
+    )
+    return Check(f"{side}: role", "missing", problem)
+
+
+def _gathered(side: str, session: Session, looks: Iterable[Callable[[], Check]]) -> list[Check]:
+    """The checks; one that cannot be made is a problem itself, and the last."""
+    checks: list[Check] = []
+    for look in looks:
+        try:
+            checks.append(look())
+        except TidemarkError as error:
+            checks.append(Check(f"{side}: reachable", problem=error))
+            break
+    return checks

@@ -1,0 +1,189 @@
+"""A base table as the planner needs it: columns, key, replica identity, size.
+
+Refuses, by name and with the way out, what logical replication does not send: foreign tables,
+unlogged and temporary ones, materialized views, catalogs, tables whose old rows are unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from psycopg2.extensions import cursor as Cursor
+
+from connectors.postgres.replication.publication import GENERATED_VERSION
+from connectors.postgres.types.column_types import ColumnTypes
+from dataflow.errors import SourceError
+from dataflow.schema import Field, Relation, RelationName
+from dataflow.sql.bind.analysis import Table
+
+_RELATION = """
+SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
+       c.reltuples::bigint, c.relispopulated,
+       EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid),
+       has_schema_privilege(session_user, n.oid, 'USAGE')
+         AND (has_table_privilege(session_user, c.oid, 'SELECT')
+              OR has_any_column_privilege(session_user, c.oid, 'SELECT'))
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s
+"""
+_KEYS = """
+SELECT i.indisprimary, i.indisreplident, i.indimmediate,
+       (SELECT array_agg(k ORDER BY o) FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS u(k, o)
+        WHERE o <= i.indnkeyatts)
+FROM pg_index i WHERE i.indrelid = %s AND (i.indisprimary OR i.indisreplident)
+"""
+_GENERATED = """
+SELECT a.attnum, pg_get_expr(d.adbin, d.adrelid)
+FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+WHERE a.attrelid = %s AND a.attgenerated <> '' AND NOT a.attisdropped
+"""
+# Generated columns of the replica identity; of FULL those are all, where the server minds.
+_TOLD_APART_BY = f"""
+SELECT array_agg(a.attnum::int ORDER BY a.attnum) FROM pg_attribute a
+JOIN pg_class c ON c.oid = a.attrelid
+WHERE c.oid = %(oid)s AND a.attgenerated <> '' AND NOT a.attisdropped AND (
+  c.relreplident = 'f' AND current_setting('server_version_num')::int >= {GENERATED_VERSION}
+  OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND a.attnum = ANY (i.indkey)
+    AND (c.relreplident = 'd' AND i.indisprimary OR c.relreplident = 'i' AND i.indisreplident)))
+"""
+_KINDS = {"m": "materialized view", "f": "foreign table", "S": "sequence", "t": "TOAST table"}
+_LEFT_OUT = ("pg_catalog", "information_schema")
+
+
+@dataclass(frozen=True)
+class FoundRelation:
+    """A row of pg_class; kind is relkind, identity is relreplident."""
+
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    persistence: str
+    identity: str
+    row_estimate: int
+    is_populated: bool
+    has_children: bool
+    is_readable: bool
+
+    @property
+    def title(self) -> str:
+        """schema.name, for people."""
+        return f"{self.schema}.{self.name}"
+
+
+def find_relation(cursor: Cursor, schema: str, name: str) -> FoundRelation:
+    """The relation of that name; it is there, since the query was analyzed."""
+    cursor.execute(_RELATION, (schema, name))
+    row = cursor.fetchone()
+    if row is None:
+        raise SourceError(
+            "source.no_relation",
+            f'the relation "{schema}.{name}" is not there any more',
+            hint="create the view again",
+        )
+    return FoundRelation(*row)
+
+
+def look_up(cursor: Cursor, found: FoundRelation, source_name: str) -> Table:
+    """The table with its key, or a refusal."""
+    _check(found)
+    fields = ColumnTypes(cursor).read_fields(found.oid)
+    cursor.execute(_GENERATED, (found.oid,))
+    generated = {n: _as_stored(text, fields[n]) for n, text in cursor.fetchall()}
+    sent = [n for n in fields if n not in generated]
+    key = _key(cursor, found, sent)
+    _check_generated(cursor, found, fields)
+    columns = tuple(
+        (f.name, generated[n] if n in generated else sent.index(n)) for n, f in fields.items()
+    )
+    relation = Relation(
+        RelationName(source_name, found.schema, found.name),
+        found.oid,
+        tuple(fields[n] for n in sent),
+        key,
+        found.identity == "f",
+        found.row_estimate,
+        numbers=tuple(sent),
+    )
+    return Table(relation, columns)
+
+
+def _as_stored(text: str, column: Field) -> str:
+    """A generated column's expression with the cast to its length, which pg_get_expr leaves out."""
+    return text if column.type.typmod == -1 else f"({text})::{column.type.name}"
+
+
+def _check(found: FoundRelation) -> None:
+    if found.schema in _LEFT_OUT:
+        raise SourceError(
+            "source.system_catalog",
+            f'"{found.title}" is a system catalog, whose changes are not sent',
+            hint="read it outside the view",
+        )
+    if found.kind not in ("r", "p"):
+        kind = _KINDS.get(found.kind, "relation of another kind")
+        raise SourceError(
+            "source.relation_kind",
+            f'"{found.title}" is a {kind}, whose changes are not sent',
+            hint="name the tables behind it, or copy it into a table",
+        )
+    if found.persistence != "p":
+        raise SourceError(
+            "source.not_logged",
+            f'the table "{found.title}" is unlogged or temporary, its changes are not sent',
+            hint=f"ALTER TABLE {found.title} SET LOGGED",
+        )
+    if found.has_children and found.kind == "r":
+        raise SourceError(
+            "source.inheritance",
+            f'the table "{found.title}" has inheriting tables',
+            hint="name the tables one by one with UNION ALL, or use partitioning",
+        )
+    if not found.is_readable:
+        raise SourceError(
+            "source.privilege",
+            f'no right to read "{found.title}"',
+            hint=f"GRANT SELECT ON {found.title} TO the role of the source's DSN",
+        )
+
+
+def _key(cursor: Cursor, found: FoundRelation, sent: list[int]) -> tuple[int, ...]:
+    """The primary key, or the replica identity's index; positions among the sent columns."""
+    cursor.execute(_KEYS, (found.oid,))
+    primary: list[int] = []
+    identity: list[int] = []
+    for is_primary, is_identity, is_immediate, numbers in cursor.fetchall():
+        if is_primary and (is_immediate or found.identity == "f"):
+            primary = numbers
+        if is_identity:
+            identity = numbers
+    chosen = identity if found.identity == "i" else primary
+    if found.identity == "n" or (not chosen and found.identity != "f"):
+        raise SourceError(
+            "source.no_identity",
+            f'the table "{found.title}" has no replica identity: '
+            "the old rows of updates and deletes are not sent",
+            hint=f"give it a primary key, or ALTER TABLE {found.title} REPLICA IDENTITY FULL",
+        )
+    return tuple(sent.index(n) for n in chosen) if set(chosen) <= set(sent) else ()
+
+
+def _check_generated(cursor: Cursor, found: FoundRelation, fields: Mapping[int, Field]) -> None:
+    """What tells rows apart is sent: a generated column is not, and from PostgreSQL 18 on such a
+    table, once published, refuses everybody's UPDATE and DELETE."""
+    cursor.execute(_TOLD_APART_BY, {"oid": found.oid})
+    ((numbers,),) = cursor.fetchall()
+    if not numbers:
+        return
+    names = ", ".join(f'"{fields[n].name}"' for n in numbers)
+    hint = f"ALTER TABLE {found.title} REPLICA IDENTITY USING INDEX ... of ordinary columns, which"
+    hint += " are NOT NULL"
+    if found.identity != "f" and cursor.connection.server_version < GENERATED_VERSION:
+        hint += ", or REPLICA IDENTITY FULL"
+    raise SourceError(
+        "source.no_identity",
+        f'the table "{found.title}" is told apart by generated columns, which are not sent',
+        detail=f"{names}, of its primary key or replica identity",
+        hint=hint,
+    )

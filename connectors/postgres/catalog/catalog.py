@@ -1,0 +1,383 @@
+"""The catalog of a service in its sink database: views, sources, errors, and who is told.
+
+REST, CLI and psql write what they want into tidemark.views; the pipeline reads it, acts, and
+writes how it went. All coordination goes through these tables, so the API keeps no state.
+Invariant: a row is changed by whole statements that commit at once, and everyone who waits is
+told of it (channel "tidemark", by a trigger, so that psql needs no more than SQL).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import Any, TypeVar
+
+import psycopg2
+from psycopg2.extensions import connection as Connection
+from psycopg2.extras import Json
+
+from connectors.postgres.catalog.listener import Listener
+from connectors.postgres.schema import schema_setup, view_status
+from connectors.postgres.session.quoting import quote_name
+from connectors.postgres.session.session import connect, is_temporary, to_error
+from connectors.postgres.session.timeline import has_changed, timeline_of
+from connectors.sink import Progress, SinkPromoted
+from connectors.view_states import INITIAL, DesiredState, ViewEvent
+from dataflow.errors import InvariantError, SinkError, TemporaryError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ViewRow:
+    """A row of tidemark.views. identity is new for each creation and names the view's state.
+
+    change: what is wanted of it beside `desired` (service/views/requested_changes.py); replacing:
+    how that goes.
+    """
+
+    schema: str
+    name: str
+    query: str
+    identity: str
+    status: str = INITIAL
+    desired: str = DesiredState.LIVE
+    kind: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    row_estimate: int | None = None
+    progress: Mapping[str, Any] | None = None
+    code: str | None = None
+    detail: str | None = None
+    hint: str | None = None
+    key: list[Any] | None = None
+    fields: list[Any] | None = None
+    plan: Any = None
+    warnings: list[str] = field(default_factory=list)
+    epoch: int | None = None
+    positions: Mapping[str, int] | None = None
+    created_by: str = ""
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    live_at: datetime | None = None
+    version: int = 0
+    change: Mapping[str, Any] | None = None
+    replacing: Mapping[str, Any] | None = None
+
+    @property
+    def title(self) -> str:
+        """schema.name, for people."""
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True)
+class SourceRow:
+    """A row of tidemark.sources. type: "postgres" for the database that the service follows, with
+    its dsn (without password), slot and server; else the connector, with options and relations
+    as they were declared."""
+
+    name: str
+    dsn: str
+    slot: str | None = None
+    publication: str | None = None
+    system_identifier: str | None = None
+    timeline: int | None = None
+    position: int | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    type: str = "postgres"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    relations: list[Any] = field(default_factory=list)
+    status: str = "running"
+    code: str | None = None
+    detail: str | None = None
+    hint: str | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    retry_at: datetime | None = None
+
+
+_JSON = {
+    *("options", "progress", "key", "fields", "plan", "warnings", "positions", "facts"),
+    *("relations", "change", "replacing"),
+}
+_BY_DATABASE = {"created_by", "created_at", "updated_at"}
+_VIEW_COLUMNS = tuple(f.name for f in fields(ViewRow))
+_SOURCE_COLUMNS = tuple(f.name for f in fields(SourceRow))
+_CHANGEABLE = frozenset(_VIEW_COLUMNS) - _BY_DATABASE - {"schema", "name", "identity", "status"}
+
+
+class Control:
+    """One session on the control tables, made anew when it was lost; safe for several threads."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._lock = threading.Lock()
+        self._session: Connection | None = None
+        self._listener: Listener | None = None
+        self._timeline: str | None = None
+
+    def ensure(self) -> None:
+        """Create the control tables if they are missing. SinkError sink.privilege."""
+        self._in_session(schema_setup.ensure)
+
+    def close(self) -> None:
+        """End the sessions; the next call makes new ones."""
+        with self._lock:
+            if self._session is not None:
+                self._session.close()
+                self._session = None
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    # --- views -----------------------------------------------------------------------------
+
+    def insert_view(self, row: ViewRow) -> ViewRow:
+        """Ask for a view; the row as stored. SinkError view.name_taken."""
+        known = {"created_by"} if row.created_by else set()
+        columns = [c for c in _VIEW_COLUMNS if c not in _BY_DATABASE - known]
+        values = [_adapted(c, getattr(row, c)) for c in columns]
+        try:
+            return ViewRow(*self._insert("views", columns, values, _VIEW_COLUMNS))
+        except psycopg2.errors.UniqueViolation:
+            found = self.get_view(row.schema, row.name)
+            if found is not None and found.identity == row.identity:
+                return found  # the first attempt went through before its session was lost
+            is_going = found is not None and found.desired == DesiredState.DROPPED
+            raise SinkError(
+                "view.name_taken",
+                f'view "{row.title}" exists already',
+                detail="it is being dropped" if is_going else "",
+                hint="wait until it is gone" if is_going else "choose another name, or drop it",
+            ) from None
+
+    def get_view(self, schema: str, name: str) -> ViewRow | None:
+        """The view of this name, or None."""
+        found = self._query(
+            _select("views", _VIEW_COLUMNS, "schema = %s AND name = %s"), schema, name
+        )
+        return ViewRow(*found[0]) if found else None
+
+    def list_views(self) -> list[ViewRow]:
+        """All views, oldest first."""
+        found = self._query(_select("views", _VIEW_COLUMNS) + " ORDER BY created_at, identity")
+        return [ViewRow(*row) for row in found]
+
+    def update_view(self, identity: str, **changes: Any) -> bool:
+        """Set the given columns, all but the status; False when the view is gone."""
+        _require_changeable(changes)
+        sets = "".join(f", {quote_name(c)} = %s" for c in changes)
+        sql = f"UPDATE tidemark.views SET updated_at = now(){sets} WHERE identity = %s RETURNING 1"
+        return bool(self._query(sql, *(_adapted(c, v) for c, v in changes.items()), identity))
+
+    def change_view(
+        self, identity: str, events: Sequence[ViewEvent], reason: str, **columns: Any
+    ) -> bool:
+        """Set the status that events lead to, with other columns; False when the view is gone.
+        InvariantError view.illegal_transition; SinkPromoted where a standby, which took over just
+        now, knows the view as it was earlier."""
+        _require_changeable(columns)
+        values = [(name, _adapted(name, value)) for name, value in columns.items()]
+        where = "identity = %s", [identity]
+        try:
+            return view_status.change(self._query, where, events, reason, values)
+        except InvariantError:
+            self.require_server()
+            raise
+
+    def delete_view(self, identity: str) -> bool:
+        """Forget a view; False when it was not there. Its table is the sink's to drop."""
+        sql = "DELETE FROM tidemark.views WHERE identity = %s RETURNING 1"
+        return bool(self._query(sql, identity))
+
+    def count_errors(self) -> dict[str, int]:
+        """Number of rows left out, by "schema.name" of the view; views without any are absent."""
+        sql = "SELECT view, sum(count)::bigint FROM tidemark.errors GROUP BY view"
+        return dict(self._query(sql))
+
+    # --- sources and progress --------------------------------------------------------------
+
+    def upsert_source(self, row: SourceRow) -> None:
+        """Remember a source, or what changed about it."""
+        columns = [c for c in _SOURCE_COLUMNS if c not in _BY_DATABASE]
+        values = [_adapted(c, getattr(row, c)) for c in columns]
+        sets = ", ".join(f"{c} = excluded.{c}" for c in columns[1:])
+        marks = ", ".join(["%s"] * len(columns))
+        self._query(
+            f"INSERT INTO tidemark.sources ({', '.join(columns)}) VALUES ({marks}) "
+            f"ON CONFLICT (name) DO UPDATE SET {sets}, updated_at = now() RETURNING 1",
+            *values,
+        )
+
+    def insert_source(self, row: SourceRow) -> None:
+        """Declare a source. SinkError source.name_taken."""
+        columns = [c for c in _SOURCE_COLUMNS if c not in _BY_DATABASE]
+        values = [_adapted(c, getattr(row, c)) for c in columns]
+        try:
+            self._insert("sources", columns, values, ("name",))
+        except psycopg2.errors.UniqueViolation:
+            raise SinkError(
+                "source.name_taken",
+                f'source "{row.name}" exists already',
+                hint="choose another name, or drop it",
+            ) from None
+
+    def update_source(self, name: str, **changes: Any) -> bool:
+        """Set the given columns; False when the source is gone."""
+        sets = "".join(f", {quote_name(c)} = %s" for c in changes)
+        sql = f"UPDATE tidemark.sources SET updated_at = now(){sets} WHERE name = %s RETURNING 1"
+        return bool(self._query(sql, *(_adapted(c, v) for c, v in changes.items()), name))
+
+    def retry_source(self, name: str) -> bool:
+        """Ask for a source to be tried now; False when it is gone."""
+        sql = (
+            "UPDATE tidemark.sources SET retry_at = clock_timestamp(), updated_at = now() "
+            "WHERE name = %s RETURNING 1"
+        )
+        return bool(self._query(sql, name))
+
+    def get_source(self, name: str) -> SourceRow | None:
+        """The source of this name, or None."""
+        found = self._query(_select("sources", _SOURCE_COLUMNS, "name = %s"), name)
+        return _source_row(found[0]) if found else None
+
+    def list_sources(self) -> list[SourceRow]:
+        """All sources by name."""
+        found = self._query(_select("sources", _SOURCE_COLUMNS) + " ORDER BY name")
+        return [_source_row(row) for row in found]
+
+    def delete_source(self, name: str) -> bool:
+        """Forget a source; False when it was not there."""
+        return bool(self._query("DELETE FROM tidemark.sources WHERE name = %s RETURNING 1", name))
+
+    def read_progress(self, key: str = "tidemark") -> Progress | None:
+        """Epoch and positions that stand in the sink under a service's key."""
+        sql = "SELECT epoch, positions FROM tidemark.progress WHERE sink_key = %s"
+        found = self._query(sql, key)
+        return Progress(*found[0]) if found else None
+
+    def require_server(self) -> None:
+        """SinkPromoted when a standby has taken over since this was asked first; nothing is said
+        where the sink cannot be asked just now."""
+
+        def look(session: Connection) -> bool:
+            with session, session.cursor() as cursor:
+                if self._timeline is None:
+                    self._timeline = timeline_of(cursor)
+                return has_changed(self._timeline, cursor)
+
+        try:
+            is_another = self._in_session(look)
+        except TemporaryError:
+            return
+        if is_another:
+            raise SinkPromoted()
+
+    def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """What one statement answers; it has committed. For tables with a module of their own."""
+        return self._query(sql, *parameters)
+
+    # --- being told ------------------------------------------------------------------------
+
+    def notify(self) -> None:
+        """Wake everyone who waits, without a change."""
+        self._query("SELECT pg_notify(%s, 'CALL')", schema_setup.CHANNEL)
+
+    def listen(self) -> Listener:
+        """A new waiting session; the caller closes it."""
+        return Listener(self._dsn)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether views changed (or may have) since the last call; waits up to timeout_s.
+
+        For one thread only. The first call counts as a change, since something may have been
+        missed before it.
+        """
+        if self._listener is None:
+            self._listener = self.listen()
+        return self._listener.wait(timeout_s)
+
+    # --- sessions --------------------------------------------------------------------------
+
+    def _insert(self, table: str, columns: list[str], values: list[Any], back: tuple) -> tuple:
+        names = ", ".join(columns)
+        marks = ", ".join(["%s"] * len(columns))
+        sql = f"INSERT INTO tidemark.{table} ({names}) VALUES ({marks}) RETURNING {', '.join(back)}"
+        return self._query(sql, *values)[0]
+
+    def ask(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """The rows of one statement, which commits at once."""
+        return self._query(sql, *parameters)
+
+    def _query(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        def run(session: Connection) -> list[tuple[Any, ...]]:
+            with session, session.cursor() as cursor:
+                cursor.execute(sql, parameters)
+                return cursor.fetchall()
+
+        return self._in_session(run)
+
+    def _in_session(self, run: Callable[[Connection], T]) -> T:
+        """Run in our session; a session found dead at the first statement is replaced once."""
+        with self._lock:
+            was_open = self._session is not None and not self._session.closed
+            try:
+                return self._attempt(run)
+            except TemporaryError:
+                if not was_open:
+                    raise
+                return self._attempt(run)
+
+    def _attempt(self, run: Callable[[Connection], T]) -> T:
+        if self._session is None or self._session.closed:
+            self._session = connect(self._dsn, side="sink", application_name="tidemark control")
+        session = self._session
+        try:
+            return run(session)
+        except psycopg2.errors.UniqueViolation:
+            raise
+        except psycopg2.errors.UndefinedTable as error:
+            raise SinkError(
+                "control.missing",
+                'the control tables in schema "tidemark" are missing',
+                detail=str(error.diag.message_primary),
+                hint="start the service once, it creates them",
+            ) from None
+        except psycopg2.Error as error:
+            if is_temporary(error):
+                session.close()
+                self._session = None
+            raise to_error(error, "sink", "cannot use the control tables") from error
+
+
+@contextmanager
+def control_of(dsn: str) -> Iterator[Control]:
+    """A Control that is closed at the end."""
+    control = Control(dsn)
+    try:
+        yield control
+    finally:
+        control.close()
+
+
+def _select(table: str, columns: tuple[str, ...], where: str = "") -> str:
+    sql = f"SELECT {', '.join(columns)} FROM tidemark.{table}"
+    return f"{sql} WHERE {where}" if where else sql
+
+
+def _require_changeable(columns: Mapping[str, Any]) -> None:
+    unknown = set(columns) - _CHANGEABLE
+    if unknown:
+        raise ValueError(f"not columns that change: {sorted(unknown)}")
+
+
+def _adapted(column: str, value: Any) -> Any:
+    return Json(value) if column in _JSON and value is not None else value
+
+
+def _source_row(row: tuple[Any, ...]) -> SourceRow:
+    facts = dict(zip(_SOURCE_COLUMNS, row, strict=True))
+    position = facts["position"]
+    return SourceRow(**{**facts, "position": None if position is None else int(position)})

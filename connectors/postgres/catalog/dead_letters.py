@@ -1,0 +1,116 @@
+"""Records that are not rows of their relation, in tidemark.dead_letters: kept whole, told by place.
+
+Invariant: a record is there once, however often it was read; it goes when it became a row or when
+someone dropped it, in the transaction of the epoch that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from connectors.feed_source import REJECTED_COLUMNS, REJECTED_KINDS
+from connectors.postgres.catalog.catalog import Control
+from dataflow.delta import Delta
+from dataflow.schema import RelationName
+
+_COLUMNS = ", ".join(REJECTED_COLUMNS)
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A row of tidemark.dead_letters. place: partition:offset, or path:line. sink_key: whose."""
+
+    source: str
+    relation: str
+    place: str
+    code: str
+    reason: str
+    key: bytes | None
+    value: bytes | None
+    desired: str | None
+    first_seen: datetime
+    sink_key: str
+
+
+class DeadLetters:
+    """What REST, CLI and the pipeline ask of the table."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+
+    def read(
+        self,
+        source: str,
+        relation: str,
+        limit: int,
+        after: str = "",
+        *,
+        among: Collection[tuple[str, str]] | None = None,
+    ) -> list[DeadLetter]:
+        """Some of a source's ("" of any, of any relation), by place, after a place; among: only of
+        these (source, relation)."""
+        sources, relations = [s for s, _ in among or ()], [r for _, r in among or ()]
+        sql = (
+            f"SELECT {_COLUMNS}, desired, first_seen, sink_key FROM tidemark.dead_letters "
+            "WHERE (%s = '' OR source = %s) AND (%s = '' OR relation = %s) AND place > %s "
+            "AND (%s OR (source, relation) IN (SELECT * FROM unnest(%s::text[], %s::text[]))) "
+            "ORDER BY source, relation, place LIMIT %s"
+        )
+        chosen = (source, source, relation, relation, after)
+        found = self._control.ask(sql, *chosen, among is None, sources, relations, limit)
+        return [_letter(row) for row in found]
+
+    def counts(self) -> dict[RelationName, int]:
+        """How many there are, by relation; those without any are absent."""
+        sql = "SELECT source, relation, count(*) FROM tidemark.dead_letters GROUP BY 1, 2"
+        return {RelationName(s, s, r): n for s, r, n in self._control.ask(sql)}
+
+    def mark(self, desired: str, source: str, relation: str, places: Sequence[str]) -> int:
+        """Ask for "retry" or "drop"; places: of one relation, [] for all. How many there are."""
+        sql = (
+            "UPDATE tidemark.dead_letters SET desired = %s WHERE source = %s "
+            "AND (%s = '' OR relation = %s) AND (%s OR place = ANY (%s)) RETURNING 1"
+        )
+        chosen = list(places)
+        found = self._control.ask(sql, desired, source, relation, relation, not chosen, chosen)
+        return len(found)
+
+    def mark_gone(self, source: str) -> None:
+        """Forget all of a source that was dropped."""
+        self._control.ask("DELETE FROM tidemark.dead_letters WHERE source = %s RETURNING 1", source)
+
+    def marked(self, sink_key: str, limit: int) -> list[DeadLetter]:
+        """Some of a reader's for which something is asked."""
+        sql = (
+            f"SELECT {_COLUMNS}, desired, first_seen, sink_key FROM tidemark.dead_letters "
+            "WHERE sink_key = %s AND desired IS NOT NULL "
+            "ORDER BY source, relation, desired, place LIMIT %s"
+        )
+        return [_letter(row) for row in self._control.ask(sql, sink_key, limit)]
+
+    def unmark(self, sink_key: str, name: RelationName, places: Sequence[str]) -> None:
+        """What was asked for is being done."""
+        sql = (
+            "UPDATE tidemark.dead_letters SET desired = NULL "
+            "WHERE (sink_key, source, relation) = (%s, %s, %s) AND place = ANY (%s) RETURNING 1"
+        )
+        self._control.ask(sql, sink_key, name.source, name.name, list(places))
+
+
+def to_delta(letters: Sequence[DeadLetter]) -> Delta:
+    """The rows as the sources told them, of weight 1."""
+    rows = [(x.source, x.relation, x.place, x.code, x.reason, x.key, x.value) for x in letters]
+    return Delta.of(REJECTED_KINDS, rows, [1] * len(rows))
+
+
+def _letter(row: Sequence[Any]) -> DeadLetter:
+    facts = dict(zip((f.name for f in fields(DeadLetter)), row, strict=True))
+    raw = {name: _bytes(facts[name]) for name in ("key", "value")}
+    return DeadLetter(**{**facts, **raw})
+
+
+def _bytes(value: memoryview | None) -> bytes | None:
+    return None if value is None else bytes(value)

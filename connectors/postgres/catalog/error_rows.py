@@ -1,0 +1,41 @@
+"""tidemark.errors page by page: the source rows that are left out of a view.
+
+Newest first. A page begins after the last row of the one before, by time and hash, so that rows
+which are repaired or come in between shift nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from connectors.postgres.catalog.catalog import Control
+
+_COLUMNS = "hash::text, operator, sqlstate, message, source_row, count, first_seen"
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A source row left out of a view, `count` times; hash tells it from others."""
+
+    hash: str
+    operator: str
+    sqlstate: str
+    message: str
+    source_row: str
+    count: int
+    first_seen: datetime
+
+
+def read_left_out(
+    control: Control, view: str, limit: int, after: tuple[datetime, str] | None
+) -> list[LeftOut]:
+    """Rows left out of a view ("schema.name"), the newest first, after (first_seen, hash)."""
+    beyond, values = "", []
+    if after is not None:
+        beyond, values = "AND (first_seen, hash) < (%s, %s::uuid) ", [*after]
+    sql = (
+        f"SELECT {_COLUMNS} FROM tidemark.errors WHERE view = %s {beyond}"
+        "ORDER BY first_seen DESC, hash DESC LIMIT %s"
+    )
+    return [LeftOut(*row) for row in control.ask(sql, view, *values, limit)]

@@ -1,0 +1,68 @@
+"""A session that waits for the catalog to change (channel "tidemark", told by triggers).
+
+What happened while no session listened is not known: then a change is assumed.
+"""
+
+from __future__ import annotations
+
+import time
+from multiprocessing.connection import wait
+
+import psycopg2
+from psycopg2.extensions import connection as Connection
+
+from connectors.postgres.schema.schema_setup import CHANNEL
+from connectors.postgres.session.quoting import quote_name
+from connectors.postgres.session.session import connect
+from dataflow.errors import TemporaryError
+
+_RETRY_S = 1.0
+
+
+class Listener:
+    """A session that waits for changes of the catalog; a lost one is replaced."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._session: Connection | None = None
+        self._retry_at = 0.0
+
+    def wait(self, timeout_s: float) -> bool:
+        """True when something changed, or may have while we were not listening."""
+        if self._session is None or self._session.closed:
+            started = time.monotonic()
+            # A sink that is down must not hold up its caller with one attempt after another.
+            if started >= self._retry_at and self._open():
+                return True
+            time.sleep(max(0.0, timeout_s - (time.monotonic() - started)))
+            return False
+        try:
+            session = self._session
+            session.poll()
+            if not session.notifies:
+                wait([session.fileno()], timeout_s)
+                session.poll()
+            is_changed = bool(session.notifies)
+            session.notifies.clear()
+            return is_changed
+        except (psycopg2.Error, OSError, ValueError):
+            self.close()
+            return False
+
+    def close(self) -> None:
+        """End the session."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _open(self) -> bool:
+        try:
+            session = connect(self._dsn, side="sink", application_name="tidemark listen")
+        except TemporaryError:
+            self._retry_at = time.monotonic() + _RETRY_S
+            return False
+        session.autocommit = True
+        with session.cursor() as cursor:
+            cursor.execute(f"LISTEN {quote_name(CHANNEL)}")
+        self._session = session
+        return True

@@ -1,0 +1,192 @@
+"""What was asked for in psql, taken up and answered: the service's side of tidemark.requests.
+
+Invariant: a request is worked on by one session at a time. It is taken by a statement that locks
+it, in the session that works on it, and is free for others when that session is no more: so what
+an API process had in hand when it was killed is taken up again, by itself or by another.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from typing import Any
+
+import psycopg2
+from psycopg2.extensions import connection as Connection
+from psycopg2.extras import Json
+
+from connectors.postgres.schema.schema_setup import CHANNEL, DOORBELL, REQUESTS
+from connectors.postgres.session.session import connect, translated
+
+KEPT_DAYS = 1
+
+_MINE = "(SELECT a.backend_start FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid())"
+_TAKE = f"""
+UPDATE tidemark.requests SET status = CASE status WHEN 'waiting' THEN 'taken' ELSE status END,
+    taken_pid = pg_backend_pid(), taken_start = {_MINE}
+WHERE id = (
+    SELECT r.id FROM tidemark.requests AS r
+    WHERE r.ended_at IS NULL AND (r.taken_pid IS NULL OR NOT EXISTS (
+        SELECT FROM pg_stat_activity AS a
+        WHERE a.pid = r.taken_pid AND a.backend_start = r.taken_start))
+    ORDER BY r.id LIMIT 1 FOR UPDATE SKIP LOCKED)
+RETURNING id, operation, arguments, asker, status, identity, target,
+    extract(epoch FROM asked_at)::double precision
+"""
+_FORGET = f"DELETE FROM tidemark.requests WHERE ended_at < now() - interval '{KEPT_DAYS} day'"
+_END = (
+    """
+UPDATE tidemark.requests SET status = %s, code = %s, sqlstate = %s, error = %s, detail = %s,
+    hint = %s, result = %s, ended_at = clock_timestamp(),
+    arguments = CASE WHEN operation LIKE '%%\\_source' THEN arguments - 'options' ELSE arguments END
+WHERE id = %s AND ended_at IS NULL;
+"""
+    + _FORGET
+)
+_REGISTER = f"""
+DELETE FROM tidemark.listeners AS l WHERE NOT EXISTS (
+    SELECT FROM pg_stat_activity AS a
+    WHERE a.pid = l.backend_pid AND a.backend_start = l.backend_start);
+{_FORGET};
+INSERT INTO tidemark.listeners (backend_pid, backend_start) SELECT pg_backend_pid(), {_MINE}
+"""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A row of tidemark.requests. target: the identity of the view that it is about, once known;
+    identity: that of the view which it creates; asked_at: seconds since 1970."""
+
+    id: int
+    operation: str
+    arguments: Mapping[str, Any]
+    asker: str
+    status: str
+    identity: str
+    target: str | None
+    asked_at: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a request ended: a failure when it has a code. said: words for a success; warnings: what
+    to know of it besides; facts: more about it, for `tidemark.asked`."""
+
+    said: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    code: str = ""
+    sqlstate: str = ""
+    error: str = ""
+    detail: str = ""
+    hint: str = ""
+    warnings: Sequence[str] = ()
+
+
+class Requests:
+    """One session that hears of requests and of views; for one thread.
+
+    TemporaryError sink.unreachable when it is lost: the next call opens a new one.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._session: Connection | None = None
+        self._wake_in, self._wake_out = socket.socketpair()
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until somebody asks or a view changes, at most timeout_s."""
+        session = self._opened()
+        with translated("sink", "cannot listen for requests"):
+            session.poll()
+            if not session.notifies:
+                wait([session.fileno(), self._wake_out], timeout_s)
+                session.poll()
+            session.notifies.clear()
+
+    def wake(self) -> None:
+        """Let `wait` return now; from any thread."""
+        self._wake_in.send(b"!")
+
+    def take(self) -> Request | None:
+        """The oldest request that nobody works on, now ours; None when there is none."""
+        found = self._rows(_TAKE)
+        return Request(*found[0]) if found else None
+
+    def end(self, request: Request, outcome: Outcome) -> None:
+        """Tell how it ended; whoever waits sees it at its next look."""
+        status = "failed" if outcome.code else "done"
+        facts = (outcome.code, outcome.sqlstate, outcome.error, outcome.detail, outcome.hint)
+        told = [fact or None for fact in facts]
+        result = {**outcome.facts, "said": outcome.said, "warnings": list(outcome.warnings)}
+        self._rows(_END, (status, *told, Json(result), request.id))
+
+    def close(self) -> None:
+        """Leave: from now on nobody is told that this service listens."""
+        if self._session is not None and not self._session.closed:
+            self._rows("DELETE FROM tidemark.listeners WHERE backend_pid = pg_backend_pid()")
+        self.drop()
+        self._wake_in.close()
+        self._wake_out.close()
+
+    def drop(self) -> None:
+        """Hang up, as after a loss."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _rows(self, sql: str, parameters: Any = None) -> list[tuple[Any, ...]]:
+        session = self._opened()
+        with translated("sink", "cannot use the requests"), session.cursor() as cursor:
+            cursor.execute(sql, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def _opened(self) -> Connection:
+        if self._session is None or self._session.closed:
+            session = connect(self._dsn, side="sink", application_name="tidemark requests")
+            session.autocommit = True
+            with translated("sink", "cannot listen for requests"), session.cursor() as cursor:
+                cursor.execute(f"LISTEN {REQUESTS}; LISTEN {CHANNEL}")
+                cursor.execute(_REGISTER)
+            self._session = session
+        return self._session
+
+
+class Doorbell:
+    """A session that sleeps in the sink until `tidemark.wait` rings; for one thread."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._session: Connection | None = None
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether somebody rang; sleeps up to timeout_s. TemporaryError when it is lost."""
+        if self._session is None or self._session.closed:
+            self._session = connect(self._dsn, side="sink", application_name=DOORBELL)
+            self._session.autocommit = True
+        try:
+            with (
+                translated("sink", "cannot wait at the doorbell"),
+                self._session.cursor() as cursor,
+            ):
+                cursor.execute("SELECT tidemark.await_ring(%s)", (timeout_s,))
+                return bool((cursor.fetchone() or (False,))[0])
+        except Exception as error:
+            # It may ring just before the sleep or after it.
+            if isinstance(error.__cause__, psycopg2.errors.QueryCanceled):
+                return True
+            self.close()
+            raise
+
+    def ring(self) -> None:
+        """Let `wait` return now; from any thread."""
+        session = self._session
+        if session is not None and not session.closed:
+            session.cancel()
+
+    def close(self) -> None:
+        """End the session."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None

@@ -1,0 +1,93 @@
+"""What PostgreSQL says of a role in the sink: facts only, `service/access` decides.
+
+Nothing is remembered: a GRANT, a REVOKE and a dropped role count at the next question. Membership
+is PostgreSQL's own (pg_has_role with USAGE: the rights that a role has without SET ROLE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from connectors.postgres.catalog.catalog import Control
+from connectors.postgres.session.quoting import LEADS_TO_SUPERUSER
+
+# Since version 16 a member may be one that cannot SET ROLE.
+_ROLE = """
+SELECT r.rolsuper,
+    pg_has_role(session_user, r.oid, CASE WHEN current_setting('server_version_num')::integer
+        >= 160000 THEN 'SET' ELSE 'MEMBER' END),
+    r.rolsuper OR pg_has_role(r.oid, n.nspowner, 'USAGE')
+FROM pg_roles AS r, pg_namespace AS n WHERE r.rolname = %s AND n.nspname = 'tidemark'
+"""
+# What others have put under a view's name gives no right to it.
+_READABLE = """
+SELECT t.schema, t.name FROM tidemark.tables AS t
+JOIN pg_class AS c ON c.oid = coalesce(t.view_oid, t.table_oid)
+WHERE NOT t.is_staged AND has_schema_privilege(r.oid, c.relnamespace, 'USAGE')
+    AND has_table_privilege(r.oid, c.oid, 'SELECT')
+"""
+_VIEWS = f"""
+SELECT v.identity, coalesce(pg_has_role(r.oid, o.oid, 'USAGE'), false), EXISTS (
+    SELECT FROM ({_READABLE}) AS c WHERE (c.schema, c.name) = (v.schema, v.name)),
+    coalesce(NOT {LEADS_TO_SUPERUSER.format("o.oid")}, false)
+FROM tidemark.views AS v JOIN pg_roles AS r ON r.rolname = %s
+LEFT JOIN pg_roles AS o ON o.rolname = v.created_by
+WHERE %s OR v.identity = ANY (%s)
+"""
+
+
+@dataclass(frozen=True)
+class RoleFacts:
+    """A role. may_be_set: the service can act as it; is_of_service: it is a superuser or a member
+    of the role that owns schema tidemark."""
+
+    is_super: bool
+    may_be_set: bool
+    is_of_service: bool
+
+
+@dataclass(frozen=True)
+class ViewRights:
+    """What a role is to a view: its owner or a member of that, somebody who may SELECT from it.
+    may_join: the owner is there, and who becomes its member does not become a superuser's."""
+
+    is_owner: bool = False
+    may_read: bool = False
+    may_join: bool = False
+
+
+def find_role(control: Control, role: str) -> RoleFacts | None:
+    """A role of the sink, or None."""
+    found = control.rows(_ROLE, role)
+    return RoleFacts(*found[0]) if found else None
+
+
+def rights_on_views(
+    control: Control, role: str, identities: Sequence[str] | None = None
+) -> dict[str, ViewRights]:
+    """By identity, what a role is to some views, or to all; {} when there is no such role."""
+    found = control.rows(_VIEWS, role, identities is None, list(identities or ()))
+    return {identity: ViewRights(*rights) for identity, *rights in found}
+
+
+def may_create_in(control: Control, role: str, schema: str) -> bool | None:
+    """Whether a role may create tables in a schema; None when there is no such schema."""
+    sql = "SELECT has_schema_privilege(%s, oid, 'CREATE') FROM pg_namespace WHERE nspname = %s"
+    found = control.rows(sql, role, schema)
+    return found[0][0] if found else None
+
+
+def may_select(control: Control, role: str, schema: str, name: str) -> bool:
+    """Whether a role may SELECT from the table of a view."""
+    sql = (
+        f"SELECT FROM pg_roles AS r, LATERAL ({_READABLE}) AS c"
+        " WHERE r.rolname = %s AND (c.schema, c.name) = (%s, %s)"
+    )
+    return bool(control.rows(sql, role, schema, name))
+
+
+def may_call(control: Control, role: str, procedure: str) -> bool:
+    """Whether a role may CALL a procedure, given with its argument types."""
+    sql = "SELECT has_function_privilege(%s, %s, 'EXECUTE')"
+    return bool(control.rows(sql, role, procedure)[0][0])

@@ -1,0 +1,131 @@
+"""The catalog of sinks beside the views' tables: what is wanted of each, and how it stands.
+
+Invariant: as for views, a row is changed by whole statements that commit at once, and everyone
+who waits is told of what is wanted; figures wake nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import Any
+
+import psycopg2
+from psycopg2.extras import Json
+
+from connectors.postgres.catalog.catalog import Control
+from connectors.postgres.session.quoting import quote_name
+from dataflow.errors import SinkError
+
+
+@dataclass(frozen=True)
+class SinkRow:
+    """A row of tidemark.sinks. identity is new for each creation and names the sink's writer.
+
+    desired: live, dropped, or erased: dropped together with what the sink has written.
+    """
+
+    schema: str
+    view: str
+    name: str
+    type: str
+    identity: str
+    view_identity: str
+    view_group: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    status: str = "starting"
+    desired: str = "live"
+    epoch: int | None = None
+    positions: Mapping[str, Any] | None = None
+    backlog_bytes: int | None = None
+    code: str | None = None
+    detail: str | None = None
+    hint: str | None = None
+    created_by: str = ""
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    live_at: datetime | None = None
+
+    @property
+    def title(self) -> str:
+        """schema.view/name, for people."""
+        return f"{self.schema}.{self.view}/{self.name}"
+
+
+_BY_DATABASE = {"created_by", "created_at", "updated_at"}
+_COLUMNS = tuple(f.name for f in fields(SinkRow))
+_FIXED = {"schema", "view", "name", "type", "identity", "view_identity", "view_group"}
+_CHANGEABLE = frozenset(_COLUMNS) - _BY_DATABASE - _FIXED
+_JSON = {"options", "positions"}
+
+
+def insert_sink(control: Control, row: SinkRow) -> SinkRow:
+    """Ask for a sink; the row as stored. SinkError sink.exists."""
+    columns = [c for c in _COLUMNS if c not in _BY_DATABASE]
+    sql = (
+        f"INSERT INTO tidemark.sinks ({', '.join(columns)}) "
+        f"VALUES ({', '.join(['%s'] * len(columns))}) RETURNING {', '.join(_COLUMNS)}"
+    )
+    try:
+        stored = control.rows(sql, *(_adapted(c, getattr(row, c)) for c in columns))
+    except psycopg2.errors.UniqueViolation:
+        found = find_sink(control, row.view_identity, row.name)
+        if found is not None and found.identity == row.identity:
+            return found  # the first attempt went through before its session was lost
+        raise name_taken(found or row) from None
+    return SinkRow(*stored[0])
+
+
+def name_taken(found: SinkRow) -> SinkError:
+    """The error for a sink whose view has one of this name."""
+    is_going = found.desired != "live"
+    return SinkError(
+        "sink.exists",
+        f'view "{found.schema}.{found.view}" has a sink "{found.name}" already',
+        detail="it is being dropped" if is_going else "",
+        hint="wait until it is gone" if is_going else "choose another name, or drop it",
+    )
+
+
+def list_sinks(control: Control) -> list[SinkRow]:
+    """All sinks, oldest first."""
+    sql = f"SELECT {', '.join(_COLUMNS)} FROM tidemark.sinks ORDER BY created_at, identity"
+    return [SinkRow(*row) for row in control.rows(sql)]
+
+
+def find_sink(control: Control, view_identity: str, name: str) -> SinkRow | None:
+    """The sink of this name of a view, or None."""
+    sql = f"SELECT {', '.join(_COLUMNS)} FROM tidemark.sinks WHERE view_identity = %s AND name = %s"
+    found = control.rows(sql, view_identity, name)
+    return SinkRow(*found[0]) if found else None
+
+
+def update_sink(control: Control, identity: str, **changes: Any) -> bool:
+    """Set the given columns; False when the sink is gone."""
+    unknown = set(changes) - _CHANGEABLE
+    if unknown:
+        raise ValueError(f"not columns that change: {sorted(unknown)}")
+    sets = "".join(f", {quote_name(c)} = %s" for c in changes)
+    sql = f"UPDATE tidemark.sinks SET updated_at = now(){sets} WHERE identity = %s RETURNING 1"
+    return bool(control.rows(sql, *(_adapted(c, v) for c, v in changes.items()), identity))
+
+
+def drop_sinks(control: Control, view_identity: str, *, is_erased: bool) -> None:
+    """Ask for all sinks of a view to be dropped; those that are to be erased stay so."""
+    sql = (
+        "UPDATE tidemark.sinks SET updated_at = now(), status = 'dropping', desired = "
+        "CASE WHEN %s OR desired = 'erased' THEN 'erased' ELSE 'dropped' END "
+        "WHERE view_identity = %s RETURNING 1"
+    )
+    control.rows(sql, is_erased, view_identity)
+
+
+def delete_sink(control: Control, identity: str) -> bool:
+    """Forget a sink; False when it was not there."""
+    sql = "DELETE FROM tidemark.sinks WHERE identity = %s RETURNING 1"
+    return bool(control.rows(sql, identity))
+
+
+def _adapted(column: str, value: Any) -> Any:
+    return Json(value) if column in _JSON and value is not None else value

@@ -1,0 +1,82 @@
+"""The tokens of the API in the control tables. What a token itself is, only its holder knows.
+
+Invariant: a row is never deleted: a name that was revoked is told from one that never was, and an
+empty table means that nobody has ever asked for protection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+
+from connectors.postgres.catalog.catalog import Control
+from dataflow.errors import SinkError
+
+# Who makes all others.
+FIRST_ROLE = "admin"
+
+
+@dataclass(frozen=True)
+class TokenRow:
+    """A row of tidemark.tokens."""
+
+    id: str
+    name: str
+    role: str
+    hash: bytes
+    db_role: str | None
+    created_by: str
+    created_at: datetime | None = None
+    last_used_at: datetime | None = None
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+
+_COLUMNS = ", ".join(f.name for f in fields(TokenRow))
+
+
+def insert_token(control: Control, row: TokenRow) -> None:
+    """Keep a new token. SinkError token.name_taken, token.first_not_admin.
+
+    Of two that are made at once neither sees the other: a first one that is no admin's is refused
+    all the same.
+    """
+    found = control.ask(
+        "INSERT INTO tidemark.tokens (id, name, role, hash, db_role, created_by, expires_at)"
+        " SELECT %s, %s, %s, %s, %s, %s, %s::timestamptz"
+        f" WHERE %s = '{FIRST_ROLE}' OR EXISTS (SELECT FROM tidemark.tokens)"
+        " ON CONFLICT (name) WHERE revoked_at IS NULL DO NOTHING RETURNING 1",
+        *(row.id, row.name, row.role, row.hash, row.db_role, row.created_by, row.expires_at),
+        row.role,
+    )
+    if not found and row.role != FIRST_ROLE and not list_tokens(control):
+        raise SinkError(
+            "token.first_not_admin",
+            f'the first token must be of an {FIRST_ROLE}: "{row.name}" is to be of a {row.role}',
+            detail="from the first token on every request needs one, and only an admin makes more",
+            hint=f"first: tidemark token create {FIRST_ROLE} --role {FIRST_ROLE}",
+        )
+    if not found:
+        raise SinkError(
+            "token.name_taken",
+            f'token "{row.name}" exists already',
+            hint="choose another name, or revoke it first",
+        )
+
+
+def list_tokens(control: Control) -> list[TokenRow]:
+    """All tokens that were ever made, oldest first."""
+    found = control.ask(f"SELECT {_COLUMNS} FROM tidemark.tokens ORDER BY created_at, id")
+    return [replace(row, hash=bytes(row.hash)) for row in (TokenRow(*facts) for facts in found)]
+
+
+def revoke_token(control: Control, name: str) -> bool:
+    """End a token for good; False when there is none of this name."""
+    sql = "UPDATE tidemark.tokens SET revoked_at = now() WHERE name = %s AND revoked_at IS NULL"
+    return bool(control.ask(sql + " RETURNING 1", name))
+
+
+def mark_used(control: Control, ids: list[str]) -> None:
+    """Note that tokens were used just now."""
+    sql = "UPDATE tidemark.tokens SET last_used_at = now() WHERE id = ANY (%s) RETURNING 1"
+    control.ask(sql, ids)

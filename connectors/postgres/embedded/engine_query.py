@@ -1,0 +1,195 @@
+"""One query of an engine's user, answered once.
+
+Functions that were read for this query alone stand in for their tables as temporary ones: then
+what runs is PostgreSQL's own text of the query with those in the tables' places, ordinary views
+that read them written out. Invariant: nothing is kept, the transaction is READ ONLY but for the
+temporary tables, and is rolled back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any
+
+import psycopg2
+from psycopg2 import errorcodes
+from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import new_type, string_types
+from psycopg2.sql import SQL, Identifier
+
+from connectors.postgres.analysis.explain_output import relations_scanned
+from connectors.postgres.embedded.function_tables import SCHEMA, FunctionTable
+from connectors.postgres.session.session import connect, is_temporary, to_error
+from dataflow.errors import SourceError, SqlError, TidemarkError
+from dataflow.lexer import one_query, position_of
+
+Flatten = Callable[[str, Callable[[str, str], str | None]], str]
+_EXPLAIN = "EXPLAIN (VERBOSE, FORMAT JSON, COSTS OFF) "
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """Rows of a function that were read for one query: lines of COPY's text form."""
+
+    table: FunctionTable
+    lines: IO[bytes]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """fields: (name, type) of the columns; rows: PostgreSQL's texts, None for NULL."""
+
+    fields: tuple[tuple[str, str], ...]
+    rows: list[tuple[str | None, ...]]
+
+
+def with_parameters(dsn: str, query: str, parameters: Sequence[Any] | Mapping[str, Any]) -> str:
+    """The query with its parameters (%s, %(name)s) in it as literals."""
+    with _session(dsn) as session, session.cursor() as cursor:
+        return cursor.mogrify(query, parameters).decode()
+
+
+def look_at(dsn: str, query: str) -> tuple[set[tuple[str, str]], int]:
+    """(schema, name) of the tables that a query reads, also through ordinary views, and how many
+    columns it has. SqlError."""
+    text = one_query(query)
+    with _session(dsn) as session, session.cursor() as cursor:
+        try:
+            cursor.execute(_EXPLAIN + text)
+        except psycopg2.Error as error:
+            raise _refusal(error, text, len(_EXPLAIN)) from None
+        (plan,) = cursor.fetchone() or ([],)
+        return set(relations_scanned(plan)), len(plan[0]["Plan"].get("Output", ()))
+
+
+def with_other_names(query: str, width: int) -> str:
+    """The query with different names for its columns, as a view must have them."""
+    names = ", ".join(f"c{i}" for i in range(width))
+    return f"SELECT * FROM ({one_query(query)}) AS q ({names})"
+
+
+def answer(
+    dsn: str, query: str, stand_ins: Sequence[StandIn] = (), flatten: Flatten | None = None
+) -> Answer:
+    """Answer a query. flatten: needed with stand_ins, writes queries in the place of relations
+    (`dataflow.sql.parse.flatten`). SqlError."""
+    text = one_query(query)
+    with _session(dsn) as session, session.cursor() as cursor:
+        try:
+            names: list[str] | None = None
+            if stand_ins and flatten is not None:
+                names = _names(cursor, text)
+                # What is looked at as a view must have different names.
+                other = with_other_names(text, len(names)) if len(set(names)) < len(names) else text
+                text = _with_stand_ins(dsn, other, {s.table.name for s in stand_ins}, flatten)
+                for stand_in in stand_ins:
+                    _stand_in(cursor, stand_in)
+                cursor.execute("SET LOCAL search_path = pg_temp")
+            cursor.execute("SET TRANSACTION READ ONLY")
+            _as_texts(cursor)
+            cursor.execute(text)
+            found = _fetched(cursor)
+        except psycopg2.Error as error:
+            raise _refusal(error, text, 0) from None
+    if names is None:
+        return found
+    types = (type_name for _, type_name in found.fields)
+    return Answer(tuple(zip(names, types, strict=True)), found.rows)
+
+
+def _names(cursor: Any, text: str) -> list[str]:
+    """The names of a query's columns."""
+    cursor.execute(f"SELECT * FROM ({text}) AS q LIMIT 0")
+    return [d.name for d in cursor.description or ()]
+
+
+def execute(dsn: str, statement: str, parameters: Any = None) -> Answer | int:
+    """Run whatever it is and commit: its rows, or how many rows it has changed. SqlError."""
+    with _session(dsn) as session, session.cursor() as cursor:
+        session.autocommit = True
+        _as_texts(cursor)
+        try:
+            cursor.execute(statement, parameters)
+            return cursor.rowcount if cursor.description is None else _fetched(cursor)
+        except psycopg2.Error as error:
+            raise _refusal(error, statement, 0) from None
+
+
+def _as_texts(cursor: Any) -> None:
+    """Values come as PostgreSQL prints them."""
+    raw = new_type(tuple(string_types), "raw", lambda value, _: value)
+    psycopg2.extensions.register_type(raw, cursor)
+
+
+def _fetched(cursor: Any) -> Answer:
+    described, rows = cursor.description, cursor.fetchall()
+    cursor.execute(
+        "SELECT format_type(o, NULL) FROM unnest(%s::oid[]) WITH ORDINALITY AS t (o, n) ORDER BY n",
+        ([d.type_code for d in described],),
+    )
+    types = (type_name for (type_name,) in cursor.fetchall())
+    return Answer(tuple(zip((d.name for d in described), types, strict=True)), rows)
+
+
+def _stand_in(cursor: Any, stand_in: StandIn) -> None:
+    table = stand_in.table
+    own = Identifier("pg_temp", table.name)
+    real = Identifier(SCHEMA, table.name)
+    cursor.execute(
+        SQL("CREATE TEMP TABLE {} (LIKE {}) ON COMMIT DROP").format(Identifier(table.name), real)
+    )
+    for column in table.key:
+        loosen = SQL("ALTER TABLE {} ALTER COLUMN {} DROP NOT NULL")
+        cursor.execute(loosen.format(own, Identifier(column)))
+    columns = SQL(", ").join(Identifier(n) for n, _ in table.columns)
+    copy = SQL("COPY {} ({}) FROM STDIN").format(own, columns)
+    cursor.copy_expert(copy.as_string(cursor), stand_in.lines, 1 << 18)
+    cursor.execute(SQL("ANALYZE {}").format(own))
+
+
+def _with_stand_ins(dsn: str, query: str, names: set[str], flatten: Flatten) -> str:
+    """The query as PostgreSQL prints it, over pg_temp's tables of these names."""
+    # Loaded by who has narrow functions.
+    from connectors.postgres.analysis.analyzer import PostgresAnalyzer
+    from dataflow.sql.bind.analysis import Analysis
+
+    with PostgresAnalyzer(dsn, "query") as analyzer:
+
+        def replacement(schema: str, name: str) -> str | None:
+            if schema == SCHEMA and name in names:
+                quoted = '"' + name.replace('"', '""') + '"'
+                return f"SELECT * FROM pg_temp.{quoted}"
+            try:
+                found = analyzer.relation(schema, name)
+            except SourceError:  # a table that no view could follow is read all the same
+                return None
+            return flatten(found.text, replacement) if isinstance(found, Analysis) else None
+
+        return flatten(analyzer.analyze(query).text, replacement)
+
+
+@contextmanager
+def _session(dsn: str) -> Iterator[Connection]:
+    session = connect(dsn, application_name="tidemark engine", is_long=True, is_users=True)
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def _refusal(error: psycopg2.Error, text: str, before: int) -> TidemarkError:
+    state, diagnostics = error.pgcode or "", error.diag
+    if is_temporary(error) or state in ("", "42501", "57014"):
+        return to_error(error, "source", "the query cannot be answered")
+    name = errorcodes.lookup(state).lower() if state in errorcodes.__dict__.values() else "failed"
+    at = diagnostics.statement_position
+    place = position_of(text, int(at) - 1 - before) if at and int(at) > before else None
+    return SqlError(
+        f"sql.{name}",
+        diagnostics.message_primary or "the query fails",
+        detail=diagnostics.message_detail or "",
+        hint=diagnostics.message_hint or "",
+        position=place,
+    )

@@ -1,0 +1,529 @@
+"""Evaluation in PostgreSQL: one scalar expression over many rows in one round trip.
+
+Columns travel as array literals of PostgreSQL's text, the answer comes back as text, so a value
+means the same here as in every other place. Invariant: a row that fails never hides or changes
+another row's value, and what is not a row's fault (a lost session, a missing right) is never
+taken for one. Every call is a read-only transaction that is rolled back, inside of the sandbox:
+with the rights of the view's creator, or none. Only the DSN, settings and role travel when an
+evaluator is pickled.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psycopg2
+from psycopg2.extensions import UNICODE, string_types
+from psycopg2.extensions import connection as Connection
+
+from connectors.postgres.evaluation import sandbox
+from connectors.postgres.session.copy_kernels import array_literal
+from connectors.postgres.session.quoting import quote_text
+from connectors.postgres.session.session import PINNED_PATH, connect, is_temporary, to_error
+from dataflow.delta import KIND_BYTES, Column
+from dataflow.errors import SourceError, TemporaryError, TidemarkError, ViewError
+from dataflow.expressions.evaluator import RowErrors
+from dataflow.types import INT8, SqlType, TypeKind
+from dataflow.values import from_text, to_text
+
+BATCH_ROWS = 10_000
+_BATCH_BYTES = 8 << 20
+_MOST_PREPARED = 400
+_PAUSES_S = (0.0, 0.1, 0.5, 2.0)
+_NO_MASK = np.empty(0, np.bool_)
+
+_SETTINGS = {
+    "default_transaction_read_only": "on",
+    # The plan is a scan of unnest() whatever the values are: plan it once.
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+    "standard_conforming_strings": "on",
+}
+# What our prepared statements and functions are called.
+_OURS = "tidemark_call_"
+# Rights, cancellation, resources of the server: no fault of the row at hand.
+_CANCELED = "57014"
+_NOT_OF_A_ROW = {"42501", _CANCELED}
+_NOT_OF_A_ROW_CLASSES = {"53", "58"}
+_UNKNOWN_STATEMENT = "26000"
+
+
+class PostgresEvaluator:
+    """dataflow.expressions.evaluator.Evaluator over one session, opened at the first use.
+
+    settings: more session settings; search_path among them is that of what is evaluated. role:
+    whose rights what is evaluated has; "" for none (`sandbox.QUERY_ROLE`). One thread at a time.
+    """
+
+    def __init__(self, dsn: str, settings: Mapping[str, str] | None = None, role: str = "") -> None:
+        self.dsn = dsn
+        self.role = role
+        self._settings = dict(settings or {})
+        self._connection: Connection | None = None
+        self._owner = ""
+        # The name of each function, and its body, which PostgreSQL shows in the context of errors.
+        self._prepared: dict[Statement, tuple[str, str]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"dsn": self.dsn, "settings": self._settings, "role": self.role}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["dsn"], state["settings"], state["role"])
+
+    def evaluate(
+        self,
+        sql: str,
+        types: Sequence[SqlType],
+        columns: Sequence[Column],
+        n: int,
+        result: SqlType,
+    ) -> tuple[Column, RowErrors]:
+        """n values of `result`; see the contract.
+
+        ViewError source.evaluation where the expression itself cannot be run.
+        """
+        errors = RowErrors()
+        if n == 0:
+            return Column.empty(result.physical), errors
+        statement = expression_statement(sql, types, result)
+        if not columns:
+            answers = self._constant(statement, sql, n, errors)
+        else:
+            texts = [to_text(t, c) for t, c in zip(types, columns, strict=True)]
+            answers = self._answers(statement, sql, texts, n, errors)
+        return from_text(result, Column.of(KIND_BYTES, answers)), errors
+
+    def evaluate_groups(
+        self,
+        sql: str,
+        types: Sequence[SqlType],
+        columns: Sequence[Column],
+        groups: np.ndarray,
+        results: Sequence[SqlType],
+    ) -> tuple[np.ndarray, tuple[Column, ...], RowErrors]:
+        """The rows of a query over groups; see the contract.
+
+        ViewError source.evaluation where the query itself cannot be run.
+        """
+        errors = RowErrors()
+        order = np.argsort(groups, kind="stable")
+        sorted_groups = groups[order]
+        texts = [to_text(t, c).take(order) for t, c in zip(types, columns, strict=True)]
+        texts.insert(0, to_text(INT8, Column(sorted_groups)))
+        turns = np.flatnonzero(np.diff(sorted_groups)) + 1
+        edges = np.concatenate([[0], turns, [len(order)]] if len(order) else [[]]).astype(np.int64)
+        statement = groups_statement(sql, types, results)
+        found: list[tuple[str | None, ...]] = []
+        for first, last in self._cuts(texts, edges):
+            self._of_groups(statement, sql, texts, edges[first : last + 1], (found, errors))
+        parts = list(zip(*found, strict=True)) or [()] * (1 + len(results))
+        answered = np.array([int(g or 0) for g in parts[0]], np.int64)
+        out = tuple(
+            from_text(t, Column.of(KIND_BYTES, part))
+            for t, part in zip(results, parts[1:], strict=True)
+        )
+        return answered, out, errors
+
+    def _cuts(self, texts: Sequence[Column], edges: np.ndarray) -> list[tuple[int, int]]:
+        """Ranges of edges, each of about a batch of rows or bytes, and of one group at least."""
+        size_bytes = sum(t.nbytes() for t in texts)
+        n = int(edges[-1]) if len(edges) else 0
+        step = max(1, min(BATCH_ROWS, n * _BATCH_BYTES // max(size_bytes, 1)))
+        cuts, first = [], 0
+        while first < len(edges) - 1:
+            last = int(np.searchsorted(edges, edges[first] + step, side="right")) - 1
+            last = max(last, first + 1)
+            cuts.append((first, last))
+            first = last
+        return cuts
+
+    def _of_groups(
+        self,
+        statement: Statement,
+        sql: str,
+        texts: Sequence[Column],
+        edges: np.ndarray,
+        out: tuple[list[tuple[str | None, ...]], RowErrors],
+    ) -> None:
+        """Rows of the groups between edges; a batch that fails is halved."""
+        waiting = [edges]
+        while waiting:
+            edges = waiting.pop()
+            start, stop = int(edges[0]), int(edges[-1])
+            try:
+                out[0].extend(self._rows(statement, [t.slice(start, stop) for t in texts]))
+            except psycopg2.Error as error:
+                state, text = _row_error(
+                    error, (sql, self._body(statement)), is_one=len(edges) == 2
+                )
+                if len(edges) == 2:
+                    group = texts[0].slice(start, start + 1).to_list()[0]
+                    out[1].add(int(group), state, text)
+                    continue
+                middle = len(edges) // 2
+                waiting += [edges[: middle + 1], edges[middle:]]
+
+    def rank(self, type: SqlType, column: Column) -> np.ndarray:
+        """int64[n]: dense_rank() of each value in the order of its type and collation."""
+        if not len(column):
+            return np.empty(0, np.int64)
+        statement = ranks_statement(type)
+        try:
+            answers = self._run(statement, [to_text(type, column)])
+        except psycopg2.Error as error:
+            raise _cannot(error, f"values of type {type.name} cannot be ordered") from error
+        return np.array(answers, np.int64)
+
+    def close(self) -> None:
+        """Close the session; the next use opens a new one."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+        self._prepared.clear()
+
+    def _constant(
+        self, statement: Statement, sql: str, n: int, errors: RowErrors
+    ) -> list[str | None]:
+        try:
+            return self._run(statement, []) * n
+        except psycopg2.Error as error:
+            state, text = _row_error(error, (sql, self._body(statement)))
+            for row in range(n):
+                errors.add(row, state, text)
+            return [None] * n
+
+    def _answers(
+        self, statement: Statement, sql: str, texts: list[Column], n: int, errors: RowErrors
+    ) -> list[str | None]:
+        """Batch after batch; a batch that fails is halved until the failing rows stand alone."""
+        size_bytes = sum(int(t.values[-1] - t.values[0]) for t in texts)
+        step = max(1, min(BATCH_ROWS, n * _BATCH_BYTES // max(size_bytes, 1)))
+        answers: list[str | None] = [None] * n
+        waiting = [(start, min(start + step, n)) for start in range(0, n, step)]
+        while waiting:
+            start, stop = waiting.pop()
+            try:
+                found = self._run(statement, [t.slice(start, stop) for t in texts])
+            except psycopg2.Error as error:
+                state, text = _row_error(
+                    error, (sql, self._body(statement)), is_one=stop - start == 1
+                )
+                if stop - start == 1:
+                    errors.add(start, state, text)
+                    continue
+                middle = (start + stop) // 2
+                waiting += [(start, middle), (middle, stop)]
+                continue
+            answers[start:stop] = found
+        return answers
+
+    def _run(self, statement: Statement, texts: Sequence[Column]) -> list[Any]:
+        """The statement's one column."""
+        return [row[0] for row in self._rows(statement, texts)]
+
+    def _rows(self, statement: Statement, texts: Sequence[Column]) -> list[tuple[Any, ...]]:
+        """The statement's rows; tries again on a new session when the session is lost."""
+        call = b",".join(_literal(text) for text in texts)
+        last: Exception = TemporaryError("source.unreachable", "the source cannot be reached")
+        was_prepared, was_open = statement in self._prepared, self._connection is not None
+        for pause_s in _PAUSES_S:
+            time.sleep(pause_s)
+            try:
+                return self._execute(statement, call)
+            except TemporaryError as error:
+                last = error
+            except psycopg2.Error as error:
+                if was_prepared and _is_stale_plan(error):
+                    # A function or type was replaced since. What is prepared anew is not stale,
+                    # so that this happens once a call.
+                    self.close()
+                    return self._rows(statement, texts)
+                if _is_internal(error):
+                    # What the session knows may be gone, a type that was made again for example.
+                    self.close()
+                    if was_open:
+                        return self._rows(statement, texts)
+                    raise _cannot(error, "an expression cannot be evaluated") from error
+                if is_temporary(error):
+                    self.close()
+                    last = to_error(error, "source", "the evaluating session was lost")
+                else:
+                    raise
+        raise last
+
+    def _execute(self, statement: Statement, call: bytes) -> list[tuple[Any, ...]]:
+        if self._connection is None:
+            self._connection = self._open()
+        with self._connection.cursor() as cursor:
+            if statement not in self._prepared:
+                if len(self._prepared) >= _MOST_PREPARED:
+                    cursor.execute("DISCARD TEMP")
+                    self._prepared.clear()
+                name = f"{_OURS}{len(self._prepared)}"
+                try:
+                    body = self._prepare(cursor, name, statement)
+                except psycopg2.Error as error:
+                    if is_temporary(error) or _is_internal(error):
+                        raise
+                    raise _cannot(error, "an expression cannot be evaluated") from error
+                self._prepared[statement] = (name, body)
+            try:
+                return self._call(cursor, self._prepared[statement][0], statement, call)
+            finally:
+                # Whatever a function has set for its session is gone with the transaction.
+                if not self._connection.closed:
+                    cursor.execute("ROLLBACK")
+
+    def _body(self, statement: Statement) -> str:
+        return self._prepared[statement][1] if statement in self._prepared else ""
+
+    def _prepare(self, cursor: Any, name: str, statement: Statement) -> str:
+        """Make the statement's function and give it to whose rights it is to have; its body.
+        Nothing of it is looked into before it is called."""
+        try:
+            cursor.execute("START TRANSACTION READ WRITE")
+            path = self._settings.get("search_path") or sandbox.path_of(cursor, self._owner)
+            cursor.execute("SELECT set_config('search_path', %s, true)", (path,))
+            body = sandbox.as_login(cursor, statement.body, self._owner, path)
+            cursor.execute(statement.as_function(name, body))
+            cursor.execute(f"SET LOCAL search_path TO {PINNED_PATH}")
+            sandbox.give(cursor, f"pg_temp.{name}({statement.parameters})", self._owner)
+            cursor.execute("COMMIT")
+            return body
+        except SourceError as error:
+            # The source itself is as it was: only views of this creator end.
+            raise ViewError(error.code, error.what, detail=error.detail, hint=error.hint) from None
+        finally:
+            if self._connection is not None and not self._connection.closed:
+                cursor.execute("ROLLBACK")
+
+    def _call(
+        self, cursor: Any, name: str, statement: Statement, call: bytes
+    ) -> list[tuple[Any, ...]]:
+        """What a statement answers, within a transaction that is left open."""
+        shown = ", ".join(f"v{i}" for i in range(len(statement.results)))
+        cursor.execute(
+            f"START TRANSACTION READ ONLY; SELECT {shown} FROM pg_temp.{name}(".encode()
+            + call
+            + b")"
+        )
+        return cursor.fetchall()
+
+    def _open(self) -> Connection:
+        settings = {k: v for k, v in self._settings.items() if k != "search_path"}
+        connection = connect(self.dsn, settings={**_SETTINGS, **settings})
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                query_role = sandbox.ready(cursor, self.dsn)
+                self._owner = self.role or query_role
+        except psycopg2.Error as error:
+            connection.close()
+            raise to_error(error, "source", "an evaluating session cannot be opened") from error
+        except TidemarkError:
+            connection.close()
+            raise
+        for oid in string_types:
+            # Every known type comes as the text that PostgreSQL prints.
+            connection.string_types[oid] = UNICODE
+        return connection
+
+
+def _is_stale_plan(error: psycopg2.Error) -> bool:
+    """Whether a prepared statement no longer stands for its text.
+
+    "cached plan must not change result type" shares its SQLSTATE with errors of rows, and its
+    words are translated: only plancache.c raises it.
+    """
+    if error.pgcode == _UNKNOWN_STATEMENT:
+        return True
+    return error.pgcode == "0A000" and error.diag.source_function == "RevalidateCachedQuery"
+
+
+def _is_internal(error: psycopg2.Error) -> bool:
+    """Whether the server has met what it does not expect (class XX), which no row is to blame for;
+    a function that raises such a state itself is."""
+    is_raised = error.diag.source_function == "exec_stmt_raise"
+    return (error.pgcode or "").startswith("XX") and not is_raised
+
+
+def _cannot(error: psycopg2.Error, what: str) -> TidemarkError:
+    """The end of the view whose expression cannot be run; what else it may be as it is."""
+    found = to_error(error, "source", what, code="source.evaluation")
+    if found.code != "source.evaluation":
+        return found
+    hint = "bring back the function or type that the detail names, then rebuild the view"
+    return ViewError(found.code, found.what, detail=found.detail, hint=hint)
+
+
+def _is_within_function(error: psycopg2.Error, body: str) -> bool:
+    """Whether an error comes from a function that the statement calls, not from the statement."""
+    lines = (error.diag.context or "").replace(body, _OURS).splitlines()
+    return any(_OURS not in line for line in lines)
+
+
+def _literal(texts: Column) -> bytes:
+    assert texts.data is not None
+    mask = _NO_MASK if texts.valid is None else texts.valid
+    return array_literal(texts.values, texts.data, mask).tobytes()
+
+
+def _row_error(
+    error: psycopg2.Error, what_ran: tuple[str, str], *, is_one: bool = True
+) -> tuple[str, str]:
+    """(SQLSTATE, words) of a row's own error; anything else is raised as what it is.
+
+    is_one: of a single row. More of them may only have taken too long together.
+    """
+    sql, body = what_ran
+    state = error.pgcode or "XX000"
+    if state == _CANCELED and not is_one:
+        return state, ""
+    if state in _NOT_OF_A_ROW or state[:2] in _NOT_OF_A_ROW_CLASSES:
+        if state != "42501":
+            what = "the source could not evaluate an expression"
+            hint = "TIDEMARK_STATEMENT_TIMEOUT_S is the limit" if state == _CANCELED else ""
+            detail = f"{sql}: {error}"
+            raise TemporaryError("source.busy", what, detail=detail, hint=hint) from error
+        raise ViewError(
+            "source.privilege",
+            "the role may not evaluate an expression",
+            detail=f"{sql}: {' '.join(str(error).split())}",
+        ) from error
+    if state[:2] == "42" and not _is_within_function(error, body):
+        # Not from inside a function: the statement itself no longer fits, a function is gone.
+        raise _cannot(error, "an expression can no longer be evaluated") from error
+    return state, error.diag.message_primary or str(error)
+
+
+# --- statements -----------------------------------------------------------------------------------
+
+# Each is made a temporary function of the sandbox. Nothing is sent from here.
+
+# String literals and quoted names are passed over: a "$1" in them is no argument.
+_TOKENS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\d+)""")
+_ROW = "tidemark_row"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A query over passed arrays $1, $2 ...: their types, its text, the types of its columns, ""
+    for one that somebody made: it comes as its text, or its owner could not drop it while our
+    session has a function that names it."""
+
+    parameters: str
+    select: str
+    results: tuple[str, ...]
+
+    @property
+    def body(self) -> str:
+        """What the function runs, as PostgreSQL shows it in an error's context.
+
+        One column more keeps a single composite from being taken apart. The casts do nothing, but
+        where a function was replaced by one of another type.
+        """
+        names = [f"c{i}" for i in range(len(self.results))]
+        casts = [_result(f"q.{n}", type) for n, type in zip(names, self.results, strict=True)]
+        return f"SELECT {', '.join(casts)}, true FROM ({self.select}) AS q({', '.join(names)})"
+
+    def as_function(self, name: str, body: str) -> str:
+        """What makes it a function that is to be given to a role, in which no other can be set.
+        body: its own, as the session of the login would have it.
+
+        Its plan is kept for the session. It parses its body under the search_path of now.
+        """
+        columns = [f"v{i} {type or 'text'}" for i, type in enumerate(self.results)]
+        body = f"#variable_conflict use_column\nBEGIN RETURN QUERY {body}; END"
+        return (
+            f"CREATE FUNCTION pg_temp.{name}({self.parameters}) RETURNS"
+            f" TABLE({', '.join(columns)}, is_row boolean) LANGUAGE plpgsql SECURITY DEFINER"
+            f" SET search_path FROM CURRENT AS {quote_text(body)}"
+        )
+
+
+def _result(column: str, type: str) -> str:
+    if type:
+        return f"{column}::{type}"
+    shown = f"pg_catalog.format('%s', {column})"
+    return f"CASE WHEN pg_catalog.num_nonnulls({column}) > 0 THEN {shown} END"
+
+
+def _named(type: SqlType) -> str:
+    return "" if type.is_users else type.name
+
+
+def expression_statement(sql: str, types: Sequence[SqlType], result: SqlType) -> Statement:
+    """An expression over passed columns."""
+    passed = [_passed(t, f"a{i}") for i, t in enumerate(types, 1)]
+
+    def column(token: re.Match[str]) -> str:
+        return token[0] if token[1] is None else f"{_ROW}.a{token[1]}"
+
+    expression = _TOKENS.sub(column, sql)
+    if not types:
+        return Statement("", f"SELECT {expression} AS value", (_named(result),))
+    arrays = ", ".join(f"${i}" for i in range(1, len(types) + 1))
+    names = ", ".join(f"a{i}" for i in range(1, len(types) + 1))
+    values = ", ".join(f"{value} AS a{i}" for i, (_, value) in enumerate(passed, 1))
+    # A column of a subquery has its collation implicitly, as a table's column has: a COLLATE in
+    # the expression still goes before it.
+    return Statement(
+        ", ".join(array for array, _ in passed),
+        f"SELECT {expression} AS value FROM (SELECT {values}, position FROM unnest({arrays})"
+        f" WITH ORDINALITY AS passed({names}, position)) AS {_ROW} ORDER BY position",
+        (_named(result),),
+    )
+
+
+def groups_statement(sql: str, types: Sequence[SqlType], results: Sequence[SqlType]) -> Statement:
+    """A query over groups of rows."""
+    passed = [_passed(t, f"a{i}") for i, t in enumerate(types, 1)]
+
+    def column(token: re.Match[str]) -> str:
+        return token[0] if token[1] is None else f"{_ROW}.a{token[1]}"
+
+    arrays = ", ".join(f"${i}" for i in range(1, len(types) + 2))
+    names = ", ".join(["g", *(f"a{i}" for i in range(1, len(types) + 1))])
+    values = ", ".join(["g", *(f"{value} AS a{i}" for i, (_, value) in enumerate(passed, 1))])
+    return Statement(
+        ", ".join(["bigint[]", *(array for array, _ in passed)]),
+        f"WITH {_ROW} AS (SELECT {values} FROM unnest({arrays}) AS"
+        f" passed({names})) {_TOKENS.sub(column, sql)}",
+        ("bigint", *map(_named, results)),
+    )
+
+
+def _passed(type: SqlType, column: str) -> tuple[str, str]:
+    """(type of the array parameter, the value in SQL).
+
+    Types that we know go as arrays of themselves. Others may be arrays, or use another delimiter
+    (box, PostGIS): they go as text and are read one by one. So do domains, whose conditions are to
+    be computed inside of the function.
+    """
+    collate = f" COLLATE {_quoted(type.collation)}" if type.collation else ""
+    if type.kind is TypeKind.OPAQUE or type.is_users:
+        return "text[]", f"CAST({column} AS {type.name}){collate}"
+    return f"{type.name}[]", column + collate
+
+
+def ranks_statement(type: SqlType) -> Statement:
+    """dense_rank() of each passed value in the order of its type and collation."""
+    array, order = _passed(type, f"{_ROW}.a1")
+    return Statement(
+        array,
+        f"SELECT rank FROM (SELECT dense_rank() OVER (ORDER BY {order}) AS rank,"
+        f" position FROM unnest($1) WITH ORDINALITY AS {_ROW}(a1, position)) AS ranked"
+        " ORDER BY position",
+        ("bigint",),
+    )
+
+
+def _quoted(collation: str) -> str:
+    if '"' in collation:
+        return collation
+    return ".".join(f'"{part}"' for part in collation.split("."))

@@ -1,0 +1,142 @@
+"""Sessions that verify a view: one snapshot of the sink with its position, and bounded reading.
+
+Whatever is read here is read under a statement time-out, in a read-only transaction, and can be
+cancelled from another thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import psycopg2
+from psycopg2.extensions import connection as Connection
+
+from connectors.postgres.evaluation import sandbox
+from connectors.postgres.query.answer_comparison import SortedRows, selected
+from connectors.postgres.session.session import connect, to_error, translated
+from connectors.postgres.sink.restricted_sink import reading
+from connectors.sink import SinkTable
+from dataflow.errors import TidemarkError
+
+_APPLICATION = "tidemark verify"
+_SETTINGS = {"row_security": "off", "jit": "off", "lock_timeout": "5s"}
+_CANCELLED = "57014"
+_VIEW = "tidemark_verified"
+
+
+class SinkMoment:
+    """A read-only snapshot of the sink; `take` renews it. key: whose progress is meant."""
+
+    def __init__(self, dsn: str, key: str) -> None:
+        self._dsn, self._key = dsn, key
+        self.connection = connect(
+            dsn, side="sink", application_name=_APPLICATION, settings=_SETTINGS
+        )
+        self.connection.set_session(isolation_level="REPEATABLE READ")
+
+    def take(self) -> dict[str, Any]:
+        """Take a snapshot; the position of each source that all it shows is at."""
+        self.connection.rollback()
+        found = self._rows("SELECT positions FROM tidemark.progress WHERE sink_key = %s", self._key)
+        return dict(found[0][0]) if found else {}
+
+    def views(self, identities: Sequence[str]) -> dict[str, tuple[str, str, str, str]]:
+        """(status, schema, name, query) of these views, as far as they are there."""
+        sql = (
+            "SELECT identity, status, schema, name, query FROM tidemark.views"
+            " WHERE identity = ANY (%s)"
+        )
+        return {identity: tuple(told) for identity, *told in self._rows(sql, list(identities))}
+
+    def errors(self, titles: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
+        """(operator, row) of each error row of these views, by view."""
+        sql = "SELECT view, operator, source_row FROM tidemark.errors WHERE view = ANY (%s)"
+        found: dict[str, list[tuple[str, str]]] = {}
+        for view, operator, row in self._rows(sql, list(titles)):
+            found.setdefault(view, []).append((operator, row))
+        return found
+
+    def rows_of(self, table: SinkTable) -> str:
+        """What to ask for the rows of a view's table. SinkError sink.foreign_object."""
+        with translated("sink", "cannot read the sink"), self.connection.cursor() as cursor:
+            return reading(cursor, self._dsn, table, partial(selected, table), len(table.fields))
+
+    def close(self) -> None:
+        """End the session."""
+        self.connection.close()
+
+    def _rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        with translated("sink", "cannot read the sink"), self.connection.cursor() as cursor:
+            cursor.execute(sql, parameters)
+            return cursor.fetchall()
+
+
+class Reader:
+    """Reads sorted rows in one session, which it closes. side: "source" or "sink"."""
+
+    def __init__(self, side: str, connection: Connection, timeout_s: float) -> None:
+        self._side = side
+        self._connection = connection
+        self._timeout_s = timeout_s
+        with translated(side, "cannot set a time-out"), connection.cursor() as cursor:
+            cursor.execute(f"SET LOCAL statement_timeout = {max(1, int(timeout_s * 1000))}")
+
+    def fill(self, rows: SortedRows, query: str) -> None:
+        """Read the rows of a query. TidemarkError verify.timeout, verify.query_fails."""
+        try:
+            rows.fill(self._connection.cursor(), query)
+        except psycopg2.Error as error:
+            if error.pgcode == _CANCELLED:
+                raise TidemarkError(
+                    "verify.timeout",
+                    f"the {self._side} did not answer within {self._timeout_s:g} s",
+                    hint="raise verify_timeout_s",
+                ) from error
+            hint = "the view goes on; its query as a whole cannot be run in PostgreSQL just now"
+            doing = "the view's rows cannot be asked for"
+            raise to_error(
+                error, self._side, doing, code="verify.query_fails", hint=hint
+            ) from error
+
+    def cancel(self) -> None:
+        """End what runs; from another thread."""
+        with suppress(psycopg2.Error):
+            self._connection.cancel()
+
+    def close(self) -> None:
+        """End the session."""
+        self._connection.close()
+
+
+def open_confined(
+    dsn: str, role: str, query: str, snapshot_id: str | None
+) -> tuple[Connection, str, float]:
+    """A read-only session on the source, in a snapshot if one is given, the query as it is to be
+    asked there, inside of the sandbox, and what PostgreSQL thinks that it costs, in its own units.
+    role: whose rights it has; "" reads tables with those of the service, and runs functions with
+    none.
+
+    SourceError source.role.
+    """
+    session = connect(dsn, application_name=_APPLICATION, settings=_SETTINGS)
+    try:
+        session.set_session(isolation_level="REPEATABLE READ")
+        with translated("source", "the view's query cannot be run"), session.cursor() as cursor:
+            if snapshot_id is not None:
+                cursor.execute("SET TRANSACTION SNAPSHOT %s", (snapshot_id,))
+            owner, _ = sandbox.choose_role(cursor, role)
+            if role and not owner:
+                raise sandbox.no_role(role, "the service's role is no member of it")
+            box = sandbox.enter(cursor, dsn, owner)
+            box.make_view(cursor, _VIEW, query)
+            if not owner:
+                box.lend_tables(cursor, _VIEW)
+            asked = f"SELECT * FROM {box.confine(cursor, _VIEW)}"
+            plan = box.explain(cursor, f"SELECT * FROM pg_temp.{_VIEW}")
+        return session, asked, float(plan[0]["Plan"]["Total Cost"])
+    except BaseException:
+        session.close()
+        raise

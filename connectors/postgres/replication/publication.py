@@ -1,0 +1,415 @@
+"""The publication of a source: exactly the tables that views read, and nothing that harms them.
+
+Invariant: a table is added only if its UPDATE and DELETE go on working for everybody, and if what
+it sends is whole for the views. Never FOR ALL TABLES; partitioned tables are sent as their root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg2 import sql
+
+from connectors.postgres.evaluation.sandbox import EVENT_TRIGGER, check_event_triggers
+from connectors.postgres.replication.slot_errors import REBUILD_HINT
+from connectors.postgres.session.quoting import LEADS_TO_SUPERUSER, quote_name, quote_text
+from connectors.postgres.session.session import Session
+from dataflow.errors import SourceError
+from dataflow.schema import Relation, RelationName
+
+# What a publication is made with, and given again where someone has changed it.
+_OPTIONS = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
+_EACH_KIND = ("insert", "update", "delete", "truncate")
+# From PostgreSQL 18 on: a stored generated column is computed here, as in older ones.
+_GENERATED = ", publish_generated_columns = none"
+GENERATED_VERSION = 180000
+_FACTS = f"""
+SELECT c.oid, c.relkind, c.relreplident, c.relpersistence,
+  EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisprimary) AS has_key,
+  c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid) AS has_children,
+  c.relispartition, pg_has_role(c.relowner, 'USAGE'), pg_get_userbyid(c.relowner), current_user,
+  has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
+  c.relrowsecurity AND row_security_active(c.oid),
+  (SELECT array_agg(DISTINCT l.relkind::text || l.relreplident::text)
+     FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid
+     WHERE t.isleaf AND c.relkind = 'p'),
+  (SELECT array_agg(a.relid::oid::bigint) FROM pg_partition_ancestors(c.oid) a
+     WHERE a.relid <> c.oid),
+  {LEADS_TO_SUPERUSER.format("c.relowner")}
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s
+"""
+
+
+# Publications of ours that a role may neither change nor drop; a group's has its name behind.
+_PUBLICATIONS = """
+SELECT p.pubname, o.rolname, o.rolsuper FROM pg_publication AS p JOIN pg_roles AS o
+ON o.oid = p.pubowner WHERE p.pubname ~ ('^' || %s || '(_[a-z][a-z0-9]*)?$')
+AND NOT pg_has_role(%s, o.oid, 'USAGE') ORDER BY 1
+"""
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """What decides whether a table may be published; the fields in the order of _FACTS."""
+
+    oid: int
+    kind: str
+    identity: str
+    persistence: str
+    has_key: bool
+    has_children: bool
+    is_partition: bool
+    is_owned: bool
+    owner: str
+    user: str
+    is_readable: bool
+    is_filtered: bool
+    leaves: list[str] | None
+    ancestors: list[int] | None
+    leads_to_superuser: bool
+
+
+# Another number each time that publication p is altered, but for `give_publication`.
+VERSION_OF = """coalesce(substring(pg_catalog.obj_description(p.oid, 'pg_publication')
+    FROM 'version ' || p.xmin || ' is version (\\d+) with another owner'), p.xmin::text)::bigint"""
+# Under the lock nobody alters it, so that nothing but the owner differs between the two versions.
+_GIVE = f"""
+DO $give$ DECLARE one oid; made bigint; given xid; BEGIN
+LOCK TABLE pg_catalog.pg_publication IN SHARE ROW EXCLUSIVE MODE;
+SELECT p.oid, {VERSION_OF} INTO STRICT one, made
+FROM pg_catalog.pg_publication AS p WHERE p.pubname = {{0}};
+ALTER PUBLICATION {{1}} OWNER TO {{2}};
+SELECT p.xmin INTO STRICT given FROM pg_catalog.pg_publication AS p WHERE p.oid = one;
+EXECUTE format('COMMENT ON PUBLICATION %I IS %L', {{0}},
+    format('Tidemark: version %s is version %s with another owner', given, made));
+END $give$;
+"""
+
+
+class Publication:
+    """One publication, owned by us."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self.name = name
+        self._session = session
+
+    def exists(self) -> bool:
+        """Whether the publication is there."""
+        return self._row() is not None
+
+    def _row(self) -> tuple[dict[str, Any], str, bool] | None:
+        """What the catalog has of it, its owner, and whether we may alter it."""
+        found = self._session.rows(
+            "SELECT to_jsonb(p), pg_get_userbyid(pubowner), pg_has_role(pubowner, 'USAGE')"
+            " FROM pg_publication p WHERE pubname = %s",
+            (self.name,),
+        )
+        if not found:
+            return None
+        options, owner, is_ours = found[0]
+        if options["puballtables"]:
+            raise SourceError(
+                "source.publication_foreign",
+                f'publication "{self.name}" is FOR ALL TABLES',
+                hint="drop it, or choose another prefix: Tidemark publishes single tables",
+            )
+        return options, owner, is_ours
+
+    def ensure(self) -> None:
+        """Make the publication, or give it back the options that it was made with."""
+        found, name = self._row(), sql.Identifier(self.name)
+        if found is None:
+            self._change(
+                sql.SQL("CREATE PUBLICATION {} WITH ({})").format(name, sql.SQL(_OPTIONS)),
+                doing=f'cannot make publication "{self.name}"',
+            )
+            return
+        wrong = withheld(found[0], {}, is_partitioned=True)
+        if not (wrong or _GENERATES in sent_columns(found[0])):
+            return
+        options = _OPTIONS
+        if self._session.server_version >= GENERATED_VERSION:
+            options += _GENERATED
+        self._require_owned(found, f"ALTER PUBLICATION {quote_name(self.name)} SET ({options});")
+        self._change(
+            sql.SQL("ALTER PUBLICATION {} SET ({})").format(name, sql.SQL(options)),
+            doing=f'cannot alter publication "{self.name}"',
+        )
+
+    def _require_owned(self, found: tuple[dict[str, Any], str, bool] | None, todo: str) -> None:
+        """We may alter it, or it is refused by name. todo: the statement that is needed."""
+        if found is None or found[2]:
+            return
+        user = self._session.rows("SELECT current_user::text")[0][0]
+        raise SourceError(
+            "source.publication_foreign",
+            f'publication "{self.name}" belongs to role "{found[1]}"',
+            detail=f'role "{user}" may not alter it, which is needed now: {todo}',
+            hint=f"ALTER PUBLICATION {quote_name(self.name)} OWNER TO {quote_name(user)};",
+        )
+
+    def tables(self) -> dict[int, RelationName]:
+        """What is published: oid -> name (its source left empty)."""
+        found = self._session.rows(
+            "SELECT c.oid::bigint, n.nspname, c.relname FROM pg_publication p"
+            " JOIN pg_publication_rel r ON r.prpubid = p.oid JOIN pg_class c ON c.oid = r.prrelid"
+            " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE p.pubname = %s",
+            (self.name,),
+        )
+        return {oid: RelationName("", schema, name) for oid, schema, name in found}
+
+    def names_now(self, relations: Sequence[Relation]) -> list[RelationName]:
+        """What tables are called by now; by its old name one that is not there."""
+        found = self._session.rows(
+            "SELECT c.oid::bigint, n.nspname, c.relname FROM pg_class c"
+            " JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE c.oid = ANY (%s::bigint[]::oid[])",
+            ([r.oid for r in relations],),
+        )
+        now = {oid: RelationName("", schema, name) for oid, schema, name in found}
+        return [now.get(r.oid, r.name) for r in relations]
+
+    def add(self, names: Sequence[RelationName]) -> None:
+        """Publish tables; those that are published already are left alone.
+
+        SourceError source.table_missing, source.not_publishable, source.privilege,
+        source.no_replica_identity, source.row_security, source.partition_overlap,
+        source.publication_foreign.
+        """
+        self.ensure()
+        published, partly = self.tables(), self._sent_in_part()
+        tables = {name: self._facts(name) for name in names}
+        for name, table in tables.items():
+            check_table(name, table)
+        everyone = published.keys() | {table.oid for table in tables.values()}
+        for name, table in tables.items():
+            self._check_overlap(name, table, everyone)
+        for name, table in tables.items():
+            if table.oid in published and table.oid not in partly:
+                continue
+            statement = self._alter("ADD", name)
+            self._require_owned(self._row(), f'add "{name}"')
+            if table.oid in published:
+                # In one transaction: a row filter or a column list goes, and no change is missed.
+                statement = sql.SQL("{}; {}").format(self._alter("DROP", name), statement)
+            self._change(statement, doing=f'cannot add table "{name}" to publication "{self.name}"')
+            published[table.oid] = name
+            partly.discard(table.oid)
+
+    def _sent_in_part(self) -> set[int]:
+        """Tables of which not every row or column is sent."""
+        found = self._session.rows(
+            "SELECT r.prrelid::bigint, to_jsonb(r) FROM pg_publication_rel r"
+            " JOIN pg_publication p ON p.oid = r.prpubid WHERE p.pubname = %s",
+            (self.name,),
+        )
+        return {oid for oid, member in found if withheld({}, member, is_partitioned=False)}
+
+    def remove(self, names: Sequence[RelationName]) -> None:
+        """Publish tables no more; those that are not published or not there are passed over."""
+        published = {(n.schema, n.name) for n in self.tables().values()}
+        for name in names:
+            if (name.schema, name.name) in published:
+                self._require_owned(self._row(), f'remove "{name}"')
+                self._change(
+                    self._alter("DROP", name),
+                    doing=f'cannot remove table "{name}" from publication "{self.name}"',
+                )
+                published.discard((name.schema, name.name))
+
+    def require(self, relations: Sequence[Relation]) -> None:
+        """Every relation is there under its oid and published; else changes would be missed.
+
+        SourceError source.publication_missing, source.table_missing, source.not_published.
+        """
+        if relations and not self.exists():
+            raise SourceError(
+                "source.publication_missing",
+                f'publication "{self.name}" is gone',
+                hint=REBUILD_HINT,
+            )
+        published = self.tables()
+        there = self._session.rows(
+            "SELECT oid::bigint FROM pg_class WHERE oid = ANY(%s::bigint[]::oid[])",
+            ([r.oid for r in relations],),
+        )
+        for relation in relations:
+            if (relation.oid,) not in there:
+                raise SourceError(
+                    "source.table_missing",
+                    f'table "{relation.name}" was dropped',
+                    hint="drop the views that read it, or rebuild them if the table is back",
+                    relation=relation.name,
+                )
+            if relation.oid not in published:
+                raise SourceError(
+                    "source.not_published",
+                    f'table "{relation.name}" is no longer in publication "{self.name}"',
+                    detail="someone removed it; its changes since then are not known",
+                    hint="rebuild the views that read it",
+                    relation=relation.name,
+                )
+
+    def drop(self) -> None:
+        """Drop the publication if it is there; one that was given to another role is his."""
+        found = self._session.rows(
+            "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s",
+            (self.name,),
+        )
+        if not found or not found[0][0]:
+            return
+        self._session.execute(
+            sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(self.name)),
+            doing=f'cannot drop publication "{self.name}"',
+        )
+
+    def _change(self, statement: sql.Composed, *, doing: str) -> None:
+        """Run a statement that event triggers are told of."""
+        check_event_triggers(self._session.rows(EVENT_TRIGGER))
+        self._session.execute(statement, doing=doing)
+
+    def _alter(self, verb: str, name: RelationName) -> sql.Composed:
+        return sql.SQL("ALTER PUBLICATION {} {} TABLE {}").format(
+            sql.Identifier(self.name), sql.SQL(verb), sql.Identifier(name.schema, name.name)
+        )
+
+    def _facts(self, name: RelationName) -> TableFacts:
+        found = self._session.rows(_FACTS, (name.schema, name.name))
+        if not found:
+            what = f'table "{name}" does not exist'
+            raise SourceError("source.table_missing", what, relation=name)
+        return TableFacts(*found[0])
+
+    def _check_overlap(self, name: RelationName, table: TableFacts, everyone: set[int]) -> None:
+        published = self.tables()
+        above = everyone.intersection(table.ancestors or [])
+        below = []
+        if table.kind == "p":
+            inside = self._session.rows(
+                "SELECT relid::oid::bigint FROM pg_partition_tree(%s::bigint::oid)", (table.oid,)
+            )
+            below = [oid for (oid,) in inside if oid != table.oid and oid in everyone]
+        if above or below:
+            other = next((str(published[o]) for o in [*above, *below] if o in published), "")
+            raise SourceError(
+                "source.partition_overlap",
+                f'table "{name}" cannot be followed beside its own parent or partition',
+                detail=other and f'"{other}" is followed already, and changes are sent once only',
+                hint="let all views read the partitioned table, or all its partitions",
+                relation=name,
+            )
+
+
+def withheld(options: Mapping[str, Any], member: Mapping[str, Any], *, is_partitioned: bool) -> str:
+    """What a table's changes lack that views need, in words; "" when nothing.
+
+    options: the row of pg_publication; member: the table's of pg_publication_rel.
+    """
+    found = []
+    kinds = [k for k in _EACH_KIND if not options.get(f"pub{k}", True)]
+    if kinds:
+        found.append(f"it does not publish {', '.join(kinds)}")
+    if is_partitioned and not options.get("pubviaroot", True):
+        found.append("publish_via_partition_root is off")
+    if member.get("prqual") is not None:
+        found.append("it has a row filter")
+    if member.get("prattrs") is not None:
+        found.append("it has a column list")
+    return "; ".join(found)
+
+
+_GENERATES = "s"
+
+
+def sent_columns(options: Mapping[str, Any]) -> frozenset[str]:
+    """The letters of attgenerated of the columns that are sent."""
+    generated = _GENERATES if options.get("pubgencols") == _GENERATES else ""
+    return frozenset({"", generated})
+
+
+def others_publications(session: Session, name: str, role: str) -> list[tuple[str, str, bool]]:
+    """(name, owner, whether that is a superuser) of a service's publications that are another
+    role's; name: of the first, a group's stands behind it."""
+    return session.rows(_PUBLICATIONS, (name, role))
+
+
+def give_publication(name: str, role: str) -> str:
+    """Return the statement that makes a role the owner of a publication and notes that nothing
+    else has changed: views that read its tables go on. For a superuser."""
+    return _GIVE.strip().format(quote_text(name), quote_name(name), quote_name(role))
+
+
+def check_table(name: RelationName, table: TableFacts) -> None:
+    """Refuse a table that cannot be followed, or that would suffer from being published."""
+    if table.kind not in ("r", "p") or table.persistence != "p" or table.has_children:
+        why = "it is not a permanent table"
+        if table.has_children:
+            why = "other tables inherit from it, and their rows are not sent under its name"
+        raise SourceError(
+            "source.not_publishable",
+            f'"{name}" cannot be followed',
+            detail=why,
+            hint="use permanent tables, ordinary or partitioned",
+            relation=name,
+        )
+    if not table.is_readable:
+        raise SourceError(
+            "source.privilege",
+            f'role "{table.user}" may not read table "{name}"',
+            hint=f'GRANT USAGE ON SCHEMA "{name.schema}" TO "{table.user}";'
+            f' GRANT SELECT ON "{name.schema}"."{name.name}" TO "{table.user}";',
+            relation=name,
+        )
+    if not table.is_owned:
+        detail, hint = _ownership(name, table)
+        raise SourceError(
+            "source.privilege",
+            f'role "{table.user}" may not publish table "{name}"',
+            detail=detail,
+            hint=hint,
+            relation=name,
+        )
+    if table.is_filtered:
+        raise SourceError(
+            "source.row_security",
+            f'row security of table "{name}" hides rows from role "{table.user}"',
+            hint=f'ALTER ROLE "{table.user}" BYPASSRLS;',
+            relation=name,
+        )
+    _check_identity(name, table)
+
+
+def _ownership(name: RelationName, table: TableFacts) -> tuple[str, str]:
+    """Detail and hint for a table of another role. Nobody is made a member of a superuser."""
+    detail = "PostgreSQL lets only the owner of a table add it to a publication"
+    user = quote_name(table.user)
+    if not table.leads_to_superuser:
+        return detail, f"GRANT {quote_name(table.owner)} TO {user};"
+    why = f'membership in its owner "{table.owner}" would give a superuser\'s rights'
+    other = "or give it to a role of its own that is no superuser, and grant that one"
+    full = f"{quote_name(name.schema)}.{quote_name(name.name)}"
+    return f"{detail}; {why}; {other}", f"ALTER TABLE {full} OWNER TO {user};"
+
+
+def _check_identity(name: RelationName, table: TableFacts) -> None:
+    """Published without replica identity, a table would refuse everybody's UPDATE and DELETE."""
+    if table.identity == "n" or (table.identity == "d" and not table.has_key):
+        full = f'ALTER TABLE "{name.schema}"."{name.name}" REPLICA IDENTITY FULL;'
+        default = full.replace("FULL", "DEFAULT")
+        ways = f"{default} or {full}" if table.has_key else f"add a PRIMARY KEY, or {full}"
+        raise SourceError(
+            "source.no_replica_identity",
+            f'table "{name}" has nothing that tells which row an UPDATE or DELETE hits',
+            hint=ways,
+            relation=name,
+        )
+    if table.leaves and set(table.leaves) != {f"r{table.identity}"}:
+        raise SourceError(
+            "source.no_replica_identity",
+            f'partitions of table "{name}" are foreign, or differ from it in replica identity',
+            hint="ALTER TABLE ... REPLICA IDENTITY ... on each of them, as on the table itself",
+            relation=name,
+        )

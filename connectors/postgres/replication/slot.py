@@ -1,0 +1,354 @@
+"""The replication slot of a source: made, checked and dropped, never made anew in silence.
+
+A slot stands for the promise that no change is missing between what we confirmed and now. So a
+slot that is lost, missing, of another database or further on than our state is a refusal with a
+code; the way out is the user's decision.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from dataclasses import dataclass
+
+from connectors.postgres.replication.slot_errors import (
+    REBUILD_HINT,
+    in_use,
+    no_free_slot,
+    no_free_wal_sender,
+)
+from connectors.postgres.replication.wal_connection import WalConnection
+from connectors.postgres.session.lsn import format_lsn, parse_lsn
+from connectors.postgres.session.session import APPLICATION_NAME, Session
+from dataflow.errors import SourceError, TemporaryError
+
+PLUGIN = "pgoutput"
+OLDEST_VERSION = 140000
+FAILOVER_VERSION = 170000
+RELEASE_WAIT_S = 10.0
+LEAST_PATIENCE_S, MOST_PATIENCE_S = 5, 60
+
+# What no waiting heals: the changes since a position are gone, on the very server that had them.
+LOST = ("source.slot_missing", "source.slot_lost", "source.slot_advanced", "source.slot_foreign")
+LOST += ("source.publication_missing", "source.wal_budget")
+
+
+@dataclass(frozen=True)
+class SlotState:
+    """A row of pg_replication_slots."""
+
+    database: str
+    plugin: str
+    active_pid: int | None
+    reader: str
+    confirmed: int
+    wal_status: str
+    has_failover: bool = False
+    invalidation: str = ""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the server has invalidated it."""
+        return self.wal_status == "lost"
+
+
+def object_name(prefix: str, name: str) -> str:
+    """The name of slot and publication: what PostgreSQL allows in a slot's name.
+
+    >>> object_name("tidemark", "Shop-1")
+    'tidemark_shop_1'
+    """
+    return re.sub(r"[^a-z0-9_]", "_", f"{prefix}_{name}".lower())[:63]
+
+
+def slot_name(session: Session, prefix: str, name: str) -> str:
+    """The slot's name for the database of a session. Slots are named across a whole server, so the
+    database is a part of it; where one without it is there from an earlier release, that is it.
+
+    SourceError, TemporaryError when the database cannot be asked.
+    """
+    earlier = object_name(prefix, name)
+    database, is_there = session.rows(
+        "SELECT current_database()::text, EXISTS (SELECT FROM pg_replication_slots"
+        " WHERE slot_name = %s AND database = current_database() AND plugin = %s)",
+        (earlier, PLUGIN),
+        doing="cannot look at replication slots",
+    )[0]
+    return earlier if is_there else database_name(prefix, database, name)
+
+
+def database_name(prefix: str, database: str, name: str) -> str:
+    """One name for each database, whatever its letters and its length.
+
+    >>> database_name("tidemark", "shop", "source")
+    'tidemark_shop_source'
+    >>> database_name("tidemark", "Shop", "source")
+    'tidemark_shop_d00aae6b_source'
+    """
+    plain = f"{prefix}_{database}_{name}"
+    # A group's name stands behind: a database must not end as others go on.
+    is_clear = name not in database
+    if is_clear and object_name(f"{prefix}_{database}", name) == plain:
+        return plain
+    digest = hashlib.sha256(database.encode()).hexdigest()[:8]
+    tail = f"{digest}_{name}".lower()
+    head = object_name(prefix, database)[: max(len(prefix) + 1, 62 - len(tail))].strip("_")
+    return re.sub(r"[^a-z0-9_]", "_", f"{head}_{tail}")[:63]
+
+
+class Slot:
+    """One permanent logical slot."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self.name = name
+        self._session = session
+        self._patience_s = LEAST_PATIENCE_S
+
+    def state(self) -> SlotState | None:
+        """What the server says of the slot; None when there is none of the name."""
+        found = self._session.rows(
+            "SELECT s.database, s.plugin, s.active_pid, coalesce(a.application_name, ''),"
+            " s.confirmed_flush_lsn::text, s.wal_status,"
+            " to_jsonb(s) ->> 'failover' = 'true', to_jsonb(s) ->> 'invalidation_reason'"
+            " FROM pg_replication_slots AS s"
+            " LEFT JOIN pg_stat_activity AS a ON a.pid = s.active_pid WHERE s.slot_name = %s",
+            (self.name,),
+            doing="cannot look at replication slots",
+        )
+        if not found:
+            return None
+        database, plugin, active_pid, reader, confirmed, wal_status, has_failover, reason = found[0]
+        return SlotState(
+            database or "",
+            plugin or "",
+            active_pid,
+            reader,
+            parse_lsn(confirmed) if confirmed else 0,
+            "lost" if reason else wal_status or "",
+            bool(has_failover),
+            reason or "",
+        )
+
+    def create(self) -> int:
+        """Make the slot; the position from which it has all changes.
+
+        Standbys may keep a copy of it, from PostgreSQL 17 on (failover slots).
+        Waits for the transactions that run now, longer with each try. TemporaryError
+        source.busy names them when that is too long.
+        """
+        more = ", false, false, true" if self._session.server_version >= FAILOVER_VERSION else ""
+        # A short while at first: who waits is told, and tries again.
+        limit_s, self._patience_s = self._patience_s, min(2 * self._patience_s, MOST_PATIENCE_S)
+        try:
+            found = self._session.rows(
+                f"SET lock_timeout TO '{limit_s}s';"
+                f" SELECT lsn::text FROM pg_create_logical_replication_slot(%s, %s{more})",
+                (self.name, PLUGIN),
+                doing=f'cannot make replication slot "{self.name}"',
+            )
+        except TemporaryError as error:
+            if error.code != "source.busy":
+                raise
+            raise open_transactions(self._session) or error from None
+        finally:
+            # The next statement gets a session with the usual limit.
+            self._session.close()
+        self._patience_s = LEAST_PATIENCE_S
+        return parse_lsn(found[0][0])
+
+    def require(self, position: int | None = None) -> SlotState:
+        """The state of a slot that must be there and hold all changes after `position`.
+
+        SourceError source.slot_missing, source.slot_lost, source.slot_foreign,
+        source.slot_advanced.
+        """
+        state = self.state()
+        if state is None:
+            raise SourceError(
+                "source.slot_missing",
+                f'replication slot "{self.name}" is gone',
+                detail="it was dropped, or the server was replaced by one without it",
+                hint=REBUILD_HINT,
+            )
+        self._check_usable(state)
+        if position is not None and state.confirmed > position:
+            raise SourceError(
+                "source.slot_advanced",
+                f'replication slot "{self.name}" is ahead of the state kept here',
+                detail=f"it starts at {format_lsn(state.confirmed)}, the state is at"
+                f" {format_lsn(position)}: it was made again, or someone else read from it",
+                hint=REBUILD_HINT,
+            )
+        return state
+
+    def let_fail_over(self, state: SlotState, wal: WalConnection) -> None:
+        """A slot that was made without it may have copies on standbys from now on."""
+        if wal.server_version >= FAILOVER_VERSION and not state.has_failover:
+            try:
+                wal.let_fail_over(self.name)
+            except SourceError:
+                # Nothing depends on it but a promotion, which is refused then by name.
+                return
+
+    def kept_bytes(self) -> int:
+        """How much WAL the server keeps for the slot; 0 when there is no slot."""
+        found = self._session.rows(
+            "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint"
+            " FROM pg_replication_slots WHERE slot_name = %s AND restart_lsn IS NOT NULL",
+            (self.name,),
+            doing="cannot look at replication slots",
+        )
+        return max(0, found[0][0]) if found else 0
+
+    def drop(self, wait_s: float = RELEASE_WAIT_S) -> None:
+        """Drop the slot if it is there; waits a while for its reader to go."""
+        deadline = time.monotonic() + wait_s
+        while (state := self.state()) is not None:
+            if state.active_pid is None:
+                self._session.execute(
+                    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+                    " WHERE slot_name = %s AND active_pid IS NULL",
+                    (self.name,),
+                    doing=f'cannot drop replication slot "{self.name}"',
+                )
+            elif time.monotonic() > deadline:
+                raise in_use(self.name, state.active_pid)
+            else:
+                time.sleep(0.05)
+
+    def evict(self, pid: int) -> None:
+        """End the backend that reads the slot, if it is one of ours."""
+        self._session.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE pid = %s AND application_name LIKE %s",
+            (pid, f"{APPLICATION_NAME}%"),
+            doing=f'cannot end the reader of replication slot "{self.name}"',
+        )
+
+    def is_ours(self, state: SlotState) -> bool:
+        """Whether it is of this database and for our way to read it, and nobody else's."""
+        database = self._session.rows("SELECT current_database()")[0][0]
+        return (state.database, state.plugin) == (database, PLUGIN)
+
+    def _check_usable(self, state: SlotState) -> None:
+        if not self.is_ours(state):
+            raise SourceError(
+                "source.slot_foreign",
+                f'replication slot "{self.name}" is not ours',
+                detail=f'it belongs to database "{state.database}", plugin "{state.plugin}"',
+                hint="slots are named across the whole server: choose another --prefix",
+            )
+        if state.is_lost:
+            raise SourceError(
+                "source.slot_lost",
+                f'replication slot "{self.name}" was invalidated by the server',
+                detail=state.invalidation
+                or "WAL that it needs is removed (max_slot_wal_keep_size), or it is obsolete",
+                hint=f"raise max_slot_wal_keep_size; {REBUILD_HINT}",
+            )
+
+
+def check_server(session: Session, slot: str, publication: str) -> None:
+    """Whether this server can be a source for this role, before anything is made.
+
+    SourceError source.version, source.standby, source.wal_level, source.privilege,
+    source.no_free_slot, source.no_free_wal_sender.
+    """
+    version = session.server_version
+    if version < OLDEST_VERSION:
+        what = f"PostgreSQL {version // 10000} is too old to be a source"
+        raise SourceError("source.version", what, hint="use PostgreSQL 14 or newer")
+    if session.rows("SELECT pg_is_in_recovery()")[0][0]:
+        raise SourceError(
+            "source.standby", "the source is a standby", hint="use the DSN of the primary"
+        )
+    level = session.rows("SHOW wal_level")[0][0]
+    if level != "logical":
+        raise SourceError(
+            "source.wal_level",
+            f'the source has wal_level "{level}"',
+            hint="ALTER SYSTEM SET wal_level = logical; then restart the server",
+        )
+    _check_privileges(session, publication)
+    _check_room(session, slot)
+
+
+def _check_privileges(session: Session, publication: str) -> None:
+    user, may_replicate, may_create, is_there, database = session.rows(
+        "SELECT current_user,"
+        " (SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user)"
+        "  OR EXISTS (SELECT FROM pg_roles WHERE rolname IN ('rds_replication')"
+        "             AND pg_has_role(oid, 'member')),"
+        " has_database_privilege(current_database(), 'CREATE'),"
+        " EXISTS (SELECT FROM pg_publication WHERE pubname = %s), current_database()",
+        (publication,),
+    )[0]
+    if not may_replicate:
+        raise SourceError(
+            "source.privilege",
+            f'role "{user}" may not replicate',
+            hint=f'ALTER ROLE "{user}" REPLICATION;',
+        )
+    if not may_create and not is_there:
+        raise SourceError(
+            "source.privilege",
+            f'role "{user}" may not make a publication',
+            hint=f'GRANT CREATE ON DATABASE "{database}" TO "{user}";',
+        )
+
+
+def _check_room(session: Session, slot: str) -> None:
+    used, allowed, is_there = session.rows(
+        "SELECT count(*), current_setting('max_replication_slots')::int,"
+        " coalesce(bool_or(slot_name = %s), false) FROM pg_replication_slots",
+        (slot,),
+    )[0]
+    if not is_there and used >= allowed:
+        raise no_free_slot(f"all {allowed} are taken")
+    senders, most = session.rows(
+        "SELECT count(*), current_setting('max_wal_senders')::int FROM pg_stat_replication"
+    )[0]
+    if not is_there and senders >= most:
+        raise no_free_wal_sender(f"all {most} are taken")
+
+
+# A slot begins where all transactions have ended that run now, whichever database they are of.
+_OPEN = """
+SELECT * FROM (
+  SELECT coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), -1)::bigint AS age_s,
+    format('pid %%s, user "%%s", database "%%s"', a.pid, a.usename, a.datname) AS who,
+    'SELECT pg_terminate_backend(' || a.pid || ')' AS way
+  FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+  WHERE l.pid <> pg_backend_pid() AND l.granted AND l.mode = 'ExclusiveLock'
+    AND l.locktype = 'transactionid'
+    AND a.application_name NOT LIKE 'tidemark%%'
+  UNION
+  SELECT coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), -1)::bigint,
+    format('pid %%s, user "%%s", database "%%s"', a.pid, a.usename, a.datname),
+    'SELECT pg_terminate_backend(' || a.pid || ')'
+  FROM pg_stat_activity own, unnest(pg_blocking_pids(own.pid)) AS b (pid), pg_stat_activity a
+  WHERE own.usename = current_user AND own.application_name LIKE 'tidemark%%' AND a.pid = b.pid
+    AND a.application_name NOT LIKE 'tidemark%%'
+  UNION
+  SELECT extract(epoch FROM clock_timestamp() - prepared)::bigint,
+    format('prepared transaction "%%s", user "%%s", database "%%s"', gid, owner, database),
+    'ROLLBACK PREPARED ' || quote_literal(gid)
+  FROM pg_prepared_xacts
+) AS held WHERE age_s < 0 OR age_s >= %s ORDER BY age_s DESC LIMIT 5
+"""
+
+
+def open_transactions(session: Session, least_s: int = 0) -> TemporaryError | None:
+    """What a snapshot waits for, if any transaction has been open for so many seconds: each with
+    its pid or gid, age and user. Errors as `Session.rows`."""
+    found = session.rows(_OPEN, (least_s,), doing="cannot look at open transactions")
+    if not found:
+        return None
+    told = [f"{who}, {f'open for {age} s' if age >= 0 else 'open'}" for age, who, _ in found]
+    return TemporaryError(
+        "source.busy",
+        "a snapshot waits until the transactions have ended that are open now",
+        detail="; ".join(told),
+        hint=f"end them, or let them end: {found[0][2]}",
+    )

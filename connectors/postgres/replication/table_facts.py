@@ -1,0 +1,416 @@
+"""What the catalog says of tables that views read, and whether it says something else than before.
+
+PostgreSQL sends no message for DDL, nor for what happens to a partition as a whole. What it does
+keep is a version (xmin) of every catalog row: `digest` adds up those of the tables, and only when
+it has changed are the facts read again. A commit is in the WAL a moment before it can be seen, but
+DDL holds its lock until then. Invariant: what committed before `digest` was called is in its
+answer. Source: PostgreSQL manual, "System Catalogs", "Explicit Locking"; CommitTransaction in
+xact.c.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg2
+from psycopg2 import sql
+from psycopg2.extensions import cursor as Cursor
+
+from connectors.postgres.evaluation.restricted_source import LentTable, is_foreign
+from connectors.postgres.replication.publication import VERSION_OF, sent_columns, withheld
+from connectors.postgres.session.lsn import parse_lsn
+from connectors.postgres.session.session import connect, to_error
+from connectors.postgres.types.column_types import ColumnTypes
+from dataflow.schema import Field
+from storage.backoff import Backoff
+
+# A row's version is xmin; hash_record_extended is the cheapest sum of several values.
+_DIGEST = """
+WITH RECURSIVE tree (root, oid, link) AS (
+  SELECT o, o, '0'::xid FROM unnest($1::oid[]) AS o
+  UNION ALL
+  SELECT t.root, i.inhrelid, i.xmin FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
+)
+SELECT coalesce(sum(h), 0) FROM (
+  SELECT hash_record_extended(ROW(t.root, t.oid, t.link, c.xmin, n.xmin, c.relfilenode), 0)
+  FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+  UNION ALL
+  SELECT hash_record_extended(ROW(a.attrelid, a.attnum, a.xmin), 1)
+  FROM pg_attribute a WHERE a.attrelid = ANY ($1::oid[]) AND a.attnum > 0
+  UNION ALL
+  SELECT hash_record_extended(ROW(i.indexrelid, i.xmin), 2)
+  FROM pg_index i WHERE i.indrelid = ANY ($1::oid[])
+  UNION ALL
+  SELECT hash_record_extended(ROW(e.oid, e.xmin), 3)
+  FROM pg_enum e WHERE e.enumtypid = ANY (
+    ARRAY(SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = ANY ($1::oid[])))
+  UNION ALL
+  SELECT hash_record_extended(ROW(r.prrelid, r.xmin), 4)
+  FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid AND p.pubname = $2
+  WHERE r.prrelid = ANY ($1::oid[])
+  UNION ALL
+  SELECT hash_record_extended(ROW(p.oid, p.xmin), 5) FROM pg_publication p WHERE p.pubname = $2
+) AS versions (h)
+"""
+# What changes a table holds this until it can be seen; of a partitioned one, what adds partitions.
+# What changes a publication holds no lock on it, but its transaction marks the row.
+_HOLDERS = """
+SELECT coalesce(array_agg(DISTINCT l.pid), '{}') FROM pg_locks l
+WHERE l.granted AND l.pid <> pg_backend_pid()
+  AND (l.locktype = 'relation'
+       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+       AND (l.mode = 'AccessExclusiveLock' AND l.relation = ANY ($1)
+            OR l.mode IN ('ShareUpdateExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+               AND l.relation = ANY ($2))
+       OR l.locktype = 'transactionid' AND l.transactionid IN (
+         SELECT p.xmax FROM pg_publication p WHERE p.pubname = $3
+         UNION ALL SELECT r.xmax FROM pg_publication_rel r
+         JOIN pg_publication p ON p.oid = r.prpubid AND p.pubname = $3))
+"""
+_PREPARE = f"""
+PREPARE tidemark_digest (oid[], name) AS {_DIGEST};
+PREPARE tidemark_holders (oid[], oid[], name) AS {_HOLDERS}
+"""
+_COMMITTING = """
+SELECT count(*) FROM pg_stat_activity WHERE pid = ANY (%s) AND wait_event = 'SyncRep'
+"""
+_TABLE = f"""
+SELECT n.nspname, c.relname, c.relkind, c.relreplident, c.relfilenode::bigint,
+  coalesce((SELECT k.oid::bigint FROM pg_constraint k
+            WHERE k.conrelid = c.oid AND k.contype = 'p'), 0),
+  coalesce(r.oid::bigint, 0), pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
+  coalesce(p.oid::bigint, 0), coalesce({VERSION_OF}, 0), to_jsonb(p), to_jsonb(r)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_publication p ON p.pubname = %(publication)s
+LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+WHERE c.oid = %(oid)s
+"""
+_KEYS = """
+SELECT i.indisprimary, i.indisreplident,
+  (SELECT array_agg(k::int ORDER BY o) FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS u(k, o)
+   WHERE o <= i.indnkeyatts)
+FROM pg_index i WHERE i.indrelid = %s AND (i.indisprimary OR i.indisreplident)
+"""
+_VERSIONS = """
+SELECT a.attnum::int, a.xmin::text::bigint, a.attgenerated::text,
+  (SELECT array_agg(e.enumlabel::text ORDER BY e.oid) FROM pg_enum e
+   WHERE e.enumtypid = a.atttypid)
+FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+"""
+_PARTS = """
+WITH RECURSIVE tree (oid, parent, link, at) AS (
+  SELECT inhrelid, inhparent, xmin, cmin FROM pg_inherits WHERE inhparent = %s
+  UNION ALL
+  SELECT i.inhrelid, i.inhparent, i.xmin, i.cmin
+  FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
+)
+SELECT t.oid::bigint, t.parent::bigint, t.link::text, t.at::text, n.nspname, c.relname, c.relkind,
+  c.relreplident, c.relfilenode::bigint, c.xmin::text::bigint, y.xmin::text
+FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_type y ON y.oid = c.reltype
+"""
+_NOT_SEEN = (psycopg2.errors.InsufficientPrivilege, psycopg2.errors.LockNotAvailable)
+# Rows from before a table became a partition lie at its beginning: there was no room before.
+_FIRST_PAGES = "{at} < '(1000,0)'::tid"
+_XID_MASK = (1 << 32) - 1
+# How long the end of a transaction may take, without and with standbys that it waits for.
+_ENDS_S, _SYNCHRONOUS_S = 0.25, 30.0
+_PAUSES_S = (0.001, 0.02)
+# Asked before every batch: planned once.
+_SETTINGS = {"lock_timeout": "1s", "plan_cache_mode": "force_generic_plan", "jit": "off"}
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """version: of its row in the catalog. labels: of an enum, in order of their making."""
+
+    field: Field
+    version: int
+    is_sent: bool
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PartFacts:
+    """A partition, or a child of a table. link: the transaction that made it one. has_untold: it
+    may have rows that nobody was told of, or lack rows that it had; judged against the facts
+    before. emptied_by: the transaction that did so, if it was no more than a TRUNCATE."""
+
+    title: str
+    kind: str
+    identity: str
+    file: int
+    link: str
+    has_untold: bool = False
+    emptied_by: int = 0
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """A table as the catalog has it at one moment.
+
+    columns: by attnum, which is never used twice. identity: the letter of relreplident;
+    identity_key: the columns of the index that it names. key_id: the primary key's constraint.
+    seen: all transactions below this number had ended.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    identity: str
+    file: int
+    key_id: int
+    is_published: bool
+    seen: int = field(compare=False)
+    key: tuple[int, ...] = ()
+    identity_key: tuple[int, ...] = ()
+    columns: Mapping[int, ColumnFacts] = field(default_factory=dict)
+    parts: Mapping[int, PartFacts] = field(default_factory=dict)
+    # Another one each time that the table is published; 0 where that was not kept.
+    membership: int = 0
+    # Another one each time that the publication itself is made or altered, unless `tidemark init`
+    # gave it to another role; () where not kept.
+    publication: tuple[int, ...] = ()
+    # What the publication does not send of it as views need it, in words.
+    withheld: str = ""
+
+    @property
+    def title(self) -> str:
+        """schema.name, for people."""
+        return f"{self.schema}.{self.name}"
+
+    def numbers(self, names: Sequence[str]) -> tuple[int, ...]:
+        """The numbers of columns by their names now; 0 for one that is not there."""
+        found = {c.field.name: number for number, c in self.columns.items()}
+        return tuple(found.get(name, 0) for name in names)
+
+
+class TableCatalog:
+    """Asks one database about tables; a session of its own, opened when needed. One thread."""
+
+    def __init__(self, dsn: str, publication: str) -> None:
+        self._dsn = dsn
+        self._publication = publication
+        self._connection: Any = None
+
+    def digest(self, known: Mapping[int, TableFacts]) -> int:
+        """A number that differs when anything in the facts of these tables may.
+
+        Waits a moment for those who are changing one of them: they may be committing.
+        """
+        tables = [*known, *(part for facts in known.values() for part in facts.parts)]
+        above = [oid for oid, facts in known.items() if facts.kind == "p"]
+        try:
+            cursor = self._cursor()
+            self._await_commits(cursor, _array(tables), _array(above))
+            return self._digest(cursor, list(known))
+        except psycopg2.Error as error:
+            raise self._failure(error) from error
+
+    def read(
+        self, oids: Sequence[int], before: Mapping[int, TableFacts]
+    ) -> tuple[int, dict[int, TableFacts]]:
+        """(digest, facts by oid) of the tables that are there, of one moment.
+
+        before: what was known, which partitions are judged against.
+        """
+        try:
+            cursor = self._cursor()
+            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            try:
+                cursor.execute("SET LOCAL search_path = pg_temp")
+                digest = self._digest(cursor, oids)
+                types = ColumnTypes(cursor)
+                found = {o: self._table(cursor, types, o, before.get(o)) for o in oids}
+            finally:
+                with suppress(psycopg2.Error):
+                    cursor.execute("ROLLBACK")
+        except psycopg2.Error as error:
+            raise self._failure(error) from error
+        return digest, {oid: facts for oid, facts in found.items() if facts is not None}
+
+    def mark(self) -> int:
+        """Write a mark to the WAL; its position. All that was seen lies before it."""
+        try:
+            cursor = self._cursor()
+            cursor.execute("SELECT pg_logical_emit_message(true, 'tidemark', '')::text")
+            return parse_lsn((cursor.fetchone() or ("0/0",))[0])
+        except psycopg2.Error as error:
+            raise self._failure(error) from error
+
+    def close(self) -> None:
+        """End the session; the next question opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _await_commits(self, cursor: Cursor, tables: str, above: str) -> None:
+        started, backoff = time.monotonic(), Backoff(*_PAUSES_S)
+        while True:
+            asked = (tables, above, self._publication)
+            cursor.execute("EXECUTE tidemark_holders (%s, %s, %s)", asked)
+            (holders,) = cursor.fetchone() or ([],)
+            waited = time.monotonic() - started
+            if not holders or waited > _SYNCHRONOUS_S:
+                return
+            if waited > _ENDS_S:
+                cursor.execute(_COMMITTING, (holders,))
+                if cursor.fetchone() == (0,):
+                    return
+            time.sleep(backoff.next_s())
+
+    def _cursor(self) -> Cursor:
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self._dsn, settings=_SETTINGS)
+            self._connection.autocommit = True
+            self._connection.cursor().execute(_PREPARE)
+        return self._connection.cursor()
+
+    def _failure(self, error: psycopg2.Error) -> Exception:
+        self.close()
+        return to_error(error, "source", "cannot look at the tables that views read")
+
+    def _digest(self, cursor: Cursor, oids: Sequence[int]) -> int:
+        cursor.execute("EXECUTE tidemark_digest (%s, %s)", (_array(oids), self._publication))
+        (found,) = cursor.fetchone() or (0,)
+        return int(found)
+
+    def _table(
+        self, cursor: Cursor, types: ColumnTypes, oid: int, before: TableFacts | None
+    ) -> TableFacts | None:
+        cursor.execute(_TABLE, {"oid": oid, "publication": self._publication})
+        row = cursor.fetchone()
+        if row is None:
+            return None
+        schema, name, kind, identity, file, key_id, membership, seen = row[:8]
+        publication, (options, member) = row[8:10], row[10:]
+        cursor.execute(_KEYS, (oid,))
+        key: tuple[int, ...] = ()
+        identity_key: tuple[int, ...] = ()
+        for is_primary, is_identity, numbers in cursor.fetchall():
+            key = tuple(numbers) if is_primary else key
+            identity_key = tuple(numbers) if is_identity else identity_key
+        cursor.execute(_VERSIONS, (oid,))
+        sent = sent_columns(options or {})
+        versions = {n: (xmin, g in sent, tuple(e or ())) for n, xmin, g, e in cursor.fetchall()}
+        columns = {
+            number: ColumnFacts(f, *versions[number])
+            for number, f in types.read_fields(oid).items()
+        }
+        parts = _parts(_Rows(cursor, self._dsn), oid, before)
+        return TableFacts(
+            *(oid, schema, name, kind, identity, file, key_id, membership != 0, seen),
+            *(key, identity_key, columns, parts, membership, publication),
+            withheld(options or {}, member or {}, is_partitioned=kind == "p"),
+        )
+
+
+def _array(oids: Sequence[int]) -> str:
+    return "{" + ",".join(map(str, sorted(oids))) + "}"
+
+
+_Named = tuple[int, sql.Identifier]
+
+
+class _Rows:
+    """Whether tables have some rows, asked in the transaction of a cursor. dsn: of its session."""
+
+    def __init__(self, cursor: Cursor, dsn: str) -> None:
+        self.cursor = cursor
+        self._dsn = dsn
+
+    def exist(self, table: _Named, where: str, *, unknown: bool) -> bool:
+        """Whether a table has such a row; `unknown` when we may not look, or somebody holds it.
+        where: over {at}, {xmin} and {cmin} of a row."""
+        oid, name = table
+        if is_foreign(self.cursor, oid):
+            # In a session of its own: what code leaves in one outlives its transaction.
+            self.cursor.execute("SELECT pg_export_snapshot()")
+            ((snapshot_id,),) = self.cursor.fetchall()
+            return _exist_lent((self._dsn, snapshot_id), table, where, unknown=unknown)
+        text = sql.SQL("SELECT EXISTS (SELECT FROM ONLY {} WHERE {})").format(
+            name, sql.SQL(where.format(at="ctid", xmin="xmin", cmin="cmin"))
+        )
+        self.cursor.execute("SAVEPOINT look")
+        try:
+            self.cursor.execute(text)
+            (found,) = self.cursor.fetchone() or (unknown,)
+            self.cursor.execute("RELEASE SAVEPOINT look")
+            return bool(found)
+        except _NOT_SEEN:
+            self.cursor.execute("ROLLBACK TO SAVEPOINT look")
+            return unknown
+
+
+def _exist_lent(where_to: tuple[str, str], table: _Named, where: str, *, unknown: bool) -> bool:
+    """As `_Rows.exist`, of a table that others have a say in. where_to: dsn and snapshot."""
+    oid, name = table
+    dsn, snapshot_id = where_to
+    session = connect(dsn, settings=_SETTINGS)
+    try:
+        session.set_session(isolation_level="REPEATABLE READ")
+        with session.cursor() as cursor:
+            cursor.execute("SET TRANSACTION SNAPSHOT %s", (snapshot_id,))
+            columns = [sql.SQL("t.xmin"), sql.SQL("t.cmin")]
+            lent = LentTable((session, dsn), oid, sql.SQL("ONLY {}").format(name), columns)
+            where = where.format(at="t.at", xmin="t.c0", cmin="t.c1")
+            function = lent.function("", f"{where} LIMIT 1")
+            lent.close()
+            cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {}())").format(function))
+            (found,) = cursor.fetchone() or (unknown,)
+            return bool(found)
+    except _NOT_SEEN:
+        return unknown
+    finally:
+        session.close()
+
+
+def _parts(rows: _Rows, oid: int, before: TableFacts | None) -> dict[int, PartFacts]:
+    rows.cursor.execute(_PARTS, (oid,))
+    parts = {}
+    for row in rows.cursor.fetchall():
+        part, parent, link, at, schema, name, kind, identity, file, wrote, made = row
+        known = None if before is None else before.parts.get(part)
+        table = (part, sql.Identifier(schema, name))
+        has_untold, emptied_by = False, 0
+        if before is not None and kind != "p":
+            if known is None:
+                is_old_parent = parent == oid or parent in before.parts
+                is_made_inside = is_old_parent and link == made
+                has_untold = _came_with_rows(rows, table, link, at if is_made_inside else "")
+            elif known.link != link:
+                has_untold = True
+            elif known.file != file:
+                has_untold = not _kept_rows(rows, table, before.seen)
+                emptied_by = wrote if has_untold else 0
+        parts[part] = PartFacts(
+            f"{schema}.{name}", kind, identity, file, link, has_untold, emptied_by
+        )
+    return parts
+
+
+def _came_with_rows(rows: _Rows, table: _Named, link: str, at: str) -> bool:
+    """Whether a new partition may have rows from before it was one.
+
+    at: for a table that the transaction `link` both made and attached, the command that did: of its
+    rows only those put in by that transaction before that command are from before. (Rows that a
+    subtransaction put in before the attaching are not told apart from later ones.)
+    """
+    where = _FIRST_PAGES if at else "true"
+    if at:
+        where += f" AND {{xmin}} = '{int(link)}'::xid AND {{cmin}}::text::bigint <= {int(at)}"
+    return rows.exist(table, where, unknown=True)
+
+
+def _kept_rows(rows: _Rows, table: _Named, seen: int) -> bool:
+    """Whether a partition in a new file has a row that was there before it was written anew.
+
+    TRUNCATE leaves none, VACUUM FULL and CLUSTER keep rows with their transactions.
+    """
+    where = f"{_FIRST_PAGES} AND age({{xmin}}) > age('{seen & _XID_MASK}'::xid)"
+    return rows.exist(table, where, unknown=False)

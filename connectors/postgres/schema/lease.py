@@ -1,0 +1,173 @@
+"""Who writes to a sink under one key: one service at a time, told by a token.
+
+The writing session holds an advisory lock, which ends with it: a second service is refused by name,
+and after a kill the sink is free at once. What fences is the token: who takes over leaves its own
+in tidemark.owners and ends the sessions of the one before; from then on nothing that an earlier
+owner still wants to write is taken, however long it slept. The token also marks who reads the slot.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+import psycopg2
+from psycopg2.extensions import connection as Connection
+
+from connectors.postgres.session.session import APPLICATION_NAME, translated
+from connectors.postgres.session.timeline import has_changed, timeline_of
+from connectors.sink import SinkPromoted
+from dataflow.errors import SinkError
+
+FENCED_STATE = "TM001"
+
+# A session that was cut off needs a moment to end.
+RELEASE_S = 5.0
+_LOCK = 0x71DE
+_SINK, _OTHER, _STREAM = "tidemark sink", "tidemark beside", "tidemark stream"
+
+
+class Claim:
+    """Of one process, under the key of a sink's progress. place: where it runs, for people."""
+
+    def __init__(self, key: str, place: str) -> None:
+        self._key = key
+        self._place = place
+        self._token = secrets.token_hex(8)
+        self._displaced: set[str] = set()
+        self._is_taken = False
+        self._timeline: str | None = None
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether it was ever ours."""
+        return self._is_taken
+
+    @property
+    def token(self) -> str:
+        """What stands in tidemark.owners while it is ours."""
+        return self._token
+
+    @property
+    def sink_application(self) -> str:
+        """The application_name of sessions that write to the sink."""
+        return f"{_SINK} {self._token}"
+
+    @property
+    def other_application(self) -> str:
+        """That of sessions beside it: what is staged, dropped and read."""
+        return f"{_OTHER} {self._token}"
+
+    @property
+    def stream_application(self) -> str:
+        """The application_name of what reads the slot."""
+        return f"{_STREAM} {self._token}"
+
+    def may_end(self, application: str) -> bool:
+        """Whether a reader of the slot is an earlier one of ours, or of an owner before us."""
+        return application.rpartition(" ")[2] in {self._token, *self._displaced}
+
+    def take(self, session: Connection) -> None:
+        """Take the sink for this writing session, which is in no transaction; or take it again.
+
+        SinkError sink.in_use while another service has it, sink.fenced when another one has had
+        it since; SinkPromoted when a standby has taken over since; TemporaryError.
+        """
+        with translated("sink", "cannot claim the sink"), session.cursor() as cursor:
+            self._await_lock(cursor)
+            cursor.execute(
+                "SELECT token, place FROM tidemark.owners WHERE sink_key = %s", (self._key,)
+            )
+            found = cursor.fetchone()
+            if self._is_taken:
+                if found is None or found[0] != self._token:
+                    raise fenced(found[1] if found else "its record is gone")
+                # It may lack what people, and we, have said of views since the newest epoch.
+                if has_changed(self._timeline, cursor):
+                    raise SinkPromoted()
+                return
+            if found is not None:
+                self._displaced.add(found[0])
+            cursor.execute(
+                "INSERT INTO tidemark.owners (sink_key, token, place) VALUES (%s, %s, %s) "
+                "ON CONFLICT (sink_key) DO UPDATE SET token = excluded.token, "
+                "place = excluded.place, since = now()",
+                (self._key, self._token, self._place),
+            )
+            self._is_taken = True
+            self._timeline = timeline_of(cursor)
+            # What they have begun to write by now is not committed after this.
+            self._end(cursor, [f"tidemark % {token}" for token in self._displaced])
+
+    def require(self, cursor: Any) -> None:
+        """In a transaction: nobody else has taken over. SinkError sink.fenced."""
+        if not self._is_taken:
+            return
+        try:
+            cursor.execute("SELECT tidemark.require_owner(%s, %s)", (self._key, self._token))
+        except psycopg2.Error as error:
+            if error.pgcode == FENCED_STATE:
+                raise fenced(str(error.diag.message_primary)) from None
+            raise
+
+    def _await_lock(self, cursor: Any) -> None:
+        deadline = time.monotonic() + RELEASE_S
+        while True:
+            cursor.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", (_LOCK, self._key))
+            if cursor.fetchone()[0]:
+                return
+            # An earlier session of our own, which the network has cut off.
+            self._end(cursor, [self.sink_application])
+            if time.monotonic() > deadline:
+                raise self._in_use(cursor)
+            time.sleep(0.05)
+
+    @staticmethod
+    def _end(cursor: Any, applications: list[str]) -> None:
+        """End these sessions but for our own, and wait for that."""
+        if not applications:
+            return
+        deadline = time.monotonic() + RELEASE_S
+        while time.monotonic() < deadline:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = "
+                "current_database() AND pid <> pg_backend_pid() AND application_name LIKE ANY(%s)",
+                (applications,),
+            )
+            if not cursor.fetchall():
+                return
+            time.sleep(0.02)
+
+    def _in_use(self, cursor: Any) -> SinkError:
+        cursor.execute(
+            "SELECT o.place, o.since::text, l.pid FROM tidemark.owners AS o LEFT JOIN pg_locks AS l"
+            " ON l.locktype = 'advisory' AND l.granted AND l.classid = %s"
+            " AND l.objid::bigint = (hashtext(o.sink_key)::bigint & 4294967295)"
+            " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            " WHERE o.sink_key = %s",
+            (_LOCK, self._key),
+        )
+        place, since, pid = cursor.fetchone() or ("unknown", "unknown", None)
+        return SinkError(
+            "sink.in_use",
+            f'another service writes to the sink under "{self._key}"',
+            detail=f"{place}, since {since}; its session in the sink has pid {pid}",
+            hint="stop it, or give this one another prefix; if its machine is gone, end its "
+            "session: SELECT pg_terminate_backend(pid)",
+        )
+
+
+def applications_of(claim: Claim | None) -> tuple[str, str]:
+    """The application_name of the session that writes, and of those beside it."""
+    return (claim.sink_application, claim.other_application) if claim else (_SINK, APPLICATION_NAME)
+
+
+def fenced(who: str) -> SinkError:
+    """The refusal of one who was thought dead."""
+    return SinkError(
+        "sink.fenced",
+        "another service has taken over the sink",
+        detail=who,
+        hint="another service writes under the same key: stop it, or give it another one",
+    )

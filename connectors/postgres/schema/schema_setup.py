@@ -1,0 +1,154 @@
+"""The control tables in schema "tidemark" of the sink database, and how they come to be.
+
+The SQL lies in `schema/`, a file a version: NNNN_name.sql leads from version NNNN - 1 to NNNN, the
+first from nothing. A file that was released stays as it is; a change is a new one. `{{name}}` in a
+file is a part of PARTS, or the text of schema/name.sql. Invariant: `ensure` is safe to run at any
+time, by several processes at once, and never loses rows: it goes on from the version number that
+stands in tidemark.version.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from typing import Any
+
+from psycopg2.extensions import connection as Connection
+
+from connectors.postgres.schema.lease import FENCED_STATE
+from connectors.postgres.schema.trigger_guard import (
+    FOREIGN_STATE,
+    STATISTICS_USE_FOREIGN_CODE,
+    TRUSTED,
+    TYPES_OF,
+    USES_FOREIGN_CODE,
+)
+from connectors.postgres.session.quoting import quote_text
+from connectors.postgres.session.session import Session, translated
+from connectors.view_states import DesiredState, ViewState
+from dataflow.errors import SinkError
+from storage.failpoints import failpoint
+
+CHANNEL = "tidemark"
+# Where the service is told of requests, and the session that `tidemark.ring` cancels.
+REQUESTS, DOORBELL = "tidemark_requests", "tidemark doorbell"
+MISSING_STATE = "TM002"
+
+_LOCK = 7_954_889_273_471_283
+
+# What the SQL shares with statements of ours.
+PARTS = {
+    "requests_channel": REQUESTS,
+    "doorbell": DOORBELL,
+    "fenced_state": FENCED_STATE,
+    "foreign_state": FOREIGN_STATE,
+    "trusted_role": TRUSTED,
+    "types_of_table": TYPES_OF.format("table_oid"),
+    "index_uses_foreign_code": USES_FOREIGN_CODE,
+    "statistics_use_foreign_code": STATISTICS_USE_FOREIGN_CODE,
+    "view_states": ", ".join(map(quote_text, ViewState)),
+    "desired_states": ", ".join(map(quote_text, DesiredState)),
+    "view_states_named": quote_text(", ".join(ViewState)),
+}
+_PART = re.compile(r"\{\{(\w+)\}\}")
+_STEP = re.compile(r"\d{4}_\w+\.sql")
+_FOLDER = resources.files("connectors.postgres.schema")
+
+
+def _read(name: str) -> str:
+    text = (_FOLDER / name).read_text("utf-8")
+    return _PART.sub(lambda part: PARTS.get(part[1]) or _read(f"{part[1]}.sql"), text)
+
+
+def _read_steps() -> tuple[str, ...]:
+    names = sorted(file.name for file in _FOLDER.iterdir() if _STEP.fullmatch(file.name))
+    numbers = [int(name[:4]) for name in names]
+    assert numbers == list(range(1, len(names) + 1)), f"files of schema/ are missing: {names}"
+    return tuple(map(_read, names))
+
+
+# Each leads from the version of its place in the list to the next one, the first from nothing.
+STEPS = _read_steps()
+VERSION = len(STEPS)
+
+
+# Owners of schema tidemark and of what is in it whose rights a role lacks.
+_OWNERS = """
+SELECT o.rolname, o.rolsuper, pg_has_role(%(role)s, o.oid, 'USAGE') FROM pg_roles AS o
+WHERE o.oid IN (
+    SELECT nspowner FROM pg_namespace WHERE nspname = 'tidemark'
+    UNION SELECT relowner FROM pg_class WHERE relnamespace = to_regnamespace('tidemark')
+    UNION SELECT proowner FROM pg_proc WHERE pronamespace = to_regnamespace('tidemark')
+    UNION SELECT typowner FROM pg_type WHERE typnamespace = to_regnamespace('tidemark'))
+ORDER BY 1
+"""
+# An identity's sequence goes with its table, an array's and a row's type with what they are of.
+_GIVE = """
+DO $give$ DECLARE what text; BEGIN FOR what IN
+SELECT 'SCHEMA tidemark' UNION ALL
+SELECT format('TABLE %s', c.oid::regclass) FROM pg_class c
+WHERE c.relnamespace = 'tidemark'::regnamespace AND c.relkind = ANY ('{{r,p,v,m,f,S}}')
+AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid
+AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('a', 'i') AND c.relkind = 'S') UNION ALL
+SELECT format('ROUTINE %s', p.oid::regprocedure) FROM pg_proc p
+WHERE p.pronamespace = 'tidemark'::regnamespace UNION ALL
+SELECT format('TYPE %s', t.oid::regtype) FROM pg_type t LEFT JOIN pg_class c ON c.oid = t.typrelid
+WHERE t.typnamespace = 'tidemark'::regnamespace
+AND (t.typtype = ANY ('{{e,d,r}}') OR c.relkind = 'c')
+LOOP EXECUTE format('ALTER %s OWNER TO %I', what, {0}); END LOOP;
+IF to_regclass('tidemark.tables') IS NOT NULL THEN FOR what IN
+SELECT c.oid::regclass FROM tidemark.tables t JOIN pg_class c ON c.oid IN (t.table_oid, t.view_oid)
+JOIN pg_roles o ON o.oid = c.relowner WHERE o.rolsuper
+LOOP EXECUTE format('ALTER TABLE %s OWNER TO %I', what, {0}); END LOOP; END IF; END $give$;
+"""
+
+
+def ensure(connection: Connection) -> None:
+    """Create what is missing and commit. SinkError sink.privilege, sink.version."""
+    with (
+        translated("sink", 'cannot create schema "tidemark"', code="sink.schema"),
+        connection,
+        connection.cursor() as cursor,
+    ):
+        if _version(cursor) == VERSION:
+            return
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        found = _version(cursor) or 0  # another process may have been faster
+        if found > VERSION:
+            raise SinkError(
+                "sink.version",
+                'schema "tidemark" was made by another version',
+                detail=f"found {found}, known {VERSION}",
+                hint="use the version of Tidemark that made it, or a newer one",
+            )
+        for number, step in enumerate(STEPS[found:], found + 1):
+            cursor.execute(step)
+            cursor.execute("INSERT INTO tidemark.version (version) VALUES (%s)", (number,))
+            failpoint("catalog.step.after")
+
+
+def owners_of_schema(session: Session, role: str) -> list[tuple[str, bool, bool]]:
+    """(owner, whether a superuser, whether the role has its rights) of schema tidemark and of what
+    is in it; [] without a schema."""
+    return session.rows(_OWNERS, {"role": role})
+
+
+def give_schema_to(role: str) -> str:
+    """The statement that makes a role the owner of schema tidemark and of all that is in it.
+
+    Tables and views that show rows go along where a superuser owns them; those of other roles are
+    their creators'. On one line, to be copied; for a superuser, or the owner of all of it.
+    """
+    return _GIVE.replace("\n", " ").strip().format(quote_text(role))
+
+
+def _version(cursor: Any) -> int | None:
+    # Not to_regclass: it may remember that there was no such table before we had the lock.
+    cursor.execute(
+        "SELECT FROM pg_class JOIN pg_namespace AS n ON n.oid = relnamespace "
+        "WHERE relname = 'version' AND nspname = 'tidemark'"
+    )
+    if cursor.fetchone() is None:
+        return None
+    cursor.execute("SELECT max(version) FROM tidemark.version")
+    return cursor.fetchone()[0]

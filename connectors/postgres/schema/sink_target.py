@@ -1,0 +1,324 @@
+"""Where the rows of a view lie in the sink: names, columns and the SQL that changes them.
+
+A keyed view is one plain table with the view's columns. A bag is a hidden table with a 128-bit
+row hash as key, a count and the columns, and a view of the wanted name that repeats each row
+count times. Pure text: nothing here touches a connection.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from connectors.postgres.session.quoting import NAME_BYTES, clip_name, quote_name, quote_text
+from connectors.sink import SinkTable
+from dataflow.schema import Field
+from dataflow.types import INT8, TEXT, SqlType, TypeKind, sql_type
+
+UUID = sql_type("uuid", 2950)
+FILL_FACTOR = 85
+# The index of a table whose key is too wide for a primary key begins so, its oid follows.
+WIDE_INDEX = "_tidemark_key_"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A physical table that deltas are applied to.
+
+    fields: the view's columns. key: their positions, () for a bag; then hash and count name the
+    two hidden columns. is_wide: there is no primary key, but an index over the key's hash.
+    """
+
+    schema: str
+    name: str
+    fields: tuple[Field, ...]
+    key: tuple[int, ...]
+    hash: str = ""
+    count: str = ""
+    is_wide: bool = False
+
+    @property
+    def is_bag(self) -> bool:
+        """Rows are found by their hash and carry a count."""
+        return not self.key
+
+    @property
+    def sql(self) -> str:
+        """The qualified name."""
+        return f"{quote_name(self.schema)}.{quote_name(self.name)}"
+
+    @property
+    def columns(self) -> tuple[Field, ...]:
+        """All physical columns in order: hash and count first, for a bag."""
+        if not self.is_bag:
+            return self.fields
+        return (Field(self.hash, UUID, False), Field(self.count, INT8, False), *self.fields)
+
+    @property
+    def key_columns(self) -> tuple[Field, ...]:
+        """The columns of the primary key."""
+        return self.columns[:1] if self.is_bag else tuple(self.fields[i] for i in self.key)
+
+    @property
+    def other_columns(self) -> tuple[Field, ...]:
+        """The columns outside the primary key."""
+        return tuple(c for c in self.columns if c not in self.key_columns)
+
+    def renamed(self, name: str) -> Target:
+        """The same table under another name in the same schema."""
+        return replace(self, name=name)
+
+
+@functools.lru_cache(1024)
+def target_of(table: SinkTable) -> Target:
+    """The physical table of a view."""
+    if table.key:
+        return Target(table.schema, table.name, table.fields, table.key)
+    taken = {f.name for f in table.fields}
+    name = _hidden_name(table.name)
+    return Target(table.schema, name, table.fields, (), _free("__h", taken), _free("__n", taken))
+
+
+@functools.lru_cache(1024)
+def staged_target_of(table: SinkTable) -> Target:
+    """The physical table of a view while it is filled."""
+    return target_of(table).renamed(f"_tidemark_{_digest(table.name, 16)}")
+
+
+ERRORS = Target(
+    "tidemark",
+    "errors",
+    tuple(Field(n, TEXT) for n in ("view", "operator", "sqlstate", "message", "source_row")),
+    (),
+    "hash",
+    "count",
+)
+
+
+def key_name(table: SinkTable) -> str:
+    """The name of the primary key's constraint, as PostgreSQL would choose it."""
+    return clip_name(target_of(table).name, NAME_BYTES - len("_pkey")) + "_pkey"
+
+
+def create_table(target: Target, collations: frozenset[str] = frozenset()) -> str:
+    """CREATE TABLE without its key, which comes after the rows.
+
+    collations: those of the columns that the sink has too.
+    """
+    columns = ", ".join(
+        f"{quote_name(c.name)} {c.type.name}"
+        + (f" COLLATE {c.type.collation}" if c.type.collation in collations else "")
+        for c in target.columns
+    )
+    return f"CREATE TABLE {target.sql} ({columns}) WITH (fillfactor = {FILL_FACTOR})"
+
+
+def add_key(target: Target) -> str:
+    """The primary key, on a filled table."""
+    key = ", ".join(quote_name(c.name) for c in target.key_columns)
+    extra = f", ALTER {quote_name(target.count)} SET NOT NULL" if target.is_bag else ""
+    return f"ALTER TABLE {target.sql} ADD PRIMARY KEY ({key}){extra}"
+
+
+def create_view(table: SinkTable) -> str:
+    """The view over a bag's table: each row as often as its count says."""
+    target = target_of(table)
+    columns = ", ".join(f"b.{quote_name(f.name)}" for f in target.fields)
+    count = f"b.{quote_name(target.count)}"
+    return (
+        f"CREATE VIEW {quote_name(table.schema)}.{quote_name(table.name)} AS "
+        f"SELECT {columns} FROM {target.sql} AS b WHERE {count} = 1 UNION ALL "
+        f"SELECT {columns} FROM {target.sql} AS b, generate_series(1, {count}) WHERE {count} > 1"
+    )
+
+
+# In SQL that is not finished; no name has such a character.
+ROWS, FIRST = "\0rows", "\0first"
+_C1 = "u.c1"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One kind of change of a target's rows: its parameters and its SQL.
+
+    columns: the physical columns that it is given, for each row. sql has ROWS where a FROM item
+    `u` with columns c1, c2, ... of these values belongs, and yields one row a changed row; and
+    FIRST where the value belongs that the first column of the index must equal: `first`.
+    """
+
+    columns: tuple[Field, ...]
+    sql: str
+    first: str = _C1
+
+    def over(self, rows: str, *, is_looked_up: bool) -> str:
+        """The statement over these rows.
+
+        is_looked_up: each row by the index. An equality that joins nothing leaves no other way: a
+        planner that thinks the table empty (it was analyzed before its rows were committed) would
+        walk through all of it and meet each of its rows with each of the given ones (decision 24).
+        """
+        # There are no arrays of arrays, which are among the types that we know nothing of.
+        may_be_array = self.first == _C1 and self.columns[0].type.kind is TypeKind.OPAQUE
+        is_listed = is_looked_up and not may_be_array
+        first = f"ANY (ARRAY[{self.first}])" if is_listed else self.first
+        return self.sql.replace(ROWS, rows).replace(FIRST, first)
+
+
+@functools.lru_cache(1024)
+def changes_of(target: Target) -> dict[str, Change]:
+    """The changes by letter, in the order in which they are made.
+
+    Keyed: "d" delete, "u" update in place, "i" insert. Bag: "d" take rows away, "i" add rows.
+    """
+    found = _bag_changes(target) if target.is_bag else _keyed_changes(target)
+    return {letter: found[letter] for letter in ("d", "u", "i") if letter in found}
+
+
+def _keyed_changes(target: Target) -> dict[str, Change]:
+    sql, keys, others = target.sql, target.key_columns, target.other_columns
+    held, same = f"t.{quote_name(keys[0].name)}", _equal(keys)[1:]
+    names = ", ".join(quote_name(c.name) for c in target.columns)
+    is_new = ""
+    first = new_first = _C1
+    if target.is_wide:
+        first, new_first = _given_hash(target, range(len(keys))), _given_hash(target, target.key)
+        held, same = _held_hash(target), _equal(keys)
+        # No key refuses a row that is there: it is not inserted, and not counted.
+        own = " AND ".join(
+            f"t.{quote_name(c.name)} = u.c{i + 1}" for i, c in zip(target.key, keys, strict=True)
+        )
+        is_new = f"WHERE NOT EXISTS (SELECT FROM ONLY {sql} AS t WHERE {held} = {FIRST} AND {own}) "
+    met = " AND ".join([f"{held} = {FIRST}", *same])
+    found = {
+        "d": Change(
+            keys, f"DELETE FROM ONLY {sql} AS t USING {ROWS} WHERE {met} RETURNING 1", first
+        ),
+        "i": Change(
+            target.columns,
+            f"INSERT INTO {sql} ({names}) SELECT {_values(target.columns)} FROM {ROWS} "
+            f"{is_new}RETURNING 1",
+            new_first,
+        ),
+    }
+    if others:
+        new = ", ".join(
+            f"{quote_name(c.name)} = u.c{k}" for k, c in enumerate(others, len(keys) + 1)
+        )
+        update = f"UPDATE ONLY {sql} AS t SET {new} FROM {ROWS} WHERE {met} RETURNING 1"
+        found["u"] = Change((*keys, *others), update, first)
+    return found
+
+
+def key_hash(target: Target, names: Mapping[int, str]) -> str:
+    """PostgreSQL's hash of a key whose columns, by their number in it, have these names.
+
+    A row is changed with the very key that it was written with, so bytes may stand for values:
+    collations by which other texts are equal play no part.
+    """
+    parts = (
+        names[k] + (' COLLATE "C"' if c.type.collation else "")
+        for k, c in enumerate(target.key_columns)
+    )
+    return f"hash_record_extended(ROW({', '.join(parts)}), 0)"
+
+
+def _held_hash(target: Target) -> str:
+    return key_hash(
+        target, {k: f"t.{quote_name(c.name)}" for k, c in enumerate(target.key_columns)}
+    )
+
+
+def _given_hash(target: Target, given: Sequence[int]) -> str:
+    """given: which of the columns c1, c2, ... has each column of the key, from 0."""
+    return key_hash(target, {k: f"u.c{i + 1}" for k, i in enumerate(given)})
+
+
+def _bag_changes(target: Target) -> dict[str, Change]:
+    sql, columns = target.sql, target.columns
+    count, hash_column = quote_name(target.count), quote_name(target.hash)
+    names = ", ".join(quote_name(c.name) for c in columns)
+    same = f"t.{hash_column} = {FIRST} AND t.{count} + u.c2"
+    return {
+        "d": Change(
+            columns[:2],
+            f"UPDATE ONLY {sql} AS t SET {count} = t.{count} + u.c2 FROM {ROWS} "
+            f"WHERE {same} > 0 RETURNING 1), y AS ("
+            f"DELETE FROM ONLY {sql} AS t USING {ROWS} WHERE {same} = 0 RETURNING 1",
+        ),
+        "i": Change(
+            columns,
+            f"INSERT INTO {sql} AS t ({names}) SELECT {_values(columns)} FROM {ROWS} "
+            f"ON CONFLICT ({hash_column}) DO UPDATE SET {count} = t.{count} + excluded.{count} "
+            "RETURNING 1",
+        ),
+    }
+
+
+def counted(change: Change, rows: str, *, is_looked_up: bool) -> str:
+    """SELECT of how many rows a change met, with `rows` as its FROM item."""
+    body = change.over(rows, is_looked_up=is_looked_up)
+    both = " + (SELECT count(*) FROM y)" if "), y AS (" in body else ""
+    return f"WITH x AS ({body}) SELECT (SELECT count(*) FROM x){both}"
+
+
+def expected(target: Target, change: Change, rows: str) -> str:
+    """As `counted`, each row looked up, but fails in the database when it does not meet $1 rows."""
+    body = change.over(rows, is_looked_up=True)
+    both = " + (SELECT count(*) FROM y)" if "), y AS (" in body else ""
+    title = quote_text(f"{target.schema}.{target.name}")
+    return f"WITH x AS ({body}) SELECT tidemark.expect({title}, (SELECT count(*) FROM x){both}, $1)"
+
+
+def array_type(type: SqlType) -> str:
+    """The type of an array parameter that carries values of `type`.
+
+    Types that we know nothing of travel as text: an array of a composite type would be spread
+    into its columns by unnest, and arrays of arrays do not exist. Not so enums: their owners may
+    have made a cast from text, which would run as the service.
+    """
+    return "text[]" if _is_cast(type) else f"{type.name}[]"
+
+
+def _is_cast(type: SqlType) -> bool:
+    """Whether values travel as text."""
+    return type.kind is TypeKind.OPAQUE and not type.is_enum
+
+
+def unnest_rows(change: Change, first: int) -> str:
+    """The FROM item over array parameters $first, $first + 1, ..."""
+    count = len(change.columns)
+    arrays = ", ".join(f"${first + k}" for k in range(count))
+    raw = ", ".join(f"c{k + 1}" for k in range(count))
+    if not any(_is_cast(c.type) for c in change.columns):
+        return f"unnest({arrays}) AS u({raw})"
+    typed = ", ".join(
+        f"c{k}::{c.type.name} AS c{k}" if _is_cast(c.type) else f"c{k}"
+        for k, c in enumerate(change.columns, 1)
+    )
+    return f"(SELECT {typed} FROM unnest({arrays}) AS r({raw})) AS u"
+
+
+def _values(columns: tuple[Field, ...]) -> str:
+    return ", ".join(f"u.c{k + 1}" for k in range(len(columns)))
+
+
+def _equal(columns: tuple[Field, ...]) -> list[str]:
+    return [f"t.{quote_name(c.name)} = u.c{k}" for k, c in enumerate(columns, 1)]
+
+
+def _hidden_name(name: str) -> str:
+    if len(name.encode()) < NAME_BYTES:
+        return "_" + name
+    return f"_{clip_name(name, NAME_BYTES - 10)}_{_digest(name, 8)}"
+
+
+def _free(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _digest(text: str, size: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:size]

@@ -1,0 +1,98 @@
+"""The only SQL that writes the status of a view.
+
+Each statement is made from the table of transitions (connectors/view_states.py): it moves a row
+from the status that it has there and then, so that several writers (the API, the pipeline, epochs
+of the sink) cannot overrule one another. Invariant: what a user wants dropped takes no other
+status, but what the sink says of it within an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from connectors.postgres.session.quoting import quote_name, quote_text
+from connectors.view_states import (
+    DesiredState,
+    ViewEvent,
+    ViewState,
+    follow,
+    illegal_transition,
+    is_absorbed,
+)
+
+Run = Callable[..., Sequence[tuple[Any, ...]]]
+# Of one row: another writer may have moved it between a statement and the look at it.
+_TRIES = 3
+
+
+def assignment(events: Sequence[ViewEvent]) -> tuple[str, str]:
+    """Return what the status becomes by these events, and the condition under which it may."""
+    moves = {state: after for state in ViewState if (after := follow(state, events))}
+    cases = " ".join(f"WHEN {quote_text(a)} THEN {quote_text(b)}" for a, b in moves.items())
+    status, condition = f"CASE status {cases} END", f"status IN ({_listed(list(moves))})"
+    if all(map(is_absorbed, events)):
+        is_dropped = f"desired = {quote_text(DesiredState.DROPPED)}"
+        status = f"CASE WHEN {is_dropped} THEN status ELSE {status} END"
+        condition = f"({is_dropped} OR {condition})"
+    return status, condition
+
+
+def change(
+    run: Run,
+    where: tuple[str, Sequence[Any]],
+    events: Sequence[ViewEvent],
+    reason: str = "",
+    columns: Sequence[tuple[str, Any]] = (),
+) -> bool:
+    """Write the status that events lead to, and columns; False when no row is there.
+
+    run: executes a statement and returns its rows. where: the condition for one view, and its
+    parameters. InvariantError view.illegal_transition.
+    """
+    condition, parameters = where
+    status, is_legal = assignment(events)
+    sets = "".join(f", {quote_name(name)} = %s" for name, _ in columns)
+    for _ in range(_TRIES):
+        if run(
+            f"UPDATE tidemark.views SET updated_at = now(), status = {status}{sets} "
+            f"WHERE {condition} AND {is_legal} RETURNING 1",
+            *(value for _, value in columns),
+            *parameters,
+        ):
+            return True
+        found = run(
+            f"SELECT schema || '.' || name, status FROM tidemark.views WHERE {condition}",
+            *parameters,
+        )
+        if not found:
+            return False
+        title, before = found[0]
+        if follow(before, events) is None:
+            break
+    raise illegal_transition(title, before, events, reason)
+
+
+def run_in(cursor: Any) -> Run:
+    """Return what executes statements within the transaction of a cursor."""
+
+    def run(sql: str, *parameters: Any) -> Sequence[tuple[Any, ...]]:
+        cursor.execute(sql, parameters)
+        return cursor.fetchall()
+
+    return run
+
+
+def recalled(condition: str) -> str:
+    """Return the statement after which live views of a condition are to be built again."""
+    after = follow(ViewState.LIVE, [ViewEvent.RECALL])
+    assert after is not None
+    return (
+        f"UPDATE tidemark.views SET status = {quote_text(after)}, updated_at = now() "
+        f"WHERE status = {quote_text(ViewState.LIVE)} "
+        f"AND desired <> {quote_text(DesiredState.DROPPED)} AND {condition}"
+    )
+
+
+def _listed(states: Sequence[ViewState]) -> str:
+    return ", ".join(map(quote_text, states))

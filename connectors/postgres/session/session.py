@@ -1,0 +1,347 @@
+"""Ordinary psycopg2 sessions, and what their errors mean to us.
+
+Every session of Tidemark is opened here, with those of `session_settings` pinned, so
+that PostgreSQL's text output is the same on all roads (snapshot, stream, evaluator, sink).
+What must never happen: a password in an error, a log line or a `repr`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg2
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE, make_dsn, parse_dsn
+from psycopg2.extensions import connection as Connection
+from psycopg2.sql import Composable
+
+from connectors.postgres.session.backend_probe import PATIENCE
+from connectors.postgres.session.liveness_watchdog import (
+    Watched,
+    WatchedReplication,
+    WatchedSession,
+)
+from connectors.postgres.session.session_settings import PINNED, later_settings
+from connectors.secrets import escaped, is_reference, remember, resolve_setting, without
+from dataflow.errors import SinkError, SourceError, TemporaryError, TidemarkError
+
+APPLICATION_NAME = "tidemark"
+# Names in statements of ours mean what PostgreSQL itself brings, whatever else a role, a database
+# or a schema that others may write to has of these names (the pattern of CVE-2018-1058).
+PINNED_PATH = "pg_catalog, pg_temp"
+
+# How often the server looks, in the midst of a statement, whether its client is still there: what
+# was killed must not hold its locks until the statement's end. Other systems refuse the setting.
+_ALIVE = """SELECT set_config('client_connection_check_interval', '1s', false)
+WHERE version() LIKE '%linux%'"""
+# A table held by someone else's long transaction must not hold us for ever.
+_LOCK_TIMEOUT = "30s"
+_SECRETS = ("password", "sslpassword")
+_ERRORS: dict[str, type[TidemarkError]] = {"source": SourceError, "sink": SinkError}
+
+
+@dataclass
+class Limits:
+    """How long one statement may take, in seconds, 0 for any time: an ordinary one, and one that
+    reads or writes whole tables (snapshots, COPY, an epoch)."""
+
+    statement_s: float = 60.0
+    long_statement_s: float = 86_400.0
+
+
+# Of this process. Settings say them when it starts; executors elsewhere have the defaults.
+LIMITS = Limits()
+
+# SQLSTATEs and classes that another try may heal (PostgreSQL, appendix A).
+_TEMPORARY_STATES = {"57P01", "57P02", "57P03", "57P05", "53300", "40001", "40P01", "55P03"}
+# The server's disk or memory is full, or its disk fails: no statement is to blame.
+_TEMPORARY_STATES |= {"53100", "53200", "58030"}
+_TEMPORARY_CLASSES = {"08"}
+
+# libpq gives no SQLSTATE for a refused start-up, so its words must do.
+_REFUSED_LOGIN = ("authentication failed", "no pg_hba.conf entry", "no password supplied")
+# Told of a role or a database by its name; it passes.
+_NO_ROOM = "too many connections"
+
+
+def connect(
+    dsn: str,
+    *,
+    side: str = "source",
+    application_name: str = APPLICATION_NAME,
+    settings: Mapping[str, str] | None = None,
+    is_replication: bool = False,
+    is_long: bool = False,
+    is_users: bool = False,
+) -> Watched:
+    """A new session with pinned settings; `settings` adds to them or overrides them.
+
+    Its search_path is PINNED_PATH; that of the login is its default, to which a session of the
+    sandbox goes back where a user's text is parsed. is_users: the session is handed to a user,
+    who has the login's path.
+
+    is_long: its statements read or write whole tables (`Limits`), wait for them as long, and end
+    when this process does.
+
+    side names the code's first word and the error class: "source" or "sink". Its calls are
+    watched (`silence`). TemporaryError `<side>.unreachable`, or a refusal `<side>.login`,
+    `<side>.database`, `<side>.dsn`.
+    """
+    wanted = {**_own_settings(is_long=is_long), **(settings or {})}
+    path = "" if is_users else wanted.pop("search_path", PINNED_PATH)
+    if is_replication:
+        wanted["search_path"], path = PINNED_PATH, ""
+    keywords = _keywords(dsn, side)
+    given = f"{keywords['options']} " if keywords.get("options") else ""
+    arguments: dict[str, Any] = {
+        **PATIENCE.transport(),
+        "connect_timeout": str(PATIENCE.connect_s),
+        **keywords,
+        "application_name": application_name,
+        "client_encoding": "UTF8",
+        "options": given + _options(wanted),
+    }
+    if keywords.get("target_session_attrs") == "read-write":
+        # libpq takes our read-only sessions for those of a standby.
+        arguments["target_session_attrs"] = "primary"
+    factory = WatchedReplication if is_replication else WatchedSession
+    try:
+        connection = psycopg2.connect(make_dsn(**arguments), connection_factory=factory)
+    except psycopg2.Error as error:
+        raise _refused_start(error, keywords, side) from None
+    connection.watch(arguments)
+    try:
+        _pin(connection, wanted, path)
+        if is_long:
+            _set(connection, _ALIVE)
+    except psycopg2.Error as error:
+        connection.close()
+        raise to_error(error, side, "cannot set up a session") from None
+    return connection
+
+
+def _own_settings(*, is_long: bool) -> dict[str, str]:
+    limit_ms = round(1000 * (LIMITS.long_statement_s if is_long else LIMITS.statement_s))
+    return {
+        **PINNED,
+        "statement_timeout": f"{limit_ms}",
+        "lock_timeout": f"{limit_ms}" if is_long else _LOCK_TIMEOUT,
+        # What a role or database may have set for people would cut our long transactions.
+        "idle_in_transaction_session_timeout": "0",
+        "idle_session_timeout": "0",
+        # So that the server notices that we are gone, and lets go what we held.
+        **PATIENCE.server_settings(),
+    }
+
+
+def redact(dsn: str) -> str:
+    """The DSN as it may be shown: secrets are replaced by ***.
+
+    >>> redact("postgresql://me:secret@db/shop")
+    'user=me password=*** dbname=shop host=db'
+    """
+    try:
+        keywords = parse_dsn(escaped(dsn))
+    except psycopg2.Error:
+        return "(unreadable DSN)"
+    return make_dsn(**{k: "***" if k in _SECRETS else v for k, v in keywords.items()})
+
+
+def to_error(
+    error: BaseException, side: str, doing: str, *, code: str = "", hint: str = ""
+) -> TidemarkError:
+    """The error of ours that a psycopg2 error stands for.
+
+    A lost connection or a restarting server is a TemporaryError; all else is permanent under
+    `code` ("<side>.failed" if not given, "<side>.privilege" for missing rights). doing is what was
+    tried, in lower case with the object's name.
+    """
+    text = _text(error)
+    state = getattr(error, "pgcode", None)
+    if state == "57014":
+        # Ours, unless someone cancelled it: the next try may find less in its way.
+        hint = hint or "look for locks and load; TIDEMARK_STATEMENT_TIMEOUT_S is the limit"
+        return TemporaryError(f"{side}.busy", doing, detail=text, hint=hint)
+    if is_temporary(error):
+        lost = state is None or state[:2] in ("08", "57")
+        name = "unreachable" if lost else "busy"
+        return TemporaryError(f"{side}.{name}", doing, detail=text, hint=hint)
+    if state == "25006" and side == "sink":
+        hint = hint or "point the DSN at the primary; look for default_transaction_read_only"
+        return SinkError("sink.read_only", doing, detail=text, hint=hint)
+    if state == "42501":
+        hint = hint or "grant the right named in the detail to the role of the DSN"
+        return _ERRORS[side](f"{side}.privilege", doing, detail=text, hint=hint)
+    return _ERRORS[side](code or f"{side}.failed", doing, detail=text, hint=hint)
+
+
+def is_temporary(error: BaseException) -> bool:
+    """Whether the same statement on a new session may well succeed."""
+    state = getattr(error, "pgcode", None)
+    if state is not None:
+        return state in _TEMPORARY_STATES or state[:2] in _TEMPORARY_CLASSES
+    return isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError | OSError) or (
+        # libpq's "server closed the connection unexpectedly" comes as the base class.
+        type(error) is psycopg2.DatabaseError
+    )
+
+
+@contextmanager
+def translated(side: str, doing: str, *, code: str = "", hint: str = "") -> Iterator[None]:
+    """Turn psycopg2's errors raised inside into ours, as `to_error` does."""
+    try:
+        yield
+    except psycopg2.Error as error:
+        raise to_error(error, side, doing, code=code, hint=hint) from error
+
+
+class Session:
+    """A session for single statements, opened at first use and again after it was lost.
+
+    Each statement commits by itself. A statement on a session that turns out to be lost is sent
+    once more on a new one, so it must bear that. Usable from several threads, one at a time.
+    """
+
+    def __init__(self, dsn: str, side: str = "source", application_name: str = "") -> None:
+        self.dsn = dsn
+        self.side = side
+        self._application_name = application_name or APPLICATION_NAME
+        self._connection: Connection | None = None
+        self._lock = threading.Lock()
+
+    def rows(
+        self, sql: str | Composable, parameters: Any = None, *, doing: str = ""
+    ) -> list[tuple[Any, ...]]:
+        """All rows of the statement, [] when it returns none; errors as `to_error` makes them."""
+        with self._lock:
+            was_open = self._connection is not None
+            try:
+                return self._run(sql, parameters)
+            except psycopg2.Error as error:
+                if not (was_open and self._connection is None and is_temporary(error)):
+                    raise to_error(error, self.side, doing or "a statement failed") from error
+            try:
+                return self._run(sql, parameters)
+            except psycopg2.Error as error:
+                raise to_error(error, self.side, doing or "a statement failed") from error
+
+    def execute(self, sql: str | Composable, parameters: Any = None, *, doing: str = "") -> None:
+        """Run a statement for its effect."""
+        self.rows(sql, parameters, doing=doing)
+
+    @property
+    def server_version(self) -> int:
+        """PostgreSQL's version number, as 150018."""
+        return int(self.rows("SHOW server_version_num")[0][0])
+
+    def close(self) -> None:
+        """Close the session; the next statement opens a new one."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _run(self, sql: str | Composable, parameters: Any) -> list[tuple[Any, ...]]:
+        if self._connection is None:
+            self._connection = connect(
+                self.dsn,
+                side=self.side,
+                application_name=self._application_name,
+            )
+            self._connection.autocommit = True
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute(sql, parameters)
+                return cursor.fetchall() if cursor.description else []
+        except psycopg2.Error:
+            if self._connection.closed:
+                self._connection = None
+            raise
+
+
+def _keywords(dsn: str, side: str) -> dict[str, str]:
+    """The DSN's parts, references looked up: the whole of it may be one, or each value."""
+    try:
+        text = resolve_setting(dsn) if is_reference(dsn) else dsn
+        found = {k: resolve_setting(v) for k, v in parse_dsn(escaped(text)).items()}
+        for name in _SECRETS:
+            remember(found.get(name, ""))
+        return found
+    except psycopg2.Error:
+        # libpq quotes the part that it could not read, which may hold the password.
+        raise _ERRORS[side](
+            f"{side}.dsn",
+            f"the {side}'s DSN cannot be read",
+            hint="write postgresql://user:password@host:5432/database, special characters as %XX",
+        ) from None
+
+
+def _options(settings: Mapping[str, str]) -> str:
+    def escape(value: str) -> str:
+        return value.replace("\\", "\\\\").replace(" ", "\\ ")
+
+    return " ".join(f"-c {name}={escape(value)}" for name, value in settings.items())
+
+
+def _pin(connection: Connection, wanted: Mapping[str, str], path: str) -> None:
+    """PGTZ and PGDATESTYLE in the environment beat `options`: set again what they changed.
+
+    The path is set here and not by `options`, so that the login's own stays known as the default.
+    """
+    reported = connection.info.parameter_status
+    later = later_settings(connection.server_version)
+    todo = [f"SET search_path TO {path}"] if path else []
+    todo += [f"SET {name} TO '{wanted.get(name, value)}'" for name, value in later.items()]
+    for name in ("TimeZone", "DateStyle", "IntervalStyle"):
+        actual = reported(name)
+        if actual is not None and actual != wanted[name]:
+            todo.append(f"SET {name} TO '{wanted[name]}'")
+    if todo:
+        _set(connection, "; ".join(todo))
+
+
+def _set(connection: Connection, statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+    # psycopg2 opened a transaction for it, except on a replication connection.
+    if connection.info.transaction_status != TRANSACTION_STATUS_IDLE:
+        connection.commit()
+
+
+def _refused_start(error: psycopg2.Error, keywords: dict[str, str], side: str) -> TidemarkError:
+    text = _text(error)
+    for secret in _SECRETS:
+        text = without(text, keywords.get(secret, ""))
+    shown = redact(make_dsn(**keywords))
+    is_refused = any(words in text for words in _REFUSED_LOGIN) or 'role "' in text
+    if is_refused and _NO_ROOM not in text:
+        return _ERRORS[side](
+            f"{side}.login",
+            f"the {side} refuses the login",
+            detail=f"{shown}: {text}",
+            hint="check user and password of the DSN, and pg_hba.conf on the server",
+        )
+    if 'database "' in text and "does not exist" in text:
+        return _ERRORS[side](
+            f"{side}.database",
+            f"the {side}'s database does not exist",
+            detail=f"{shown}: {text}",
+            hint="check the database name of the DSN",
+        )
+    return TemporaryError(
+        f"{side}.unreachable",
+        f"the {side} cannot be reached",
+        detail=f"{shown}: {text}",
+        hint="check host and port of the DSN, and that the server runs and accepts connections",
+    )
+
+
+def _text(error: BaseException) -> str:
+    diagnostics = getattr(error, "diag", None)
+    if diagnostics is not None and diagnostics.message_primary:
+        detail = diagnostics.message_detail
+        return diagnostics.message_primary + (f": {detail}" if detail else "")
+    return " ".join(str(error).split())

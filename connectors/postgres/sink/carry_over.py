@@ -1,0 +1,257 @@
+"""What users have put on a view's table: found, carried over to its next table, or named.
+
+Grants, comments, indexes and the owner go over as far as the columns still allow it; what cannot
+is told. Invariant: nothing of the user's is dropped without a word. Every function works on the
+caller's cursor and inside the caller's transaction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg2
+
+from connectors.postgres.schema.sink_target import target_of
+from connectors.postgres.schema.trigger_guard import USES_FOREIGN_CODE
+from connectors.postgres.session.quoting import quote_name, quote_text
+from connectors.sink import SinkTable
+
+# Ours begin so; a comment that does not is the user's.
+OURS = "Maintained by Tidemark"
+
+_OIDS = """SELECT table_oid, coalesce(view_oid, table_oid) FROM tidemark.tables
+WHERE schema = %s AND name = %s AND is_staged = %s"""
+_INDEXES = (
+    """
+SELECT c.relname, i.indisunique, pg_get_indexdef(c.oid),
+    format('CREATE %%sINDEX %%I ON %%I.%%I', CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END,
+        c.relname, n.nspname, t.relname)
+FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
+JOIN pg_class AS t ON t.oid = i.indrelid JOIN pg_namespace AS n ON n.oid = t.relnamespace
+WHERE i.indrelid = %s AND NOT i.indisprimary AND i.indisvalid
+    AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = c.oid AND contype <> 'f')
+    AND NOT starts_with(c.relname, '_tidemark_key_') AND NOT """
+    + USES_FOREIGN_CODE
+    + """
+ORDER BY c.relname"""
+)
+_GRANTS = """
+SELECT '' AS part, a.privilege_type, a.grantee, a.is_grantable
+FROM pg_class AS c, aclexplode(c.relacl) AS a WHERE c.oid = %s AND a.grantee <> c.relowner
+UNION ALL
+SELECT p.attname, a.privilege_type, a.grantee, a.is_grantable
+FROM pg_attribute AS p JOIN pg_class AS c ON c.oid = p.attrelid, aclexplode(p.attacl) AS a
+WHERE c.oid = %s AND p.attnum > 0 AND NOT p.attisdropped AND a.grantee <> c.relowner
+ORDER BY 1, 2, 3"""
+_COMMENTS = """
+SELECT '', obj_description(%s, 'pg_class')
+UNION ALL SELECT attname, col_description(attrelid, attnum) FROM pg_attribute
+WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"""
+_LOST = (
+    """
+SELECT format('trigger %%I', tgname) FROM pg_trigger WHERE tgrelid = ANY(%s) AND NOT tgisinternal
+UNION ALL SELECT format('constraint %%I', conname) FROM pg_constraint
+    WHERE conrelid = ANY(%s) AND contype IN ('c', 'u', 'f', 'x')
+UNION ALL SELECT format('index %%I', c.relname)
+    FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
+    WHERE i.indrelid = ANY(%s) AND """
+    + USES_FOREIGN_CODE
+    + """
+UNION ALL SELECT format('policy %%I', polname) FROM pg_policy WHERE polrelid = ANY(%s)
+UNION ALL SELECT format('rule %%I', rulename) FROM pg_rewrite
+    WHERE ev_class = ANY(%s) AND rulename <> '_RETURN'
+UNION ALL SELECT format('statistics %%I', stxname) FROM pg_statistic_ext WHERE stxrelid = ANY(%s)
+UNION ALL SELECT format('publication %%I', p.pubname) FROM pg_publication_rel AS r
+    JOIN pg_publication AS p ON p.oid = r.prpubid WHERE r.prrelid = ANY(%s)
+ORDER BY 1"""
+)
+_DEPENDENTS = """
+SELECT DISTINCT CASE WHEN d.classid = 'pg_rewrite'::regclass
+    THEN (SELECT CASE v.relkind WHEN 'm' THEN 'materialized view ' ELSE 'view ' END
+            || format('%%I.%%I', n.nspname, v.relname)
+        FROM pg_rewrite AS w JOIN pg_class AS v ON v.oid = w.ev_class
+        JOIN pg_namespace AS n ON n.oid = v.relnamespace WHERE w.oid = d.objid)
+    ELSE pg_describe_object(d.classid, d.objid, 0) END AS title
+FROM pg_depend AS d
+WHERE d.deptype = 'n'
+    AND (d.refclassid = 'pg_class'::regclass AND d.refobjid = ANY(%s)
+        OR d.refclassid = 'pg_type'::regclass
+            AND d.refobjid IN (SELECT oid FROM pg_type WHERE typrelid = ANY(%s)))
+    AND NOT (d.classid = 'pg_rewrite'::regclass
+        AND d.objid IN (SELECT oid FROM pg_rewrite WHERE ev_class = ANY(%s)))
+    AND NOT (d.classid = 'pg_class'::regclass AND d.objid = ANY(%s))
+ORDER BY title"""
+
+
+@dataclass(frozen=True)
+class Index:
+    """A user's index. tail: its definition after the table's name."""
+
+    name: str
+    is_unique: bool
+    tail: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What stands on a table. grants: (column or "", privilege, role, with grant option);
+    comments by column, "" the table's; lost: what is never carried over."""
+
+    owner: str
+    grants: tuple[tuple[str, str, str, bool], ...]
+    comments: tuple[tuple[str, str], ...]
+    indexes: tuple[Index, ...]
+    lost: tuple[str, ...]
+
+
+def oids_of(cursor: Any, table: SinkTable, *, is_staged: bool = False) -> tuple[int, int] | None:
+    """The table with the rows, and what users read; None where there is none."""
+    cursor.execute(_OIDS, (table.schema, table.name, is_staged))
+    found = cursor.fetchone()
+    if found is None:
+        return None
+    cursor.execute("SELECT count(*) FROM pg_class WHERE oid = ANY(%s)", (list(found),))
+    return found if cursor.fetchone()[0] == len(set(found)) else None
+
+
+def dependents(cursor: Any, table: SinkTable) -> list[str]:
+    """What hangs on the table, so that PostgreSQL would not drop it."""
+    found = oids_of(cursor, table)
+    if found is None:
+        return []
+    oids = list(found)
+    cursor.execute(_DEPENDENTS, (oids, oids, oids, oids))
+    return [title for (title,) in cursor.fetchall()]
+
+
+def find(cursor: Any, table: SinkTable) -> Kept | None:
+    """What stands on the view's table as it is now; None where there is no table."""
+    found = oids_of(cursor, table)
+    if found is None:
+        return None
+    rows, face = found
+    cursor.execute("SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = %s", (face,))
+    (owner,) = cursor.fetchone()
+    cursor.execute(_GRANTS, (face, face))
+    grants = [
+        (part, privilege, _role(cursor, grantee), is_grantable)
+        for part, privilege, grantee, is_grantable in cursor.fetchall()
+    ]
+    cursor.execute(_COMMENTS, (face, face))
+    comments = [(part, text) for part, text in cursor.fetchall() if text and is_users(text)]
+    cursor.execute(_LOST, ([*found],) * 7)
+    lost = [title for (title,) in cursor.fetchall()]
+    indexes = indexes_of(cursor, rows)
+    return Kept(owner, tuple(grants), tuple(comments), tuple(indexes), tuple(lost))
+
+
+def is_users(comment: str) -> bool:
+    """Whether a comment is not one of ours."""
+    return not comment.startswith(OURS)
+
+
+def indexes_of(cursor: Any, oid: int) -> list[Index]:
+    """The indexes of a table beside its key."""
+    cursor.execute(_INDEXES, (oid,))
+    return [
+        Index(name, is_unique, definition.removeprefix(head))
+        for name, is_unique, definition, head in cursor.fetchall()
+    ]
+
+
+def not_kept(cursor: Any, before: SinkTable, table: SinkTable) -> list[str]:
+    """What would not go over to a table of these columns, as far as it can be told beforehand."""
+    kept = find(cursor, before)
+    if kept is None:
+        return []
+    names = {f.name for f in table.fields}
+    gone = [part for part, *_ in (*kept.grants, *kept.comments) if part and part not in names]
+    told = [f'grants and comments of column "{part}"' for part in dict.fromkeys(gone)]
+    columns = [f.name for f in before.fields if f.name not in names]
+    told += [
+        f'index "{index.name}"'
+        for index in kept.indexes
+        if any(_mentions(index, column) for column in columns)
+    ]
+    return [*told, *kept.lost]
+
+
+def _mentions(index: Index, column: str) -> bool:
+    return column in index.tail.replace("(", " ").replace(")", " ").replace(",", " ").split()
+
+
+def prepare(cursor: Any, table: SinkTable, staged_sql: str) -> None:
+    """Make the indexes of the view's table on its next one, under other names."""
+    found = oids_of(cursor, table)
+    for index in indexes_of(cursor, found[0]) if found else ():
+        _try(cursor, f"CREATE {_unique(index)}INDEX ON {staged_sql}{index.tail}")
+
+
+def give(cursor: Any, table: SinkTable, kept: Kept) -> list[str]:
+    """Carry over to the view's table as it is now; what could not be, for people."""
+    found = oids_of(cursor, table)
+    assert found is not None
+    told = [f"not carried over to the new table: {title}" for title in kept.lost]
+    target = target_of(table)
+    face = f"{quote_name(table.schema)}.{quote_name(table.name)}"
+    word = "VIEW" if target.is_bag else "TABLE"
+    ready = {(i.is_unique, i.tail): i.name for i in indexes_of(cursor, found[0])}
+    steps = [(f'index "{i.name}"', _index_step(i, ready, target)) for i in kept.indexes]
+    for part, privilege, role, is_grantable in kept.grants:
+        on = f" ({quote_name(part)})" if part else ""
+        option = " WITH GRANT OPTION" if is_grantable else ""
+        steps.append(
+            (
+                f"grant of {privilege} to {role}",
+                f"GRANT {privilege}{on} ON {face} TO {role}{option}",
+            )
+        )
+    for part, text in kept.comments:
+        on = f"COLUMN {face}.{quote_name(part)}" if part else f"{word} {face}"
+        steps.append(
+            (f'comment on "{part or table.name}"', f"COMMENT ON {on} IS {quote_text(text)}")
+        )
+    owner = quote_name(kept.owner)
+    for sql, kind in dict.fromkeys(((face, word), (target.sql, "TABLE"))):
+        cursor.execute(
+            "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = %s::regclass", (sql,)
+        )
+        if cursor.fetchone()[0] != kept.owner:
+            steps.append((f"owner {owner}", f"ALTER {kind} {sql} OWNER TO {owner}"))
+    for title, statement in steps:
+        error = _try(cursor, statement)
+        if error:
+            told.append(f"not carried over to the new table: {title}: {error}")
+    return told
+
+
+def _index_step(index: Index, ready: dict[tuple[bool, str], str], target: Any) -> str:
+    name = ready.get((index.is_unique, index.tail))
+    if name is None:
+        return f"CREATE {_unique(index)}INDEX {quote_name(index.name)} ON {target.sql}{index.tail}"
+    old = f"{quote_name(target.schema)}.{quote_name(name)}"
+    return f"ALTER INDEX {old} RENAME TO {quote_name(index.name)}"
+
+
+def _unique(index: Index) -> str:
+    return "UNIQUE " if index.is_unique else ""
+
+
+def _role(cursor: Any, oid: int) -> str:
+    if oid == 0:
+        return "PUBLIC"
+    cursor.execute("SELECT pg_get_userbyid(%s)", (oid,))
+    return quote_name(cursor.fetchone()[0])
+
+
+def _try(cursor: Any, statement: str) -> str:
+    """Run a statement that may be refused; why it was, or ""."""
+    cursor.execute("SAVEPOINT kept")
+    try:
+        cursor.execute(statement)
+    except psycopg2.Error as error:
+        cursor.execute("ROLLBACK TO SAVEPOINT kept")
+        return str(error.diag.message_primary)
+    cursor.execute("RELEASE SAVEPOINT kept")
+    return ""

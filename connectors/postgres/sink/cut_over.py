@@ -1,0 +1,103 @@
+"""Changes of a view as a whole in the sink: another name, another version of its query.
+
+Invariant: the table, what is registered of it and the catalog's row change in the transaction of
+the caller, so that no reader sees one without the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psycopg2 import errors as states
+from psycopg2.extras import Json
+
+from connectors.postgres.schema import view_status
+from connectors.postgres.schema.sink_target import target_of
+from connectors.postgres.session.quoting import quote_name
+from connectors.postgres.sink import carry_over, sink_tables
+from connectors.sink import SinkTable, ViewChange
+from connectors.view_states import event_of
+from dataflow.errors import SinkError
+
+
+def apply(cursor: Any, change: ViewChange) -> None:
+    """Make a change. SinkError sink.name_taken, sink.schema_missing, sink.privilege."""
+    if change.before.relation != change.table.relation:
+        _rename(cursor, change)
+    if change.is_renewed:
+        sink_tables.forget_errors(cursor, [change.table])
+    _tell(cursor, change)
+    found = carry_over.oids_of(cursor, change.table)
+    # A table of the other kind is about to give way to one that says itself what it is.
+    if found is not None and (found[0] != found[1]) == target_of(change.table).is_bag:
+        sink_tables.comment(cursor, change.table)
+
+
+def _tell(cursor: Any, change: ViewChange) -> None:
+    facts = {c: Json(v) if isinstance(v, dict | list) else v for c, v in change.facts.items()}
+    sets = "".join(f", {quote_name(c)} = %s" for c in facts)
+    cursor.execute(
+        f"UPDATE tidemark.views SET updated_at = now(){sets} WHERE identity = %s",
+        (*facts.values(), change.identity),
+    )
+    if change.ends:
+        # It may have been cancelled while it was on its way here: it is not, since it is shown.
+        cursor.execute(
+            "UPDATE tidemark.views SET change = NULL, replacing = NULL WHERE identity = %s "
+            "AND coalesce(change, replacing)->>'id' = %s",
+            (change.identity, change.ends),
+        )
+    if change.status:
+        where, events = ("identity = %s", [change.identity]), [event_of(change.status)]
+        view_status.change(view_status.run_in(cursor), where, events, "an epoch says so")
+
+
+def _rename(cursor: Any, change: ViewChange) -> None:
+    before, table = change.before, change.table
+    sink_tables.check_name(cursor, table)
+    found = carry_over.oids_of(cursor, before)
+    with sink_tables.NamesOf(table):
+        if found is not None:
+            rows, face = found
+            if face != rows:
+                _move(cursor, "VIEW", face, table, table.name)
+            _move(cursor, "TABLE", rows, table, target_of(table).name)
+            sink_tables.rename_key(cursor, table)
+    names = (table.schema, table.name, before.schema, before.name)
+    cursor.execute(
+        "UPDATE tidemark.tables SET schema = %s, name = %s "
+        "WHERE schema = %s AND name = %s AND NOT is_staged",
+        names,
+    )
+    cursor.execute(
+        "UPDATE tidemark.sinks SET schema = %s, view = %s WHERE view_identity = %s",
+        (table.schema, table.name, change.identity),
+    )
+    try:
+        cursor.execute(
+            "UPDATE tidemark.views SET schema = %s, name = %s WHERE identity = %s",
+            (table.schema, table.name, change.identity),
+        )
+    except states.UniqueViolation:
+        raise SinkError(
+            "sink.name_taken", f'view "{table.title}" exists already', hint="choose another name"
+        ) from None
+
+
+def _move(cursor: Any, word: str, oid: int, table: SinkTable, name: str) -> None:
+    """Through a name that nobody has: on the way the old one may be taken, or the new one."""
+    cursor.execute(
+        "SELECT n.nspname, c.relname FROM pg_class AS c "
+        "JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = %s",
+        (oid,),
+    )
+    schema, old = cursor.fetchone()
+    between = quote_name(f"_tidemark_{oid}")
+    cursor.execute(f"ALTER {word} {quote_name(schema)}.{quote_name(old)} RENAME TO {between}")
+    if schema != table.schema:
+        cursor.execute(
+            f"ALTER {word} {quote_name(schema)}.{between} SET SCHEMA {quote_name(table.schema)}"
+        )
+    cursor.execute(
+        f"ALTER {word} {quote_name(table.schema)}.{between} RENAME TO {quote_name(name)}"
+    )

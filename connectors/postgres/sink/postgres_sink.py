@@ -1,0 +1,451 @@
+"""Views as plain PostgreSQL tables: one transaction an epoch, with rows, errors and progress.
+
+Invariant: a reader of the sink sees all views, error rows and tidemark.progress of one and the
+same epoch. Fence: the progress moves on by exactly one epoch in the same transaction, so of two
+writers the slower one is refused. `write` may be repeated after a lost connection once
+`read_progress` has shown that the epoch is not there; a session is made anew as needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import psycopg2
+from psycopg2 import errors as states
+from psycopg2.extensions import connection as Connection
+
+from connectors.postgres.schema import schema_setup
+from connectors.postgres.schema.lease import Claim, applications_of
+from connectors.postgres.schema.sink_target import ERRORS
+from connectors.postgres.schema.trigger_guard import Guards, guard_sql, require_ours
+from connectors.postgres.session.backend_probe import end_left
+from connectors.postgres.session.liveness_watchdog import Watched
+from connectors.postgres.session.session import connect, is_temporary, to_error, translated
+from connectors.postgres.sink import cut_over, sink_tables
+from connectors.postgres.sink.apply_deltas import (
+    LOOKED_UP,
+    Preparer,
+    apply_by_copy,
+    copy_rows,
+    is_large,
+    split_delta,
+    take_copied,
+)
+from connectors.postgres.sink.error_attribution import about, reading, refusal_of
+from connectors.postgres.sink.lock_retry import patiently
+from connectors.postgres.sink.rejected_rows import write_rejected
+from connectors.postgres.sink.sink_epoch import Place, begin, deltas_of, flush
+from connectors.postgres.sink.sink_keys import WideKeys, too_wide
+from connectors.postgres.sink.sink_reader import progress_of, rows_of
+from connectors.sink import Progress, SinkEpoch, SinkTable
+from dataflow.delta import Delta
+from dataflow.errors import SinkError, TidemarkError, internal_error
+from dataflow.schema import VIEW_SOURCE, RelationName
+from storage.failpoints import failpoint
+
+# Prepared plans must not depend on how small a table was when it was planned: always by index.
+_WRITE_SETTINGS = {
+    "standard_conforming_strings": "on",
+    "plan_cache_mode": "force_generic_plan",
+    **LOOKED_UP,
+    "jit": "off",
+    "synchronous_commit": "on",
+    # A policy is an error, not code to be run.
+    "row_security": "off",
+}
+_COPY_SETTINGS = {"standard_conforming_strings": "on", "jit": "off", "row_security": "off"}
+# Counting is for people, who must not wait for whoever has locked a view.
+_COUNT_SETTINGS = {"lock_timeout": "200ms", "statement_timeout": "2s", "row_security": "off"}
+_SET_PROGRESS = """INSERT INTO tidemark.progress (sink_key, epoch, positions) VALUES (%s, %s, %s)
+ON CONFLICT (sink_key) DO UPDATE
+SET epoch = excluded.epoch, positions = excluded.positions, updated_at = now()"""
+# Statements that go to the server together: libpq holds them as often as four times.
+_GATHERED_BYTES = 2 << 20
+
+
+class PostgresSink:
+    """The sink of one service; `key` tells it from another service on the same database.
+
+    Not for several threads at once, except `stage`, `drop` and the readers, which use sessions
+    of their own.
+    """
+
+    def __init__(self, dsn: str, *, key: str = "tidemark", claim: Claim | None = None) -> None:
+        self._claim, self._names = claim, applications_of(claim)
+        self._dsn = dsn
+        self._key = key
+        self._session: Watched | None = None
+        self._lost: Watched | None = None
+        self._preparer = Preparer()
+        self._is_prepared = False
+        self._keys = WideKeys()
+        self._guards = Guards()
+
+    # --- life ------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Make sure that the control tables are there and that we may write.
+
+        TemporaryError sink.unreachable; SinkError sink.read_only, sink.privilege, sink.version.
+        """
+        with self._own_session("cannot prepare the sink") as session:
+            with session.cursor() as cursor:
+                cursor.execute("SELECT pg_is_in_recovery()")
+                if cursor.fetchone()[0]:  # type: ignore[index]
+                    raise SinkError(
+                        "sink.read_only",
+                        "the sink is a standby and cannot be written",
+                        hint="point the sink's DSN at the primary",
+                    )
+            session.rollback()
+            schema_setup.ensure(session)
+        self._is_prepared = True
+
+    def claim(self) -> None:
+        """Take the sink before anything is written. SinkError sink.in_use."""
+        self._ensure()
+        self._writing_session()
+
+    def check(self, table: SinkTable) -> None:
+        """Whether a view of this name could be created. SinkError as sink_tables.check_name."""
+        self._ensure()
+        with self._own_session(f'cannot check view "{table.title}"', is_long=False) as session:
+            sink_tables.check_name(session.cursor(), table)
+
+    def close(self) -> None:
+        """End the writing session; the next call of write makes a new one."""
+        if self._session is not None:
+            self._session.close()
+        self._session = None
+        self._forget()
+        self._preparer = Preparer()
+
+    def interrupt(self) -> None:
+        """Cancel the statement of a `write` that waits, from another thread."""
+        session = self._session
+        if session is not None and not session.closed:
+            with suppress(psycopg2.Error):
+                session.cancel()
+
+    # --- epochs ----------------------------------------------------------------------------
+
+    def read_progress(self) -> Progress | None:
+        """What the last committed epoch said; None before the first. SinkError sink.fenced once
+        another service has taken over: its epochs may have the numbers of ours."""
+        self._ensure()
+        # What it was about to commit is settled once it has ended.
+        with translated("sink", "cannot end a lost session"):
+            end_left(self._lost)
+        self._lost = None
+        with self._own_session("cannot read the sink's progress", is_long=False) as session:
+            found = progress_of(session.cursor(), self._key)
+            self._require(session)
+            return found
+
+    def write(self, epoch: SinkEpoch) -> None:
+        """Apply in one transaction, durable on return in the order of calls.
+
+        TemporaryError: not applied, or the outcome of the commit is unknown. SinkBehind: it lacks
+        epochs before this one. SinkPromoted: a standby took over. SinkError sink.fenced: another
+        writer has this epoch; with a relation: a view cannot take its name (sink.name_taken,
+        sink.not_staged, sink.dependents), or its table is not as it was left (sink.table_missing,
+        sink.table_changed, sink.row_missing ...): nothing is written.
+        """
+        self._ensure()
+        session = self._writing_session()
+        place = Place()
+        try:
+            with session.cursor() as cursor:
+                try:
+                    self._write(cursor, epoch, place)
+                except states.ProgramLimitExceeded:
+                    place = Place(widened=frozenset(too_wide(epoch.parts())))
+                    self._roll_back(session)
+                    self._write(cursor, epoch, place)
+        except psycopg2.Error as error:
+            failure = self._failure(session, epoch, error)
+            if not (failure.is_temporary or failure.relation or failure.code == "sink.fenced"):
+                failure = self._find_fault(epoch, place.widened) or failure
+            raise failure from error
+        except TidemarkError as error:
+            self._roll_back(session)
+            error.relation = error.relation or place.relation
+            if error.relation is None and not error.is_temporary:
+                raise self._find_fault(epoch, place.widened) or error from error
+            raise
+        except Exception as error:
+            self._roll_back(session)
+            if place.relation is None or isinstance(error, OSError):
+                raise
+            # What the rows are made into is of this view alone.
+            failure = internal_error("what writes the view's table", error)
+            failure.relation = place.relation
+            raise failure from error
+        except BaseException:
+            self._roll_back(session)
+            raise
+
+    def _find_fault(self, epoch: SinkEpoch, widened: frozenset[SinkTable]) -> TidemarkError | None:
+        """Which view's table refuses the epoch: all is tried again, one table at a time."""
+        session, place = self._writing_session(), Place(widened, is_searched=True)
+        try:
+            with session.cursor() as cursor:
+                self._write(cursor, epoch, place)
+            return None
+        except psycopg2.Error as error:
+            failure = self._failure(session, epoch, error)
+        except TidemarkError as error:
+            failure = error
+        finally:
+            self._roll_back(session)
+        failure.relation = failure.relation or place.relation
+        if place.title:
+            self._blame_for_errors(failure, place.title)
+        return failure
+
+    def _blame_for_errors(self, failure: TidemarkError, title: str) -> None:
+        """The error rows of this view are not those that it gave out."""
+        with self._own_session("cannot find whose error rows these are", is_long=False) as session:
+            cursor = session.cursor()
+            cursor.execute(
+                "SELECT schema, name FROM tidemark.views WHERE schema || '.' || name = %s", (title,)
+            )
+            found = cursor.fetchall()
+        if len(found) == 1:
+            failure.relation = RelationName(VIEW_SOURCE, *found[0])
+        if failure.code == "sink.row_missing":
+            failure.what = f'tidemark.errors does not hold the error rows of view "{title}"'
+            failure.hint = "someone else changed tidemark.errors: rebuild the view, or drop it"
+
+    def _write(self, cursor: Any, epoch: SinkEpoch, place: Place) -> None:
+        """Statements gather and go to the server together; what needs an answer flushes them."""
+        waiting = begin(self._key, self._claim.token if self._claim else "", epoch)
+        if epoch.swaps or epoch.refusals or epoch.changes:
+            flush(cursor, waiting)
+            for change in epoch.changes:
+                with about(change.table):
+                    patiently(cursor, cut_over.apply, change)
+            for table in epoch.swaps:
+                with about(table):
+                    token = epoch.tokens.get(table.relation, "")
+                    patiently(cursor, partial(sink_tables.swap, token=token), table)
+            failpoint("sink.change.after", psycopg2.OperationalError)
+            for table, error in epoch.refusals:
+                sink_tables.tell_refusal(cursor, table, error)
+            self._forget()
+        for table, delta in deltas_of(epoch, place):
+            target, guard = ERRORS, b""
+            if table is not None:
+                is_known = self._keys.is_known and self._guards.is_known
+                if not is_known or table in place.widened:
+                    flush(cursor, waiting)
+                if self._guards.covers(cursor, table):
+                    guard = guard_sql(table, writes=True).encode()
+                    if table in place.widened:
+                        flush(cursor, [guard])
+                target = self._keys.target(cursor, table, place.widened)
+            changes = split_delta(target, delta)
+            copied = take_copied(target, changes)
+            if is_large(changes) or (table is not None and self._guards.is_copied(table)):
+                flush(cursor, waiting)
+                apply_by_copy(cursor, target, changes, guard.decode())
+            else:
+                statements = self._preparer.statements(cursor, target, changes)
+                # Before each of them: somebody may have been waited for in the one before.
+                waiting += [s for one in statements for s in ((guard, one) if guard else (one,))]
+                if copied or place.is_searched or sum(map(len, waiting)) > _GATHERED_BYTES:
+                    flush(cursor, waiting)
+            for _, columns, n in copied:
+                flush(cursor, [guard] if guard else [])
+                copy_rows(cursor, target, columns, n)
+        place.relation = None
+        if epoch.rejected is not None and len(epoch.rejected):
+            flush(cursor, waiting)
+            write_rejected(cursor, self._key, epoch.rejected)
+        failpoint("sink.commit.before", psycopg2.OperationalError)
+        flush(cursor, [*waiting, b"ROLLBACK" if place.is_searched else b"COMMIT"])
+        failpoint("sink.commit.after", psycopg2.OperationalError)
+
+    def _failure(
+        self, session: Connection, epoch: SinkEpoch, error: psycopg2.Error
+    ) -> TidemarkError:
+        if is_temporary(error):
+            self._lost = self._session
+            self.close()
+            return to_error(error, "sink", f"cannot write epoch {epoch.progress.epoch}")
+        self._roll_back(session)
+        return refusal_of(session.cursor(), self._key, epoch, error)
+
+    # --- tables ----------------------------------------------------------------------------
+
+    def stage(self, table: SinkTable, rows: Iterable[Delta], token: str = "") -> int:
+        """Fill a hidden staging table with a view's first rows; committed, replaced if there."""
+        self._ensure()
+        doing = f'cannot stage the rows of view "{table.title}"'
+        with self._own_session(doing, _COPY_SETTINGS) as session:
+            count = sink_tables.stage(session.cursor(), table, rows, token)
+            self._require(session)
+            failpoint("sink.stage.filled", psycopg2.OperationalError)
+            session.commit()
+            return count
+
+    def load(self, table: SinkTable, rows: Iterable[Delta], progress: Progress | None) -> int:
+        """Stage and swap in, apart from any epoch; progress is set as it is, if given."""
+        count = self.stage(table, rows)
+        with self._own_session(f'cannot load view "{table.title}"') as session:
+            cursor = session.cursor()
+            self._forget()
+            sink_tables.swap(cursor, table)
+            if progress is not None:
+                positions = json.dumps(dict(progress.positions))
+                cursor.execute(_SET_PROGRESS, (self._key, progress.epoch, positions))
+            session.commit()
+        return count
+
+    def is_staged(self, table: SinkTable, token: str) -> bool:
+        """Whether just these first rows of a view wait to become visible."""
+        self._ensure()
+        with self._own_session(f'cannot look at view "{table.title}"') as session:
+            return sink_tables.is_staged(session.cursor(), table, token)
+
+    def drop_staged(self, table: SinkTable) -> None:
+        """Remove a staging table that will not become a view."""
+        self._ensure()
+        with self._own_session(f'cannot drop staged view "{table.title}"') as session:
+            self._require(session)
+            sink_tables.drop(session.cursor(), table, is_staged=True)
+            session.commit()
+
+    def drop(self, tables: Sequence[SinkTable]) -> None:
+        """Remove the tables, their staging tables and their error rows; SinkError
+        sink.dependents when something of the user's hangs on one, then nothing is dropped."""
+        self._ensure()
+        with self._own_session("cannot drop views") as session:
+            self._require(session)
+            cursor = session.cursor()
+            for table in tables:
+                sink_tables.drop(cursor, table, is_staged=True)
+                sink_tables.drop(cursor, table, is_staged=False)
+            sink_tables.forget_errors(cursor, tables)
+            session.commit()
+
+    def holds(self, table: SinkTable) -> bool:
+        """Whether the view's table is there, with all of its columns and nothing that would run
+        code of others: one that is not is made anew, as a whole."""
+        self._ensure()
+        with self._own_session(f'cannot look at view "{table.title}"') as session:
+            cursor = session.cursor()
+            try:
+                require_ours(cursor, table, writes=True)
+            except SinkError:
+                return False
+            return sink_tables.is_there(cursor, table)
+
+    def forget_progress(self) -> None:
+        """Remove our progress, when the last view is gone."""
+        self._ensure()
+        with self._own_session("cannot remove the sink's progress") as session:
+            self._require(session)
+            forget = "DELETE FROM tidemark.progress WHERE sink_key = %s"
+            session.cursor().execute(forget, (self._key,))
+            session.commit()
+
+    def read_rows(self, table: SinkTable, *, is_checked: bool = False) -> Iterator[Delta]:
+        """The view's rows as of one moment, in chunks; a bag's with their counts as weights.
+
+        is_checked: as for `rows_at`.
+        """
+        self._ensure()
+        doing = f'cannot read view "{table.title}"'
+        with self._own_session(doing, _COPY_SETTINGS) as session, reading(table):
+            yield from rows_of(session.cursor(), self._dsn, table, is_checked=is_checked)
+
+    @contextmanager
+    def rows_at(
+        self, table: SinkTable, *, is_checked: bool = False
+    ) -> Iterator[tuple[Progress, Iterator[Delta]]]:
+        """The view's rows, as `read_rows`, with the progress that they show: of one snapshot.
+
+        is_checked: SinkError sink.row_changed when someone else wrote to a bag. SinkError
+        sink.no_progress when nothing was written yet.
+        """
+        self._ensure()
+        with self._own_session(f'cannot read view "{table.title}"', _COPY_SETTINGS) as session:
+            session.set_session(isolation_level="REPEATABLE READ")
+            cursor = session.cursor()
+            found = progress_of(cursor, self._key)
+            if found is None:
+                raise SinkError("sink.no_progress", "no epoch has been written yet")
+            yield found, rows_of(cursor, self._dsn, table, is_checked=is_checked)
+
+    def row_count(self, table: SinkTable) -> int:
+        """About how many rows the view has; exact while it is small and nobody has locked it."""
+        self._ensure()
+        doing = f'cannot count view "{table.title}"'
+        with self._own_session(doing, _COUNT_SETTINGS, is_long=False) as session:
+            return sink_tables.count_rows(session.cursor(), self._dsn, table)
+
+    def _require(self, session: Connection) -> None:
+        """Nobody has taken over meanwhile: what is staged or dropped now is ours."""
+        if self._claim is not None:
+            self._claim.require(session.cursor())
+
+    # --- sessions --------------------------------------------------------------------------
+
+    def _ensure(self) -> None:
+        if not self._is_prepared:
+            self.prepare()
+
+    def _writing_session(self) -> Watched:
+        if self._session is None or self._session.closed:
+            self.close()
+            session = connect(
+                self._dsn,
+                side="sink",
+                application_name=self._names[0],
+                settings=_WRITE_SETTINGS,
+                is_long=True,
+            )
+            session.autocommit = True
+            try:
+                if self._claim is not None:
+                    self._claim.take(session)
+            except BaseException:
+                session.close()
+                raise
+            self._session = session
+        return self._session
+
+    def _forget(self) -> None:
+        """Ask again what is known of the tables."""
+        self._keys.forget()
+        self._guards.forget()
+
+    def _roll_back(self, session: Connection) -> None:
+        self._forget()
+        try:
+            with session.cursor() as cursor:
+                cursor.execute("ROLLBACK")
+        except psycopg2.Error:
+            self.close()
+
+    @contextmanager
+    def _own_session(
+        self, doing: str, settings: dict[str, str] | None = None, *, is_long: bool = True
+    ) -> Iterator[Connection]:
+        session = connect(
+            self._dsn,
+            side="sink",
+            application_name=self._names[1],
+            settings=settings,
+            is_long=is_long,
+        )
+        try:
+            with translated("sink", doing):
+                yield session
+        finally:
+            session.close()

@@ -1,0 +1,375 @@
+"""The life of a view's table in the sink: checked, staged, swapped in, dropped.
+
+Invariant: only relations that stand in tidemark.tables with their oid are ever dropped or
+replaced; a name that anybody else has is refused. Every function works on the caller's cursor
+and inside the caller's transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import psycopg2
+from psycopg2 import errors as states
+
+from connectors.postgres.evaluation.sandbox import EVENT_TRIGGER, check_event_triggers
+from connectors.postgres.schema import sink_target, view_status
+from connectors.postgres.schema.sink_target import Target, staged_target_of, target_of
+from connectors.postgres.schema.trigger_guard import TYPES_OF
+from connectors.postgres.session import copy_text
+from connectors.postgres.session.quoting import quote_name, quote_text
+from connectors.postgres.sink import carry_over, sink_keys
+from connectors.postgres.sink.apply_deltas import lines_of, rows_missing, split_delta
+from connectors.postgres.sink.ownership import give_to_creator
+from connectors.postgres.sink.restricted_sink import reading
+from connectors.sink import NOT_STAGED, SinkTable
+from connectors.view_states import ViewEvent
+from dataflow.delta import Delta
+from dataflow.errors import SinkError, TidemarkError
+
+_OURS = """SELECT 1 FROM tidemark.tables WHERE schema = %s AND name = %s
+AND %s::regclass IN (table_oid, view_oid)"""
+
+_EXACT_ROWS = 100_000
+
+
+def count_rows(cursor: Any, dsn: str, table: SinkTable) -> int:
+    """About how many rows a view has; exact while it is small and nobody has locked it. dsn: of the
+    cursor's session."""
+    target = target_of(table)
+    rows = f"sum({quote_name(target.count)})" if target.is_bag else "count(*)"
+    cursor.execute(
+        "SELECT reltuples::bigint FROM pg_class WHERE oid = to_regclass(%s)", (target.sql,)
+    )
+    found = cursor.fetchone()
+    if found is None:
+        return 0
+    about = max(int(found[0]), 0)
+    if about > _EXACT_ROWS:
+        return about
+    try:
+        cursor.execute(
+            reading(
+                cursor,
+                dsn,
+                table,
+                lambda target: f"SELECT coalesce({rows}, 0)::bigint FROM ONLY {target.sql}",
+                1,
+            )
+        )
+    except states.UndefinedTable:
+        # Dropped, or named otherwise, since we saw it.
+        return 0
+    except (states.LockNotAvailable, states.QueryCanceled, states.UndefinedColumn):
+        return about
+    except SinkError:
+        return about
+    return cursor.fetchone()[0]
+
+
+def check_name(cursor: Any, table: SinkTable) -> None:
+    """Whether the view could be created: schema there, right to create, name free or ours.
+
+    SinkError sink.schema_missing, sink.privilege, sink.name_taken, sink.event_trigger.
+    """
+    require_no_event_trigger(cursor)
+    cursor.execute("SELECT to_regnamespace(%s)::oid", (quote_name(table.schema),))
+    namespace = cursor.fetchone()[0]
+    if namespace is None:
+        raise SinkError(
+            "sink.schema_missing",
+            f'schema "{table.schema}" does not exist in the sink',
+            hint=f"CREATE SCHEMA {quote_name(table.schema)}, or choose another schema",
+        )
+    cursor.execute("SELECT has_schema_privilege(%s, 'CREATE'), current_user", (namespace,))
+    is_allowed, role = cursor.fetchone()
+    if not is_allowed:
+        raise SinkError(
+            "sink.privilege",
+            f'role "{role}" may not create tables in schema "{table.schema}" of the sink',
+            hint=f"GRANT USAGE, CREATE ON SCHEMA {quote_name(table.schema)} TO {quote_name(role)}",
+        )
+    for name in {table.name, target_of(table).name}:
+        _check_free(cursor, table, name)
+
+
+def require_no_event_trigger(cursor: Any) -> None:
+    """What we change runs no code of others. SinkError sink.event_trigger."""
+    cursor.execute(EVENT_TRIGGER)
+    check_event_triggers(cursor.fetchall(), is_sink=True)
+
+
+def _check_free(cursor: Any, table: SinkTable, name: str) -> None:
+    sql = f"{quote_name(table.schema)}.{quote_name(name)}"
+    cursor.execute("SELECT c.relkind FROM pg_class AS c WHERE c.oid = to_regclass(%s)", (sql,))
+    found = cursor.fetchone()
+    if found is None:
+        return
+    cursor.execute(_OURS, (table.schema, table.name, sql))
+    if cursor.fetchone() is None:
+        kinds = {"r": "table", "p": "table", "v": "view", "m": "materialized view", "i": "index"}
+        kind = kinds.get(found[0], "relation")
+        raise SinkError(
+            "sink.name_taken",
+            f'name "{table.schema}.{name}" is taken in the sink',
+            detail=f"a {kind} of this name is there, and Tidemark did not make it",
+            hint="choose another name for the view, or rename or drop what has it",
+        )
+
+
+def stage(cursor: Any, table: SinkTable, rows: Iterable[Delta], token: str = "") -> int:
+    """Create and fill the hidden table, with its key; returns the rows (of a bag: each counted)."""
+    check_name(cursor, table)
+    drop(cursor, table, is_staged=True)
+    target = staged_target_of(table)
+    wanted = {f.type.collation for f in target.fields if f.type.collation}
+    cursor.execute(
+        "SELECT c FROM unnest(%s::text[]) c WHERE to_regcollation(c) IS NOT NULL", (sorted(wanted),)
+    )
+    collations = frozenset(c for (c,) in cursor.fetchall())
+    with NamesOf(table):
+        cursor.execute(sink_target.create_table(target, collations))
+        cursor.execute(f"COMMENT ON TABLE {target.sql} IS {quote_text(_waiting(token))}")
+    counter = _Counter(target)
+    chunks = (lines for delta in rows for lines in counter.lines(delta))
+    reader = copy_text.ChunkReader(chunks)
+    try:
+        cursor.copy_expert(f"COPY {target.sql} FROM STDIN (FREEZE)", reader)
+    except states.ProgramLimitExceeded as error:
+        raise SinkError(
+            "sink.row_too_wide",
+            f'a row of view "{table.title}" is wider than PostgreSQL can store',
+            detail=str(error.diag.message_primary),
+            hint="leave columns out, or make two views of it",
+        ) from None
+    except psycopg2.Error as error:
+        # What our side raised in the middle is told as a statement that was cancelled.
+        raise reader.failure or error from None
+    sink_keys.add_key(cursor, target)
+    carry_over.prepare(cursor, table, target.sql)
+    cursor.execute(f"ANALYZE {target.sql}")
+    _register(cursor, table, target.sql, None, is_staged=True)
+    return counter.rows
+
+
+class _Counter:
+    """Turns deltas of first rows into COPY lines and counts them."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.rows = 0
+
+    def lines(self, delta: Delta) -> Iterable[np.ndarray]:
+        """COPY lines of one chunk; first rows never have negative weights."""
+        for letter, columns, n in split_delta(self._target, delta):
+            if letter != "i":
+                raise rows_missing(f"first rows of {self._target.name} with negative weights")
+            yield from lines_of(columns, n)
+        self.rows += int(delta.weights.sum())
+
+
+def is_staged(cursor: Any, table: SinkTable, token: str = "") -> bool:
+    """Whether a view's first rows wait in their hidden table; those of the token, if given."""
+    cursor.execute(
+        "SELECT obj_description(c.oid, 'pg_class') FROM pg_class AS c JOIN tidemark.tables AS t"
+        " ON t.table_oid = c.oid AND t.is_staged AND (t.schema, t.name) = (%s, %s)"
+        " WHERE c.oid = to_regclass(%s)",
+        (table.schema, table.name, staged_target_of(table).sql),
+    )
+    found = cursor.fetchone()
+    return found is not None and (not token or found[0] == _waiting(token))
+
+
+def _waiting(token: str) -> str:
+    return f"{carry_over.OURS}: first rows {token}, not visible yet"
+
+
+def swap(cursor: Any, table: SinkTable, token: str = "") -> None:
+    """Make the staged table the view, in place of an older one of ours.
+
+    SinkError sink.not_staged, sink.name_taken, sink.dependents, sink.owner.
+    """
+    staged, target = staged_target_of(table), target_of(table)
+    if not is_staged(cursor, table, token):
+        raise SinkError(
+            "sink.not_staged",
+            f'the first rows of view "{table.title}" are gone from the sink',
+            detail=f"table {staged.sql} does not exist, or is another one",
+            hint="nothing: the view is built anew",
+        )
+    check_name(cursor, table)
+    kept = carry_over.find(cursor, table)
+    drop(cursor, table, is_staged=False)
+    with NamesOf(table):
+        cursor.execute(f"ALTER TABLE {staged.sql} RENAME TO {quote_name(target.name)}")
+        view = None
+        if target.is_bag:
+            cursor.execute(sink_target.create_view(table))
+            view = f"{quote_name(table.schema)}.{quote_name(table.name)}"
+    rename_key(cursor, table)
+    _register(cursor, table, target.sql, view, is_staged=False)
+    cursor.execute(
+        "DELETE FROM tidemark.tables WHERE schema = %s AND name = %s AND is_staged",
+        (table.schema, table.name),
+    )
+    comment(cursor, table)
+    relations = [("TABLE", target.sql), *([("VIEW", view)] if view else [])]
+    give_to_creator(cursor, table, relations)
+    if kept is not None:
+        _warn(cursor, table, carry_over.give(cursor, table, kept))
+
+
+def is_there(cursor: Any, table: SinkTable) -> bool:
+    """Whether the view has its table, with all of its columns."""
+    found = carry_over.oids_of(cursor, table)
+    if found is None:
+        return False
+    cursor.execute(
+        "SELECT array_agg(attname::text) FROM pg_attribute "
+        "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped",
+        (found[0],),
+    )
+    return {c.name for c in target_of(table).columns} <= set(cursor.fetchone()[0] or ())
+
+
+def _warn(cursor: Any, table: SinkTable, told: Sequence[str]) -> None:
+    for text in told:
+        cursor.execute(
+            "UPDATE tidemark.views SET warnings = warnings || to_jsonb(%s::text) "
+            "WHERE schema = %s AND name = %s",
+            (text, table.schema, table.name),
+        )
+
+
+def rename_key(cursor: Any, table: SinkTable) -> None:
+    """Give the key the name that it would have had, if it is free."""
+    target, wanted = target_of(table), sink_target.key_name(table)
+    qualified = f"{quote_name(table.schema)}.{quote_name(wanted)}"
+    cursor.execute(
+        "SELECT conname FROM pg_constraint WHERE conrelid = %s::regclass AND contype = 'p' "
+        "AND to_regclass(%s) IS NULL",
+        (target.sql, qualified),
+    )
+    found = cursor.fetchone()
+    if found is not None:
+        names = f"{quote_name(found[0])} TO {quote_name(wanted)}"
+        cursor.execute(f"ALTER TABLE {target.sql} RENAME CONSTRAINT {names}")
+
+
+def comment(cursor: Any, table: SinkTable) -> None:
+    """Say on the view's table what it is, where the user says nothing else."""
+    target = target_of(table)
+    cursor.execute(
+        "SELECT obj_description(to_regclass(%s), 'pg_class')",
+        (f"{quote_name(table.schema)}.{quote_name(table.name)}",),
+    )
+    if carry_over.is_users(cursor.fetchone()[0] or carry_over.OURS):
+        return
+    cursor.execute(
+        "SELECT query FROM tidemark.views WHERE schema = %s AND name = %s",
+        (table.schema, table.name),
+    )
+    found = cursor.fetchone()
+    query = f": {found[0]}" if found else ""
+    said = quote_text(f"{carry_over.OURS}, do not write{query}")
+    if target.is_bag:
+        name = f"{quote_name(table.schema)}.{quote_name(table.name)}"
+        cursor.execute(f"COMMENT ON VIEW {name} IS {said}")
+        count = quote_text(f"Rows of view {table.name}, each with its count; by Tidemark")
+        cursor.execute(f"COMMENT ON TABLE {target.sql} IS {count}")
+    else:
+        cursor.execute(f"COMMENT ON TABLE {target.sql} IS {said}")
+
+
+def drop(cursor: Any, table: SinkTable, *, is_staged: bool) -> None:
+    """Drop what is registered under the view's name, wherever it has been renamed to. SinkError
+    sink.dependents."""
+    cursor.execute(
+        "DELETE FROM tidemark.tables WHERE schema = %s AND name = %s AND is_staged = %s "
+        "RETURNING view_oid, table_oid",
+        (table.schema, table.name, is_staged),
+    )
+    for view_oid, table_oid in cursor.fetchall():
+        for oid, word in ((view_oid, "VIEW"), (table_oid, "TABLE")):
+            _drop_oid(cursor, table, oid, word)
+
+
+def _drop_oid(cursor: Any, table: SinkTable, oid: int | None, word: str) -> None:
+    cursor.execute(
+        "SELECT format('%%I.%%I', n.nspname, c.relname) FROM pg_class AS c "
+        "JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = %s AND c.relkind = %s",
+        (oid, "v" if word == "VIEW" else "r"),
+    )
+    found = cursor.fetchone()
+    if found is None:
+        return
+    try:
+        cursor.execute(f"DROP {word} {found[0]}")
+    except states.DependentObjectsStillExist as error:
+        raise SinkError(
+            "sink.dependents",
+            f'view "{table.title}" cannot be dropped from the sink',
+            detail=str(error.diag.message_detail or error),
+            hint="drop what depends on it first",
+        ) from None
+
+
+def _register(
+    cursor: Any, table: SinkTable, table_sql: str, view_sql: str | None, *, is_staged: bool
+) -> None:
+    cursor.execute(
+        "INSERT INTO tidemark.tables (schema, name, is_staged, table_oid, view_oid, types) "
+        f"VALUES (%s, %s, %s, %s::regclass, %s::regclass, {TYPES_OF.format('%s::regclass')})",
+        (table.schema, table.name, is_staged, table_sql, view_sql, table_sql),
+    )
+
+
+class NamesOf:
+    """Turns PostgreSQL's refusals of a name or a type into ours."""
+
+    def __init__(self, table: SinkTable) -> None:
+        self._table = table
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        title = self._table.title
+        if isinstance(error, states.DuplicateTable | states.DuplicateObject):
+            raise SinkError(
+                "sink.name_taken",
+                f'name "{title}" is taken in the sink',
+                detail=str(error.diag.message_primary),
+                hint="choose another name for the view, or rename or drop what has it",
+            ) from None
+        if isinstance(error, states.UndefinedObject):
+            raise SinkError(
+                "sink.type_missing",
+                f'view "{title}" has a type that the sink does not know',
+                detail=str(error.diag.message_primary),
+                hint="create the type in the sink too, or cast the column to text",
+            ) from None
+        if isinstance(error, psycopg2.ProgrammingError):
+            raise SinkError(
+                "sink.column",
+                f'table of view "{title}" cannot be made in the sink',
+                detail=str(error.diag.message_primary),
+                hint="rename the column in the query",
+            ) from None
+
+
+def tell_refusal(cursor: Any, table: SinkTable, error: TidemarkError) -> None:
+    """The catalog says from now on that this view has failed, or is built anew, and why."""
+    event = ViewEvent.UNSTAGE if error.code == NOT_STAGED else ViewEvent.REFUSE
+    where = "(schema, name) = (%s, %s)", [table.schema, table.name]
+    told = {"code": error.code, "detail": error.described, "hint": error.hint}
+    columns = [("progress", None), *told.items()]
+    view_status.change(view_status.run_in(cursor), where, [event], error.code, columns)
+
+
+def forget_errors(cursor: Any, tables: Sequence[SinkTable]) -> None:
+    """Remove the error rows of these views."""
+    titles = [t.title for t in tables]
+    cursor.execute("DELETE FROM tidemark.errors WHERE view = ANY (%s)", (titles,))

@@ -1,0 +1,71 @@
+"""The tables of views looked at, and changed as a whole, apart from epochs.
+
+For the API, which asks before it promises anything, and for views of which no epoch is made:
+paused and failed ones. Every call has a session and a transaction of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from connectors.postgres.session.session import connect, translated
+from connectors.postgres.sink import carry_over, cut_over, sink_tables
+from connectors.postgres.sink.sink_reader import errors_of
+from connectors.sink import SinkTable, ViewChange
+from dataflow.delta import Delta
+
+
+class ViewTables:
+    """Of one sink database, whose control tables are there; safe for several threads."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+
+    def check(self, table: SinkTable) -> None:
+        """Whether a view of this name could be there. SinkError as sink_tables.check_name."""
+        with self._cursor(table) as cursor:
+            sink_tables.check_name(cursor, table)
+
+    def change(self, changes: Sequence[ViewChange]) -> None:
+        """Make changes at once, of views that are not kept up to date. SinkError as
+        sink_changes.apply."""
+        with self._cursor(changes[0].before) as cursor:
+            for change in changes:
+                cut_over.apply(cursor, change)
+                cursor.execute(
+                    "UPDATE tidemark.errors SET view = %s WHERE view = %s",
+                    (change.table.title, change.before.title),
+                )
+
+    def dependents(self, table: SinkTable) -> list[str]:
+        """What of the user's hangs on the view's table, so that it could not be dropped. SinkError
+        sink.event_trigger."""
+        with self._cursor(table) as cursor:
+            sink_tables.require_no_event_trigger(cursor)
+            return carry_over.dependents(cursor, table)
+
+    def not_kept(self, before: SinkTable, table: SinkTable) -> list[str]:
+        """What of the user's at the view's table would not go over to one of other columns."""
+        with self._cursor(table) as cursor:
+            return carry_over.not_kept(cursor, before, table)
+
+    def holds(self, table: SinkTable) -> bool:
+        """Whether the view's table is there, with all of its columns."""
+        with self._cursor(table) as cursor:
+            return sink_tables.is_there(cursor, table)
+
+    def read_errors(self, table: SinkTable) -> Delta:
+        """The view's error rows, with their counts."""
+        with self._cursor(table) as cursor:
+            return errors_of(cursor, table)
+
+    @contextmanager
+    def _cursor(self, table: SinkTable) -> Iterator[Any]:
+        session = connect(self._dsn, side="sink")
+        try:
+            with translated("sink", f'cannot look at view "{table.title}"'), session:
+                yield session.cursor()
+        finally:
+            session.close()

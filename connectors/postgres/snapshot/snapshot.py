@@ -1,0 +1,225 @@
+"""A consistent snapshot of a source, read in parts from any number of processes.
+
+A temporary slot exports the snapshot that lies exactly between two WAL positions; a coordinating
+session imports it, keeps the tables locked against DDL and TRUNCATE, and re-exports it for the
+parts. Invariant: snapshot plus all transactions that end after `position` is the table, nothing
+twice and nothing missing. The tables are locked before the snapshot is taken: a TRUNCATE in
+between would empty them under an older snapshot. They are read by the names that they have under
+that lock, which may be others than those that they were planned with.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import psycopg2
+from psycopg2 import sql
+from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED
+from psycopg2.extensions import connection as Connection
+
+from connectors.postgres.evaluation.restricted_source import is_foreign, lock
+from connectors.postgres.replication.decode import Decoder
+from connectors.postgres.replication.stream import ReplicationStream
+from connectors.postgres.replication.wal_connection import WalConnection
+from connectors.postgres.session.session import to_error, translated
+from connectors.postgres.snapshot.snapshot_parts import (
+    PageRange,
+    PostgresKeysPart,
+    PostgresSnapshotPart,
+    cut,
+    cut_alike,
+    open_session,
+    rows_of,
+)
+from connectors.postgres.types.column_types import ColumnTypes
+from dataflow.delta import Delta
+from dataflow.errors import SourceError, TemporaryError
+from dataflow.schema import Relation, RelationName
+
+_NAME = """
+SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = %s::bigint::oid
+"""
+_PHYSICAL_TABLES = """
+SELECT n.nspname, c.relname, c.relkind, pg_relation_filenode(c.oid)::bigint,
+  pg_relation_size(c.oid) / current_setting('block_size')::int
+FROM (SELECT %(oid)s::bigint::oid AS oid
+        WHERE NOT EXISTS (SELECT FROM pg_partition_tree(%(oid)s::bigint::oid))
+      UNION SELECT relid::oid FROM pg_partition_tree(%(oid)s::bigint::oid) WHERE isleaf) t
+JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+ORDER BY 1, 2
+"""
+
+
+class PostgresSnapshot:
+    """All given relations as of `position`; stays open until `close`.
+
+    keeps_slot: the slot stays too, so that `stream` can tell what comes after.
+    """
+
+    def __init__(
+        self, dsn: str, relations: Sequence[Relation], *, keeps_slot: bool = False
+    ) -> None:
+        self._dsn = dsn
+        self._slot: tuple[WalConnection, str] | None = None
+        guard = open_session(dsn, None)
+        try:
+            with translated("source", "cannot lock the tables that are to be read"):
+                # So that each look at the catalog sees what was committed before the lock was had.
+                guard.set_isolation_level(ISOLATION_LEVEL_READ_COMMITTED)
+                self._locked = {r.oid: _locked(guard, r) for r in relations}
+            wal = WalConnection(dsn)
+            try:
+                # Every reader of this moment: unique in the cluster, at most 63 letters.
+                name = f"tidemark_snapshot_{os.getpid()}_{uuid.uuid4().hex[:12]}"
+                self.position, exported = wal.create_temporary_slot(name)
+                self._coordinator = open_session(dsn, exported)
+                self._slot = (wal, name) if keeps_slot else None
+            finally:
+                if self._slot is None:
+                    wal.close()
+            try:
+                for locked in self._locked.values():
+                    _lock(self._coordinator, locked.relation)
+                with translated("source", "cannot export a snapshot"):
+                    [(found,)] = rows_of(self._coordinator, "SELECT pg_export_snapshot()")
+                self.snapshot_id = str(found)
+            except BaseException:
+                self.close()
+                raise
+        finally:
+            guard.close()
+
+    def parts(
+        self,
+        relation: Relation,
+        columns: Sequence[int],
+        count: int,
+        known: Sequence[str] = (),
+    ) -> Sequence[PostgresSnapshotPart]:
+        """About `count` disjoint parts; at least one for each physical table of the relation.
+
+        known: names of an earlier snapshot's parts. A table that still lies in the same file is
+        cut as it was then, and a row that has not changed since lies in the same part.
+        """
+        now = self._now(relation, columns)
+        with translated("source", f'cannot measure table "{relation.name}"'):
+            tables = rows_of(self._coordinator, _PHYSICAL_TABLES, {"oid": relation.oid})
+        total = sum(pages for *_, pages in tables) or 1
+        out: list[PostgresSnapshotPart] = []
+        for schema, name, kind, file, pages in tables:
+            if kind != "r":
+                what = f'partition "{schema}.{name}" of table "{relation.name}" cannot be followed'
+                raise SourceError("source.not_publishable", what, hint="use ordinary partitions")
+            step = max(1, -(-pages // max(1, round(count * pages / total))))
+            whole = PageRange(schema, name, file, 0, None)
+            for where in cut_alike(whole, known) or cut(whole, pages, step):
+                out.append(
+                    PostgresSnapshotPart(self._dsn, self.snapshot_id, now, tuple(columns), where)
+                )
+        return out
+
+    def part_of_keys(
+        self, relation: Relation, columns: Sequence[int], keys: Delta
+    ) -> PostgresKeysPart:
+        """The rows under these keys, columns of relation.key, in this snapshot."""
+        now = self._now(relation, (*columns, *relation.key))
+        return PostgresKeysPart(self._dsn, self.snapshot_id, now, tuple(columns), keys)
+
+    def _now(self, relation: Relation, columns: Sequence[int]) -> Relation:
+        return self._locked[relation.oid].reading(columns)
+
+    def stream(self, relations: Sequence[Relation], publication: str) -> ReplicationStream:
+        """What happens to these relations after `position`; once, where the slot is kept.
+
+        The caller closes it.
+        """
+        assert self._slot is not None, "the slot was not kept"
+        (wal, name), self._slot = self._slot, None
+        try:
+            wal.start(name, self.position, [publication])
+            return ReplicationStream(wal, Decoder(relations), self.position)
+        except BaseException:
+            wal.close()
+            raise
+
+    def open_session(self) -> Connection:
+        """Another read-only session in the snapshot; the caller closes it."""
+        return open_session(self._dsn, self.snapshot_id)
+
+    def close(self) -> None:
+        """End the coordinating session: parts that are not being read yet cannot be read."""
+        if self._slot is not None:
+            self._slot[0].close()
+        self._coordinator.close()
+
+
+@dataclass(frozen=True)
+class _Locked:
+    """A relation as it is called now. changed: positions of fields that are not what they were."""
+
+    relation: Relation
+    changed: frozenset[int]
+
+    def reading(self, columns: Sequence[int]) -> Relation:
+        """The relation, for who reads these columns. TemporaryError source.table_changing: who
+        follows the table's changes knows what that means for a view."""
+        for position in self.changed.intersection(columns):
+            name = self.relation.name
+            raise TemporaryError(
+                "source.table_changing",
+                f'table "{name}" has changed since it was planned what to read of it',
+                detail=f'column "{self.relation.fields[position].name}"',
+                relation=name,
+            )
+        return self.relation
+
+
+def _locked(connection: Connection, relation: Relation) -> _Locked:
+    """Takes ACCESS SHARE on it and its partitions until the transaction ends, which must be an
+    ordinary one, that sees what others commit. SourceError source.table_missing."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL search_path = pg_temp")
+        name = None
+        while name != (name := _name_of(connection, relation)):
+            _lock(connection, replace(relation, name=name))
+        found = ColumnTypes(cursor).read_fields(relation.oid)
+    by_name = {field.name: number for number, field in found.items()}
+    numbers = relation.numbers or [by_name.get(field.name, 0) for field in relation.fields]
+    fields, changed = list(relation.fields), set()
+    for position, (field, number) in enumerate(zip(relation.fields, numbers, strict=True)):
+        now = found.get(number)
+        if now is None or (now.type.oid, now.type.typmod) != (field.type.oid, field.type.typmod):
+            changed.add(position)
+        else:
+            fields[position] = replace(field, name=now.name)
+    return _Locked(replace(relation, name=name, fields=tuple(fields)), frozenset(changed))
+
+
+def _name_of(connection: Connection, relation: Relation) -> RelationName:
+    found = rows_of(connection, _NAME, (relation.oid,))
+    if not found:
+        what = f'table "{relation.name}" does not exist'
+        raise SourceError("source.table_missing", what, relation=relation.name)
+    return RelationName(relation.name.source, *found[0])
+
+
+def _lock(connection: Connection, relation: Relation) -> None:
+    """ACCESS SHARE on a relation and its partitions, until the transaction ends."""
+    name = relation.name
+    table = sql.Identifier(name.schema, name.name)
+    try:
+        with connection.cursor() as cursor:
+            if is_foreign(cursor, relation.oid):
+                lock(cursor, relation.oid, table)
+            else:
+                cursor.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(table))
+    except psycopg2.errors.UndefinedTable:
+        # It was there a moment ago.
+        what = f'table "{name}" is being renamed or dropped'
+        raise TemporaryError("source.table_changing", what, relation=name) from None
+    except psycopg2.Error as error:
+        raise to_error(error, "source", f'cannot read table "{name}"') from error

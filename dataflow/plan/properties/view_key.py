@@ -1,0 +1,65 @@
+"""The primary key of a view, and what the sink is told of its columns.
+
+A primary key has only columns that are never NULL: by their declaration, or because a filter or a
+join leaves no NULL. A view without one is a bag, and says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dataflow.expressions.ir import ColumnRef, InPostgres
+from dataflow.expressions.keys import key_form
+from dataflow.plan.nodes import Join, Plan, Project, UnionAll
+from dataflow.plan.properties.key_facts import NO_COLUMNS
+from dataflow.plan.properties.unique_keys import keys_of
+from dataflow.plan.walk import refs
+from dataflow.schema import Field
+
+
+def view_key(plan: Plan) -> tuple[int, ...]:
+    """The smallest key whose columns are never NULL; () when there is none (a bag)."""
+    known = keys_of(plan)
+    found = []
+    for key in known.keys:
+        columns = [ColumnRef(i, plan.fields[i].type) for i in key]
+        if key and key <= known.present and all(map(_is_sink_key, columns)):
+            found.append(tuple(sorted(key)))
+    return min(found, key=lambda k: (len(k), k)) if found else ()
+
+
+def why_bag(plan: Plan) -> str:
+    """Why the view of a plan has no primary key, for people; "" when it has one."""
+    if view_key(plan):
+        return ""
+    known = keys_of(plan)
+    if NO_COLUMNS in known.keys:
+        return "it has one row at most, and no columns that tell rows apart"
+    if not known.keys:
+        return "no columns of the answer tell its rows apart: select those of a unique key"
+    key = known.keys[0]
+    unknown = [plan.fields[i].name for i in sorted(key - known.present)]
+    if unknown:
+        names = ", ".join(f'"{name}"' for name in unknown)
+        return f"rows are told apart by columns of which {names} may be NULL"
+    names = ", ".join(f'"{plan.fields[i].name}"' for i in sorted(key))
+    return f"the sink's index cannot tell values of {names} apart as PostgreSQL's = does"
+
+
+def tightened(plan: Plan) -> Plan:
+    """The plan with output columns told as not null where no row has a NULL in them."""
+    present = keys_of(plan).present
+    fields = tuple(
+        Field(f.name, f.type, f.is_nullable and i not in present) for i, f in enumerate(plan.fields)
+    )
+    if fields == plan.fields:
+        return plan
+    if isinstance(plan, Project | Join | UnionAll):
+        return replace(plan, fields=fields)
+    return Project(plan, refs(plan), fields)
+
+
+def _is_sink_key(column: ColumnRef) -> bool:
+    """Whether the sink's index tells the same values apart: not where only a hash does here."""
+    form = key_form(column)
+    return form is not None and not isinstance(form, InPostgres)

@@ -1,0 +1,151 @@
+"""From PostgreSQL's canonical query to a plan: one small function for each shape of query.
+
+Every block is bound in PostgreSQL's own order: FROM, WHERE, GROUP BY, HAVING, the select list,
+DISTINCT. What is not maintained is refused here by name; nothing is dropped silently but ORDER BY,
+which a stored view does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from dataflow.expressions.ir import ColumnRef, Expression
+from dataflow.plan.nodes import Plan, SortKey
+from dataflow.sql.bind.blocks import apply_conditions, block_atom
+from dataflow.sql.bind.grouping import Grouping, find_aggregates
+from dataflow.sql.bind.grouping_sets import bind_grouping, group_keys
+from dataflow.sql.bind.relations import NOTHING, Relations, project
+from dataflow.sql.bind.row_clauses import RowClauses, sorting_nodes
+from dataflow.sql.bind.row_order_use import keeps_order, uses_order
+from dataflow.sql.bind.scope import Context, FromEntry, Scope, entry_of
+from dataflow.sql.bind.set_functions import add_set_calls, bind_selected
+from dataflow.sql.bind.set_operations import (
+    bind_set_operation,
+    bind_values,
+    distinct_rows,
+    values_of,
+)
+from dataflow.sql.bind.window_calls import Windows
+from dataflow.sql.bind.window_shapes import inside_windows
+from dataflow.sql.bind.with_list import bind_ctes
+
+
+class _BindQuery:
+    """See subqueries.BindQuery."""
+
+    def __call__(self, context: Context, node: exp.Expr) -> Plan:
+        """The plan of a query; it may read the rows of the scopes around it."""
+        return _bind(context, node, is_ordered=False).plan
+
+    def ordered(self, context: Context, node: exp.Expr) -> FromEntry:
+        """The same, with the order of the rows and what it is by."""
+        return _bind(context, node, is_ordered=True)
+
+
+bind_query = _BindQuery()
+
+
+def _bind(context: Context, node: exp.Expr, *, is_ordered: bool) -> FromEntry:
+    if isinstance(node, exp.Subquery):
+        if any(node.args.get(key) for key in ("limit", "offset", "order")):
+            clauses = RowClauses(context, node, is_ordered=is_ordered)
+            below = _bind(context, node.this, is_ordered=clauses.is_taken_in_order)
+            return clauses.applied(below, [])
+        return _bind(context, node.this, is_ordered=is_ordered)
+    if isinstance(node, exp.Select):
+        # VALUES as a term of a set operation is read as SELECT * FROM (VALUES ...).
+        node = values_of(node) or node
+    known = dict(context.ctes)
+    try:
+        bind_ctes(context, node, bind_query)
+        if isinstance(node, exp.Select):
+            return bind_select(context, node, is_ordered=is_ordered)
+        if isinstance(node, exp.SetOperation):
+            plan = bind_set_operation(context, node, bind_query)
+        elif isinstance(node, exp.Values):
+            row = Scope(NOTHING)
+            plan = bind_values(context, node, row, block_atom(context, row, bind_query))
+        else:
+            raise context.refuse("this form of query is not maintained", "write one SELECT")
+        return RowClauses(context, node, is_ordered=is_ordered).applied(entry_of(plan), [])
+    finally:
+        context.ctes = known
+
+
+def bind_select(context: Context, select: exp.Select, *, is_ordered: bool) -> FromEntry:
+    """One block. is_ordered: the order of its rows is asked for."""
+    clauses = RowClauses(context, select, is_ordered=is_ordered)
+    takes_order = clauses.is_taken_in_order or uses_order(context, select)
+    below = Scope(Relations(context, bind_query, is_ordered=takes_order).bind(select))
+    below = bind_where(context, below, select)
+    scope = bind_groups(context, below, select, is_ordered=is_ordered)
+    nodes, names = selected_of(select)
+    width = len(nodes)
+    nodes += clauses.hidden(nodes)
+    atom, others = block_atom(context, scope, bind_query), sorting_nodes(select, is_used=True)
+    Windows(context, scope, atom).bind(nodes, select.args.get("windows") or [])
+    expressions = bind_selected(context, scope, nodes, others, atom)
+    order: tuple[SortKey, ...] = ()
+    if scope is below and clauses.is_taken_in_order and keeps_order(select):
+        order = _order_above(scope.order, expressions)
+    names += [f"order {i}" for i in range(len(expressions) - width)]
+    plan = bind_distinct(context, project(scope.plan, expressions, names), select)
+    star = tuple((name, i) for i, name in enumerate(names[:width]))
+    return clauses.applied(FromEntry(plan, (), star, order), selected_of(select)[0])
+
+
+def _order_above(order: Sequence[SortKey], expressions: list[Expression]) -> tuple[SortKey, ...]:
+    """The order of a block's rows by columns of its select list, to which what lacks is added."""
+    found = []
+    for key in order:
+        if key.expression not in expressions:
+            expressions.append(key.expression)
+        at = expressions.index(key.expression)
+        column = ColumnRef(at, key.expression.type)
+        found.append(replace(key, expression=column))
+    return tuple(found)
+
+
+def bind_where(context: Context, scope: Scope, select: exp.Select) -> Scope:
+    """Filters and semi joins of WHERE on the scope's plan."""
+    where = select.args.get("where")
+    apply_conditions(context, scope, where.this if where else None, bind_query)
+    return scope
+
+
+def bind_groups(context: Context, scope: Scope, select: exp.Select, *, is_ordered: bool) -> Scope:
+    """The scope after GROUP BY and HAVING; the same scope when the block has no groups."""
+    group, having = select.args.get("group"), select.args.get("having")
+    above = [*selected_of(select)[0], *sorting_nodes(select, is_used=is_ordered)]
+    above += inside_windows(select.args.get("windows"))
+    if having is not None:
+        above.append(having.this)
+    every = [*above, *sorting_nodes(select, is_used=True)]
+    if group is None and having is None and not find_aggregates(context, scope, every):
+        return scope
+    atom = block_atom(context, scope, bind_query)
+    add_set_calls(context, scope, group_keys(group.expressions if group else []), atom)
+    grouped = bind_grouping(context, Grouping(context, scope, atom), group, above)
+    condition = having.this if having is not None else None
+    apply_conditions(context, grouped, condition, bind_query)
+    return grouped
+
+
+def bind_distinct(context: Context, plan: Plan, select: exp.Select) -> Plan:
+    """SELECT DISTINCT."""
+    distinct = select.args.get("distinct")
+    if distinct is None or distinct.args.get("on"):
+        return plan
+    return distinct_rows(context, plan, "DISTINCT", "distinct")
+
+
+def selected_of(select: exp.Select) -> tuple[list[exp.Expr], list[str]]:
+    """The select list's expressions and their names."""
+    nodes, names = [], []
+    for node in select.expressions:
+        nodes.append(node.this if isinstance(node, exp.Alias) else node)
+        names.append(node.alias_or_name if isinstance(node, exp.Alias | exp.Column) else "?column?")
+    return nodes, names

@@ -1,0 +1,82 @@
+"""(SELECT e FROM (SELECT ...) e): a subquery whose value is a row without a type of its own.
+
+Such a row cannot be kept: its columns are, each as a value of the subquery's one row, and the row
+is written from them wherever it is used.
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from dataflow.expressions.ir import Expression
+from dataflow.sql.bind.scope import Context
+from dataflow.sql.bind.subqueries import Subqueries
+from dataflow.sql.bind.whole_rows import marked, names_whole_row, record, told_names
+from dataflow.sql.parse.shapes import span_of
+
+
+def record_of(context: Context, subqueries: Subqueries, node: exp.Expr) -> Expression | None:
+    """The row that a subquery in parentheses gives; None where its value is none of these."""
+    query = node.this
+    while isinstance(query, exp.Subquery):
+        query = query.this
+    row = _selected_row(query)
+    listed = _columns(context, query, row.table) if row is not None else []
+    if row is None or not listed:
+        return None
+    wide = query.copy()
+    wide.set("expressions", [_column(row, name) for name in listed])
+    values = subqueries.values(marked(subqueries.bind(wide)))
+    names = told_names(context, row.table, listed) or listed
+    return record(values[:-1], names, values[-1])
+
+
+def _selected_row(query: exp.Expr) -> exp.Column | None:
+    """The relation's row that is all of a select list."""
+    if not isinstance(query, exp.Select) or len(query.expressions) != 1:
+        return None
+    if query.args.get("distinct") or query.args.get("group"):
+        return None
+    node = query.expressions[0]
+    while isinstance(node, exp.Alias | exp.Cast):
+        node = node.this
+    return node if names_whole_row(node) else None
+
+
+def _columns(context: Context, query: exp.Expr, alias: str) -> list[str]:
+    """The columns of an entry of FROM whose row has no type of its own, by the text; else []."""
+    for entry in query.find_all(exp.Table, exp.Subquery, exp.Lateral):
+        if entry.alias_or_name != alias or entry.find_ancestor(exp.Select) is not query:
+            continue
+        names = _part(context, query, entry) if isinstance(entry, exp.Table) else _names(entry.this)
+        named = entry.args.get("alias")
+        given = [c.name for c in (named.args.get("columns") or [] if named else [])]
+        return [*given, *names[len(given) :]] if names else []
+    return []
+
+
+def _part(context: Context, query: exp.Expr, table: exp.Table) -> list[str]:
+    """The columns of a part of WITH."""
+    if table.db:
+        return []
+    for cte in query.find_all(exp.CTE):
+        if cte.alias == table.name:
+            given = [c.name for c in cte.args["alias"].args.get("columns") or []]
+            return [*given, *_names(cte.this)[len(given) :]]
+    known = context.ctes.get(table.name)
+    return [name for name, _ in known.star] if known is not None else []
+
+
+def _names(query: exp.Expr) -> list[str]:
+    """The names of a query's columns, as far as the text tells them."""
+    while isinstance(query, exp.Subquery | exp.SetOperation):
+        query = query.this
+    if not isinstance(query, exp.Select):
+        return []
+    return [e.alias_or_name for e in query.expressions]
+
+
+def _column(row: exp.Column, name: str) -> exp.Column:
+    found = exp.Column(this=exp.to_identifier(name, quoted=True), table=row.args["table"].copy())
+    found.meta["span"] = span_of(row)
+    return found

@@ -1,0 +1,312 @@
+"""What names mean inside one select block, and what binding one query carries along.
+
+A scope owns the plan of its block while it grows: a subquery adds columns at its end. Names that
+a block does not know are looked up in the scopes around it, and become outer references: the
+scopes around stand in the context, since every one of them will be the left side of an Apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from sqlglot import exp
+
+from dataflow.errors import SqlError
+from dataflow.expressions.ir import ColumnRef, Expression, Literal, OuterRef
+from dataflow.lexer import find_words, on_one_line
+from dataflow.plan.nodes import Apply, Join, Plan, Project, SortKey
+from dataflow.plan.outer_refs import Levels, moved
+from dataflow.plan.properties.nullability import is_nullable
+from dataflow.schema import Field
+from dataflow.sql.bind.analysis import Analysis, Analyzer, Table
+from dataflow.sql.parse.shapes import span_of
+
+
+class NotInScope(Exception):
+    """A column belongs to no relation in sight."""
+
+
+@dataclass
+class Context:
+    """One canonical text being bound: the view's own, or that of an ordinary view inside it.
+
+    query is the user's text, only for positions. ctes: parts of WITH by name. relations:
+    tables and ordinary views met so far, by schema and name. aggregates, set_functions: names of
+    functions that are called. row_names, named_rows: see Analysis. has_stable: what is called may
+    give another result at another time, which our settings do not fix. has_own: something is called
+    that somebody may replace. pinned: constants by their text, where that is so.
+    enclosing: the scopes whose rows what is being bound may read,
+    the nearest last; levels: which of them a plan does read.
+    """
+
+    analyzer: Analyzer
+    text: str
+    query: str
+    aggregates: frozenset[str] = frozenset()
+    warnings: list[str] = field(default_factory=list)
+    ctes: dict[str, FromEntry] = field(default_factory=dict)
+    has_stable: bool = False
+    has_own: bool = False
+    relations: dict[tuple[str, str, bool], FromEntry | Table] = field(default_factory=dict)
+    set_functions: frozenset[str] = frozenset()
+    pinned: dict[str, str] = field(default_factory=dict)
+    row_names: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    named_rows: tuple[int, ...] = ()
+
+    def calling(self, analysis: Analysis) -> Context:
+        """The same context, for a text that calls these functions."""
+        self.aggregates = frozenset(r.name for r in analysis.routines if r.kind == "a")
+        self.set_functions = frozenset(r.name for r in analysis.routines if r.returns_set)
+        self.row_names = analysis.row_names
+        self.named_rows = analysis.named_rows
+        return self
+
+    def returns_set(self, node: exp.Expr) -> bool:
+        """Whether a node calls a function that returns a set."""
+        if not self.set_functions:
+            return False
+        if isinstance(node, exp.Anonymous):
+            return node.name in self.set_functions
+        if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Func):
+            name = self.text_of(node).split("(")[0].replace('"', "")
+            return name in self.set_functions
+        return False
+
+    def refuse_sets(self, nodes: Iterable[exp.Expr]) -> None:
+        """Refuse calls of functions of sets among nodes that stand for one value."""
+        if any(self.returns_set(node) for node in nodes):
+            what = "a function that returns a set is not maintained in this place"
+            raise self.refuse(what, "call it in FROM")
+
+    enclosing: list[Scope] = field(default_factory=list)
+    levels: Levels = field(default_factory=Levels)
+
+    def refuse_named(self, node: exp.Expr) -> None:
+        """Refuse ROW(...) where it may have stood for the row of a USING's alias."""
+        is_row = isinstance(node, exp.Anonymous) and node.this == "ROW"
+        if is_row and len(node.expressions) in self.named_rows:
+            raise self.refuse(
+                "the row that the alias of USING stands for is not maintained as a value",
+                "name its columns: (SELECT x FROM (SELECT j.id, ...) x)",
+                "using",
+            )
+
+    @contextmanager
+    def inside(self, scope: Scope) -> Iterator[None]:
+        """While it lasts, what is bound is the right side of an Apply over the scope's rows."""
+        known = self.ctes
+        self.ctes = {
+            name: replace(entry, plan=moved(entry.plan, 1)) if self.levels.of(entry.plan) else entry
+            for name, entry in known.items()
+        }
+        self.enclosing.append(scope)
+        try:
+            yield
+        finally:
+            self.enclosing.pop()
+            self.ctes = known
+
+    def outside(self, node: exp.Column, text: str) -> OuterRef | None:
+        """The column of a scope around that a name stands for; None when there is none."""
+        for level, scope in enumerate(reversed(self.enclosing)):
+            position = scope.find(node.table, node.name, text)
+            if position is not None:
+                found = scope.plan.fields[position]
+                return OuterRef(level, position, found.type, found.name)
+        return None
+
+    def text_of(self, node: exp.Expr) -> str:
+        """PostgreSQL's text of a scalar node, the same wherever it stands and is indented."""
+        begin, end = span_of(node)
+        return on_one_line(self.text[begin:end])
+
+    def refuse(self, what: str, hint: str, *words: str) -> SqlError:
+        """The refusal of a construct; words are what it begins with in the user's text."""
+        position = find_words(self.query, words) if words else None
+        return SqlError("sql.not_maintained", what, hint=hint, position=position)
+
+    def warn(self, text: str) -> None:
+        """Tell the user once."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+    def warn_of(self, name: str, text: str) -> None:
+        """Tell the user once, of all the names that a text is true of."""
+        for i, known in enumerate(self.warnings):
+            if known.endswith(f" {text}"):
+                names = known.removesuffix(f" {text}").removesuffix(": each").split(", ")
+                if name not in names:
+                    self.warnings[i] = f"{', '.join([*names, name])}: each {text}"
+                return
+        self.warnings.append(f"{name} {text}")
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """What the whole row of a FROM entry is.
+
+    type_name: its named row type, "" for a record. marker: a column that is NULL only where an
+    outer join has padded the entry. names: a record's columns, where they are not called as in the
+    text. is_join: the entry is a join with a name of its own.
+    """
+
+    type_name: str
+    marker: int
+    names: tuple[str, ...] = ()
+    is_join: bool = False
+
+
+@dataclass(frozen=True)
+class Visible:
+    """A FROM entry that columns can be qualified with. row: where its whole row is asked for."""
+
+    alias: str
+    columns: tuple[tuple[str, int], ...]
+    row: RowShape | None = None
+
+    def shifted(self, by: int) -> Visible:
+        """The same names, `by` positions further right."""
+        columns = tuple((name, position + by) for name, position in self.columns)
+        row = replace(self.row, marker=self.row.marker + by) if self.row else None
+        return replace(self, columns=columns, row=row)
+
+
+@dataclass(frozen=True)
+class FromEntry:
+    """A part of FROM: its plan, its qualified names, and its columns in the order of `*`.
+
+    order: that of its rows, by columns of the plan, where a subquery gives one and it is asked
+    for.
+    """
+
+    plan: Plan
+    visible: tuple[Visible, ...]
+    star: tuple[tuple[str, int], ...]
+    order: tuple[SortKey, ...] = ()
+
+    def shifted(self, by: int) -> FromEntry:
+        """The same names, `by` positions further right."""
+        visible = tuple(v.shifted(by) for v in self.visible)
+        return FromEntry(self.plan, visible, tuple((n, p + by) for n, p in self.star))
+
+
+def entry_of(plan: Plan, names: Sequence[str] = (), order: tuple[SortKey, ...] = ()) -> FromEntry:
+    """A plan whose columns show under its fields' names, the first ones under `names`."""
+    star = tuple((f.name, i) for i, f in enumerate(plan.fields))
+    star = (*((name, i) for i, name in enumerate(names)), *star[len(names) :])
+    return FromEntry(plan, (), star, order)
+
+
+class Scope:
+    """A select block's names over its plan. order: that of its rows before they are grouped."""
+
+    def __init__(self, entry: FromEntry) -> None:
+        self.plan = entry.plan
+        self.order = entry.order
+        self._visible = entry.visible
+        self._star = entry.star
+        self._added: dict[str, Expression] = {}
+
+    def shown(self, alias: str) -> Visible | None:
+        """The FROM entry of that name."""
+        return next((v for v in self._visible if v.alias == alias), None)
+
+    def find(self, table: str, name: str, text: str) -> int | None:
+        """Position of a column among the block's own, by its names or by its text."""
+        del text
+        if not table:
+            return next((p for n, p in self._star if n == name), None)
+        for visible in self._visible:
+            if visible.alias == table:
+                return next((p for n, p in visible.columns if n == name), None)
+        return None
+
+    def column(self, position: int) -> ColumnRef:
+        """A reference to a column of the plan."""
+        found = self.plan.fields[position]
+        return ColumnRef(position, found.type, found.name)
+
+    def once(self, text: str, make: Callable[[], Expression]) -> Expression:
+        """What `make` answers, made once for each text; it may extend the plan."""
+        if text not in self._added:
+            self._added[text] = make()
+        return self._added[text]
+
+    def added(self, text: str) -> Expression | None:
+        """What was made, or added as a column, for a text."""
+        return self._added.get(text)
+
+    def apply(self, kind: str, right: Plan) -> int:
+        """Put the rows of right, bound inside this scope, beside each row; where they begin."""
+        start = len(self.plan.fields)
+        self.plan = applied(kind, self.plan, right, None)
+        return start
+
+    def kept(self, expression: Expression) -> Expression:
+        """The expression as a column of the plan, or something as plain."""
+        if not isinstance(expression, ColumnRef | Literal | OuterRef):
+            is_null = is_nullable(expression, self.plan.fields)
+            held = Field("value", expression.type, is_null)
+            refs = tuple(self.column(i) for i in range(len(self.plan.fields)))
+            fields = (*self.plan.fields, held)
+            self.plan = Project(self.plan, (*refs, expression), fields)
+            return self.column(len(refs))
+        return expression
+
+    def extend(self, plan: Plan, texts: Sequence[str]) -> None:
+        """Take a plan whose last columns stand for these texts."""
+        first = len(plan.fields) - len(texts)
+        self.plan = plan
+        self._added |= {text: self.column(first + i) for i, text in enumerate(texts)}
+
+
+class GroupScope(Scope):
+    """After GROUP BY: what is written is a group expression or call, known by its text.
+
+    A subquery may write a grouped column otherwise (with its relation, without), so names are
+    also looked up below. columns: for each grouped input column its position in the output.
+    """
+
+    def __init__(
+        self, plan: Plan, positions: dict[str, int], below: Scope, columns: dict[int, int]
+    ) -> None:
+        super().__init__(FromEntry(plan, (), ()))
+        self._positions = positions
+        self._below = below
+        self._columns = columns
+
+    def over(self, plan: Plan, added: dict[str, int]) -> GroupScope:
+        """The same names over a plan whose first columns are the same; and some by their text."""
+        return GroupScope(plan, {**self._positions, **added}, self._below, self._columns)
+
+    def find(self, table: str, name: str, text: str) -> int | None:
+        """Position of a group expression or aggregate call."""
+        if text in self._positions:
+            return self._positions[text]
+        position = self._below.find(table, name, text) if name else None
+        return None if position is None else self._columns.get(position)
+
+
+def applied(kind: str, left: Plan, right: Plan, residual: Expression | None) -> Plan:
+    """Left beside a right side bound inside its rows: a plain join where it reads none of them."""
+    right_fields = nullable(right.fields) if kind == "left" else right.fields
+    fields = left.fields + right_fields
+    if 0 in Levels().of(right):
+        return Apply(kind, left, right, residual, fields)
+    return Join(kind, left, moved(right, -1), (), (), residual, fields)
+
+
+def edited(text: str, begin: int, end: int, edits: Sequence[tuple[int, int, str]]) -> str:
+    """text[begin:end] with the edits that lie in it, each (from, to, new text)."""
+    out, at = [], begin
+    for first, last, new in sorted(set(edits)):
+        out += [text[at:first], new]
+        at = last
+    return "".join(out) + text[at:end]
+
+
+def nullable(fields: tuple[Field, ...]) -> tuple[Field, ...]:
+    """The same fields where a join may pad them."""
+    return tuple(Field(f.name, f.type) for f in fields)

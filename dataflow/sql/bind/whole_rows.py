@@ -1,0 +1,224 @@
+"""Rows as values: `t` where a value stands, of the row type of its relation.
+
+A row of a table has a type of that name. A row of a subquery or of columns that are defined in
+FROM is a record without a name: it cannot be passed to PostgreSQL or kept, so it is written
+wherever it is used, and only ever part of something larger. A row that an outer join has padded is
+NULL, not a row of NULLs: a column that is never NULL in the relation tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeGuard
+
+from sqlglot import exp
+
+from dataflow.expressions.ir import Expression, InPostgres, Literal, OuterRef
+from dataflow.expressions.sql_text import with_arguments
+from dataflow.plan.nodes import Plan, Project
+from dataflow.plan.trees import refs
+from dataflow.schema import Field
+from dataflow.sql.bind.scope import Context, FromEntry, NotInScope, RowShape, Scope, Visible
+from dataflow.types import BOOL, SqlType, TypeKind
+
+RECORD = SqlType("record", 2249, -1, TypeKind.OPAQUE)
+_LONGEST_NAME = 63
+Name = Callable[[Expression], str]
+
+
+def names_whole_row(node: exp.Expr) -> TypeGuard[exp.Column]:
+    """Whether a node is the name of a relation that stands for its row."""
+    return isinstance(node, exp.Column) and isinstance(node.this, exp.Star)
+
+
+def rows_named(select: exp.Expr) -> frozenset[str]:
+    """The names of relations that stand for their rows anywhere in a query."""
+    return frozenset(c.table for c in select.find_all(exp.Column) if names_whole_row(c))
+
+
+def with_row(
+    context: Context, entry: FromEntry, alias: str, type_name: str, *, is_join: bool = False
+) -> FromEntry:
+    """The entry, able to tell its whole row, of a named type or (type_name "") a record."""
+    plan = entry.plan
+    known = [i for i, f in enumerate(plan.fields) if not f.is_nullable]
+    if not known:
+        plan, known = marked(plan), [len(plan.fields)]
+    names = next(v for v in entry.visible if v.alias == alias).columns
+    told = () if type_name else told_names(context, alias, [name for name, _ in names])
+    shape = RowShape(type_name, known[0], told, is_join)
+    visible = tuple(replace(v, row=shape) if v.alias == alias else v for v in entry.visible)
+    return FromEntry(plan, visible, entry.star, entry.order)
+
+
+def named_row(context: Context, scope: Scope, node: exp.Column) -> Expression:
+    """The row of the relation that a node names, in the scope or in one around it."""
+    visible = scope.shown(node.table)
+    if visible is not None:
+        return _whole_row(context, scope, visible, scope.column)
+    for level, around in enumerate(reversed(context.enclosing)):
+        visible = around.shown(node.table)
+        if visible is not None:
+
+            def outside(position: int, level: int = level, around: Scope = around) -> Expression:
+                found = around.column(position)
+                return OuterRef(level, position, found.type, found.name)
+
+            return _whole_row(context, around, visible, outside)
+    raise NotInScope(context.text_of(node))
+
+
+def _whole_row(
+    context: Context, scope: Scope, visible: Visible, column: Callable[[int], Expression]
+) -> Expression:
+    # Of a join that an outer join has padded, versions of PostgreSQL differ.
+    is_open = visible.row is not None and (
+        visible.row.is_join and scope.plan.fields[visible.row.marker].is_nullable
+    )
+    if visible.row is None or is_open:
+        raise context.refuse(
+            "the row of this relation as a value is not maintained",
+            f"name the columns that are needed: (SELECT x FROM (SELECT {visible.alias}.a, ...) x)",
+            visible.alias,
+        )
+    values = [column(position) for _, position in visible.columns]
+    numbers = [f"${i + 1}" for i in range(len(values))]
+    marker = ""
+    if scope.plan.fields[visible.row.marker].is_nullable:
+        values.append(column(visible.row.marker))
+        marker = f"${len(values)}"
+    if not visible.row.type_name:
+        names = visible.row.names or [name for name, _ in visible.columns]
+        condition = f" WHERE {marker} IS NOT NULL" if marker else ""
+        return InPostgres(_row_text(numbers, names, condition), tuple(values), RECORD)
+    sql = f"ROW({', '.join(numbers)})::{visible.row.type_name}"
+    if marker:
+        sql = f"CASE WHEN {marker} IS NOT NULL THEN {sql} END"
+    probe = with_arguments(sql, lambda i: f"c{i}")
+    (type,) = context.analyzer.types([v.type for v in values], [probe])
+    return InPostgres(f"({sql})", tuple(values), type)
+
+
+def record(values: Sequence[Expression], names: Sequence[str], marker: Expression) -> Expression:
+    """The row of values under these names; NULL where the marker is NULL."""
+    numbers = [f"${i + 1}" for i in range(len(values))]
+    condition = f" WHERE ${len(values) + 1} IS NOT NULL"
+    return InPostgres(_row_text(numbers, names, condition), (*values, marker), RECORD)
+
+
+def _row_text(values: Sequence[str], names: Sequence[str], condition: str) -> str:
+    """PostgreSQL's text of a row of values under these names."""
+    listed = ", ".join(f"{v} AS {quoted(n)}" for v, n in zip(values, names, strict=True))
+    name = name_beside(names)
+    return f"(SELECT {name} FROM (SELECT {listed}) {name}{condition})"
+
+
+def rows_inside(context: Context, node: exp.Expr) -> Iterator[tuple[exp.Column, str]]:
+    """The rows of relations of a text's own whose columns the text calls otherwise than they are
+    called, and what is to be written for them."""
+    for row in node.find_all(exp.Column):
+        if not names_whole_row(row):
+            continue
+        listed = _listed(row)
+        names = told_names(context, row.table, listed) if listed else ()
+        if names:
+            values = [f"{quoted(row.table)}.{quoted(name)}" for name in listed]
+            condition = f" WHERE {quoted(row.table)}.* IS DISTINCT FROM NULL"
+            yield row, _row_text(values, names, condition)
+
+
+def _listed(row: exp.Column) -> list[str]:
+    """The names of columns in the alias that a row is named by; [] where it has none."""
+    block = row.find_ancestor(exp.Select)
+    while block is not None:
+        for alias in block.find_all(exp.TableAlias):
+            is_entry = not isinstance(alias.parent, exp.CTE) and alias.name == row.table
+            if is_entry and alias.find_ancestor(exp.Select) is block:
+                return [c.name for c in alias.args.get("columns") or []]
+        block = block.find_ancestor(exp.Select)
+    return []
+
+
+def told_names(context: Context, alias: str, listed: Sequence[str]) -> tuple[str, ...]:
+    """The names of a row's columns, where the text lists others; () where it does not.
+
+    pg_get_viewdef numbers what would be ambiguous in a text (ruleutils.c, make_colname_unique),
+    aliases as well; a row keeps the names that PostgreSQL has read.
+    """
+    found = {
+        names
+        for known, names in context.row_names
+        if len(names) == len(listed)
+        and _is_numbered(alias, known)
+        and all(map(_is_numbered, listed, names))
+    }
+    if len(found) > 1:
+        raise context.refuse(
+            f'the names in the row of "{alias}" cannot be told: columns have the same name',
+            "give each column of the subquery a name of its own",
+        )
+    return next((names for names in found if list(names) != list(listed)), ())
+
+
+def _is_numbered(name: str, known: str) -> bool:
+    """Whether a name is a known one, or that with a number behind."""
+    if name == known:
+        return True
+    stem, _, number = name.rpartition("_")
+    is_cut = len(name.encode()) == _LONGEST_NAME and known.startswith(stem)
+    return number.isdigit() and (stem == known or is_cut or _is_numbered(stem, known))
+
+
+def is_record(expression: Expression) -> bool:
+    """Whether an expression is a row without a named type."""
+    return isinstance(expression, InPostgres) and expression.type.oid == RECORD.oid
+
+
+def _is_written(atom: Expression) -> TypeGuard[InPostgres]:
+    """Whether a value stands in a text as its own text."""
+    return isinstance(atom, InPostgres) and not atom.is_stable
+
+
+def passed(atoms: Iterable[Expression]) -> list[Expression]:
+    """What PostgreSQL is given for these values, each once: of a row its columns."""
+    found: dict[Expression, None] = {}
+    for atom in atoms:
+        found |= dict.fromkeys(atom.arguments if _is_written(atom) else (atom,))
+    return list(found)
+
+
+def written(atom: Expression, name: Name) -> str:
+    """A value in a text, what PostgreSQL is given named by `name`."""
+    if _is_written(atom):
+        return with_arguments(atom.sql, lambda i: name(atom.arguments[i - 1]))
+    return name(atom)
+
+
+def implied_name(column: exp.Expr, inside: exp.Expr) -> str:
+    """What is to be written behind a value that stands for a column of a text, so that it keeps
+    its name: a select list's column is called as it is itself where no AS follows."""
+    is_selected = column is not inside and column.arg_key == "expressions"
+    if not is_selected or not isinstance(column.parent, exp.Select):
+        return ""
+    return f" AS {quoted(column.name)}"
+
+
+def name_beside(columns: Iterable[str]) -> str:
+    """A relation's name that none of its columns has: it stands for the row."""
+    taken, name = set(columns), "whole"
+    while name in taken:
+        name += "_"
+    return name
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier."""
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def marked(plan: Plan) -> Plan:
+    """The plan with a last column that is never NULL."""
+    marker = Field("row", BOOL, False)
+    return Project(plan, (*refs(plan), Literal("t", BOOL)), (*plan.fields, marker))

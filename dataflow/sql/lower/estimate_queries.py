@@ -1,0 +1,247 @@
+"""The nodes of a dataflow as queries, for PostgreSQL's planner to estimate: never to be run.
+
+A node's query has columns c0, c1 ... for its fields. What need not be true for an estimate is left
+out: windows have no values, recursions one round. Invariant: a node without a query is None, and
+so is everything above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from dataflow.expressions.ir import (
+    Call,
+    ColumnRef,
+    Expression,
+    InPostgres,
+    Literal,
+    links_of,
+)
+from dataflow.expressions.sql_text import with_arguments
+from dataflow.plan.nodes import (
+    Aggregate,
+    Distinct,
+    Filter,
+    Join,
+    Loop,
+    Project,
+    Remember,
+    Scan,
+    SemiJoin,
+    SetOperation,
+    SingleRow,
+    TopK,
+    UnionAll,
+    Values,
+    Window,
+)
+from dataflow.schema import Field, Relation
+from dataflow.sql.lower.lowering import Node
+from dataflow.types import SqlType
+
+# What a relation outside the database stands for, by its rows.
+Stand = Callable[[Relation], int | None]
+_INFIX = {"+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">="}
+_INFIX |= {"like", "not like", "ilike", "not ilike", "is distinct from", "is not distinct from"}
+_LONGEST = 100_000
+_ELEMENTS = 10
+
+
+def queries_of(nodes: Sequence[Node], stand: Stand) -> list[str | None]:
+    """The query of each node. stand: how many rows stand for a relation that PostgreSQL lacks,
+    None for its own."""
+    found: list[str | None] = []
+    for node in nodes:
+        inputs = [found[i] for i in node.inputs]
+        query = None if None in inputs else _query(node, [q for q in inputs if q], stand)
+        found.append(query if query is not None and len(query) < _LONGEST else None)
+    return found
+
+
+def groups_query(query: str, expressions: Sequence[Expression]) -> str:
+    """One row for each group of a node's rows."""
+    shown = ", ".join(f"{_text(e, 'i')} AS g{n}" for n, e in enumerate(expressions))
+    return f"SELECT DISTINCT {shown} FROM ({query}) i"
+
+
+def predicate_query(scan: Scan, predicate: Expression, percent: float) -> str:
+    """How many rows of a sample there are, and of how many the predicate is true."""
+    name = scan.relation.name
+    table = f"{_quoted(name.schema)}.{_quoted(name.name)} TABLESAMPLE SYSTEM ({percent:g})"
+    rows = f"SELECT {_columns(scan)} FROM {table}"
+    met = f"count(*) FILTER (WHERE {_text(predicate, 'i')})"
+    return f"SELECT count(*) AS read, {met} AS met FROM ({rows}) i"
+
+
+def _query(node: Node, inputs: Sequence[str], stand: Stand) -> str | None:
+    plan = node.plan
+    if isinstance(plan, Scan):
+        return _scan(plan, stand)
+    if isinstance(plan, Values):
+        return _values(plan)
+    if isinstance(plan, Filter):
+        return f"SELECT * FROM ({inputs[0]}) i WHERE {_text(plan.predicate, 'i')}"
+    if isinstance(plan, Project):
+        return f"SELECT {_shown(plan.expressions)} FROM ({inputs[0]}) i"
+    if isinstance(plan, Join | SemiJoin):
+        return _join(plan, inputs)
+    if isinstance(plan, Aggregate):
+        return _aggregate(plan, inputs[0])
+    if isinstance(plan, Distinct):
+        return f"SELECT DISTINCT * FROM ({inputs[0]}) i"
+    if isinstance(plan, UnionAll):
+        return " UNION ALL ".join(f"(SELECT * FROM ({q}) i)" for q in inputs)
+    if isinstance(plan, SingleRow):
+        return f"SELECT * FROM ({inputs[0]}) i LIMIT 1"
+    if isinstance(plan, TopK):
+        return _top_k(plan, inputs[0])
+    if isinstance(plan, SetOperation):
+        word = plan.kind.upper() + (" ALL" if plan.is_all else "")
+        return " ".join(
+            (f"(SELECT * FROM ({inputs[0]}) i)", word, f"(SELECT * FROM ({inputs[1]}) i)")
+        )
+    before = len(plan.input.fields) if isinstance(plan, Window | Remember) else 0
+    if before:
+        cells = [f"i.c{n} AS c{n}" for n in range(before)]
+        cells += [
+            f"{_unknown(f, 'i.c0')} AS c{n}" for n, f in enumerate(plan.fields[before:], before)
+        ]
+        return f"SELECT {', '.join(cells)} FROM ({inputs[0]}) i"
+    known = 0 if isinstance(plan, Loop) else len(plan.input.fields)  # type: ignore[union-attr]
+    cells = [f"i.c{n} AS c{n}" for n in range(known)]
+    cells += [f"{_unknown(f, 'g')} AS c{n}" for n, f in enumerate(plan.fields[known:], known)]
+    return f"SELECT {', '.join(cells)} FROM ({inputs[0]}) i, generate_series(1, {_ELEMENTS}) g"
+
+
+def _scan(plan: Scan, stand: Stand) -> str:
+    name, rows = plan.relation.name, stand(plan.relation)
+    if rows is None:
+        return f"SELECT {_columns(plan)} FROM {_quoted(name.schema)}.{_quoted(name.name)}"
+    cells = ", ".join(f"{_unknown(f, 'g')} AS c{n}" for n, f in enumerate(plan.fields))
+    return f"SELECT {cells} FROM generate_series(1, {max(rows, 1)}) g"
+
+
+def _columns(plan: Scan) -> str:
+    names = [plan.relation.fields[c].name for c in plan.columns]
+    return ", ".join(f"{_quoted(name)} AS c{n}" for n, name in enumerate(names))
+
+
+def _values(plan: Values) -> str:
+    rows = plan.rows or ((),)
+    return " UNION ALL ".join(f"SELECT {_shown(row)}" for row in rows)
+
+
+def _join(plan: Join | SemiJoin, inputs: Sequence[str]) -> str:
+    width = len(plan.left.fields)
+    conditions = [
+        f"{_text(a, 'l')} = {_text(b, 'r')}"
+        for a, b in zip(plan.left_keys, plan.right_keys, strict=True)
+    ]
+    if plan.residual is not None:
+        conditions.append(_text(plan.residual, "l", width))
+    on = " AND ".join(conditions) or "true"
+    if isinstance(plan, SemiJoin):
+        word = "EXISTS" if plan.kind == "semi" else "NOT EXISTS"
+        below = f"SELECT FROM ({inputs[1]}) r WHERE {on}"
+        return f"SELECT l.* FROM ({inputs[0]}) l WHERE {word} ({below})"
+    cells = [f"l.c{n} AS c{n}" for n in range(width)]
+    cells += [f"r.c{n} AS c{n + width}" for n in range(len(plan.right.fields))]
+    word = plan.kind.upper()
+    return f"SELECT {', '.join(cells)} FROM ({inputs[0]}) l {word} JOIN ({inputs[1]}) r ON {on}"
+
+
+def _aggregate(plan: Aggregate, query: str) -> str:
+    cells = [_text(e, "i") for e in plan.groups]
+    for call in plan.calls:
+        operands = [_text(a, "i") for a in (call.argument, *call.arguments) if a is not None]
+        if call.sql:
+            texts = tuple(operands)
+            cells.append(with_arguments(call.sql, lambda i, t=texts: t[i - 1]))
+            continue
+        function = "min" if call.function == "least" else call.function
+        distinct = "DISTINCT " if call.is_distinct else ""
+        if function.startswith("percentile"):
+            function, operands = "max", operands[:1]
+        cells.append(f"{function}({distinct}{', '.join(operands) or '*'})")
+    shown = ", ".join(f"{cell} AS c{n}" for n, cell in enumerate(cells))
+    groups = ", ".join(str(n + 1) for n in range(len(plan.groups)))
+    return f"SELECT {shown} FROM ({query}) i" + (f" GROUP BY {groups}" if groups else "")
+
+
+def _top_k(plan: TopK, query: str) -> str:
+    if not plan.partition:
+        limit = "" if plan.limit is None else f" LIMIT {plan.limit}"
+        return f"SELECT * FROM ({query}) i{limit} OFFSET {plan.offset}"
+    if plan.limit is None:
+        return query
+    parts = ", ".join(_text(e, "i") for e in plan.partition)
+    first = f"SELECT DISTINCT ON ({parts}) * FROM ({query}) i"
+    if plan.limit == 1:
+        return first
+    return f"SELECT t.* FROM ({first}) t, generate_series(1, {plan.limit})"
+
+
+def _shown(expressions: Sequence[Expression]) -> str:
+    return ", ".join(f"{_text(e, 'i')} AS c{n}" for n, e in enumerate(expressions))
+
+
+def _unknown(field: Field, column: str) -> str:
+    """A value that the planner knows nothing of."""
+    return f"CASE WHEN {column} IS NOT NULL THEN NULL::{field.type.name} END"
+
+
+def _text(expression: Expression, alias: str, width: int | None = None) -> str:
+    """Over the columns of `alias`; those from `width` on are the right side's, of a join."""
+    if isinstance(expression, ColumnRef):
+        at = expression.index
+        return f"r.c{at - width}" if width is not None and at >= width else f"{alias}.c{at}"
+    if isinstance(expression, Literal):
+        return _literal(expression)
+    parts = [_text(a, alias, width) for a in getattr(expression, "arguments", ())]
+    if isinstance(expression, InPostgres):
+        return f"({with_arguments(expression.sql, lambda i: parts[i - 1])})"
+    assert isinstance(expression, Call)
+    return _call(expression.function, parts, expression.type)
+
+
+def _call(function: str, parts: Sequence[str], type: SqlType) -> str:
+    if function in ("and", "or"):
+        return "(" + f" {function} ".join(parts) + ")"
+    if function in _INFIX and len(parts) == 2:
+        return f"({parts[0]} {function} {parts[1]})"
+    if form := _FORMS.get(function):
+        return form(parts)
+    if links := links_of(function):
+        steps = [f" {link} {part})" for link, part in zip(links, parts[1:], strict=True)]
+        return "(" * len(links) + parts[0] + "".join(steps)
+    if function == "cast":
+        return f"({parts[0]})::{type.name}"
+    if function.startswith("is "):
+        return f"({parts[0]} {function})"
+    if function in ("-", "+", "not", "@"):
+        return f"({function} {parts[0]})"
+    return f"{function}({', '.join(parts)})"
+
+
+def _case(parts: Sequence[str]) -> str:
+    whens = [f"WHEN {c} THEN {v}" for c, v in zip(parts[:-1:2], parts[1::2], strict=False)]
+    last = f" ELSE {parts[-1]}" if len(parts) % 2 else ""
+    return f"(CASE {' '.join(whens)}{last} END)"
+
+
+_FORMS: Mapping[str, Callable[[Sequence[str]], str]] = {
+    "key form": lambda parts: parts[0],
+    "in": lambda parts: f"({parts[0]} IN ({', '.join(parts[1:])}))",
+    "case": _case,
+    "extract": lambda parts: f"date_part({', '.join(parts)})",
+}
+
+
+def _literal(value: Literal) -> str:
+    text = "NULL" if value.text is None else "'" + value.text.replace("'", "''") + "'"
+    return f"({text})::{value.type.name}"
+
+
+def _quoted(name: str) -> str:
+    doubled = name.replace('"', '""')
+    return f'"{doubled}"'

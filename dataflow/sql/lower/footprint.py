@@ -1,0 +1,264 @@
+"""What a dataflow keeps, what a change sets off in it, and where that may hurt.
+
+All of it from the rows that each node is thought to have: a model, for people who decide, never
+for answers. The constants are measured by `bench/estimate.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dataflow.expressions.ir import Expression, InPostgres, children
+from dataflow.operators.windows.window_reach import is_followed
+from dataflow.plan.nodes import (
+    Aggregate,
+    Distinct,
+    Filter,
+    Join,
+    Loop,
+    Project,
+    Remember,
+    Scan,
+    SemiJoin,
+    SetOperation,
+    TableFunction,
+    TopK,
+    UnionAll,
+    Window,
+)
+from dataflow.schema import RelationName
+from dataflow.sql.lower.lowering import Node
+from dataflow.types import TypeKind
+
+# A row in an arrangement beside its values: hashes of key and row, weight.
+ROW_BYTES = 12
+_SUM_BYTES = 8
+# A tree over rows in order, for each of its rows.
+_TREE_BYTES = 4
+_WIDE = 4
+_FAN_OUT = 500
+_PARTITION = 10_000
+_BY_KIND = {
+    **dict.fromkeys((TypeKind.INT2, TypeKind.INT4, TypeKind.DATE, TypeKind.FLOAT4), 4),
+    TypeKind.BOOL: 1,
+}
+
+
+@dataclass
+class Size:
+    """Rows of a node, bytes of one, and the partitions that they are taken in, where it has any."""
+
+    rows: float
+    width: float
+    groups: float = 1.0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One arrangement. bytes_: before compression."""
+
+    node: str
+    rows: float
+    raw_bytes: float
+
+
+@dataclass
+class Effect:
+    """What one changed row of a relation sets off: rows of the view that change, and rows that
+    are looked at or passed on."""
+
+    rows_out: float = 0.0
+    rows_touched: float = 0.0
+
+
+@dataclass(frozen=True)
+class Risk:
+    """What may hurt, and what to do about it."""
+
+    operator: str
+    why: str
+    hint: str
+
+
+@dataclass
+class _Flow:
+    """Delta rows at a node by relation; what was touched on the way."""
+
+    delta: dict[RelationName, float] = field(default_factory=dict)
+
+
+def kept_by(nodes: Sequence[Node], sizes: Sequence[Size]) -> list[Kept]:
+    """The arrangements of the operators; those of the base tables are not among them."""
+    found: list[Kept] = []
+    for node, size in zip(nodes, sizes, strict=True):
+        inputs = [sizes[i] for i in node.inputs]
+        plan = node.plan
+        if isinstance(plan, Join):
+            found += [_kept(node, i) for i in inputs]
+        elif isinstance(plan, SemiJoin):
+            found += [_kept(node, inputs[0]), _sums(node, inputs[1].rows, inputs[1].width, 1)]
+            if plan.residual is not None:
+                found.append(_kept(node, inputs[1]))
+        elif isinstance(plan, Aggregate):
+            found += _aggregate(node, plan, size, inputs[0])
+        elif isinstance(plan, Distinct):
+            found.append(_sums(node, size.rows, size.width, 1))
+        elif isinstance(plan, SetOperation):
+            rows = inputs[0].rows + inputs[1].rows
+            found.append(_sums(node, rows, size.width, 2))
+        elif isinstance(plan, TopK | Window):
+            row = inputs[0].width + ROW_BYTES + _TREE_BYTES
+            found.append(Kept(node.name, inputs[0].rows, inputs[0].rows * row))
+            if isinstance(plan, Window) and is_followed(plan):
+                found.append(_kept(node, size))
+        elif isinstance(plan, Remember | Loop):
+            found.append(_kept(node, size))
+    return found
+
+
+def effects_of(nodes: Sequence[Node], sizes: Sequence[Size]) -> dict[RelationName, Effect]:
+    """What one inserted or deleted row of each relation sets off; an update is two of them."""
+    found: dict[RelationName, Effect] = {}
+    flows: list[_Flow] = []
+    for node, size in zip(nodes, sizes, strict=True):
+        flow = _Flow()
+        plan = node.plan
+        if isinstance(plan, Scan):
+            flow.delta[plan.relation.name] = 1.0
+            found.setdefault(plan.relation.name, Effect())
+        for side, i in enumerate(node.inputs):
+            for name, rows in flows[i].delta.items():
+                out, touched = _through(node, side, rows, size, [sizes[j] for j in node.inputs])
+                flow.delta[name] = flow.delta.get(name, 0.0) + out
+                found[name].rows_touched += touched
+        flows.append(flow)
+    for name, rows in flows[-1].delta.items():
+        found[name].rows_out = rows
+    return found
+
+
+def risks_of(nodes: Sequence[Node], sizes: Sequence[Size], why_bag: str) -> list[Risk]:
+    """Operators that are dear, by name."""
+    found: list[Risk] = []
+    for node, size in zip(nodes, sizes, strict=True):
+        inputs = [sizes[i] for i in node.inputs]
+        found += _risks(node, size, inputs)
+    if why_bag:
+        hint = "select the key's columns, and a change of a row is one update by its key"
+        found.append(Risk("output", f"the view is a bag, without a key: {why_bag}", hint))
+    return found
+
+
+def width_of(node: Node) -> float:
+    """About how many bytes a row has, where nobody knows."""
+    return float(sum(_BY_KIND.get(f.type.kind, 8) + _WIDE for f in node.plan.fields))
+
+
+def _kept(node: Node, size: Size) -> Kept:
+    return Kept(node.name, size.rows, size.rows * (size.width + ROW_BYTES))
+
+
+def _sums(node: Node, rows: float, width: float, sums: int) -> Kept:
+    return Kept(node.name, rows, rows * (width + ROW_BYTES + sums * _SUM_BYTES))
+
+
+def _aggregate(node: Node, plan: Aggregate, size: Size, rows: Size) -> list[Kept]:
+    """Sums of each group, and the values or rows of the calls that need them all."""
+    share = len(plan.groups) / max(1, len(plan.fields))
+    found = [_sums(node, size.rows, size.width * share, 1 + 2 * len(plan.calls))]
+    for call in plan.calls:
+        operands = len(call.operands)
+        each = rows.width * (operands + len(plan.groups)) / max(1, len(plan.input.fields))
+        if call.sql:
+            found.append(Kept(node.name, rows.rows, rows.rows * (each + ROW_BYTES)))
+        elif call.is_distinct or call.function in ("min", "max", "least") or call.fraction:
+            found.append(_sums(node, rows.rows, each, 1))
+    return found
+
+
+def _through(
+    node: Node, side: int, rows: float, size: Size, inputs: Sequence[Size]
+) -> tuple[float, float]:
+    """(delta rows that go on, rows touched) for delta rows that come in on a side."""
+    plan, own = node.plan, max(inputs[side].rows, 1.0)
+    if isinstance(plan, Join):
+        matches = rows * max(size.rows, 1.0) / own
+        return matches, matches + rows
+    if isinstance(plan, SemiJoin) and side == 1:
+        met = rows * min(1.0, inputs[0].rows / own)
+        return met * min(1.0, size.rows / max(inputs[0].rows, 1.0)), met + rows
+    if isinstance(plan, Aggregate | Distinct):
+        groups = min(rows, max(size.rows, 1.0))
+        is_new = min(1.0, size.rows / own)
+        if not getattr(plan, "calls", ()):
+            return rows * is_new, rows
+        read = own / max(size.rows, 1.0) if any(c.sql for c in plan.calls) else 1.0  # type: ignore[union-attr]
+        return groups * (2.0 - is_new), rows + groups * read
+    if isinstance(plan, Window):
+        partition = own / max(size.groups, 1.0)
+        reached = partition / 2 if is_followed(plan) else partition
+        return rows * min(own, 1 + reached), rows * (1 + reached)
+    if isinstance(plan, TopK):
+        chance = min(1.0, size.rows / own)
+        return rows * chance * (2.0 if chance < 1 else 1.0), rows * 2
+    if isinstance(plan, Project | UnionAll):
+        return rows, rows
+    return rows * max(size.rows, 0.0) / own, rows
+
+
+def _risks(node: Node, size: Size, inputs: Sequence[Size]) -> list[Risk]:
+    plan, found = node.plan, []
+    if isinstance(plan, Join) and not plan.left_keys:
+        few = min(i.rows for i in inputs)
+        if few > 1.5:
+            why = "without an equality every row meets every row of the other side"
+            found.append(
+                Risk(node.name, why, "join on an equality, or filter one side to few rows")
+            )
+    elif isinstance(plan, Join):
+        most = max(size.rows / max(i.rows, 1.0) for i in inputs)
+        if most > _FAN_OUT:
+            why = f"a changed row meets about {most:,.0f} rows"
+            found.append(Risk(node.name, why, "aggregate one side before the join, or add a key"))
+    if isinstance(plan, Window):
+        partition = inputs[0].rows / max(size.groups, 1.0)
+        if partition > _PARTITION and not is_followed(plan):
+            why = f"a change computes its whole partition anew, about {partition:,.0f} rows"
+            hint = "use a frame that ends at CURRENT ROW, or a finer PARTITION BY (docs/SQL.md)"
+            found.append(Risk(node.name, why, hint))
+    if isinstance(plan, Aggregate) and any(c.sql for c in plan.calls):
+        group = inputs[0].rows / max(size.rows, 1.0)
+        names = ", ".join(dict.fromkeys(c.function for c in plan.calls if c.sql))
+        why = f"{names}: PostgreSQL computes each changed group anew, about {group:,.0f} rows"
+        found.append(Risk(node.name, why, "use aggregates that are native (docs/SQL.md)"))
+    if isinstance(plan, Loop):
+        why = "a change may set off many rounds of the recursion"
+        found.append(Risk(node.name, why, "bound the depth by a condition"))
+    if isinstance(plan, TableFunction) or _in_postgres(node):
+        why = "expressions are computed by PostgreSQL, in batches: a round trip each epoch"
+        found.append(Risk(node.name, why, "use functions that are native (docs/SQL.md)"))
+    return found
+
+
+def _in_postgres(node: Node) -> bool:
+    plan = node.plan
+    if isinstance(plan, Filter):
+        return _has_postgres(plan.predicate)
+    if isinstance(plan, Project | Remember):
+        return any(map(_has_postgres, plan.expressions))
+    residual = plan.residual if isinstance(plan, Join | SemiJoin) else None
+    return residual is not None and _has_postgres(residual)
+
+
+def _has_postgres(expression: Expression) -> bool:
+    return isinstance(expression, InPostgres) or any(map(_has_postgres, children(expression)))
+
+
+def groups_in(nodes: Sequence[Node]) -> Mapping[int, Sequence[Expression]]:
+    """Positions of nodes that take their input in partitions, with what these are by."""
+    return {
+        i: node.plan.partition
+        for i, node in enumerate(nodes)
+        if isinstance(node.plan, Window | TopK) and node.plan.partition
+    }

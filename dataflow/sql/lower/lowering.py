@@ -1,0 +1,199 @@
+"""From a plan to the nodes of a dataflow, and from a node to its operator.
+
+Invariant: the same plan gives the same nodes under the same names, since names are what state on
+disk is found by. Equal parts of a plan become one node. A node's operator depends on nothing but
+its inputs and its store: it runs alike in the pipeline and in a Spark task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from dataflow.errors import InvariantError
+from dataflow.expressions.evaluator import Evaluator
+from dataflow.expressions.ir import columns_of
+from dataflow.operators.aggregates.aggregate import AggregateOperator
+from dataflow.operators.aggregates.set_operation import SetOperationOperator
+from dataflow.operators.base import Context, ErrorCollector, Operator, kinds_of
+from dataflow.operators.filter import FilterOperator
+from dataflow.operators.groups import plain_columns
+from dataflow.operators.joins.join import JoinOperator
+from dataflow.operators.joins.not_in import NotInOperator
+from dataflow.operators.joins.outer_join import OuterJoinOperator
+from dataflow.operators.joins.semi_join import ResidualSemiJoinOperator, SemiJoinOperator
+from dataflow.operators.ordered.top_k import TopKOperator
+from dataflow.operators.project import ProjectOperator
+from dataflow.operators.recursion.loop_body import Body, Part
+from dataflow.operators.recursion.recursive import RecursiveOperator
+from dataflow.operators.single_row import SingleRowOperator
+from dataflow.operators.table_function import TableFunctionOperator
+from dataflow.operators.tables.remember import RememberOperator
+from dataflow.operators.tables.remember_answers import RememberAnswersOperator
+from dataflow.operators.union_all import UnionAllOperator
+from dataflow.operators.values import ValuesOperator
+from dataflow.operators.windows.window import WindowOperator
+from dataflow.operators.windows.window_follow import FollowedWindowOperator
+from dataflow.operators.windows.window_reach import is_followed
+from dataflow.plan.nodes import (
+    Aggregate,
+    Filter,
+    Join,
+    Loop,
+    Plan,
+    Project,
+    RecursionRef,
+    Remember,
+    SemiJoin,
+    SetOperation,
+    SingleRow,
+    TableFunction,
+    TopK,
+    UnionAll,
+    Values,
+    Window,
+    fold,
+    inputs_of,
+)
+from dataflow.plan.walk import with_equal_parts_shared
+from dataflow.sql.lower.key_columns import prepare
+from storage.store import Store
+
+Exchange = tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator of a dataflow.
+
+    name: stable within the view, "03.join". plan: what it computes; keys and arguments are plain
+    columns. inputs: positions of earlier nodes. exchange: for each input the columns whose bits
+    a distributed run must partition it by; () all rows in one place, None rows may be anywhere.
+    """
+
+    name: str
+    plan: Plan
+    inputs: tuple[int, ...]
+    exchange: tuple[Exchange, ...]
+
+
+def lower(root: Plan) -> tuple[Node, ...]:
+    """The nodes of a plan, inputs before what reads them, the view's output last."""
+    return _nodes(prepare(root))
+
+
+def _nodes(prepared: Plan) -> tuple[Node, ...]:
+    nodes: list[Node] = []
+
+    def visit(plan: Plan, inputs: tuple[int, ...]) -> int:
+        name = f"{len(nodes):02d}.{title_of(plan)}"
+        nodes.append(Node(name, plan, inputs, _exchange(plan)))
+        return len(nodes) - 1
+
+    fold(with_equal_parts_shared(prepared), visit)
+    return tuple(nodes)
+
+
+def make_operator(
+    node: Node, store: Store, scope: str, evaluator: Evaluator, errors: ErrorCollector
+) -> Operator:
+    """The operator of a node, its state in arrangements named "<scope>/<node>/<role>".
+
+    InvariantError for a scan: its rows come from outside.
+    """
+    return _operator(node, Context(node.name, scope, store, evaluator, errors))
+
+
+def _operator(node: Node, context: Context) -> Operator:
+    make = _OPERATORS.get(type(node.plan))
+    if make is None:
+        raise InvariantError("plan.operator", f"no operator for a {type(node.plan).__name__}")
+    return make(node.plan, context)
+
+
+def _join(plan: Join, context: Context) -> Operator:
+    if plan.kind == "inner":
+        return JoinOperator(plan, context)
+    return OuterJoinOperator(plan, context)
+
+
+def _semi_join(plan: SemiJoin, context: Context) -> Operator:
+    if plan.kind == "not in":
+        return NotInOperator(plan, context)
+    if plan.residual is None:
+        return SemiJoinOperator(plan, context)
+    return ResidualSemiJoinOperator(plan, context)
+
+
+def _loop(plan: Loop, context: Context) -> Operator:
+    parts = []
+    for node in _nodes(plan.body):
+        leaf = node.plan.name if isinstance(node.plan, RecursionRef) else ""
+        within = replace(context, name=f"{context.name}/{node.name}")
+        operator = None if leaf else _operator(node, within)
+        parts.append(Part(leaf, operator, node.inputs, kinds_of(node.plan.fields)))
+    return RecursiveOperator(plan, context, Body(parts))
+
+
+def _window(plan: Window, context: Context) -> Operator:
+    make = FollowedWindowOperator if is_followed(plan) else WindowOperator
+    return make(plan, context)
+
+
+def _remember(plan: Remember, context: Context) -> Operator:
+    operator = RememberAnswersOperator if plan.by_arguments else RememberOperator
+    return operator(plan, context)
+
+
+_OPERATORS: dict[type, Callable[..., Operator]] = {
+    Join: _join,
+    SemiJoin: _semi_join,
+    SetOperation: SetOperationOperator,
+    Filter: FilterOperator,
+    Project: ProjectOperator,
+    Aggregate: AggregateOperator,
+    UnionAll: UnionAllOperator,
+    SingleRow: SingleRowOperator,
+    TopK: TopKOperator,
+    Remember: _remember,
+    Values: ValuesOperator,
+    Loop: _loop,
+    TableFunction: TableFunctionOperator,
+    Window: _window,
+}
+_TITLES = {
+    UnionAll: "union_all",
+    SingleRow: "single_row",
+    TopK: "top_k",
+    Loop: "recursive",
+    TableFunction: "table_function",
+}
+
+
+def title_of(plan: Plan) -> str:
+    """One word for what a node does."""
+    if isinstance(plan, Join):
+        return "join" if plan.kind == "inner" else f"{plan.kind}_join"
+    if isinstance(plan, SemiJoin):
+        return "not_in" if plan.kind == "not in" else f"{plan.kind}_join"
+    if isinstance(plan, SetOperation):
+        return plan.kind
+    return _TITLES.get(type(plan), type(plan).__name__.lower())
+
+
+def _exchange(plan: Plan) -> tuple[Exchange, ...]:
+    if isinstance(plan, SemiJoin) and plan.kind == "not in":
+        return ((), ())
+    if isinstance(plan, Join | SemiJoin):
+        return (plain_columns(plan.left_keys), plain_columns(plan.right_keys))
+    if isinstance(plan, Aggregate):
+        return (plain_columns(plan.groups),)
+    if isinstance(plan, SetOperation):
+        return (tuple(range(plan.compared or 0)),) * 2
+    if isinstance(plan, TopK | Window):
+        return (plain_columns(plan.partition),)
+    if isinstance(plan, Remember) and plan.by_arguments:
+        return (tuple(sorted(columns_of(plan.expressions[0]))),)
+    if isinstance(plan, SingleRow | Loop):
+        return ((),) * len(inputs_of(plan))
+    return (None,) * len(inputs_of(plan))

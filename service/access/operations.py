@@ -1,0 +1,226 @@
+"""Every operation that somebody can ask for, and what it needs: the one table of authorization.
+
+ROUTES and PROCEDURES lead to it from REST and from psql, COMMANDS lists what the command line does
+without a service. `service/access/authorization.py` decides by it. Invariant: a route or procedure
+that
+is in neither list is refused, and a test fails for it (tests/security/test_authorization.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from starlette.routing import compile_path
+
+from service.access.tokens import Role
+
+
+class Need(Enum):
+    """What a database role needs for an operation, beside the API role.
+
+    NOTHING: the answer holds nothing of a view's rows or query. LISTED: it holds the views that
+    the role owns or may read, and nothing of others. SEEN: the role owns the view or may SELECT
+    from its table. READ: it may SELECT from its table. OWNED: it owns the view, or is a member of
+    the role that does. QUERY: what runs has the rights of the role. CREATE: the same, and CREATE
+    on the view's schema. DECLARE: EXECUTE on the procedures for sources. READERS: as READ, or for
+    a change as OWNED, of the views that read a source's relation. SERVICE: no database role at
+    all, only a token that acts as the service.
+    """
+
+    NOTHING = "nothing"
+    LISTED = "listed"
+    SEEN = "seen"
+    READ = "read"
+    OWNED = "owned"
+    QUERY = "query"
+    CREATE = "create"
+    DECLARE = "declare"
+    READERS = "readers"
+    SERVICE = "service"
+
+
+OF_A_VIEW = (Need.SEEN, Need.READ, Need.OWNED)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """least: the API role that it needs at least; is_dear: it has PostgreSQL analyze or run a
+    user's query, or reaches other hosts (service/api/call_limits.py)."""
+
+    name: str
+    least: Role
+    need: Need
+    is_dear: bool = False
+
+
+_PUBLIC, _READER, _OPERATOR, _ADMIN = Role.PUBLIC, Role.READER, Role.OPERATOR, Role.ADMIN
+OPERATIONS: Mapping[str, Operation] = {
+    o.name: o
+    for o in (
+        # Load balancers have no token; without one it says no more than whether all is well.
+        Operation("health", _PUBLIC, Need.NOTHING),
+        Operation("health.live", _PUBLIC, Need.NOTHING),
+        # The files of the console: what they show is asked for with a token.
+        Operation("console", _PUBLIC, Need.NOTHING),
+        Operation("description", _READER, Need.NOTHING),
+        Operation("metrics", _READER, Need.NOTHING),
+        Operation("overview", _READER, Need.LISTED),
+        Operation("table.list", _READER, Need.QUERY),
+        Operation("view.list", _READER, Need.LISTED),
+        Operation("view.show", _READER, Need.SEEN),
+        Operation("view.plan", _READER, Need.SEEN),
+        Operation("view.wait", _READER, Need.SEEN),
+        Operation("view.rows", _READER, Need.READ),
+        Operation("view.changes", _READER, Need.READ),
+        Operation("view.errors", _READER, Need.READ),
+        Operation("view.verify", _READER, Need.READ, is_dear=True),
+        # By CALL: all that was found is kept in the sink, with rows.
+        Operation("view.verify_kept", _OPERATOR, Need.OWNED, is_dear=True),
+        Operation("query", _READER, Need.QUERY, is_dear=True),
+        Operation("view.validate", _READER, Need.QUERY, is_dear=True),
+        Operation("view.create", _OPERATOR, Need.CREATE, is_dear=True),
+        Operation("view.drop", _OPERATOR, Need.OWNED),
+        Operation("view.replace", _OPERATOR, Need.OWNED, is_dear=True),
+        Operation("view.cancel", _OPERATOR, Need.OWNED),
+        Operation("view.rebuild", _OPERATOR, Need.OWNED, is_dear=True),
+        Operation("view.pause", _OPERATOR, Need.OWNED),
+        Operation("view.resume", _OPERATOR, Need.OWNED, is_dear=True),
+        Operation("view.rename", _OPERATOR, Need.OWNED),
+        Operation("view.move", _OPERATOR, Need.OWNED),
+        Operation("sink.list", _READER, Need.SEEN),
+        Operation("sink.add", _OPERATOR, Need.OWNED, is_dear=True),
+        Operation("sink.drop", _OPERATOR, Need.OWNED),
+        Operation("source.list", _READER, Need.LISTED),
+        Operation("source.declare", _OPERATOR, Need.DECLARE, is_dear=True),
+        Operation("source.drop", _OPERATOR, Need.DECLARE),
+        Operation("source.retry", _OPERATOR, Need.DECLARE),
+        Operation("dead_letter.list", _READER, Need.READERS),
+        Operation("dead_letter.change", _OPERATOR, Need.READERS),
+        Operation("token", _ADMIN, Need.SERVICE),
+    )
+}
+
+# (method, path as routes write it). HEAD is as GET, a WebSocket is GET.
+ROUTES: Mapping[tuple[str, str], str] = {
+    ("GET", "/health"): "health",
+    ("GET", "/health/live"): "health.live",
+    ("GET", "/"): "console",
+    ("GET", "/docs"): "console",
+    ("GET", "/assets/{name}"): "console",
+    ("GET", "/openapi.json"): "description",
+    ("GET", "/metrics"): "metrics",
+    ("GET", "/overview"): "overview",
+    ("GET", "/tables"): "table.list",
+    ("POST", "/query"): "query",
+    ("POST", "/views"): "view.create",
+    ("GET", "/views"): "view.list",
+    ("POST", "/views/validate"): "view.validate",
+    ("GET", "/views/{name}"): "view.show",
+    ("DELETE", "/views/{name}"): "view.drop",
+    ("GET", "/views/{name}/wait"): "view.wait",
+    ("GET", "/views/{name}/plan"): "view.plan",
+    ("GET", "/views/{name}/dataflow"): "view.plan",
+    ("GET", "/views/{name}/rows"): "view.rows",
+    ("GET", "/views/{name}/changes"): "view.changes",
+    ("GET", "/views/{name}/changes/ws"): "view.changes",
+    ("GET", "/views/{name}/errors"): "view.errors",
+    ("POST", "/views/{name}/verify"): "view.verify",
+    ("POST", "/views/{name}/replace"): "view.replace",
+    ("DELETE", "/views/{name}/replace"): "view.cancel",
+    ("POST", "/views/{name}/rebuild"): "view.rebuild",
+    ("POST", "/views/{name}/pause"): "view.pause",
+    ("POST", "/views/{name}/resume"): "view.resume",
+    ("POST", "/views/{name}/rename"): "view.rename",
+    ("POST", "/views/{name}/move"): "view.move",
+    ("POST", "/views/{view}/sinks"): "sink.add",
+    ("GET", "/views/{view}/sinks"): "sink.list",
+    ("GET", "/views/{view}/sinks/{sink}"): "sink.list",
+    ("DELETE", "/views/{view}/sinks/{sink}"): "sink.drop",
+    ("POST", "/sources"): "source.declare",
+    ("POST", "/sources/discover"): "source.declare",
+    ("GET", "/sources"): "source.list",
+    ("GET", "/sources/{name}"): "source.list",
+    ("PUT", "/sources/{name}"): "source.declare",
+    ("DELETE", "/sources/{name}"): "source.drop",
+    ("POST", "/sources/{name}/retry"): "source.retry",
+    ("GET", "/dead-letters"): "dead_letter.list",
+    ("POST", "/dead-letters/retry"): "dead_letter.change",
+    ("POST", "/dead-letters/drop"): "dead_letter.change",
+    ("POST", "/tokens"): "token",
+    ("GET", "/tokens"): "token",
+    ("DELETE", "/tokens/{name}"): "token",
+}
+PROCEDURES: Mapping[str, str] = {
+    "create_view": "view.create",
+    "drop_view": "view.drop",
+    "replace_view": "view.replace",
+    "rebuild_view": "view.rebuild",
+    "pause_view": "view.pause",
+    "resume_view": "view.resume",
+    "rename_view": "view.rename",
+    "move_view": "view.move",
+    "cancel_change": "view.cancel",
+    "verify_view": "view.verify_kept",
+    "create_source": "source.declare",
+    "drop_source": "source.drop",
+    "retry_source": "source.retry",
+}
+# Commands that ask no service. Who runs one has the settings, with which the service itself is
+# started, or the databases' own passwords: they act as the service.
+COMMANDS = frozenset(
+    {
+        *("serve", "demo", "doctor", "init", "restore", "checkpoints"),
+        *("token create --direct", "token revoke --direct"),
+    }
+)
+
+_READING = ("GET", "HEAD", "OPTIONS")
+# Paths without parameters go before: a view may be called "validate".
+_PATTERNS = sorted(
+    ((method, path, compile_path(path)[0], name) for (method, path), name in ROUTES.items()),
+    key=lambda entry: ("{" in entry[1], entry[1]),
+)
+
+
+def operation_at(method: str, path: str) -> tuple[Operation, Mapping[str, str]] | None:
+    """The operation that a request asks for, and the parameters in its path; None for what no
+    route answers.
+
+    >>> operation, parameters = operation_at("HEAD", "/views/a")
+    >>> operation.name, parameters
+    ('view.show', {'name': 'a'})
+    >>> operation_at("PATCH", "/views/a") is None
+    True
+    """
+    asked = "GET" if method == "HEAD" else method
+    for known, _, pattern, name in _PATTERNS:
+        found = pattern.match(path) if known == asked else None
+        if found:
+            return OPERATIONS[name], found.groupdict()
+    return None
+
+
+def role_for(method: str, path: str) -> Role:
+    """The least API role that may make a request: of what no route answers, reading is a reader's
+    and all else an operator's.
+
+    >>> role_for("GET", "/views/a").word, role_for("DELETE", "/views/a").word
+    ('reader', 'operator')
+    >>> role_for("HEAD", "/health").word, role_for("GET", "/tokens").word
+    ('public', 'admin')
+    """
+    found = operation_at(method, path)
+    if found is not None:
+        return found[0].least
+    return Role.READER if method in _READING else Role.OPERATOR
+
+
+def route_operation(method: str, path: str) -> str:
+    """The operation of a route, given as routes write it: HEAD is GET without its body.
+
+    >>> route_operation("HEAD", "/views") == route_operation("GET", "/views")
+    True
+    """
+    return ROUTES["GET" if method == "HEAD" else method, path]

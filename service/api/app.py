@@ -1,0 +1,170 @@
+"""The REST application: routes, and errors as problem+json (RFC 9457).
+
+It holds no state, the catalog in the sink database does. Invariant: whatever goes wrong, the
+answer has a stable `code`, and never a trace or a secret.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from dataflow.errors import TidemarkError
+from service.access.authorization import Authorization, authorize
+from service.access.tokens import Tokens
+from service.api.api_metrics import ApiFigures, CountCalls
+from service.api.call_limits import QueryLimits
+from service.api.catalog import Catalog
+from service.api.completion import Completion
+from service.api.console_files import read_files
+from service.api.conventions import Conventions
+from service.api.lifecycle_requests import Life
+from service.api.models import ProblemModel
+from service.api.openapi import describe
+from service.api.overview import Glances
+from service.api.problems import Refused, answer, problem_of
+from service.api.reading import Reading
+from service.api.request_guard import Guard
+from service.api.route_table import RouteTable
+from service.api.routes import (
+    changes,
+    console,
+    life,
+    overview,
+    rows,
+    sinks,
+    sources,
+    system,
+    tokens,
+    verify,
+    views,
+)
+from service.api.routes.rows import OPEN_PATH
+from service.api.scrape import Scrape
+from service.api.sink_catalog import SinkCatalog
+from service.api.source_catalog import SourceCatalog
+from service.api.status_collector import Standings
+from service.factory.planning import too_deep
+from service.factory.service_factory import Parts
+from service.runtime import release
+from service.runtime.log import log
+from service.runtime.settings import Settings
+from service.subscriptions.change_feed import ChangeFeeds
+from service.subscriptions.subscriptions import Subscriptions
+from service.verify.comparison import Verify
+
+# What is served, in the order in which paths are tried.
+ROUTERS = (
+    overview.router,
+    views.router,
+    changes.router,
+    rows.router,
+    verify.router,
+    life.router,
+    sinks.router,
+    sources.router,
+    system.router,
+    console.router,
+    tokens.router,
+)
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The application over one service's settings."""
+    app = FastAPI(
+        title="Tidemark",
+        version=release.VERSION,
+        description="Keeps the answers of SQL queries up to date in plain PostgreSQL tables.",
+        responses={"default": {"model": ProblemModel, "description": "a problem"}},
+        # FastAPI's own pages load their programs from another host; ours is the console's.
+        docs_url=None,
+        redoc_url=None,
+    )
+    parts = Parts(settings)
+    authorization = Authorization(Parts(settings))
+    app.state.authorization = authorization
+    app.state.limits = QueryLimits(settings)
+    app.state.standings = standings = Standings(settings, parts)
+    app.state.catalog = Catalog(settings, parts, authorization, standings)
+    app.state.life = Life(parts, authorization)
+    app.state.sinks = SinkCatalog(parts, authorization)
+    app.state.sources = SourceCatalog(settings, Parts(settings), authorization, standings)
+    app.state.glances = Glances(
+        parts, authorization, app.state.catalog, app.state.sources, standings
+    )
+    app.state.completion = Completion(Parts(settings), authorization)
+    app.state.console = read_files()
+    app.state.verify = Verify(settings, parts)
+    app.state.reading = Reading(Parts(settings))
+    app.state.is_stopping = lambda: False
+    feeds = ChangeFeeds(lambda: app.state.is_stopping())
+    app.state.subscriptions = Subscriptions(Parts(settings), feeds)
+    figures = ApiFigures()
+    app.state.scrape = Scrape(settings, parts, app.state.catalog, figures, standings)
+    app.state.tokens = Tokens(parts.control())
+    app.state.parts = parts
+    for router in ROUTERS:
+        app.include_router(router, dependencies=[Depends(authorize)])
+    describe(app)
+    routes = [route for router in ROUTERS for route in router.routes]
+    table = RouteTable(routes, open_paths=[OPEN_PATH])
+    # The guard comes last: it is the outermost layer.
+    address = f"{socket.gethostname()} {settings.host}:{settings.port}"
+    app.add_middleware(Conventions, table=table, control=parts.control(), server=address)
+    app.add_middleware(
+        Guard, settings=settings, tokens=app.state.tokens, authorization=authorization
+    )
+    # Around all else: what is refused counts too.
+    app.add_middleware(CountCalls, figures=figures)
+    app.add_exception_handler(TidemarkError, _on_error)
+    app.add_exception_handler(Refused, _on_refused)
+    app.add_exception_handler(RequestValidationError, _on_bad_request)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(RecursionError, _on_depth)
+    app.add_exception_handler(Exception, _on_bug)
+    return app
+
+
+def _on_error(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, TidemarkError)
+    return answer(problem_of(error))
+
+
+def _on_refused(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Refused)
+    return answer(error.problem, error.headers)
+
+
+def _on_bad_request(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return answer(
+        ProblemModel(
+            title="the request is not valid",
+            status=422,
+            code="request.invalid",
+            detail=f"{where}: {first['msg']}",
+            hint="see /docs for what each call takes",
+        )
+    )
+
+
+def _on_http_error(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return answer(
+        ProblemModel(title=str(error.detail), status=error.status_code, code="request.invalid")
+    )
+
+
+def _on_depth(_request: Request, _error: Exception) -> JSONResponse:
+    return answer(problem_of(too_deep()))
+
+
+def _on_bug(request: Request, error: Exception) -> JSONResponse:
+    log.error("request.failed", path=request.url.path, exc_info=error)
+    return answer(ProblemModel(title="an error of the service itself", status=500, code="internal"))

@@ -1,0 +1,118 @@
+"""Limits of what runs at once for callers: queries, and what else has PostgreSQL analyze or run a
+user's text or reaches other hosts (`is_dear` in service/access/operations.py).
+
+They have threads of their own, so that no number of them keeps any other call waiting, and each
+token has a share that is less than all of them. Invariant: a call that finds no free worker within
+WAIT_S is answered with 429, and holds no thread while it waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import ParamSpec, TypeVar
+
+from fastapi import Request
+from starlette.concurrency import run_in_threadpool
+
+from dataflow.errors import TemporaryError
+from service.access.operations import OPERATIONS, route_operation
+from service.access.tokens import Caller
+from service.api.problems import Refused
+from service.runtime.settings import Settings
+
+WAIT_S = 5.0
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class QueryLimits:
+    """One for an API process; used in its event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._per_token = settings.query_workers_per_token
+        self._pool = ThreadPoolExecutor(settings.query_workers, "query")
+        self._free = asyncio.Semaphore(settings.query_workers)
+        self._verifying = asyncio.Semaphore(1)
+        # By the name of the token: what is left of its share, and how many calls it has here.
+        self._shares: dict[str, tuple[asyncio.Semaphore, int]] = {}
+
+    @asynccontextmanager
+    async def worker(self, caller: Caller) -> AsyncIterator[None]:
+        """A worker for the caller, for as long as the block. Refused request.too_many."""
+        share = self._join(caller.name)
+        try:
+            # A token waits for its own share first, so that its calls wait in nobody's way.
+            async with _in_time(share), _in_time(self._free):
+                yield
+        finally:
+            self._leave(caller.name)
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run in a thread of the workers; inside of `worker`."""
+        call = functools.partial(function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    @asynccontextmanager
+    async def verification(self, caller: Caller, patience_s: float) -> AsyncIterator[None]:
+        """A worker for the one verification that goes on at a time. TemporaryError verify.busy."""
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._verifying.acquire()
+        except TimeoutError:
+            raise TemporaryError(
+                "verify.busy", "another view is being verified", hint="try again later"
+            ) from None
+        try:
+            async with self.worker(caller):
+                yield
+        finally:
+            self._verifying.release()
+
+    def _join(self, name: str) -> asyncio.Semaphore:
+        share, calls = self._shares.get(name) or (asyncio.Semaphore(self._per_token), 0)
+        self._shares[name] = share, calls + 1
+        return share
+
+    def _leave(self, name: str) -> None:
+        share, calls = self._shares.pop(name)
+        if calls > 1:
+            self._shares[name] = share, calls - 1
+
+
+async def run_limited(
+    request: Request, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Run what blocks for a route: by a worker where the route's operation is dear, else in the
+    thread pool of all routes."""
+    name = route_operation(request.method, request.scope["route"].path)
+    if not OPERATIONS[name].is_dear:
+        return await run_in_threadpool(function, *args, **kwargs)
+    limits: QueryLimits = request.app.state.limits
+    async with limits.worker(request.state.caller):
+        return await limits.run(function, *args, **kwargs)
+
+
+@asynccontextmanager
+async def _in_time(semaphore: asyncio.Semaphore) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(WAIT_S):
+            await semaphore.acquire()
+    except TimeoutError:
+        raise Refused(
+            "request.too_many",
+            429,
+            "too many queries are running",
+            detail=f"none of them ended within {WAIT_S:g} s",
+            hint="ask again later, with fewer calls at a time; the service's operator sets"
+            " TIDEMARK_QUERY_WORKERS and TIDEMARK_QUERY_WORKERS_PER_TOKEN",
+            headers={"Retry-After": f"{WAIT_S:.0f}"},
+        ) from None
+    try:
+        yield
+    finally:
+        semaphore.release()

@@ -1,0 +1,368 @@
+"""What the API does: analyze, ask for views, and tell how they stand.
+
+All of it goes through the control tables and the pipeline's figures, so an API process can be
+killed and started at any time. Invariant: nothing is asked for that is known to be refused, and
+what is refused leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from connectors.postgres.catalog import sink_records, verification_records
+from connectors.postgres.catalog.catalog import ViewRow
+from connectors.postgres.session.lsn import format_lsn, parse_lsn
+from connectors.sink import Progress
+from dataflow.errors import TidemarkError
+from dataflow.plan.explain import explain_text
+from dataflow.plan.properties.view_key import why_bag
+from dataflow.schema import stored
+from service.access.authorization import Authorization
+from service.access.tokens import Caller
+from service.api.health import Known, service_standing, view_standing, warnings_of
+from service.api.models import (
+    AskModel,
+    CreateView,
+    DataflowAnswer,
+    FieldModel,
+    Health,
+    PlanAnswer,
+    Validation,
+    ViewModel,
+)
+from service.api.shared_nodes import dataflow_of, shared_with_others, shown
+from service.api.status_collector import Standings
+from service.engine import output_fields
+from service.engine.state_version import versions
+from service.factory.planning import plan_definition
+from service.factory.service_factory import SOURCE, Parts
+from service.metrics.metrics import read_dataflow
+from service.runtime.deep_stack import deeply
+from service.runtime.settings import DEFAULT_GROUP, Settings
+from service.runtime.view_names import parse_name, path_name
+from service.verify.estimate import SHORT_S, check_rows, estimated
+from service.views.dependencies import children_of
+from service.views.groups import follows_database, group_of
+from service.views.lifecycle import READABLE, DesiredState, ViewEvent, ViewState, change
+from service.views.plan_facts import asks_facts, plan_facts
+from service.views.requested_changes import table_of
+from service.views.view_facts import key_names, kind_of, require_parents
+from service.views.view_lookup import find_view
+from storage.failpoints import failpoint
+
+MAX_POSITION = 2**64 - 1
+
+
+class Catalog:
+    """One for an API process; safe for several threads."""
+
+    def __init__(
+        self, settings: Settings, parts: Parts, authorization: Authorization, standings: Standings
+    ) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._authorization = authorization
+        self._standings = standings
+        self._control = parts.control()
+        self._sink = parts.sink()
+
+    # --- creating ----------------------------------------------------------------------------
+
+    def create(self, body: CreateView, by: Caller, identity: str = "") -> str:
+        """Ask for a view; its name as paths take it. Refuses what cannot be kept up to date.
+
+        by: who asks; its database role is to own the view and must be allowed to read what it
+        reads. identity: of the view, so that asking twice is asking once.
+        """
+        schema, name = parse_name(body.name)
+        self._control.ensure()
+        self._authorization.require(by, "view.create")
+        asker = by.db_role
+        rows = self._control.list_views()
+        definition = plan_definition(
+            identity or uuid.uuid4().hex,
+            (schema, name),
+            body.query,
+            self._parts,
+            rows,
+            sources=self._control.list_sources(),
+            asker=asker,
+        )
+        require_parents(definition, rows, body.options.group)
+        self._authorization.require_schema(by, schema)
+        self._authorization.require_parents(asker, definition.parents())
+        self._sink.check(definition.table)
+        group = body.options.group
+        relations = definition.relations()
+        others = [r for r in rows if group_of(r) == group]
+        is_first = not any(map(follows_database, others))
+        needs_slot = any(r.name.source == SOURCE for r in relations) or not (relations or others)
+        if needs_slot and is_first:
+            Parts(self._settings.for_group(group)).source.check()
+        plan = definition.plan
+        estimate = estimated(self._parts, definition, rows, body.options.backfill, SHORT_S)
+        warnings = [*plan.warnings, *check_rows(estimate, body.options.most_rows)]
+        self._control.insert_view(
+            ViewRow(
+                schema,
+                name,
+                body.query,
+                definition.identity,
+                kind=kind_of(plan),
+                options=body.options.model_dump(),
+                key=key_names(plan),
+                fields=output_fields.to_json(stored(plan.root.fields)),
+                plan=deeply(lambda: plan_facts(definition, estimate)),
+                warnings=warnings,
+                created_by=asker,
+            )
+        )
+        failpoint("api.view.created")
+        return path_name(schema, name)
+
+    def validate(self, query: str, by: Caller) -> Validation:
+        """What this caller would create."""
+        self._control.ensure()
+        self._authorization.require(by, "view.validate")
+        asker = by.db_role
+        rows = self._control.list_views()
+        sources = self._control.list_sources()
+        definition = plan_definition(
+            "", ("", ""), query, self._parts, rows, sources=sources, asker=asker
+        )
+        self._authorization.require_parents(asker, definition.parents())
+        plan = definition.plan
+        estimate = estimated(self._parts, definition, rows, "auto")
+        warnings = [*plan.warnings, *check_rows(estimate, None)]
+        return Validation(
+            kind=kind_of(plan),
+            key=key_names(plan),
+            why_bag=why_bag(plan.root),
+            fields=_field_models(output_fields.to_json(stored(plan.root.fields))),
+            warnings=warnings,
+            in_postgres=list(plan.evaluates),
+            estimated_source_rows=sum(max(0, r.row_estimate) for r in definition.relations()),
+            backfill=self._parts.choose_road(definition, "auto"),
+            asks=[AskModel.model_validate(facts) for facts in deeply(lambda: asks_facts(plan))],
+            plan=deeply(lambda: explain_text(plan)),
+            estimate=estimate,
+        )
+
+    def drop(self, name: str, by: Caller, before: Callable[[], None] | None = None) -> str:
+        """Ask for a view to be dropped; its identity. Refused while other views read it.
+
+        before: called once it is known that nothing refuses it.
+        """
+        row = self._row(name)
+        self._authorization.require(by, "view.drop", row)
+        children = children_of(row, self._control.list_views())
+        if children:
+            raise TidemarkError(
+                "view.has_children",
+                f'view "{row.title}" is read by other views',
+                detail=", ".join(c.title for c in children),
+                hint="drop those first",
+            )
+        dependents = self._parts.view_tables().dependents(table_of(row))
+        if dependents:
+            raise TidemarkError(
+                "view.has_dependents",
+                f'the table of view "{row.title}" cannot be dropped',
+                detail=f"these depend on it: {', '.join(dependents)}",
+                hint="drop those first",
+            )
+        if before is not None:
+            before()
+        change(
+            self._control, row.identity, ViewEvent.DROP, "asked for", desired=DesiredState.DROPPED
+        )
+        return row.identity
+
+    def exists(self, identity: str) -> bool:
+        """Whether a view of this identity, or a sink of it, is still there."""
+        if any(r.identity == identity for r in self._control.list_views()):
+            return True
+        sinks = sink_records.list_sinks(self._control)
+        return any(sink.view_identity == identity for sink in sinks)
+
+    # --- telling -------------------------------------------------------------------------------
+
+    def view(self, name: str) -> ViewModel:
+        """One view as it stands."""
+        row = self._row(name)
+        verified = verification_records.newest(self._control)
+        known = self._standings.known()
+        return self._model(row, self._control.count_errors(), verified, known)
+
+    def views(self, by: Caller, most: int | None = None, after: str = "") -> list[ViewModel]:
+        """The views that a caller may see, by name, all or some of those behind one.
+        TidemarkError view.bad_name."""
+        self._control.ensure()
+        behind = parse_name(after) if after else ("", "")
+        errors, verified = self._control.count_errors(), verification_records.newest(self._control)
+        all_rows = self._control.list_views()
+        rows = self._authorization.seen(by, all_rows)
+        rows.sort(key=lambda r: (r.schema, r.name))
+        found = [r for r in rows if (r.schema, r.name) > behind][:most]
+        known = replace(self._standings.known(), views=all_rows)
+        return [self._model(row, errors, verified, known) for row in found]
+
+    def plan(self, name: str) -> PlanAnswer:
+        """How a view is computed."""
+        row = self._row(name)
+        facts = row.plan or {}
+        shared = shared_with_others(row.title, self._told(row)["nodes"])
+        return PlanAnswer(
+            text="\n".join([facts.get("text", ""), *map(shown, shared)]),
+            tree=facts.get("tree", {}),
+            in_postgres=facts.get("in_postgres", []),
+            shared=shared,
+        )
+
+    def dataflow(self, name: str) -> DataflowAnswer:
+        """The nodes that compute a view, with figures when it runs."""
+        row = self._row(name)
+        return dataflow_of(row.title, self._told(row), (row.plan or {}).get("nodes", []))
+
+    def metrics(self) -> dict[str, dict[str, Any] | None]:
+        """The newest figures of each group's pipeline, the default one's first."""
+        return self._standings.figures()
+
+    def health(self) -> Health:
+        """Whether views are kept up to date."""
+        groups = self._standings.figures()
+        status, reasons = service_standing(self._standings.known(groups))
+        default = groups.pop(DEFAULT_GROUP)
+        found = versions()
+        return Health(
+            status=status, versions=found, pipeline=default, groups=groups, reasons=reasons
+        )
+
+    # --- waiting -------------------------------------------------------------------------------
+
+    def check_wait(self, name: str, position: str) -> int:
+        """The position as a number; the view must be there."""
+        self._row(name)
+        try:
+            return parse_lsn(position)
+        except ValueError as error:
+            raise TidemarkError(
+                "position.bad", str(error), hint="SELECT pg_current_wal_flush_lsn()"
+            ) from None
+
+    def visible_position(self, name: str) -> int | None:
+        """The position that the view's rows show; None while it is not live.
+
+        TidemarkError view.paused: they stand still.
+        """
+        row = self._row(name)
+        if row.status == ViewState.PAUSED and row.change is None:
+            raise TidemarkError(
+                "view.paused",
+                f'view "{row.title}" is paused',
+                detail=f"its rows stand at {(row.positions or {}).get(SOURCE, 'no position')}",
+                hint="resume it",
+            )
+        if row.status != ViewState.LIVE:
+            return None
+        progress = self._progress(group_of(row))
+        if progress is None:
+            return None
+        # Nothing of the database is read: all of it is visible.
+        return progress.positions.get(SOURCE, MAX_POSITION)
+
+    def current_position(self) -> int:
+        """Up to where the source has committed just now."""
+        return self._parts.source.current_position()
+
+    def nudge_source(self) -> None:
+        """Commit a WAL message, so that an idle source's position moves on at once."""
+        self._parts.source.heartbeat()
+
+    def wait_timeout(self, name: str, position: str, reached: int | None) -> TidemarkError:
+        """The error of a wait whose time is up."""
+        shown = "none yet" if reached is None else format_lsn(reached)
+        return TidemarkError(
+            "view.wait_timeout",
+            f'view "{name}" has not reached position {position} in time',
+            detail=f"visible now: {shown}",
+            hint="see its status and lag, or wait longer",
+        )
+
+    def format_position(self, position: int) -> str:
+        """A position as PostgreSQL writes it."""
+        return format_lsn(position)
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _row(self, name: str) -> ViewRow:
+        return find_view(self._control, name)
+
+    def _told(self, row: ViewRow) -> dict[str, Any]:
+        """What the pipeline tells of the nodes of the view's group."""
+        return read_dataflow(self._settings.for_group(group_of(row)).state)
+
+    def _progress(self, group: str) -> Progress | None:
+        return self._control.read_progress(self._settings.for_group(group).sink_key)
+
+    def _model(
+        self,
+        row: ViewRow,
+        errors: dict[str, int],
+        verified: dict[str, dict[str, Any]],
+        known: Known,
+    ) -> ViewModel:
+        group = group_of(row)
+        figures = known.figures.get(group) or {}
+        standing = view_standing(known, row)
+        position, positions = None, {}
+        if row.status == ViewState.PAUSED:
+            positions = dict(row.positions or {})
+        if row.status == ViewState.LIVE:
+            progress = self._progress(group)
+            read = {source for source, _ in (row.plan or {}).get("reads", [])} | {SOURCE}
+            if progress is not None:
+                positions = {s: p for s, p in progress.positions.items() if s in read}
+            position = positions.get(SOURCE)
+        lag = None
+        # While the source is away, nobody knows how far it is.
+        if position is not None and not figures.get("source_error"):
+            lag = max(0, figures.get("source_position", 0) - position)
+        return ViewModel(
+            name=row.name,
+            schema_name=row.schema,
+            query=row.query,
+            status=ViewState(standing.status),
+            kind=row.kind or "",
+            key=list(row.key or []),
+            fields=_field_models(row.fields or []),
+            options=dict(row.options),
+            group=group,
+            warnings=[*row.warnings, *warnings_of(known, row)],
+            rows=self._sink.row_count(table_of(row)) if row.status in READABLE else None,
+            positions={s: _shown(p) for s, p in positions.items()},
+            lag_bytes=lag,
+            backfill=None if row.progress is None else dict(row.progress),
+            plan=(row.plan or {}).get("text", ""),
+            errors=errors.get(row.title, 0),
+            verification=verified.get(row.identity),
+            error=standing.error,
+            created_at=row.created_at.isoformat() if row.created_at else "",
+            live_at=row.live_at.isoformat() if row.live_at else None,
+            version=row.version,
+            replacing=None if row.replacing is None else dict(row.replacing),
+        )
+
+
+def _field_models(facts: list[dict[str, Any]]) -> list[FieldModel]:
+    return [FieldModel(name=f["name"], type=f["type"], nullable=f["nullable"]) for f in facts]
+
+
+def _shown(position: Any) -> str:
+    if isinstance(position, str):
+        return position
+    return format_lsn(position) if isinstance(position, int) else json.dumps(position)

@@ -1,0 +1,83 @@
+"""What a query can name: tables, views and relations of sources, with their columns.
+
+For whoever writes a query in the console. Invariant: a caller is told of nothing that its query
+could not read: of tables by PostgreSQL's own rights of its database role, of views by those that it
+sees; a reader without a database role reads views alone, and is told of no tables.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+from connectors.postgres.schema.sink_target import target_of
+from dataflow.errors import TidemarkError
+from service.access.authorization import Authorization
+from service.access.tokens import Caller, Role
+from service.factory.service_factory import Parts
+from service.runtime.log import log
+from service.views.requested_changes import table_of
+
+
+class TableModel(BaseModel):
+    """Something that a query can read. kind: table, view (one of Tidemark's), or source."""
+
+    schema_name: str = Field(serialization_alias="schema")
+    name: str
+    kind: str
+    columns: list[str]
+
+
+class TableList(BaseModel):
+    """By schema and name; of very many tables the first."""
+
+    tables: list[TableModel]
+
+
+class Completion:
+    """One for an API process; safe for several threads."""
+
+    def __init__(self, parts: Parts, authorization: Authorization) -> None:
+        self._parts = parts
+        self._authorization = authorization
+        self._control = parts.control()
+
+    def tables(self, by: Caller) -> TableList:
+        """What this caller's queries can read. TidemarkError auth.db_role."""
+        self._control.ensure()
+        self._authorization.require(by, "table.list")
+        views = self._control.list_views()
+        seen = self._authorization.seen(by, views)
+        found = [
+            TableModel(schema_name=v.schema, name=v.name, kind="view", columns=_names(v.fields))
+            for v in seen
+        ]
+        for source in self._control.list_sources():
+            for relation in source.relations if source.type != "postgres" else ():
+                names = _names(relation["fields"])
+                found.append(
+                    TableModel(
+                        schema_name=source.name, name=relation["name"], kind="source", columns=names
+                    )
+                )
+        # The tables of views that are not shown are not shown as tables either.
+        hidden = {(v.schema, v.name) for v in views}
+        hidden |= {(v.schema, target_of(table_of(v)).name) for v in views if v.fields}
+        found += [
+            TableModel(schema_name=schema, name=name, kind="table", columns=columns)
+            for schema, name, columns in self._tables(by)
+            if (schema, name) not in hidden and not name.startswith("_tidemark")
+        ]
+        return TableList(tables=sorted(found, key=lambda t: (t.schema_name, t.name)))
+
+    def _tables(self, by: Caller) -> list[tuple[str, str, list[str]]]:
+        if not by.db_role and by.role < Role.OPERATOR:
+            return []
+        try:
+            return self._parts.source.readable_tables(by.db_role)
+        except TidemarkError as error:
+            log.info("tables.unlisted", code=error.code)
+            return []
+
+
+def _names(fields: list[dict[str, object]] | None) -> list[str]:
+    return [str(field["name"]) for field in fields or ()]

@@ -1,0 +1,349 @@
+"""How a view, a source, a pipeline and the service stand: the one place that decides it.
+
+REST, psql, the command line, the console and the metrics show what is decided here and nothing
+else. All of it is a function of `Known`, which `service/api/status_collector.py` gathers.
+Invariant: what has
+not been seen working lately is never called healthy, and what is not healthy says why.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from connectors.postgres.catalog.catalog import SourceRow, ViewRow
+from connectors.postgres.catalog.sink_records import SinkRow
+from connectors.source import MAIN_SOURCE
+from service.api.models import ProblemModel
+from service.api.problems import problem_told
+from service.metrics.metrics import is_fresh
+from service.runtime.disk_errors import no_room
+from service.runtime.restart_policy import repeated_ends
+from service.runtime.settings import DEFAULT_GROUP
+from service.runtime.signals import FINAL_CODES
+from service.sinks import sink_worker
+from service.views.groups import group_of
+from service.views.lifecycle import DesiredState, ViewState
+
+STALE_S = 10.0
+MOST_NAMED = 10
+
+OK, STARTING, DEGRADED = "ok", "starting", "degraded"
+_STANDING_STILL = (ViewState.FAILED, ViewState.PAUSED, ViewState.DROPPING)
+_UNWATCHED = (ViewState.PAUSED, ViewState.DROPPING)
+RUNNING, RETRYING, STOPPED = "running", "retrying", "stopped"
+_WORST = (RUNNING, RETRYING, STOPPED)
+_CODED = re.compile(r"(.*) \[([a-z]\w*\.\w+)\]", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known at one moment. figures: of each group's pipeline, None before its first;
+    processes: as the supervisor tells of them; views, sources, sinks: the catalog's rows as they
+    were read last; compiling: what of the kernels is still to be compiled; is_young: this process
+    has just begun, and the pipelines may have too."""
+
+    figures: Mapping[str, Mapping[str, Any] | None]
+    processes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    views: Sequence[ViewRow] = ()
+    sources: Sequence[SourceRow] = ()
+    sinks: Sequence[SinkRow] = ()
+    free_bytes: int | None = None
+    compiling: str = ""
+    is_young: bool = False
+
+    @cached_property
+    def by_title(self) -> Mapping[tuple[str, str], ViewRow]:
+        """The views by schema and name."""
+        return {(v.schema, v.name): v for v in self.views}
+
+    @cached_property
+    def readers(self) -> Mapping[str, set[str]]:
+        """The groups that read each source for views that are kept, or are to be."""
+        found: dict[str, set[str]] = {}
+        for view in self.views:
+            for name in _read_directly(view) if _is_kept(view) else ():
+                found.setdefault(name, set()).add(group_of(view))
+        return found
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How something stands, and why it is not as it should be."""
+
+    status: str
+    error: ProblemModel | None = None
+
+
+def is_stale(figures: Mapping[str, Any] | None) -> bool:
+    """Whether these figures are too old to tell anything, or there are none."""
+    return figures is None or not is_fresh(figures, STALE_S)
+
+
+# --- a pipeline --------------------------------------------------------------------------------
+
+
+def pipeline_problem(known: Known, group: str) -> ProblemModel | None:
+    """Why a group's pipeline does nothing for its views; None while it works, or begins."""
+    figures = known.figures.get(group) or {}
+    if figures.get("refused"):
+        return ProblemModel(**figures["refused"])
+    name = "the pipeline" if group == DEFAULT_GROUP else f'the pipeline of group "{group}"'
+    told = known.processes.get(_child_of(group), {})
+    if told.get("is_over") and told.get("code"):
+        what, hint = f"{name} has ended and is not started again", "its log says why"
+        return _problem(what, f"exit code {told['code']}", hint, code="pipeline.ended")
+    now = time.monotonic()
+    ends = [end for end in told.get("ends", ()) if end <= now]
+    often = repeated_ends(ends, now)
+    is_down = bool(ends) and figures.get("steady_at", 0.0) <= ends[-1]
+    if is_down or often:
+        what = f"{name} has ended unexpectedly and is started again"
+        if often:
+            what = f"{name} has ended {often} times within a minute, and is started again each time"
+        detail = f"exit code {told['code']}" if told.get("code") is not None else ""
+        return _problem(what, detail, "see its log", code="pipeline.restarting")
+    is_new = group not in known.figures
+    if is_stale(known.figures.get(group)) and not (known.is_young or is_new):
+        what, hint = f"{name} has not reported lately", "see its log; is the machine overloaded?"
+        return _problem(what, "", hint, code="pipeline.silent")
+    return None
+
+
+def is_starting(known: Known) -> bool:
+    """Whether it is too early to say how the default group's pipeline does."""
+    if known.compiling:
+        return True
+    figures = known.figures.get(DEFAULT_GROUP)
+    is_told = figures is not None and "refused" in figures
+    is_waited_for = known.is_young and is_stale(figures) and not is_told
+    return is_waited_for and pipeline_problem(known, DEFAULT_GROUP) is None
+
+
+def _child_of(group: str) -> str:
+    return "pipeline" if group == DEFAULT_GROUP else f"pipeline {group}"
+
+
+# --- a source ----------------------------------------------------------------------------------
+
+
+def database_standing(known: Known, group: str) -> Standing:
+    """How the database stands, as a group's pipeline reads it."""
+    problem = pipeline_problem(known, group)
+    if problem is not None:
+        return Standing(_unread(problem, known.figures.get(group)), problem)
+    text = (known.figures.get(group) or {}).get("source_error")
+    return Standing(RETRYING, _parsed(text, "source.unreachable")) if text else Standing(RUNNING)
+
+
+def source_standing(known: Known, row: SourceRow, group: str | None = None) -> Standing:
+    """How a source stands: as it is read worst, or as one group reads it."""
+    if row.type == "postgres":
+        return database_standing(known, row.name.partition("/")[2] or DEFAULT_GROUP)
+    readers = known.readers.get(row.name, set())
+    groups = [g for g in known.figures if group is None or g == group]
+    found: list[Standing] = []
+    if not readers and any(row.name in _read_directly(v) for v in known.views):
+        # What kept the views from being kept: nothing tries it any more.
+        found.append(Standing(row.status, problem_told(row)))
+    for each in groups:
+        facts = (known.figures[each] or {}).get("sources", {}).get(row.name)
+        problem = pipeline_problem(known, each)
+        if problem is not None and (facts is not None or each in readers):
+            found.append(Standing(_unread(problem, known.figures[each]), problem))
+        elif facts is not None:
+            found.append(Standing(facts["status"], _told_by_feed(row, facts)))
+    return max(found, key=lambda s: _WORST.index(s.status), default=Standing(RUNNING))
+
+
+def _unread(problem: ProblemModel, figures: Mapping[str, Any] | None) -> str:
+    """What a source is that no pipeline reads just now: someone must act, or it goes on alone."""
+    needs_someone = bool((figures or {}).get("refused")) or problem.code == "pipeline.ended"
+    return STOPPED if needs_someone else RETRYING
+
+
+def _told_by_feed(row: SourceRow, facts: Mapping[str, Any]) -> ProblemModel | None:
+    if facts["status"] == RUNNING:
+        return None
+    told = facts.get("problem")
+    if told:
+        return _problem(told["detail"], "", told["hint"], code=told["code"])
+    return problem_told(row) or _parsed(facts.get("error") or "", "source.unreachable")
+
+
+# --- a view ------------------------------------------------------------------------------------
+
+
+def view_standing(known: Known, row: ViewRow) -> Standing:
+    """How a view stands. A live one is kept up to date; while a source that it reads is away for
+    the moment it stays live, with the reason; where somebody or something must act first it is
+    degraded: readable, and standing still."""
+    told = problem_told(row)
+    if row.status in _STANDING_STILL:
+        return Standing(row.status, told)
+    group = group_of(row)
+    figures = known.figures.get(group) or {}
+    pipeline = pipeline_problem(known, group)
+    if pipeline is not None:
+        if row.status != ViewState.LIVE:
+            return Standing(row.status, told or pipeline)
+        is_refused = figures.get("refused")
+        return Standing(ViewState.FAILED if is_refused else ViewState.DEGRADED, pipeline)
+    found = [*_sources_of(known, row, group)]
+    worst = max((s for _, s in found), key=lambda s: _WORST.index(s.status), default=None)
+    if row.status != ViewState.LIVE:
+        return Standing(row.status, told or (None if worst is None else worst.error))
+    if worst is not None and worst.status == STOPPED:
+        return Standing(ViewState.DEGRADED, worst.error)
+    if figures.get("sink_error"):
+        return Standing(ViewState.DEGRADED, _parsed(figures["sink_error"], "sink.unreachable"))
+    return Standing(ViewState.LIVE, told if worst is None or worst.error is None else worst.error)
+
+
+def warnings_of(known: Known, row: ViewRow) -> list[str]:
+    """What a view is not told of just now, and what the sink lacks of it."""
+    group = group_of(row)
+    figures = known.figures.get(group) or {}
+    told = {name: facts.get("error", "") for name, facts in figures.get("sources", {}).items()}
+    told[MAIN_SOURCE] = figures.get("source_error", "")
+    read = _read(known, row)
+    found = [f'source "{name}" is away: {told[name]}' for name in read if told.get(name)]
+    sink_error = figures.get("sink_error")
+    return [*found, sink_error] if sink_error else found
+
+
+def _sources_of(known: Known, row: ViewRow, group: str) -> Iterator[tuple[str, Standing]]:
+    """The sources that a view depends on, also by way of others, as its group reads them."""
+    declared = {s.name: s for s in known.sources}
+    for name in _read(known, row):
+        if name == MAIN_SOURCE:
+            yield name, database_standing(known, group)
+        elif name in declared:
+            yield name, source_standing(known, declared[name], group)
+
+
+def _read(known: Known, row: ViewRow) -> list[str]:
+    by_title = known.by_title
+    names: dict[str, None] = {}
+    waiting, seen = [row], {row.identity}
+    while waiting:
+        view = waiting.pop()
+        names |= dict.fromkeys(_read_directly(view))
+        parents = (view.plan or {}).get("parents", [])
+        found = [by_title[tuple(p)] for p in parents if tuple(p) in by_title]
+        waiting += [p for p in found if p.identity not in seen]
+        seen |= {p.identity for p in found}
+    return list(names)
+
+
+def _read_directly(row: ViewRow) -> list[str]:
+    return [source for source, _ in (row.plan or {}).get("reads", [])]
+
+
+def _is_kept(row: ViewRow) -> bool:
+    return (
+        row.status not in (ViewState.FAILED, ViewState.PAUSED)
+        and row.desired != DesiredState.DROPPED
+    )
+
+
+# --- the service -------------------------------------------------------------------------------
+
+
+def service_standing(known: Known) -> tuple[str, list[str]]:
+    """ "ok", "starting" or "degraded", and all the reasons for the last."""
+    if is_starting(known):
+        return STARTING, [known.compiling] if known.compiling else []
+    reasons = [
+        reason if group == DEFAULT_GROUP else f'group "{group}": {reason}'
+        for group in known.figures
+        for reason in _reasons_of_group(known, group)
+    ]
+    stopped = {g for g in known.figures if pipeline_problem(known, g) is not None}
+    reasons += _reasons_of_sources(known, stopped)
+    reasons += _few("views", _reasons_of_views(known, stopped))
+    reasons += _few("sinks", _reasons_of_sinks(known))
+    if known.free_bytes is not None:
+        reasons += filter(None, [no_room(known.free_bytes)])
+    return (DEGRADED if reasons else OK), reasons
+
+
+def _reasons_of_group(known: Known, group: str) -> list[str]:
+    figures = known.figures.get(group) or {}
+    words = ("wal_alarm", "source_error", "sink_error")
+    found = [str(figures[k]) for k in words if figures.get(k)]
+    if figures.get("checkpoint_error"):
+        found.append(f"the state is not copied: {figures['checkpoint_error']}")
+    problem = pipeline_problem(known, group)
+    if problem is None:
+        return found
+    if figures.get("refused"):
+        hint = f": {problem.hint}" if problem.code in FINAL_CODES else ""
+        return [*found, f"{problem.title} [{problem.code}]{hint}"]
+    return [f"{problem.title} [{problem.code}]", *found]
+
+
+def _reasons_of_sources(known: Known, stopped: set[str]) -> Iterator[str]:
+    """Those beside the database, where it is not their pipelines that are to blame."""
+    working = {g: f for g, f in known.figures.items() if g not in stopped}
+    for row in known.sources:
+        if row.type == "postgres" or row.name not in known.readers:
+            continue
+        for group in working:
+            found = source_standing(known, row, group)
+            if found.status != RUNNING:
+                word = "away" if found.status == RETRYING else found.status
+                yield f'source "{row.name}" is {word}: {_said(found.error)}'
+                break
+
+
+def _reasons_of_views(known: Known, stopped: set[str]) -> Iterator[str]:
+    for row in sorted(known.views, key=lambda v: (v.schema, v.name)):
+        if row.desired == DesiredState.DROPPED or row.status in _UNWATCHED:
+            continue
+        if row.status == ViewState.FAILED:
+            yield f'view "{row.title}" has failed: {_said(problem_told(row))}'
+        elif row.status == ViewState.DEGRADED:
+            yield f'view "{row.title}" is built anew: {_said(problem_told(row))}'
+        elif row.status != ViewState.LIVE and row.code and group_of(row) not in stopped:
+            yield f'view "{row.title}" is not live yet: {_said(problem_told(row))}'
+
+
+def _reasons_of_sinks(known: Known) -> Iterator[str]:
+    for row in known.sinks:
+        if row.desired == sink_worker.LIVE and row.status in (sink_worker.FAILED, RETRYING):
+            word = "has failed" if row.status == sink_worker.FAILED else "is away"
+            yield f'sink "{row.title}" {word}: {_said(problem_told(row))}'
+
+
+def _few(what: str, reasons: Iterable[str]) -> list[str]:
+    """So many that somebody still reads them."""
+    found = list(reasons)
+    more = len(found) - MOST_NAMED
+    return [*found[:MOST_NAMED], f"and {more} more {what}"] if more > 0 else found
+
+
+# --- words -------------------------------------------------------------------------------------
+
+
+def _said(problem: ProblemModel | None) -> str:
+    return "nobody knows why" if problem is None else f"{problem.title} [{problem.code}]"
+
+
+def _problem(what: str, detail: str, hint: str, *, code: str) -> ProblemModel:
+    return ProblemModel(title=what, status=503, code=code, detail=detail, hint=hint)
+
+
+def _parsed(text: str, code: str) -> ProblemModel:
+    """A problem of what figures say in words.
+
+    >>> _parsed("the server is gone [source.unreachable]", "internal").code
+    'source.unreachable'
+    """
+    found = _CODED.fullmatch(text)
+    what, code = (found[1], found[2]) if found else (text, code)
+    return _problem(what, "", "it is tried again by itself", code=code)

@@ -1,0 +1,421 @@
+"""The life of a view as users ask for it: replace, rebuild, pause, resume, rename, move, cancel.
+
+The API's side: what is asked for is looked at whole before the catalog knows of it, then done by
+the pipeline. Invariant: what is known to be refused is never begun, and names what stands in its
+way; of each view one change is under way at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from connectors.postgres.analysis.table_names import UNKNOWN, KnownNames
+from connectors.postgres.catalog import change_requests, sink_records
+from connectors.postgres.catalog.catalog import ViewRow
+from connectors.sink import SinkTable
+from dataflow.errors import SqlError, TidemarkError
+from dataflow.sql.parse.renaming import with_renamed_table
+from service.access.authorization import Authorization
+from service.access.tokens import Caller
+from service.backfill.row_difference import is_one_shape
+from service.engine.definition import ViewDefinition
+from service.factory.planning import plan_definition
+from service.factory.service_factory import Parts
+from service.pipeline.view_replacement import (
+    TOLD_BY_NAME,
+    has_dependents,
+    readers_lost,
+    readers_refuse,
+    sinks_refuse,
+    why_untold,
+)
+from service.runtime.view_names import parse_name, path_name
+from service.verify.estimate import SHORT_S, check_rows, estimated
+from service.views.dependencies import children_of, readers_of
+from service.views.groups import group_of
+from service.views.lifecycle import CHANGEABLE, DesiredState, ViewState
+from service.views.name_tracking import names_in
+from service.views.requested_changes import CANCELLED, FAILED, new_name, new_version, table_of
+from service.views.view_facts import (
+    busy,
+    require_free,
+    require_not_pausing,
+    require_parents,
+    require_status,
+)
+from service.views.view_lookup import find_view
+from storage.failpoints import failpoint
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked for. name: as paths take it, once it is done; change: its id, "" for a pause
+    and for what is done already."""
+
+    identity: str
+    name: str
+    change: str = ""
+    status: str = ""
+
+
+class Life:
+    """One for an API process; safe for several threads. Names are as users write them.
+
+    by: who asks. Every call raises what `Authorization.require` does.
+    """
+
+    def __init__(self, parts: Parts, authorization: Authorization) -> None:
+        self._parts = parts
+        self._authorization = authorization
+        self._control = parts.control()
+        self._tables = parts.view_tables()
+
+    # --- another version -------------------------------------------------------------------------
+
+    def replace(
+        self, name: str, query: str, options: Mapping[str, Any] | None = None, *, by: Caller
+    ) -> Asked:
+        """Another query for a view. options: those to change; the group stays. Both its owner and
+        who asks must be allowed to read what the query reads.
+
+        TidemarkError view.not_live, view.busy, view.cycle, view.has_sinks, view.children_refuse,
+        view.has_dependents, and what creating it would be refused for.
+        """
+        row = self._to_change(name, "view.replace", by)
+        changed = {**row.options, **(options or {})}
+        if changed.get("group") != row.options.get("group"):
+            raise TidemarkError(
+                "view.other_group",
+                f'view "{row.title}" is in group "{group_of(row)}"',
+                detail="a view stays in its group",
+                hint="drop the view and create it in the other group",
+            )
+        definition = self._planned(row, query, is_known=True)
+        for role in self._authorization.readers_of(by, row.created_by):
+            if role != row.created_by:
+                self._planned(row, query, is_known=True, asker=role)
+            self._authorization.require_parents(role, definition.parents())
+        return self._ask_version(row, definition, changed, "replace")
+
+    def rebuild(self, name: str, *, by: Caller) -> list[Asked]:
+        """Compute a view anew from a new snapshot, and show the difference; also the way out of
+        "failed", for the views too that have failed with it, whoever owns them. As `replace` by
+        its own query, under the names that its tables have now."""
+        row = self._to_change(name, "view.rebuild", by)
+        definition = self._planned(row, row.query, names_in(row.plan), is_known=True)
+        asked = [self._ask_version(row, definition, row.options, "rebuild")]
+        return asked + (self._rebuild_readers(row) if row.status == ViewState.FAILED else [])
+
+    def _rebuild_readers(self, row: ViewRow) -> list[Asked]:
+        """Bring back what reads a view and has failed for its reason. They are planned once it is
+        live: their queries may read a table that is there no more."""
+        reasons = {row.code, "view.parent_failed"}
+        asked = []
+        for found in _staying(row, self._control.list_views()):
+            if found.status == ViewState.FAILED and found.change is None and found.code in reasons:
+                names = names_in(found.plan)
+                change = new_version(found, found.query, found.options, [], "rebuild", names=names)
+                asked.append(self._ask(found, *change))
+        return asked
+
+    def _to_change(self, name: str, operation: str, by: Caller) -> ViewRow:
+        row = self._row(name, operation, by)
+        require_status(row, ViewState.LIVE, ViewState.FAILED)
+        require_free(row)
+        require_not_pausing(row)
+        return row
+
+    def _ask_version(
+        self, row: ViewRow, definition: ViewDefinition, options: Mapping[str, Any], kind: str
+    ) -> Asked:
+        warnings = self._look_at(row, definition)
+        if kind == "replace":
+            rows = self._control.list_views()
+            estimate = estimated(self._parts, definition, rows, "auto", SHORT_S)
+            warnings += check_rows(estimate, options.get("most_rows"))
+        query, names = definition.query, definition.names
+        return self._ask(row, *new_version(row, query, options, warnings, kind, names=names))
+
+    def _ask(
+        self, row: ViewRow, change: dict[str, Any], told: dict[str, Any], **wanted: str
+    ) -> Asked:
+        """Enter a change; TidemarkError view.busy when another one was faster."""
+        if not change_requests.ask_change(
+            self._control, row.identity, row.desired, change, replacing=told, **wanted
+        ):
+            raise busy(row)
+        failpoint("api.change.asked")
+        return Asked(row.identity, path_name(row.schema, row.name), change["id"])
+
+    def _planned(
+        self,
+        row: ViewRow,
+        query: str,
+        names: KnownNames = UNKNOWN,
+        *,
+        is_known: bool = False,
+        asker: str | None = None,
+    ) -> ViewDefinition:
+        """Another version of a view. names: what its tables were called in the query; is_known: it
+        may be named in its own query, which is refused by its name and not read as a table; asker:
+        whose rights count, its owner's by default."""
+        rows, sources = self._control.list_views(), self._control.list_sources()
+        name = ("", "") if is_known else (row.schema, row.name)
+        found = plan_definition(
+            row.identity,
+            name,
+            query,
+            self._parts,
+            rows,
+            sources=sources,
+            asker=row.created_by if asker is None else asker,
+            names=names,
+        )
+        table = replace(found.table, schema=row.schema, name=row.name)
+        return replace(found, table=table)
+
+    def _look_at(self, row: ViewRow, definition: ViewDefinition) -> list[str]:
+        """What stands in the way of a version is refused; the warnings."""
+        rows = self._control.list_views()
+        _require_no_cycle(row, definition, rows)
+        require_parents(definition, rows, group_of(row))
+        before, table = table_of(row), definition.table
+        self._require_readers(row, definition, rows)
+        why = why_untold(before, table)
+        if why:
+            self._require_no_sinks(row, why)
+        if is_one_shape(before, table):
+            return []
+        found = self._tables.dependents(before)
+        if found:
+            raise has_dependents(row.title, found)
+        lost = self._tables.not_kept(before, table)
+        return [f"not carried over to the new table: {title}" for title in lost]
+
+    def _require_readers(
+        self, row: ViewRow, definition: ViewDefinition, rows: Sequence[ViewRow]
+    ) -> None:
+        """Views that read this one must be able to read the new version too."""
+        readers = []
+        for child in children_of(row, rows):
+            if child.status not in CHANGEABLE or child.change is not None:
+                raise busy(child)
+            if child.status == ViewState.FAILED:
+                continue
+            try:
+                readers.append(self._planned(child, child.query, names_in(child.plan)))
+            except SqlError as error:
+                # Somebody has dropped a table by hand: the reader fails for it, and can come back.
+                if error.code != "sql.undefined_table":
+                    raise
+        missing = readers_lost(definition, readers)
+        if missing:
+            raise readers_refuse(row.title, missing)
+
+    def cancel(self, name: str, *, by: Caller) -> Asked:
+        """Give up what is under way; the view stays what it is. TidemarkError view.no_change."""
+        row = self._row(name, "view.cancel", by)
+        change = row.change
+        told = {**(row.replacing or {}), "status": CANCELLED}
+        wanted = {"desired": DesiredState.PAUSED} if row.status == ViewState.PAUSED else {}
+        is_ended = change is not None and change_requests.end_change(
+            self._control, row.identity, change["id"], replacing=told, **wanted
+        )
+        if not is_ended:
+            raise TidemarkError(
+                "view.no_change",
+                f'nothing is under way for view "{row.title}"',
+                detail="it may have been done just now",
+                hint="see its `replacing`",
+            )
+        return Asked(row.identity, path_name(row.schema, row.name))
+
+    # --- pauses ----------------------------------------------------------------------------------
+
+    def pause(self, name: str, *, by: Caller, cascade: bool = False) -> list[Asked]:
+        """Keep a view's rows as they are and compute it no longer; with cascade the views that
+        read it too. TidemarkError view.not_live, view.busy, view.has_sinks, view.has_children."""
+        row = self._row(name, "view.pause", by)
+        rows = self._control.list_views()
+        # One that is being resumed waits for this one.
+        readers = [r for r in _staying(row, rows) if r.desired != DesiredState.PAUSED]
+        if readers and not cascade:
+            raise TidemarkError(
+                "view.has_children",
+                f'view "{row.title}" is read by other views',
+                detail=", ".join(r.title for r in readers),
+                hint="pause those first, or all of them with cascade",
+            )
+        for found in (row, *readers):
+            self._authorization.require(by, "view.pause", found)
+            require_free(found)
+            require_status(found, ViewState.LIVE)
+            self._require_no_sinks(found, "they would stand still and look up to date")
+        for found in (*reversed(readers), row):
+            if not change_requests.ask_pause(self._control, found.identity):
+                raise busy(found)
+        return [
+            Asked(r.identity, path_name(r.schema, r.name), status=ViewState.PAUSED)
+            for r in (row, *readers)
+        ]
+
+    def resume(self, name: str, *, by: Caller, cascade: bool = False) -> list[Asked]:
+        """Compute a paused view anew and keep it up to date again; with cascade the paused views
+        that read it too. TidemarkError view.not_paused, and as `replace`."""
+        row = self._row(name, "view.resume", by)
+        if row.status != ViewState.PAUSED:
+            raise TidemarkError(
+                "view.not_paused",
+                f'view "{row.title}" is not paused',
+                detail=f"it is {row.status}",
+                hint="see its status",
+            )
+        rows = self._control.list_views()
+        readers = (
+            [r for r in _staying(row, rows) if r.status == ViewState.PAUSED] if cascade else []
+        )
+        awaited = frozenset(r.identity for r in (row, *readers))
+        planned = []
+        for found in (row, *readers):
+            self._authorization.require(by, "view.resume", found)
+            require_free(found)
+            definition = self._planned(found, found.query, names_in(found.plan))
+            require_parents(definition, rows, group_of(found), awaited)
+            planned.append((found, definition))
+        return [
+            self._ask(
+                r,
+                *new_version(r, d.query, r.options, [], "resume", names=d.names),
+                desired=DesiredState.LIVE,
+            )
+            for r, d in planned
+        ]
+
+    # --- names -----------------------------------------------------------------------------------
+
+    def rename(self, name: str, new: str, *, by: Caller) -> Asked:
+        """Another name in the same schema, where CREATE is needed. TidemarkError view.bad_name,
+        view.name_taken, sink.name_taken, view.has_sinks, view.busy."""
+        row = self._row(name, "view.rename", by)
+        self._authorization.require_schema(by, row.schema)
+        try:
+            _, plain = parse_name(f"x.{new}")
+        except TidemarkError as error:
+            raise TidemarkError(
+                "view.bad_name",
+                f'"{new}" is not a name alone',
+                detail=error.detail,
+                hint="to change the schema, move the view",
+            ) from None
+        return self._move(row, SinkTable(row.schema, plain, (), (0,)))
+
+    def move(self, name: str, schema: str, *, by: Caller) -> Asked:
+        """The same name in another schema. TidemarkError as `rename`, sink.schema_missing."""
+        row = self._row(name, "view.move", by)
+        # Read as a name is, so that it folds and is refused alike.
+        wanted, _ = parse_name(f"{schema}.x")
+        self._authorization.require_schema(by, wanted)
+        return self._move(row, SinkTable(wanted, row.name, (), (0,)))
+
+    def _move(self, row: ViewRow, table: SinkTable) -> Asked:
+        require_status(row, *CHANGEABLE)
+        require_free(row)
+        require_not_pausing(row)
+        self._require_no_sinks(row, TOLD_BY_NAME)
+        rows = self._control.list_views()
+        if any((r.schema, r.name) == (table.schema, table.name) for r in rows):
+            raise TidemarkError(
+                "view.name_taken",
+                f'view "{table.title}" exists already',
+                hint="choose another name, or drop it",
+            )
+        self._tables.check(replace(table_of(row), schema=table.schema, name=table.name))
+        queries = _renamed_queries(row, table, children_of(row, rows))
+        asked = self._ask(row, *new_name(row, table.schema, table.name, queries))
+        return replace(asked, name=path_name(table.schema, table.name))
+
+    # --- waiting ---------------------------------------------------------------------------------
+
+    def is_done(self, asked: Asked) -> bool:
+        """Whether what was asked for is done; raises why it was given up."""
+        row = next((r for r in self._control.list_views() if r.identity == asked.identity), None)
+        if row is None:
+            raise TidemarkError("view.not_found", "the view was dropped", hint="see GET /views")
+        if asked.status:
+            return row.status == asked.status
+        if not asked.change or (row.change or {}).get("id") == asked.change:
+            return not asked.change
+        told = row.replacing or {}
+        if told.get("id") == asked.change and told.get("status") in (FAILED, CANCELLED):
+            raise failure_of(row, told)
+        return True
+
+    def name_now(self, asked: Asked) -> str:
+        """The view's name as paths take it, which a rename may not have changed yet."""
+        rows = self._control.list_views()
+        row = next((r for r in rows if r.identity == asked.identity), None)
+        return asked.name if row is None else path_name(row.schema, row.name)
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _row(self, name: str, operation: str, by: Caller) -> ViewRow:
+        """The view of this name, for an operation on it."""
+        self._control.ensure()
+        row = find_view(self._control, name)
+        self._authorization.require(by, operation, row)
+        return row
+
+    def _require_no_sinks(self, row: ViewRow, why: str) -> None:
+        found = sink_records.list_sinks(self._control)
+        if names := [s.name for s in found if s.view_identity == row.identity]:
+            raise sinks_refuse(row.title, names, why)
+
+
+def _renamed_queries(row: ViewRow, table: SinkTable, children: Iterable[ViewRow]) -> dict[str, str]:
+    """By identity, the queries of the views that read this one, with its new name."""
+    queries, refused = {}, {}
+    for child in children:
+        if child.status not in CHANGEABLE or child.change is not None:
+            raise busy(child)
+        old, new = (row.schema, row.name), (table.schema, table.name)
+        try:
+            queries[child.identity] = with_renamed_table(child.query, old, new)
+        except ValueError as error:
+            refused[child.title] = [str(error)]
+    if refused:
+        raise readers_refuse(row.title, refused)
+    return queries
+
+
+def failure_of(row: ViewRow, told: Mapping[str, Any]) -> TidemarkError:
+    """Why a change was given up."""
+    kind = told.get("kind", "change")
+    if told["status"] == CANCELLED:
+        return TidemarkError(
+            "view.cancelled", f'the {kind} of view "{row.title}" was cancelled', hint="ask again"
+        )
+    return TidemarkError(
+        told.get("code") or "view.failed",
+        f'the {kind} of view "{row.title}" failed; the view is what it was',
+        detail=told.get("detail") or "",
+        hint=told.get("hint") or "",
+    )
+
+
+def _require_no_cycle(row: ViewRow, definition: ViewDefinition, rows: Sequence[ViewRow]) -> None:
+    below = {(r.schema, r.name) for r in (row, *_staying(row, rows))}
+    found = [p for p in definition.parents() if (p.schema, p.name) in below]
+    if found:
+        raise TidemarkError(
+            "view.cycle",
+            f'view "{row.title}" would read itself',
+            detail=f"the query reads {', '.join(map(str, found))}",
+            hint="a view can read only what does not read it",
+        )
+
+
+def _staying(row: ViewRow, rows: Sequence[ViewRow]) -> list[ViewRow]:
+    """The views that read this one, directly or not, and are not to be dropped."""
+    return [r for r in readers_of(row, rows) if r.desired != DesiredState.DROPPED]

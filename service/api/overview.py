@@ -1,0 +1,292 @@
+"""Everything at a glance for the console: views, sources, sinks and pipelines in one answer.
+
+It may be asked for every second by many: a handful of statements over the control tables, kept
+for a moment for all askers; the rows of a few views are counted anew each time, the others are
+told as they were. It must never wait for the pipeline.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from connectors.postgres.catalog import sink_records
+from connectors.postgres.catalog.catalog import ViewRow
+from connectors.postgres.catalog.error_rows import LeftOut, read_left_out
+from dataflow.errors import TidemarkError
+from service.access.authorization import Authorization
+from service.access.tokens import OPEN, Caller
+from service.api.catalog import Catalog
+from service.api.health import (
+    STALE_S,
+    Known,
+    Standing,
+    database_standing,
+    service_standing,
+    view_standing,
+)
+from service.api.overview_history import History
+from service.api.overview_models import (
+    LeftOutList,
+    LeftOutModel,
+    Overview,
+    PipelineGlance,
+    SinkGlance,
+    SourceGlance,
+    ViewGlance,
+)
+from service.api.problems import problem_told
+from service.api.source_catalog import SourceCatalog
+from service.api.status_collector import Standings
+from service.factory.service_factory import SOURCE, Parts
+from service.metrics.metrics import is_fresh
+from service.runtime.log import log
+from service.views.groups import group_of
+from service.views.lifecycle import ViewState
+from service.views.requested_changes import table_of
+from service.views.view_lookup import find_view
+from storage import clock
+
+_KEPT_S = 0.5
+_COUNTED_S = 5.0
+_COUNTING_S = 0.25
+# In UTC with a Z: a plus would be a blank in an address.
+_AFTER = re.compile(r"(\d{4}-\d\d-\d\dT[\d:.]+Z)/([0-9a-f-]{36})")
+_FIGURES = {
+    "epochs_written_total": 0,
+    "source_rows_total": 0,
+    "transactions_total": 0,
+    "rows_written_total": 0,
+    "freshness_ms": {},
+    "step_ms": {},
+    "lag_seconds": None,
+    "rss_bytes": None,
+    "rss_peak_bytes": 0,
+    "wal_kept_bytes": None,
+    "wal_budget_bytes": None,
+    "sink_stalled_s": 0.0,
+    "started_at": 0.0,
+    "updated_at": 0.0,
+}
+
+
+class Glances:
+    """One for an API process; safe for several threads."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        authorization: Authorization,
+        catalog: Catalog,
+        sources: SourceCatalog,
+        standings: Standings,
+    ) -> None:
+        self._control = parts.control()
+        self._authorization = authorization
+        self._sink = parts.sink()
+        self._catalog = catalog
+        self._sources = sources
+        self._standings = standings
+        self._lock = threading.Lock()
+        self._kept: Overview | None = None
+        self._kept_at = 0.0
+        self._settings = parts.settings
+        self._counts: dict[str, tuple[float, int]] = {}
+        self._counting: threading.Thread | None = None
+        self._history = History(catalog.metrics)
+        self._history.begin()
+
+    def overview(self, by: Caller, *, has_history: bool = False) -> Overview:
+        """What there is, at most half a second old, as far as a caller may see it."""
+        with self._lock:
+            if self._kept is None or time.monotonic() - self._kept_at > _KEPT_S:
+                self._kept, self._kept_at = self._look(), time.monotonic()
+            kept = self._kept
+        history = self._history.courses() if has_history else []
+        told = {"role": by.role.word, "history": history}
+        if by.db_role:
+            told |= self._seen(by, kept)
+        return kept.model_copy(update=told)
+
+    def left_out(self, name: str, limit: int, after: str) -> LeftOutList:
+        """A page of the rows left out of a view. TidemarkError view.not_found, request.invalid."""
+        row = find_view(self._control, name)
+        found = read_left_out(self._control, row.title, limit + 1, _place(after))
+        page = found[:limit]
+        last = page[-1] if len(found) > limit else None
+        return LeftOutList(
+            errors=[_left_out(x) for x in page],
+            next=None if last is None else f"{_utc(last.first_seen)}/{last.hash}",
+        )
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _seen(self, by: Caller, kept: Overview) -> dict[str, Any]:
+        """What stays of views and sinks for a database role, and of what sources say."""
+        rows = self._authorization.seen(by, self._control.list_views())
+        titles = {row.title for row in rows}
+        return {
+            # Their words may quote rows of any view.
+            "reasons": [],
+            "views": [v for v in kept.views if f"{v.schema_name}.{v.name}" in titles],
+            "sinks": [s for s in kept.sinks if s.view in titles],
+            "sources": self._source_glances(by),
+        }
+
+    def _look(self) -> Overview:
+        self._control.ensure()
+        rows = sorted(self._control.list_views(), key=lambda r: (r.schema, r.name))
+        known = replace(self._standings.known(), views=rows)
+        figures, (status, reasons) = known.figures, service_standing(known)
+        errors = self._control.count_errors()
+        lags = {g: self._lag(g, f) for g, f in figures.items()}
+        self._count(rows)
+        return Overview(
+            at=clock.wall(),
+            status=status,
+            reasons=reasons,
+            role="",
+            views=[self._view(r, known, lags.get(group_of(r)), errors) for r in rows],
+            sources=self._source_glances(OPEN),
+            sinks=self._sink_glances(figures),
+            pipelines=[
+                _pipeline(g, f, lags[g] or 0, database_standing(known, g))
+                for g, f in figures.items()
+                if f
+            ],
+        )
+
+    def _view(
+        self, row: ViewRow, known: Known, lag: int | None, errors: dict[str, int]
+    ) -> ViewGlance:
+        is_live = row.status == ViewState.LIVE
+        figures = known.figures.get(group_of(row)) or {}
+        standing = view_standing(known, row)
+        return ViewGlance(
+            name=row.name,
+            schema_name=row.schema,
+            status=standing.status,
+            kind=row.kind or "",
+            group=group_of(row),
+            rows=self._counts[row.identity][1] if row.identity in self._counts else None,
+            changes_total=figures.get("views", {}).get(row.title, {}).get("changes", 0),
+            lag_bytes=lag if is_live else None,
+            errors=errors.get(row.title, 0),
+            backfill=None if row.progress is None else dict(row.progress),
+            error=standing.error,
+            created_at=row.created_at.isoformat() if row.created_at else "",
+        )
+
+    def _lag(self, group: str, figures: Mapping[str, Any] | None) -> int | None:
+        """WAL that the source has written and the group's views do not show."""
+        progress = self._control.read_progress(self._settings.for_group(group).sink_key)
+        if figures is None or figures.get("source_error"):
+            return None
+        if progress is None or SOURCE not in progress.positions:
+            return None
+        return max(0, figures.get("source_position", 0) - progress.positions[SOURCE])
+
+    def _count(self, rows: list[ViewRow]) -> None:
+        """Count some live views anew, beside everything else: their tables may be locked."""
+        live = {r.identity: r for r in rows if r.status == ViewState.LIVE}
+        self._counts = {i: c for i, c in self._counts.items() if i in live}
+        if self._counting is None or not self._counting.is_alive():
+            self._counting = threading.Thread(target=self._count_some, args=(live,), daemon=True)
+            self._counting.start()
+        self._counting.join(_COUNTING_S)
+
+    def _count_some(self, live: dict[str, ViewRow]) -> None:
+        """Those that were counted longest ago."""
+        counts, now = self._counts, time.monotonic()
+        for identity in sorted(live, key=lambda i: counts[i][0] if i in counts else -1.0):
+            is_new = identity not in counts or now - counts[identity][0] > _COUNTED_S
+            if not is_new or time.monotonic() - now > _COUNTING_S:
+                break
+            row = live[identity]
+            try:
+                counts[identity] = (now, self._sink.row_count(table_of(row)))
+            except TidemarkError as error:  # it was dropped, or the sink is away
+                log.debug("overview.uncounted", view=row.title, code=error.code)
+                break
+
+    def _source_glances(self, by: Caller) -> list[SourceGlance]:
+        return [
+            SourceGlance(
+                name=source.name,
+                type=source.type,
+                status=source.status,
+                error=source.error,
+                lag=source.lag,
+                records_total=source.rows_read,
+                dead_letters=sum(r.dead_letters for r in source.relations),
+                relations=[r.name for r in source.relations],
+            )
+            for source in self._sources.list(by)
+        ]
+
+    def _sink_glances(self, figures: Mapping[str, Mapping[str, Any] | None]) -> list[SinkGlance]:
+        told: dict[str, Any] = {}
+        for group in figures.values():
+            told |= (group or {}).get("sinks", {})
+        return [
+            SinkGlance(
+                name=sink.name,
+                view=f"{sink.schema}.{sink.view}",
+                type=sink.type,
+                status=sink.status,
+                error=problem_told(sink),
+                backlog_bytes=sink.backlog_bytes,
+                rows_total=told.get(sink.title, {}).get("rows_total", 0),
+            )
+            for sink in sink_records.list_sinks(self._control)
+        ]
+
+
+def _pipeline(
+    group: str, figures: Mapping[str, Any], lag: int, standing: Standing
+) -> PipelineGlance:
+    facts = {name: figures.get(name, default) for name, default in _FIGURES.items()}
+    is_up = is_fresh(figures, STALE_S)
+    return PipelineGlance(
+        group=group,
+        is_up=is_up,
+        lag_bytes=lag,
+        status=standing.status,
+        error=standing.error,
+        **facts,
+    )
+
+
+def _place(after: str) -> tuple[datetime, str] | None:
+    if not after:
+        return None
+    found = _AFTER.fullmatch(after)
+    try:
+        if found is not None:
+            return datetime.fromisoformat(found[1]), found[2]
+    except ValueError:
+        found = None
+    raise TidemarkError(
+        "request.invalid", "this is no place in the list", hint="give `next` of the page before"
+    )
+
+
+def _left_out(row: LeftOut) -> LeftOutModel:
+    return LeftOutModel(
+        id=row.hash,
+        operator=row.operator,
+        sqlstate=row.sqlstate,
+        message=row.message,
+        source_row=row.source_row,
+        count=row.count,
+        first_seen=_utc(row.first_seen),
+    )
+
+
+def _utc(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,122 @@
+"""What `GET /overview` and `GET /views/{name}/errors` answer, as pydantic models.
+
+Fields may be added, never renamed or given another meaning: the console and others rely on them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from service.api.models import ProblemModel
+
+
+class ViewGlance(BaseModel):
+    """A view in a list."""
+
+    name: str
+    schema_name: str = Field(serialization_alias="schema")
+    status: str
+    kind: str
+    group: str
+    rows: int | None = Field(description="about, as it was some seconds ago; null until live")
+    changes_total: int = Field(description="changes written since the pipeline started")
+    lag_bytes: int | None = Field(description="WAL written at the source and not yet shown")
+    errors: int = Field(description="source rows left out")
+    backfill: dict[str, Any] | None
+    error: ProblemModel | None
+    created_at: str
+
+
+class SourceGlance(BaseModel):
+    """A source beside the database, in a list."""
+
+    name: str
+    type: str
+    status: str
+    error: ProblemModel | None
+    lag: int | None
+    records_total: int = Field(description="records read since the pipeline started")
+    dead_letters: int
+    relations: list[str]
+
+
+class SinkGlance(BaseModel):
+    """A further sink of a view, in a list."""
+
+    name: str
+    view: str
+    type: str
+    status: str
+    error: ProblemModel | None
+    backlog_bytes: int | None
+    rows_total: int = Field(description="rows written since the pipeline started")
+
+
+class PipelineGlance(BaseModel):
+    """A group's pipeline. Totals count since it started; quantiles are of the last epochs."""
+
+    group: str
+    is_up: bool = Field(description="it has reported within the last ten seconds")
+    status: str = Field(description="of the database that it reads: running, retrying or stopped")
+    error: ProblemModel | None
+    started_at: float
+    updated_at: float
+    epochs_written_total: int
+    source_rows_total: int
+    transactions_total: int
+    rows_written_total: int
+    lag_bytes: int = Field(description="WAL written at the source and not yet shown")
+    lag_seconds: float | None = Field(description="how long ago all that is committed was shown")
+    freshness_ms: dict[str, float] = Field(description="commit to visible: p50, p99")
+    step_ms: dict[str, float]
+    rss_bytes: int | None
+    rss_peak_bytes: int
+    wal_kept_bytes: int | None
+    wal_budget_bytes: int | None
+    sink_stalled_s: float
+
+
+class Course(BaseModel):
+    """A group's figures over the last minutes, by name; rates are made of totals."""
+
+    group: str
+    at: list[float] = Field(description="seconds since 1970 of each point")
+    totals: dict[str, list[float | None]]
+    gauges: dict[str, list[float | None]]
+
+
+class Overview(BaseModel):
+    """Everything at a glance, cheap enough to be asked for every second."""
+
+    at: float = Field(description="seconds since 1970 at which the figures were taken")
+    status: str
+    reasons: list[str]
+    role: str = Field(description="what the asker may do: reader, operator or admin")
+    views: list[ViewGlance]
+    sources: list[SourceGlance]
+    sinks: list[SinkGlance]
+    pipelines: list[PipelineGlance]
+    history: list[Course] = Field(
+        default=[], description="the last minutes, where it was asked for"
+    )
+
+
+class LeftOutModel(BaseModel):
+    """A source row that is left out of a view because an expression fails for it."""
+
+    id: str
+    operator: str
+    sqlstate: str
+    message: str
+    source_row: str
+    count: int = Field(description="how often it is left out")
+    first_seen: str
+
+
+class LeftOutList(BaseModel):
+    """Rows left out, the newest first; `next` is the `after` of the next page, null at the end."""
+
+    errors: list[LeftOutModel]
+    next: str | None

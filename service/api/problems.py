@@ -1,0 +1,124 @@
+"""Errors as REST tells them: problem+json (RFC 9457), each code with its HTTP status.
+
+Invariant: the status of a code stands here and nowhere else; what has no line is 400 for SQL, 503
+where another try may heal it, else 422. No secret that this process knows stands in a problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fastapi.responses import JSONResponse
+
+from connectors.postgres.catalog.catalog import SourceRow, ViewRow
+from connectors.postgres.catalog.sink_records import SinkRow
+from dataflow.errors import SqlError, TemporaryError, TidemarkError
+from service.api.models import ProblemModel
+from service.runtime.redaction import scrub
+
+PROBLEM_TYPE = "application/problem+json"
+_STATUS = {
+    "view.not_found": 404,
+    "view.name_taken": 409,
+    "view.has_children": 409,
+    "view.bad_name": 400,
+    "view.wait_timeout": 504,
+    "sink.name_taken": 409,
+    "source.not_found": 404,
+    "source.name_taken": 409,
+    "source.in_use": 409,
+    "sink.exists": 409,
+    "sink.not_found": 404,
+    "view.not_live": 409,
+    "view.not_paused": 409,
+    "view.paused": 409,
+    "view.busy": 409,
+    "view.no_change": 409,
+    "view.cancelled": 409,
+    "view.cycle": 409,
+    "view.has_sinks": 409,
+    "view.has_dependents": 409,
+    "view.children_refuse": 409,
+    "position.bad": 400,
+    "console.not_found": 404,
+    "rows.unknown_column": 400,
+    "rows.bad_filter": 400,
+    "rows.bad_order": 400,
+    "rows.bad_page": 400,
+    "rows.bad_value": 400,
+    "query.not_allowed": 403,
+    "auth.rights": 403,
+    "auth.role": 403,
+    "auth.db_role": 403,
+    "view.not_owner": 403,
+    "changes.bad_token": 400,
+    "changes.too_slow": 408,
+    "changes.expired": 410,
+    "changes.view_dropped": 410,
+    "changes.view_replaced": 410,
+    "changes.view_failed": 409,
+    "token.not_found": 404,
+    "token.name_taken": 409,
+    "token.first_not_admin": 409,
+    "host.forbidden": 403,
+    "path.forbidden": 403,
+    "secret.forbidden": 403,
+}
+
+
+class Refused(Exception):
+    """A request that is not passed on, as a problem. headers: of its answer."""
+
+    def __init__(
+        self,
+        code: str,
+        status: int,
+        what: str,
+        *,
+        detail: str = "",
+        hint: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.headers = headers
+        self.problem = ProblemModel(title=what, status=status, code=code, detail=detail, hint=hint)
+
+
+def problem_told(row: ViewRow | SourceRow | SinkRow) -> ProblemModel | None:
+    """What a row of the catalog says of its view, sink or source; None when nothing is wrong."""
+    if row.code is None:
+        return None
+    return ProblemModel(
+        title=row.detail or row.code, status=422, code=row.code, hint=row.hint or ""
+    )
+
+
+def problem_json(error: TidemarkError) -> bytes:
+    """Return the problem of an error as JSON."""
+    return problem_of(error).model_dump_json(exclude_none=True).encode()
+
+
+def problem_of(error: TidemarkError) -> ProblemModel:
+    """A TidemarkError as REST shows it."""
+    if isinstance(error, TemporaryError) or error.is_temporary:
+        status = 503
+    elif isinstance(error, SqlError):
+        status = 400
+    else:
+        status = _STATUS.get(error.code, 422)
+    place = error.position
+    return ProblemModel(
+        title=error.what,
+        status=status,
+        code=error.code,
+        detail=error.detail,
+        hint=error.hint,
+        position=None if place is None else {"line": place.line, "column": place.column},
+    )
+
+
+def answer(problem: ProblemModel, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """A problem as a response."""
+    facts = problem.model_dump(exclude_none=True)
+    shown = {name: scrub(v) if isinstance(v, str) else v for name, v in facts.items()}
+    return JSONResponse(shown, status_code=problem.status, headers=headers, media_type=PROBLEM_TYPE)

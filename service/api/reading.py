@@ -1,0 +1,156 @@
+"""Rows of views, and queries that are answered once: what the API reads for people.
+
+Invariant: everything is read in one READ ONLY snapshot whose position the answer names, under a
+time-out; nothing is kept.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from connectors.postgres.analysis.stub_relations import name_of
+from connectors.postgres.catalog.catalog import ViewRow
+from connectors.postgres.query.one_shot import Answer, OneShot, prepare, run
+from connectors.postgres.query.view_rows import read_page
+from connectors.postgres.schema.sink_target import target_of
+from dataflow.errors import SinkError, SqlError, TidemarkError
+from dataflow.lexer import tokens
+from service.api.models import Query
+from service.api.row_pages import RowWish, page_json, page_request
+from service.factory.service_factory import Parts
+from service.ingest.declared_sources import relations_of
+from service.runtime.settings import DEFAULT_GROUP
+from service.runtime.view_names import path_name
+from service.sinks.sink_workers import shown_positions
+from service.views.groups import group_of
+from service.views.lifecycle import READABLE, DesiredState
+from service.views.requested_changes import table_of
+from service.views.view_lookup import find_view, view_not_found
+
+READ_TIMEOUT_S = 30.0
+_GONE = ("sink.table_missing", "sink.table_changed", "sink.no_progress")
+
+
+class Reading:
+    """One for an API process; safe for several threads."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._settings = parts.settings
+        self._control = parts.control()
+
+    def page(self, view: str, wish: RowWish) -> tuple[bytes, str]:
+        """A page of a view's rows as JSON, and its entity tag.
+
+        TidemarkError view.not_found, view.not_live and the rows.* of `page_request`, `read_page`;
+        SinkError sink.table_missing, sink.table_changed where someone did that by hand.
+        """
+        self._control.ensure()
+        row = find_view(self._control, view)
+        while True:
+            try:
+                return self._page(row, wish)
+            except SinkError as error:
+                # It may have been dropped, renamed or replaced since it was looked up.
+                before, row = row, find_view(self._control, view)
+                if error.code in _GONE and row.desired == DesiredState.DROPPED:
+                    raise view_not_found(row.schema, row.name) from None
+                if error.code not in _GONE or table_of(row) == table_of(before):
+                    raise
+
+    def _page(self, row: ViewRow, wish: RowWish) -> tuple[bytes, str]:
+        if row.status not in READABLE:
+            raise TidemarkError(
+                "view.not_live",
+                f'view "{row.title}" is not live',
+                detail=f"it is {row.status}",
+                hint="read it once it is live",
+            )
+        request = page_request(table_of(row), wish)
+        key = self._settings.for_group(group_of(row)).sink_key
+        return page_json(request, read_page(self._settings.sink, key, request, READ_TIMEOUT_S))
+
+    def prepare(
+        self, body: Query, role: str, *, reads_tables: bool = True
+    ) -> tuple[str, OneShot, list[str]]:
+        """(the database, the query, the names of the views that it reads). role: whose rights
+        count in the database, "" for the service's own. reads_tables: without a role, not only
+        maintained views.
+
+        SqlError; TidemarkError query.not_allowed, query.two_databases, query.feed_not_kept.
+        """
+        self._control.ensure()
+        rows = self._control.list_views()
+        settings = self._settings
+        dsns = list(dict.fromkeys((settings.sink, settings.source)))
+        refusals: list[SqlError] = []
+        for dsn in dsns:
+            try:
+                found = prepare(dsn, body.query, role, reads_tables=reads_tables)
+            except SqlError as error:
+                if error.code != "sql.undefined_table":
+                    raise
+                refusals.append(error)
+                continue
+            views = [r for r in rows if _tables(r) & set(found.relations)]
+            return dsn, found, [path_name(r.schema, r.name) for r in views]
+        raise self._explained(body.query, rows, refusals)
+
+    def _explained(
+        self, query: str, rows: list[ViewRow], refusals: list[SqlError]
+    ) -> TidemarkError:
+        """What is missing where, when no one database has all that is read."""
+        words = {name_of(token) for token in tokens(query)}
+        feeds = [r for s in self._control.list_sources() for r in relations_of(s)]
+        named = next((r.name for r in feeds if r.name.name in words), None)
+        if named is not None:
+            return TidemarkError(
+                "query.feed_not_kept",
+                f'no rows are kept of "{named.name}", a relation of source "{named.source}"',
+                hint="create a view of it, and read that one",
+                position=refusals[-1].position,
+            )
+        view = next((r.title for r in rows if r.name in words), None)
+        if view is not None and len(refusals) > 1:
+            return TidemarkError(
+                "query.two_databases",
+                f'the query reads view "{view}" and a table of the source, which are two databases',
+                detail=f"in the sink: {refusals[0].what}; at the source: {refusals[1].what}",
+                hint="create a view of the join, or read one of the two",
+                position=refusals[-1].position,
+            )
+        return refusals[-1]
+
+    def run(self, dsn: str, query: OneShot, body: Query) -> bytes:
+        """The answer as JSON. SqlError; TemporaryError query.timeout."""
+        answer = run(dsn, query, body.limit, body.timeout_s)
+        is_sink = dsn == self._settings.sink
+        head = {
+            "fields": [
+                {"name": f.name, "type": f.type.name, "nullable": f.is_nullable}
+                for f in query.fields
+            ],
+            "has_more": answer.has_more,
+            "views": self._shown(answer) if is_sink else {},
+            "position": answer.position if dsn == self._settings.source else None,
+        }
+        shown = json.dumps(head, ensure_ascii=False)[:-1]
+        return f'{shown}, "rows": [{",".join(answer.rows)}]}}'.encode()
+
+    def _shown(self, answer: Answer) -> dict[str, Any]:
+        """Epoch and positions of each group of views of this service."""
+        own = self._settings.sink_key
+        return {
+            key.removeprefix(own).lstrip("/") or DEFAULT_GROUP: {
+                "epoch": progress.epoch,
+                "positions": shown_positions(progress.positions),
+            }
+            for key, progress in answer.progress.items()
+            if key == own or key.startswith(f"{own}/")
+        }
+
+
+def _tables(row: ViewRow) -> set[tuple[str, str]]:
+    """What a plan calls a view: its table."""
+    target = target_of(table_of(row))
+    return {(target.schema, target.name)}

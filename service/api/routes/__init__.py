@@ -1,0 +1,1 @@
+"""REST routes, thin: every answer and every refusal comes from `service.api.catalog`."""

@@ -1,0 +1,195 @@
+"""A view's changes as they happen: server-sent events, and the same events through a WebSocket.
+
+Invariant: what one reader does not take holds up nobody else and is kept nowhere but in the log;
+who takes nothing for too long is let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable
+from typing import Annotated
+
+from fastapi import (
+    APIRouter,
+    Depends,
+    Header,
+    Query,
+    Request,
+    Response,
+    WebSocket,
+    WebSocketDisconnect,
+)
+from starlette.types import Receive, Scope, Send
+
+from dataflow.errors import TidemarkError
+from service.access.authorization import authorize_view
+from service.api.problems import problem_json, problem_of
+from service.runtime.log import log
+from service.subscriptions.change_feed import Framing, framed
+from service.subscriptions.subscriptions import Subscription, Subscriptions, Wish, too_slow
+
+router = APIRouter(prefix="/views", tags=["changes"])
+
+# A WebSocket is closed with 4000 and the HTTP status of the error, or as RFC 6455 has it.
+_CLOSE = 4000
+_GOING_AWAY = 1001
+
+HasRows = Annotated[bool, Query(description="begin with the view's rows")]
+Resume = Annotated[str, Query(max_length=100, description="go on after the mark of this token")]
+Heartbeat = Annotated[float, Query(ge=0.1, le=300, description="seconds of silence at most")]
+
+_EXAMPLE = """id: 5b1c9e0f7a3d2c41.42
+event: mark
+data: {"epoch":42,"positions":{"source":"0/1A2B3C"},"resume":"5b1c9e0f7a3d2c41.42"}
+
+event: changes
+data: {"epoch":43,"rows":[{"region":"north","revenue":"12.50"}],"weights":[1]}
+
+"""
+
+
+class EventStream(Response):
+    """A subscription as a response without an end of its own."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, subscription: Subscription) -> None:
+        super().__init__(
+            headers={
+                "Cache-Control": "no-store",
+                "X-Accel-Buffering": "no",
+                "Tidemark-Retention": f"{subscription.retention_s:g}",
+            }
+        )
+        del self.headers["content-length"]
+        self._subscription = subscription
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the reader or the subscription ends."""
+        await _until_either(self._pump(send), _until_disconnect(receive), self._subscription)
+
+    async def _pump(self, send: Send) -> None:
+        headers = self.raw_headers
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+        async def put(body: bytes, *, is_more: bool = True) -> None:
+            await send({"type": "http.response.body", "body": body, "more_body": is_more})
+
+        async with contextlib.aclosing(self._subscription.frames("sse", problem_json)) as frames:
+            async for pieces in frames:
+                if not await _is_taken(put(b"".join(pieces)), self._subscription):
+                    last = _error_frame("sse", too_slow("it took nothing for too long"))
+                    await _say(put(last), self._subscription)
+                    return
+        await _say(put(b"", is_more=False), self._subscription)
+
+
+def _wish(
+    snapshot: HasRows = True,
+    resume: Resume = "",
+    heartbeat_s: Heartbeat = 15,
+    last_event_id: Annotated[str, Header(max_length=100)] = "",
+) -> Wish:
+    return Wish(snapshot, last_event_id or resume, heartbeat_s)
+
+
+WishOf = Annotated[Wish, Depends(_wish)]
+
+
+@router.get(
+    "/{name}/changes",
+    response_class=Response,
+    responses={200: {"content": {"text/event-stream": {"example": _EXAMPLE}}}},
+)
+async def follow_changes(request: Request, name: str, wish: WishOf) -> Response:
+    """The view's rows, and then each epoch as it happens, as server-sent events.
+
+    A browser's EventSource resumes by itself, by Last-Event-ID, which goes before `resume`.
+    """
+    return EventStream(await _subscriptions(request).open(name, wish))
+
+
+@router.websocket("/{name}/changes/ws")
+async def follow_changes_by_socket(socket: WebSocket, name: str, wish: WishOf) -> None:
+    """The same events as texts `{"event": ..., "data": ...}`."""
+    await socket.accept()
+    try:
+        await authorize_view(socket, "view.changes")
+        subscription = await _subscriptions(socket).open(name, wish)
+    except TidemarkError as error:
+        await socket.send_text(_error_frame("socket", error).decode())
+        await socket.close(_CLOSE + problem_of(error).status, error.code)
+        return
+    await _until_either(_pump_socket(socket, subscription), _until_closed(socket), subscription)
+
+
+async def _pump_socket(socket: WebSocket, subscription: Subscription) -> None:
+    code, reason = _GOING_AWAY, "the service ends"
+    async with contextlib.aclosing(subscription.frames("socket", problem_json)) as frames:
+        async for pieces in frames:
+            for piece in pieces:
+                if not await _is_taken(socket.send_text(piece.decode()), subscription):
+                    error = too_slow("it took nothing for too long")
+                    await _say(
+                        socket.send_text(_error_frame("socket", error).decode()), subscription
+                    )
+                    code = _CLOSE + problem_of(error).status
+                    await _say(socket.close(code, error.code), subscription)
+                    return
+    if subscription.error is not None:
+        code, reason = _CLOSE + problem_of(subscription.error).status, subscription.error.code
+    await _say(socket.close(code, reason), subscription)
+
+
+def _error_frame(framing: Framing, error: TidemarkError) -> bytes:
+    return framed(framing, b"error", problem_json(error))
+
+
+async def _until_either(
+    pump: Awaitable[None], gone: Awaitable[None], subscription: Subscription
+) -> None:
+    """Until all is sent or the reader has gone; then the subscription ends."""
+    tasks = [asyncio.ensure_future(pump), asyncio.ensure_future(gone)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        subscription.close()
+    if isinstance(ends[0], Exception) and not isinstance(ends[0], OSError | WebSocketDisconnect):
+        raise ends[0]
+
+
+async def _until_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue
+
+
+async def _until_closed(socket: WebSocket) -> None:
+    while (await socket.receive())["type"] != "websocket.disconnect":
+        continue
+
+
+async def _is_taken(sending: Awaitable[None], subscription: Subscription) -> bool:
+    """Whether the connection has taken a piece while there was patience."""
+    try:
+        async with asyncio.timeout(subscription.patience_s):
+            await sending
+        return True
+    except TimeoutError:
+        log.warning("changes.too_slow", view=subscription.title)
+        return False
+
+
+async def _say(sending: Awaitable[None], subscription: Subscription) -> None:
+    """Last words, if they are taken while there is patience."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(subscription.patience_s):
+            await sending
+
+
+def _subscriptions(connection: Request | WebSocket) -> Subscriptions:
+    return connection.app.state.subscriptions

@@ -1,0 +1,82 @@
+"""Rows of a view, a page at a time, and queries that are answered once.
+
+What blocks runs in the thread pool, never in the event loop.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from service.access.tokens import Caller, Role
+from service.api.call_limits import QueryLimits
+from service.api.catalog import Catalog
+from service.api.models import Query as QueryBody
+from service.api.models import QueryAnswer, RowPage
+from service.api.reading import Reading
+from service.api.routes.paging import Whole
+from service.api.routes.waiting import until_visible
+from service.api.row_pages import WORDS, RowWish
+
+router = APIRouter(tags=["rows"])
+
+# Its other parameters are columns.
+OPEN_PATH = "/views/{name}/rows"
+
+
+def _wish(
+    request: Request,
+    columns: Annotated[str, Query(description="columns to be shown, with commas")] = "",
+    order: Annotated[str, Query(description="as amount.desc,id or name.asc.nullsfirst")] = "",
+    limit: Annotated[Whole, Query(ge=1, le=10_000)] = 100,
+    after: Annotated[str, Query(description="`next` of the page before")] = "",
+) -> RowWish:
+    others = [(k, v) for k, v in request.query_params.multi_items() if k not in WORDS]
+    return RowWish(columns, order, limit, after, tuple(others))
+
+
+@router.get(OPEN_PATH, response_model=RowPage)
+async def read_rows(
+    request: Request,
+    name: str,
+    wish: Annotated[RowWish, Depends(_wish)],
+    min_position: Annotated[str, Query(description="wait until this is visible")] = "",
+    wait_s: Annotated[float, Query(ge=0, le=3600, description="how long")] = 30,
+) -> Response:
+    """Rows of a view: any other parameter is a condition, as amount=gte.10 or region=in.(a,b)."""
+    if min_position:
+        await until_visible(request.app.state.catalog, name, min_position, wait_s)
+    reading: Reading = request.app.state.reading
+    body, tag = await run_in_threadpool(reading.page, name, wish)
+    return unchanged_or(request.headers.get("if-none-match", ""), tag, body)
+
+
+@router.post("/query", response_model=QueryAnswer)
+async def run_query(request: Request, body: QueryBody) -> Response:
+    """Answer one SELECT over tables and views once; nothing is kept."""
+    reading: Reading = request.app.state.reading
+    catalog: Catalog = request.app.state.catalog
+    caller: Caller = request.state.caller
+    # Who may make a view of a table may read it.
+    wanted = partial(reading.prepare, reads_tables=caller.role >= Role.OPERATOR)
+    limits: QueryLimits = request.app.state.limits
+    async with limits.worker(caller):
+        dsn, query, views = await limits.run(wanted, body, caller.db_role or "")
+    if views and body.wait_s:
+        wanted = catalog.format_position(await run_in_threadpool(catalog.current_position))
+        for view in views:
+            await until_visible(catalog, view, wanted, body.wait_s)
+    async with limits.worker(request.state.caller):
+        answer = await limits.run(reading.run, dsn, query, body)
+    return Response(answer, media_type="application/json")
+
+
+def unchanged_or(known: str, tag: str, body: bytes) -> Response:
+    """304 for who has it already, else the body with its tag."""
+    shown = f'W/"{tag}"'
+    if known.strip() == "*" or shown in [part.strip() for part in known.split(",")]:
+        return Response(status_code=304, headers={"ETag": shown})
+    return Response(body, headers={"ETag": shown}, media_type="application/json")

@@ -1,0 +1,69 @@
+"""Further sinks of a view: add, list, show, drop.
+
+What blocks runs in the thread pool, never in the event loop.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from service.api.call_limits import run_limited
+from service.api.models import CreateSink, SinkList, SinkModel
+from service.api.routes.paging import After, Limit, paged
+from service.api.routes.waiting import GOING, until_gone, until_settled
+from service.api.sink_catalog import SinkCatalog
+
+router = APIRouter(prefix="/views/{view}/sinks", tags=["sinks"])
+
+
+def _sinks(request: Request) -> SinkCatalog:
+    return request.app.state.sinks
+
+
+@router.post("", status_code=201)
+async def add_sink(
+    request: Request,
+    view: str,
+    body: CreateSink,
+    wait_s: Annotated[float, Query(ge=0, le=3600, description="wait until live or failed")] = 0,
+) -> SinkModel:
+    """Send a live view to a further place. With wait_s the answer comes once that has begun."""
+    sinks = _sinks(request)
+    await run_limited(request, sinks.add, view, body, request.state.caller)
+    return await until_settled(lambda: sinks.show(view, body.name), wait_s)
+
+
+@router.get("")
+def list_sinks(request: Request, view: str, limit: Limit = None, after: After = "") -> SinkList:
+    """The sinks of a view beside its table, or a page of them."""
+    found = _sinks(request).list(view)
+    if after:
+        names = [sink.name for sink in found]
+        first = _sinks(request).show(view, after).name
+        found = found[names.index(first) + 1 :] if first in names else []
+    sinks, following = paged(found, limit, lambda sink: sink.name)
+    return SinkList(sinks=sinks, next=following)
+
+
+@router.get("/{sink}")
+def show_sink(request: Request, view: str, sink: str) -> SinkModel:
+    """One sink as it stands."""
+    return _sinks(request).show(view, sink)
+
+
+@router.delete("/{sink}", status_code=204, responses={202: GOING})
+async def drop_sink(
+    request: Request,
+    view: str,
+    sink: str,
+    wait_s: Annotated[float, Query(ge=0, le=3600)] = 60,
+    drop_topic: Annotated[bool, Query(description="delete what it has written")] = False,
+) -> Response:
+    """Stop writing to a sink; answers when that is done (or time is up: 202)."""
+    sinks = _sinks(request)
+    caller = request.state.caller
+    identity = await run_in_threadpool(sinks.drop, view, sink, caller, is_erased=drop_topic)
+    return await until_gone(lambda: sinks.exists(identity), wait_s)

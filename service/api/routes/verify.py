@@ -1,0 +1,30 @@
+"""Verify a view: compare it with what PostgreSQL answers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+
+from service.api.call_limits import QueryLimits
+from service.api.routes.paging import Whole
+from service.verify.comparison import MOST_EXAMPLES, Verify
+from service.verify.verify_models import VerificationModel
+
+router = APIRouter(prefix="/views", tags=["views"])
+
+
+@router.post("/{name}/verify")
+async def verify_view(
+    request: Request,
+    name: str,
+    limit: Annotated[
+        Whole, Query(ge=0, le=MOST_EXAMPLES, description="rows that differ, shown")
+    ] = 20,
+) -> VerificationModel:
+    """Run the view's query in PostgreSQL at exactly the position that the view shows, and compare
+    all rows. Neither the source nor the pipeline waits for it."""
+    limits: QueryLimits = request.app.state.limits
+    verify: Verify = request.app.state.verify
+    async with limits.verification(request.state.caller, verify.timeout_s):
+        return await limits.run(verify.verify, name, limit)

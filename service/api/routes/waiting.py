@@ -1,0 +1,75 @@
+"""Answers that come when the pipeline has done something: the catalog is polled for it.
+
+The catalog answers for every API process alike; it is asked in the thread pool, never in the
+event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from fastapi import Response
+from starlette.concurrency import run_in_threadpool
+
+from service.api.catalog import Catalog
+from service.views.lifecycle import SETTLED
+
+# Of `until_gone`, for the description.
+GOING: dict[str, Any] = {"description": "still under way after wait_s; there is no body"}
+
+_POLL_S = 0.05
+_WAIT_POLL_S = 0.003
+
+
+class HasStatus(Protocol):
+    """A view or a sink as it stands."""
+
+    @property
+    def status(self) -> str:
+        """How far it is."""
+        ...
+
+
+Found = TypeVar("Found", bound=HasStatus)
+
+
+async def until_settled(show: Callable[[], Found], wait_s: float) -> Found:
+    """What is shown once it is live or failed, or time is up."""
+    deadline = time.monotonic() + wait_s
+    found = await run_in_threadpool(show)
+    while found.status not in SETTLED and time.monotonic() < deadline:
+        await asyncio.sleep(_POLL_S)
+        found = await run_in_threadpool(show)
+    return found
+
+
+async def until_gone(exists: Callable[[], bool], wait_s: float) -> Response:
+    """204 once it exists no more, 202 when time is up."""
+    deadline = time.monotonic() + wait_s
+    while time.monotonic() < deadline:
+        if not await run_in_threadpool(exists):
+            return Response(status_code=204)
+        await asyncio.sleep(_POLL_S)
+    return Response(status_code=202)
+
+
+async def until_visible(catalog: Catalog, name: str, position: str, wait_s: float) -> int:
+    """The position that the view's rows show once it is that far. TidemarkError
+    view.wait_timeout when time is up."""
+    wanted = await run_in_threadpool(catalog.check_wait, name, position)
+    started = time.monotonic()
+    is_nudged = False
+    while True:
+        reached = await run_in_threadpool(catalog.visible_position, name)
+        waited_s = time.monotonic() - started
+        if reached is not None and reached >= wanted:
+            return reached
+        if waited_s >= wait_s:
+            raise catalog.wait_timeout(name, position, reached)
+        if not is_nudged and waited_s > 0.01:
+            is_nudged = True
+            await run_in_threadpool(catalog.nudge_source)
+        await asyncio.sleep(_WAIT_POLL_S)

@@ -1,0 +1,211 @@
+"""What `GET /views/{name}/rows` asks for, and its pages as JSON.
+
+A parameter that is no word of ours is a column with `operator.value`; one in double quotes always
+is. Invariant: a page's `next` is good for the same order and filter alone, and a request that does
+not fit the view is refused with the name of what does not.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from connectors.postgres.query.view_rows import (
+    COMPARISONS,
+    PATTERNS,
+    STATES,
+    Condition,
+    Order,
+    Page,
+    PageRequest,
+    order_count,
+)
+from connectors.sink import Progress, SinkTable
+from dataflow.errors import TidemarkError
+from service.sinks.sink_workers import shown_positions
+from service.subscriptions.change_encoder import plain_rows
+
+WORDS = ("columns", "order", "limit", "after", "min_position", "wait_s", "access_token")
+MOST_CONDITIONS = 50
+MOST_VALUES = 1_000
+_OPERATORS = (*COMPARISONS, *PATTERNS, "in", "is")
+_NAME = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^",.]+))((?:\.\w+)*)\s*(?:,|$)')
+_VALUE = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|([^,"]*?))\s*(?:,|$)', re.DOTALL)
+_DIRECTIONS = {"asc": False, "desc": True}
+_NULLS = {"nullsfirst": True, "nullslast": False}
+
+
+@dataclass(frozen=True)
+class RowWish:
+    """columns, order, after: as they were given; others: all other parameters."""
+
+    columns: str = ""
+    order: str = ""
+    limit: int = 100
+    after: str = ""
+    others: tuple[tuple[str, str], ...] = ()
+
+
+def page_request(table: SinkTable, wish: RowWish) -> PageRequest:
+    """The rows that are meant. TidemarkError rows.unknown_column, rows.bad_filter,
+    rows.bad_order, rows.bad_page."""
+    known = [f.name for f in table.fields]
+    columns = tuple(_known(name, known) for name in _names(wish.columns)) or tuple(known)
+    if len(wish.others) > MOST_CONDITIONS:
+        raise _bad_filter(f"{len(wish.others)} conditions, {MOST_CONDITIONS} may be")
+    request = PageRequest(
+        table,
+        columns,
+        tuple(_condition(name, text, known) for name, text in wish.others),
+        tuple(_orders(wish.order, known)),
+        wish.limit,
+    )
+    if not wish.after:
+        return request
+    after = _unpacked(wish.after, _order_of(request), order_count(request))
+    return PageRequest(table, columns, request.conditions, request.order, wish.limit, after)
+
+
+def page_json(request: PageRequest, page: Page) -> tuple[bytes, str]:
+    """A page's body and its entity tag, which the position alone does not change."""
+    types = {f.name: f for f in request.table.fields}
+    fields = [types[name] for name in request.columns]
+    rows = [] if page.rows is None else plain_rows(fields, page.rows)
+    shown = [{"name": f.name, "type": f.type.name, "nullable": f.is_nullable} for f in fields]
+    following = _packed(_order_of(request), page.after) if page.after else None
+    body = b'{"fields":%b,"rows":[%b],"next":%b' % (_json(shown), b",".join(rows), _json(following))
+    tag = hashlib.blake2b(body, digest_size=12).hexdigest()
+    epoch, positions = (None, {}) if page.progress is None else _shown(page.progress)
+    return b'%b,"epoch":%b,"positions":%b}' % (body, _json(epoch), _json(positions)), tag
+
+
+def _shown(progress: Progress) -> tuple[int, dict[str, Any]]:
+    return progress.epoch, shown_positions(progress.positions)
+
+
+def _names(text: str) -> Iterable[str]:
+    for name, words in _listed(text):
+        if words:
+            raise TidemarkError(
+                "rows.unknown_column",
+                f'"{text[:80]}" is not a list of columns',
+                hint='columns=a,b; names with other signs in double quotes: columns="a.b",c',
+            )
+        yield name
+
+
+def _listed(text: str) -> Iterable[tuple[str, list[str]]]:
+    """(name, the words behind it) of each name in a list."""
+    at = 0
+    while at < len(text):
+        found = _NAME.match(text, at)
+        if found is None:
+            raise TidemarkError(
+                "rows.bad_order",
+                f'"{text[:80]}" is not a list of columns',
+                hint="as in order=amount.desc,id or columns=a,b; other signs in double quotes",
+            )
+        quoted, plain, words = found.groups()
+        name = plain.strip() if quoted is None else quoted.replace('""', '"')
+        yield name, words.split(".")[1:]
+        at = found.end()
+
+
+def _orders(text: str, known: Sequence[str]) -> Iterable[Order]:
+    seen: set[str] = set()
+    for name, words in _listed(text):
+        column, left = _known(name, known), list(words)
+        is_descending = _DIRECTIONS[left.pop(0)] if left and left[0] in _DIRECTIONS else False
+        nulls_first = _NULLS[left.pop(0)] if left and left[0] in _NULLS else is_descending
+        if left or column in seen:
+            raise TidemarkError(
+                "rows.bad_order",
+                f'"{text[:80]}" is not an order',
+                detail=f'column "{column}" twice' if column in seen else f'"{left[0]}" is unknown',
+                hint="column, column.desc, column.asc.nullsfirst, ..., with commas between",
+            )
+        seen.add(column)
+        yield Order(column, is_descending, nulls_first)
+
+
+def _condition(name: str, text: str, known: Sequence[str]) -> Condition:
+    if len(name) > 1 and name[0] == name[-1] == '"':
+        name = name[1:-1].replace('""', '"')
+    column = _known(name, known)
+    is_not = text.startswith("not.")
+    operator, dot, value = text.removeprefix("not.").partition(".")
+    if not dot or operator not in _OPERATORS:
+        raise _bad_filter(f'{name}={text[:80]}: "{operator[:40]}" is not an operator')
+    if operator == "is" and value not in STATES:
+        raise _bad_filter(f"{name}: is.{value[:40]} is not one of {', '.join(STATES)}")
+    values = tuple(_members(name, value)) if operator == "in" else (value,)
+    return Condition(column, operator, values, is_not)
+
+
+def _members(name: str, text: str) -> Iterable[str]:
+    if not (text.startswith("(") and text.endswith(")")):
+        raise _bad_filter(f'{name}: write in.(a,b,"c, d")')
+    inner, at, count = text[1:-1], 0, 0
+    while at < len(inner) or not count:
+        found = _VALUE.match(inner, at)
+        if found is None or count == MOST_VALUES:
+            raise _bad_filter(f'{name}: write in.(a,b,"c, d"), at most {MOST_VALUES} values')
+        quoted, plain = found.groups()
+        yield plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL)
+        at, count = found.end(), count + 1
+
+
+def _known(name: str, known: Sequence[str]) -> str:
+    if name in known:
+        return name
+    raise TidemarkError(
+        "rows.unknown_column",
+        f'the view has no column "{name[:80]}"',
+        detail=f"its columns are {', '.join(known)}"[:1000],
+        hint="names are told apart by case; beside columns there are "
+        "columns, order, limit, after, min_position and wait_s",
+    )
+
+
+def _bad_filter(detail: str) -> TidemarkError:
+    return TidemarkError(
+        "rows.bad_filter",
+        "a condition cannot be read",
+        detail=detail,
+        hint=f"column=operator.value with one of {', '.join(_OPERATORS)}, or not. before it",
+    )
+
+
+def _order_of(request: PageRequest) -> list[Any]:
+    """What a page's place depends on."""
+    return [[o.column, o.is_descending, o.nulls_first] for o in request.order]
+
+
+def _packed(order: list[Any], after: Sequence[str | None]) -> str:
+    return base64.urlsafe_b64encode(_json([order, list(after)])).decode().rstrip("=")
+
+
+def _unpacked(text: str, order: list[Any], count: int) -> tuple[str | None, ...]:
+    try:
+        padded = text + "=" * (-len(text) % 4)
+        found_order, after = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+        is_whole = found_order == order and len(after) == count
+        is_whole &= all(v is None or (isinstance(v, str) and "\0" not in v) for v in after)
+    except (ValueError, TypeError, RecursionError):
+        is_whole, after = False, ()
+    if not is_whole:
+        raise TidemarkError(
+            "rows.bad_page",
+            "`after` is not a page of this order",
+            hint="give the `next` of the page before, with the same order and conditions",
+        )
+    return tuple(after)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

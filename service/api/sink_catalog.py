@@ -1,0 +1,131 @@
+"""The API's side of further sinks: add, show and remove them.
+
+Invariant: what is asked for can be refused only by what changes afterwards: options, topic and
+view have been looked at before the catalog knows the sink.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from connectors.postgres.catalog import sink_records
+from connectors.postgres.catalog.catalog import ViewRow
+from connectors.postgres.catalog.sink_records import SinkRow
+from connectors.sink import SinkTable
+from dataflow.errors import TidemarkError
+from service.access.authorization import Authorization
+from service.access.tokens import Caller
+from service.api.models import CreateSink, SinkModel
+from service.api.problems import problem_told
+from service.engine import output_fields
+from service.factory.service_factory import Parts
+from service.sinks.sink_workers import ERASED, LIVE
+from service.views.groups import group_of
+from service.views.lifecycle import ViewState
+from service.views.view_facts import busy
+from service.views.view_lookup import find_view
+
+DROPPED = "dropped"
+
+
+class SinkCatalog:
+    """One for an API process; safe for several threads."""
+
+    def __init__(self, parts: Parts, authorization: Authorization) -> None:
+        self._parts = parts
+        self._authorization = authorization
+        self._control = parts.control()
+
+    def add(self, view: str, body: CreateSink, by: Caller) -> SinkModel:
+        """Ask for a sink of a live view. TidemarkError view.not_live, view.busy, sink.exists, and
+        what its options and its cluster refuse."""
+        row = self._view(view)
+        self._authorization.require(by, "sink.add", row)
+        if row.status != ViewState.LIVE or row.desired != LIVE:
+            raise TidemarkError(
+                "view.not_live",
+                f'view "{row.title}" is not live',
+                detail=f"it is {row.status}",
+                hint="add sinks once the view is live",
+            )
+        if row.change is not None:
+            # Another version may have other columns, and another name is not the sink's.
+            raise busy(row)
+        taken = sink_records.find_sink(self._control, row.identity, body.name)
+        if taken is not None:
+            raise sink_records.name_taken(taken)
+        names = [f["name"] for f in row.fields or []]
+        key = tuple(names.index(name) for name in row.key or [])
+        table = SinkTable(row.schema, row.name, output_fields.from_json(row.fields or []), key)
+        options = self._parts.checked_options(body.type, body.options, table, body.name)
+        sink = SinkRow(
+            row.schema,
+            row.name,
+            body.name,
+            body.type,
+            uuid.uuid4().hex,
+            row.identity,
+            group_of(row),
+            options,
+        )
+        return _model(sink_records.insert_sink(self._control, sink))
+
+    def list(self, view: str) -> list[SinkModel]:
+        """The sinks of a view, oldest first."""
+        return [_model(sink) for sink in self._sinks(self._view(view))]
+
+    def show(self, view: str, name: str) -> SinkModel:
+        """One sink as it stands. TidemarkError sink.not_found."""
+        return _model(self._sink(self._view(view), name))
+
+    def drop(self, view: str, name: str, by: Caller, *, is_erased: bool) -> str:
+        """Ask for a sink to be dropped, erased with what it has written; its identity."""
+        row = self._view(view)
+        self._authorization.require(by, "sink.drop", row)
+        sink = self._sink(row, name)
+        desired = ERASED if is_erased else DROPPED
+        sink_records.update_sink(self._control, sink.identity, desired=desired, status="dropping")
+        return sink.identity
+
+    def erase_all(self, view: str, by: Caller) -> None:
+        """Ask for all sinks of a view to be dropped with what they have written."""
+        row = self._view(view)
+        self._authorization.require(by, "sink.drop", row)
+        sink_records.drop_sinks(self._control, row.identity, is_erased=True)
+
+    def exists(self, identity: str) -> bool:
+        """Whether a sink of this identity is still there."""
+        return any(s.identity == identity for s in sink_records.list_sinks(self._control))
+
+    def _sinks(self, row: ViewRow) -> list[SinkRow]:
+        found = sink_records.list_sinks(self._control)
+        return [s for s in found if s.view_identity == row.identity]
+
+    def _sink(self, row: ViewRow, name: str) -> SinkRow:
+        found = sink_records.find_sink(self._control, row.identity, name)
+        if found is None:
+            raise TidemarkError(
+                "sink.not_found",
+                f'view "{row.title}" has no sink "{name}"',
+                hint="see GET /views/{name}/sinks",
+            )
+        return found
+
+    def _view(self, name: str) -> ViewRow:
+        return find_view(self._control, name)
+
+
+def _model(row: SinkRow) -> SinkModel:
+    return SinkModel(
+        name=row.name,
+        view=f"{row.schema}.{row.view}",
+        type=row.type,
+        status=row.status,
+        options=dict(row.options),
+        epoch=row.epoch,
+        positions=dict(row.positions or {}),
+        backlog_bytes=row.backlog_bytes,
+        error=problem_told(row),
+        created_at=row.created_at.isoformat() if row.created_at else "",
+        live_at=row.live_at.isoformat() if row.live_at else None,
+    )

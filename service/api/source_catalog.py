@@ -1,0 +1,263 @@
+"""What the API does about sources and dead letters: declare, change, drop, tell.
+
+Invariant: a relation that a view reads is never taken away or made another one under it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from connectors.postgres.catalog.catalog import Control, SourceRow, ViewRow
+from connectors.postgres.catalog.dead_letters import DeadLetter, DeadLetters
+from connectors.source import MAIN_SOURCE
+from dataflow.errors import SourceError
+from dataflow.schema import VIEW_SOURCE
+from service.access.authorization import Authorization
+from service.access.tokens import Caller
+from service.api.health import source_standing
+from service.api.models import FieldModel, ProblemModel
+from service.api.source_models import (
+    ChooseDeadLetters,
+    CreateSource,
+    DeadLetterModel,
+    DiscoverSource,
+    RelationModel,
+    SourceModel,
+)
+from service.api.status_collector import Standings
+from service.engine import output_fields
+from service.factory.service_factory import Parts
+from service.ingest.declared_sources import connector, feed_source, keep_oids, relation_facts
+from service.metrics.metrics import read_metrics
+from service.runtime.settings import DEFAULT_GROUP, Settings
+from service.runtime.view_names import RESERVED_SCHEMAS
+from service.views.groups import groups_on_disk
+from service.views.lifecycle import DesiredState
+
+
+class SourceCatalog:
+    """One for an API process; safe for several threads."""
+
+    def __init__(
+        self, settings: Settings, parts: Parts, authorization: Authorization, standings: Standings
+    ) -> None:
+        self._settings = settings
+        self._standings = standings
+        self._authorization = authorization
+        self._parts = parts
+        self._control: Control = parts.control()
+        self._letters = DeadLetters(self._control)
+
+    # --- sources -------------------------------------------------------------------------------
+
+    def create(self, body: CreateSource, by: Caller) -> SourceModel:
+        """Declare a source that can be reached and is what it is declared to be."""
+        self._control.ensure()
+        self._authorization.require(by, "source.declare")
+        self._check_name(body.name)
+        relations = self._declared(body.type, body.options)
+        row = SourceRow(body.name, "", type=body.type, options=body.options, relations=relations)
+        feed_source(row).check()
+        self._control.insert_source(row)
+        return self.show(body.name, by)
+
+    def change(self, name: str, options: Mapping[str, Any], by: Caller) -> SourceModel:
+        """Give a source other options; what views read must stay what it is."""
+        self._authorization.require(by, "source.declare")
+        row = self._row(name)
+        relations = self._declared(row.type, options)
+        self._require_unread(name, keep_oids(relations, row.relations))
+        changed = SourceRow(name, "", type=row.type, options=options, relations=relations)
+        feed_source(changed).check()
+        self._control.update_source(name, options=dict(options), relations=relations)
+        return self.show(name, by)
+
+    def discover(self, body: DiscoverSource, by: Caller) -> dict[str, Any]:
+        """The options with proposed columns."""
+        self._authorization.require(by, "source.declare")
+        return dict(connector(body.type).discover(body.options))
+
+    def drop(self, name: str, by: Caller) -> None:
+        """Forget a source that no view reads, with its dead letters."""
+        self._authorization.require(by, "source.drop")
+        row = self._row(name)
+        self._require_unread(name, {r["name"] for r in row.relations})
+        self._control.delete_source(name)
+        self._letters.mark_gone(name)
+
+    def retry(self, name: str, by: Caller) -> SourceModel:
+        """Have the pipelines try a source at once, however long they would wait by themselves."""
+        self._authorization.require(by, "source.retry")
+        self._row(name)
+        self._control.retry_source(name)
+        return self.show(name, by)
+
+    def show(self, name: str, by: Caller) -> SourceModel:
+        """One source as it stands."""
+        row, views = self._row(name), self._control.list_views()
+        told = self._model(row, views, self._letters.counts())
+        return _without_words(told, self._authorization.relations_of(by, "source.list", views))
+
+    def list(self, by: Caller, most: int | None = None, after: str = "") -> list[SourceModel]:
+        """Declared sources by name, all or some of those behind one."""
+        self._control.ensure()
+        views, counts = self._control.list_views(), self._letters.counts()
+        rows = [r for r in self._control.list_sources() if r.type != "postgres" and r.name > after]
+        readable = self._authorization.relations_of(by, "source.list", views)
+        return [_without_words(self._model(row, views, counts), readable) for row in rows[:most]]
+
+    # --- dead letters --------------------------------------------------------------------------
+
+    def dead_letters(
+        self, by: Caller, source: str, relation: str, limit: int, after: str
+    ) -> list[DeadLetterModel]:
+        """Some dead letters, by place: of relations that a view reads which the caller may read.
+
+        TidemarkError auth.rights when that is none of the source's.
+        """
+        name = "dead_letter.list"
+        readable = self._authorization.relations_of(by, name, self._control.list_views())
+        if source:
+            wanted = [source, relation] if relation else [source]
+            self._authorization.require_records(by, name, readable, *wanted)
+        found = self._letters.read(source, relation, limit, after, among=readable)
+        return [self._letter(x) for x in found]
+
+    def choose_dead_letters(self, by: Caller, desired: str, body: ChooseDeadLetters) -> int:
+        """Ask the pipelines to "retry" or "drop" some; how many there are. All views that read
+        them must be the caller's: TidemarkError auth.rights."""
+        name = "dead_letter.change"
+        owned = self._authorization.relations_of(by, name, self._control.list_views())
+        of_all = [n.name for n in self._letters.counts() if n.source == body.source]
+        relations = [body.relation] if body.relation else of_all
+        self._authorization.require_records(by, name, owned, body.source, *relations)
+        if body.places and not body.relation:
+            raise SourceError("request.invalid", "places were given without their relation")
+        self._row(body.source)
+        return self._letters.mark(desired, body.source, body.relation, body.places)
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _row(self, name: str) -> SourceRow:
+        row = self._control.get_source(name)
+        if row is None or row.type == "postgres":
+            raise SourceError(
+                "source.not_found", f'source "{name}" does not exist', hint="see GET /sources"
+            )
+        return row
+
+    def _check_name(self, name: str) -> None:
+        taken = name in (*RESERVED_SCHEMAS, MAIN_SOURCE, VIEW_SOURCE) or name.startswith("pg_")
+        if not taken:
+            with self._parts.analyzer([]) as analyzer:
+                taken = analyzer.has_schema(name)
+        if taken:
+            raise SourceError(
+                "source.name_taken",
+                f'source "{name}" would hide a schema of that name',
+                hint="choose another name: it stands where a schema stands in queries",
+            )
+
+    def _declared(self, type_name: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+        declared = connector(type_name).declare(options)
+        with self._parts.analyzer([]) as analyzer:
+            return [relation_facts(d, analyzer.declare(d.columns)) for d in declared]
+
+    def _require_unread(self, name: str, relations: set[str]) -> None:
+        views = self._control.list_views()
+        readers = {v for r in relations for v in _readers(views, name, r)}
+        if readers:
+            raise SourceError(
+                "source.in_use",
+                f'relations of source "{name}" are read by views',
+                detail=", ".join(sorted(readers)),
+                hint="drop those first",
+            )
+
+    def _model(
+        self, row: SourceRow, views: Sequence[ViewRow], counts: Mapping[Any, int]
+    ) -> SourceModel:
+        groups = [DEFAULT_GROUP, *sorted(groups_on_disk(self._settings.state))]
+        told = [self._figures(group).get("sources", {}).get(row.name) for group in groups]
+        figures = [facts for facts in told if facts]
+        letters = {name.name: n for name, n in counts.items() if name.source == row.name}
+        standing = source_standing(replace(self._standings.known(), views=views), row)
+        return SourceModel(
+            name=row.name,
+            type=row.type,
+            options=dict(row.options),
+            relations=[
+                RelationModel(
+                    name=r["name"],
+                    fields=[
+                        FieldModel(name=f.name, type=f.type.name, nullable=f.is_nullable)
+                        for f in output_fields.from_json(r["fields"])
+                    ],
+                    key=r["key"],
+                    append_only=r["is_append"],
+                    views=_readers(views, row.name, r["name"]),
+                    dead_letters=letters.get(r["name"], 0),
+                )
+                for r in row.relations
+            ],
+            status=standing.status,
+            error=standing.error,
+            rows_read=sum(facts["rows_total"] for facts in figures),
+            lag=max(facts["lag"] for facts in figures) if figures else None,
+            positions=self._positions(row.name, groups),
+            created_at=row.created_at.isoformat() if row.created_at else "",
+        )
+
+    def _positions(self, name: str, groups: Sequence[str]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for group in reversed(groups):
+            progress = self._control.read_progress(self._settings.for_group(group).sink_key)
+            found |= {} if progress is None else progress.positions.get(name, {})
+        return found
+
+    def _figures(self, group: str) -> dict[str, Any]:
+        return read_metrics(self._settings.for_group(group).state) or {}
+
+    def _letter(self, letter: DeadLetter) -> DeadLetterModel:
+        group = letter.sink_key.removeprefix(self._settings.prefix).removeprefix("/")
+        return DeadLetterModel(
+            source=letter.source,
+            relation=letter.relation,
+            place=letter.place,
+            group=group or DEFAULT_GROUP,
+            code=letter.code,
+            reason=letter.reason,
+            key=_text(letter.key),
+            key_base64=_base64(letter.key),
+            value=_text(letter.value),
+            value_base64=_base64(letter.value),
+            desired=letter.desired,
+            first_seen=letter.first_seen.isoformat(),
+        )
+
+
+def _without_words(source: SourceModel, readable: set[tuple[str, str]] | None) -> SourceModel:
+    """What is told of a source to somebody who may read its records by way of no view: of an error
+    its code alone, since its words may quote a record."""
+    if readable is None or source.error is None or any(s == source.name for s, _ in readable):
+        return source
+    code = source.error.code
+    error = ProblemModel(title=code, status=source.error.status, code=code)
+    return source.model_copy(update={"error": error})
+
+
+def _readers(views: Sequence[ViewRow], source: str, relation: str) -> list[str]:
+    """The views that read a relation and are to stay."""
+    wanted = [v for v in views if v.desired != DesiredState.DROPPED]
+    return [v.title for v in wanted if [source, relation] in (v.plan or {}).get("reads", [])]
+
+
+def _text(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode(errors="replace")
+
+
+def _base64(raw: bytes | None) -> str | None:
+    return None if raw is None else base64.b64encode(raw).decode()

@@ -1,0 +1,61 @@
+"""TLS of the API: version 1.2 or newer, and a renewed certificate is taken without a restart.
+
+Connections that are open keep the certificate that they began with. A renewed file that cannot be
+used is told in the log, and the one before it stays.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+from typing import Any
+
+import uvicorn
+
+from service.runtime.log import log
+from service.runtime.settings import Settings
+
+LOOK_S = 5.0
+
+
+def arguments(settings: Settings) -> dict[str, Any]:
+    """What uvicorn is told of it."""
+    if not settings.tls_cert:
+        return {}
+    return {"ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key}
+
+
+def watch(config: uvicorn.Config, settings: Settings) -> None:
+    """Harden the context of a server that is about to run, and follow its files from now on."""
+    if not settings.tls_cert:
+        return
+    if not config.loaded:
+        config.load()
+    assert config.ssl is not None
+    config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
+    arguments = (config.ssl, settings.tls_cert, settings.tls_key)
+    threading.Thread(target=_follow, args=arguments, daemon=True, name="tls").start()
+
+
+def _follow(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    known, pause = _stamp(certificate, key), threading.Event()
+    while not pause.wait(LOOK_S):
+        found = _stamp(certificate, key)
+        if found == known:
+            continue
+        try:
+            # Tried apart first: a certificate without its key would spoil the one in use.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+            context.load_cert_chain(certificate, key)
+            log.info("tls.renewed")
+            known = found
+        except (OSError, ssl.SSLError) as error:
+            log.warning("tls.not_renewed", why=str(error))
+
+
+def _stamp(*paths: str) -> list[tuple[int, int]]:
+    try:
+        return [((found := os.stat(path)).st_ino, found.st_mtime_ns) for path in paths]
+    except OSError:
+        return []

@@ -1,0 +1,76 @@
+"""What REST takes and answers about tokens, as pydantic models.
+
+A hash is in none of them, and a token in one alone: the answer to who makes it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from connectors.postgres.catalog.token_records import TokenRow
+from service.api.models import Number, Text
+
+
+class CreateToken(BaseModel):
+    """A token to be made."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"example": {"name": "grafana", "role": "reader", "expires_days": 90}},
+    )
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._@-]{1,63}$", description="who or what it is for")
+    role: Literal["reader", "operator", "admin"]
+    db_role: Text | None = Field(
+        None,
+        min_length=1,
+        max_length=63,
+        description="database role whose rights views created with it have; null: the service's",
+    )
+    expires_days: Number | None = Field(None, gt=0, le=36500, description="null: never")
+
+
+class TokenModel(BaseModel):
+    """A token as it stands; what it is itself was shown once."""
+
+    id: str
+    name: str
+    role: str
+    db_role: str | None
+    created_by: str
+    created_at: str
+    last_used_at: str | None = Field(description="to some minutes")
+    expires_at: str | None
+    revoked_at: str | None
+
+    @classmethod
+    def of(cls, row: TokenRow) -> TokenModel:
+        """The facts of a row, without its hash."""
+        times = {
+            name: at.isoformat() if (at := getattr(row, name)) else None
+            for name in ("last_used_at", "expires_at", "revoked_at")
+        }
+        return cls(
+            id=row.id,
+            name=row.name,
+            role=row.role,
+            db_role=row.db_role,
+            created_by=row.created_by,
+            created_at=row.created_at.isoformat() if row.created_at else "",
+            **times,
+        )
+
+
+class NewToken(BaseModel):
+    """A token that was made. token: the only time that it is shown."""
+
+    token: str
+    facts: TokenModel
+
+
+class TokenList(BaseModel):
+    """All tokens that were ever made, oldest first."""
+
+    tokens: list[TokenModel]

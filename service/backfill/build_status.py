@@ -1,0 +1,112 @@
+"""How far a build is, for the catalog, REST and people.
+
+Counts are what is done, never a promise; the time that is left is an estimate by the steps made so
+far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from connectors.partition_cache import Progress
+from dataflow.errors import InvariantError
+from service.views.lifecycle import ViewEvent
+from storage import clock
+
+
+class BuildPhase(StrEnum):
+    """What a build is doing, as the catalog and REST show it."""
+
+    SNAPSHOT = "snapshot"
+    READING_CHANGES = "reading what has changed"
+    BACKFILL = "backfill"
+    STAGING = "staging"
+    COMPARING = "comparing"
+    CATCHING_UP = "catching up"
+
+
+# What may follow, and why; a build that starts again has a new status.
+PHASES: Mapping[BuildPhase, Mapping[BuildPhase, str]] = {
+    BuildPhase.SNAPSHOT: {
+        BuildPhase.READING_CHANGES: "parts of an earlier run are kept: what changed since is read",
+        BuildPhase.BACKFILL: "the snapshot is open, nothing of an earlier run is kept",
+    },
+    BuildPhase.READING_CHANGES: {BuildPhase.BACKFILL: "the spool has all changes before it"},
+    BuildPhase.BACKFILL: {
+        BuildPhase.STAGING: "the view has no table of this shape yet",
+        BuildPhase.COMPARING: "its table stays: the rows are compared with those in it",
+    },
+    BuildPhase.STAGING: {
+        BuildPhase.COMPARING: "readers get the difference to the rows of the version before",
+        BuildPhase.CATCHING_UP: "the first rows are in the sink",
+    },
+    BuildPhase.COMPARING: {
+        BuildPhase.COMPARING: "the new rows are taken in, now the old ones",
+        BuildPhase.CATCHING_UP: "the difference is known, but for what changed since",
+    },
+    BuildPhase.CATCHING_UP: {},
+}
+
+
+@dataclass
+class BuildStatus:
+    """Where a build stands, for the catalog. read_since: when its parts began to be read; notes:
+    why what an earlier run had read is read again. expected_s: what the whole was thought to take
+    before it began, None when nobody knows."""
+
+    phase: BuildPhase = BuildPhase.SNAPSHOT
+    road: str = ""
+    progress: Progress = field(default_factory=lambda: Progress(0, 0))
+    started_at: float = field(default_factory=clock.wall)
+    read_since: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    expected_s: float | None = None
+
+    def enter(self, phase: BuildPhase) -> None:
+        """Go on to another phase. InvariantError backfill.phase where it cannot follow."""
+        if phase not in PHASES[self.phase]:
+            raise InvariantError("backfill.phase", f"{phase} does not follow {self.phase}")
+        self.phase = phase
+
+    @property
+    def event(self) -> ViewEvent:
+        """What the view is reported to do in this phase, where it has no rows yet."""
+        is_read = self.phase is BuildPhase.CATCHING_UP
+        return ViewEvent.CATCH_UP if is_read else ViewEvent.READ
+
+    def facts(self) -> dict[str, object]:
+        """As the catalog and REST show it, with an estimate of the seconds left."""
+        found, now = self.progress, clock.wall()
+        facts: dict[str, object] = {
+            "phase": self.phase.value,
+            "road": self.road,
+            "parts_done": found.parts_done,
+            "parts_total": found.parts_total,
+            "parts_kept": found.parts_kept,
+            "rows": found.rows,
+            "bytes": found.bytes,
+            "elapsed_s": round(now - self.started_at, 1),
+            "remaining_s": self._remaining_s(now),
+        }
+        if found.tasks_total:
+            facts |= {"tasks_done": found.tasks_done, "tasks_total": found.tasks_total}
+        if self.notes:
+            facts["notes"] = list(self.notes)
+        return facts
+
+    def _remaining_s(self, now: float) -> float | None:
+        """By the steps that were made in this run; what an earlier one had read costs nothing.
+
+        By the estimate until the first of them is made.
+        """
+        found = self.progress
+        done = max(found.parts_done - found.parts_kept, 0) + found.tasks_done
+        total = found.parts_total - found.parts_kept + found.tasks_total
+        if not done or not self.read_since:
+            expected_s = self.expected_s
+            return (
+                None if expected_s is None else round(max(0, expected_s + self.started_at - now), 1)
+            )
+        return round((now - self.read_since) * (total - done) / done, 1)

@@ -1,0 +1,207 @@
+"""A build's first rows: staged in a hidden table, or compared with those that the view shows.
+
+The comparison is of one epoch: old rows as of an epoch from which on the outbox keeps everything,
+less what has been shown since. Invariant: nothing of it blocks the pipeline: rows are read in the
+build's own thread, the pipeline's takes epochs for a short while at a time.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from connectors.sink import Progress, SinkBehind, SinkEpoch, SinkTable
+from dataflow.delta import Delta
+from dataflow.errors import InvariantError, SinkError, TidemarkError
+from service.backfill.build_status import BuildPhase, BuildStatus
+from service.backfill.row_difference import Difference, is_one_shape
+from service.engine.epoch_buffer import Gathered
+from service.runtime.runtime import HOST, Condition, Host
+from storage.failpoints import failpoint
+
+
+class RowSink(Protocol):
+    """What is asked of the sink, on sessions of one's own."""
+
+    def stage(self, table: SinkTable, rows: Iterable[Delta], token: str = "") -> int:
+        """Fill a hidden table with a view's first rows; how many they are."""
+        ...
+
+    def holds(self, table: SinkTable) -> bool:
+        """Whether the view's table is there, with all of its columns."""
+        ...
+
+    def rows_at(
+        self, table: SinkTable, *, is_checked: bool = False
+    ) -> AbstractContextManager[tuple[Progress, Iterator[Delta]]]:
+        """The view's rows, with the progress that they show; SinkError sink.no_progress."""
+        ...
+
+    def read_rows(self, table: SinkTable, *, is_checked: bool = False) -> Iterator[Delta]:
+        """The view's rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a version is built beside. before: the view's table as it is.
+
+    has_readers: whether live views read it. find_epoch: a committed epoch of the outbox. still_at:
+    the epoch that the sink was set back to, if it was: the table stands still.
+    """
+
+    before: SinkTable
+    has_readers: bool
+    find_epoch: Callable[[int], SinkEpoch | None]
+    still_at: int | None = None
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the comparison may take. epoch_bytes: in memory; turn_s: of the pipeline's time at
+    once. passed: told when the pipeline has moved on, or the build is cancelled."""
+
+    epoch_bytes: int
+    turn_s: float
+    passed: Condition
+    is_cancelled: Callable[[], bool]
+    host: Host = HOST
+
+
+class FirstRows:
+    """Of one build; `bring` is its thread's, all else the pipeline's once that has ended.
+
+    gathered: what changes in the view's table, beside staged rows. is_in_place: those are changes
+    of the table that is there. difference: the same for what reads the view. holds_after: the
+    outbox must keep the epochs after this one. count: the rows of the new version; token: of these
+    rows, where they are staged.
+    """
+
+    def __init__(
+        self, table: SinkTable, sink: RowSink, beside: Beside | None, bounds: Bounds
+    ) -> None:
+        self.gathered = Gathered(bounds.epoch_bytes)
+        self.difference: Difference | None = None
+        self.is_in_place = False
+        self.holds_after: int | None = None
+        self.count = 0
+        self.token = uuid.uuid4().hex
+        self._table = table
+        self._sink = sink
+        self._beside = beside
+        self._bounds = bounds
+        self._wants_epochs = False
+        self._old_epoch: int | None = None
+
+    def bring(self, rows: Iterable[Delta], status: BuildStatus) -> None:
+        """Stage the rows, or compare them with those that the view shows."""
+        beside = self._beside
+        if beside is not None and self._sink.holds(beside.before):
+            self._begin(beside)
+        if self.is_in_place:
+            status.enter(BuildPhase.COMPARING)
+            for delta in self._taken(rows):
+                self.count += int(delta.weights.sum())
+        else:
+            status.enter(BuildPhase.STAGING)
+            self.count = self._sink.stage(self._table, self._taken(rows), self.token)
+        if beside is not None and self.difference is not None:
+            status.enter(BuildPhase.COMPARING)
+            self._compare(beside, self.difference)
+
+    def _begin(self, beside: Beside) -> None:
+        self.is_in_place = is_one_shape(beside.before, self._table)
+        if self.is_in_place:
+            self.difference = Difference(beside.before, self._table, self.gathered)
+        elif beside.has_readers:
+            own = Gathered(self._bounds.epoch_bytes)
+            self.difference = Difference(beside.before, self._table, own)
+
+    def _taken(self, rows: Iterable[Delta]) -> Iterator[Delta]:
+        for delta in rows:
+            self._require_wanted()
+            if self.difference is not None:
+                self.difference.add_new(delta)
+            yield delta
+
+    def _compare(self, beside: Beside, difference: Difference) -> None:
+        """Take away the rows that the view shows, as of an epoch from which on all are kept."""
+        failpoint("build.compare.before")
+        before, still_at = beside.before, beside.still_at
+        if still_at is None:
+            self._await_epochs()
+        self._require_wanted()
+        try:
+            with self._sink.rows_at(before, is_checked=self.is_in_place) as (progress, rows):
+                if still_at is None and progress.epoch >= (self.holds_after or 0):
+                    self._old_epoch = progress.epoch
+                elif progress.epoch != still_at:
+                    raise SinkBehind(progress.epoch, still_at or self.holds_after or 0)
+                self._take(rows, difference)
+        except SinkError as error:
+            if error.code != "sink.no_progress":
+                raise
+            # Nothing is live then, and nothing changes in the sink.
+            rows = self._sink.read_rows(before, is_checked=self.is_in_place)
+            self._take(rows, difference)
+
+    def _await_epochs(self) -> None:
+        passed = self._bounds.passed
+        with passed:
+            self._wants_epochs = True
+            passed.wait_for(lambda: self._bounds.is_cancelled() or self.holds_after is not None)
+
+    def _take(self, rows: Iterable[Delta], difference: Difference) -> None:
+        for delta in rows:
+            self._require_wanted()
+            difference.add_old(delta)
+
+    def _require_wanted(self) -> None:
+        if self._bounds.is_cancelled():
+            raise dropped()
+
+    def hold(self, written: int) -> None:
+        """The outbox has everything after epoch `written`, and keeps it if that is asked for."""
+        with self._bounds.passed:
+            if self._wants_epochs and self.holds_after is None:
+                self.holds_after = written
+                self._bounds.passed.notify_all()
+
+    def take_old(self, newest: int) -> bool:
+        """Take away what the old version has shown since its rows were read; True for all."""
+        if self._old_epoch is None or self.difference is None:
+            return True
+        assert self._beside is not None
+        deadline = self._bounds.host.monotonic() + self._bounds.turn_s
+        while self._old_epoch < newest and self._bounds.host.monotonic() < deadline:
+            number = self._old_epoch + 1
+            epoch = self._beside.find_epoch(number)
+            if epoch is None:
+                raise InvariantError("state.outbox_gap", f"epoch {number} is not in the outbox")
+            for part in epoch.parts():
+                for table, delta in part.deltas:
+                    if table.relation == self._table.relation:
+                        self.difference.add_old(delta)
+            self._old_epoch = self.holds_after = number
+        return self._old_epoch >= newest
+
+    def add(self, output: Delta, errors: Delta) -> None:
+        """What the view gives out since its snapshot, and its error rows."""
+        self.gathered.add(self._table, output)
+        if self.difference is not None and not self.is_in_place:
+            self.difference.add_new(output)
+        self.gathered.add(self._table, errors, is_errors=True)
+
+    def close(self) -> None:
+        """Give back what it takes."""
+        self.gathered.close()
+        if self.difference is not None:
+            self.difference.close()
+
+
+def dropped() -> TidemarkError:
+    """The end of a build that nobody wants any more."""
+    return TidemarkError("view.dropped", "the view was dropped while it was built")

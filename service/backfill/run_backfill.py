@@ -1,0 +1,48 @@
+"""A process in which views are built: `python -m service.backfill.run_backfill PIPE PARENT`.
+
+Started by `children`, with the number of its end of a pipe and the pid of the process that it works
+for: jobs come through the pipe, progress and outcomes go back.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from multiprocessing.connection import Connection
+
+from dataflow.errors import TidemarkError
+from service.backfill.local_backfill import BackfillJob, backfill
+from service.runtime import deep_stack
+from service.runtime.process_title import set_title
+from service.runtime.signals import die_with_parent
+
+
+def main(pipe: Connection, parent: int) -> int:
+    """One job after the other, until there is nobody to give any; 0 then."""
+    die_with_parent(parent)
+    set_title("backfill")
+    sys.setrecursionlimit(deep_stack.RUN)
+    while True:
+        try:
+            begin, job = pipe.recv()
+        except EOFError:
+            return 0
+        # With the first job alone.
+        if begin is not None:
+            begin()
+        pipe.send("begun")
+        pipe.send(_outcome(job, pipe))
+
+
+def _outcome(job: BackfillJob, pipe: Connection) -> tuple[str, object]:
+    try:
+        return "result", backfill(job, lambda progress: pipe.send(("progress", progress)))
+    except TidemarkError as error:
+        return "error", error
+    except Exception:
+        detail = traceback.format_exc(limit=-6)
+        return "error", TidemarkError("backfill.failed", "the backfill failed", detail=detail)
+
+
+if __name__ == "__main__":
+    main(Connection(int(sys.argv[1])), int(sys.argv[2]))

@@ -1,0 +1,164 @@
+"""A file of source batches that a view still being built will have to replay.
+
+Written by the pipeline as it streams, read back in order when the view's snapshot is in place, and
+searched for the keys that have changed when a build goes on after an interruption. Invariant: a
+batch is in the file, as far as the kernel is concerned, before the epoch that holds it is
+committed; so after a kill the first `count` batches, of which the state knows, are there.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from connectors.source import SourceBatch
+from dataflow.changes import Changes
+from dataflow.delta import Delta
+from dataflow.errors import TidemarkError
+from dataflow.schema import Relation, RelationName
+from service.engine.encoding.frames import decode_batch, encode_batch
+from service.runtime.runtime import HOST, Host
+
+_FRAME = struct.Struct("<qQ")  # bytes, checksum
+FILE = "changes-3.spool"
+_MOST_PENDING = 64
+
+
+class Spool:
+    """First in, first out, on disk; only changes of the given relations are kept.
+
+    count: how many batches it has, read or not. One thread appends; `changed_keys` may be called
+    from another.
+    """
+
+    def __init__(self, path: Path, relations: Iterable[RelationName], host: Host = HOST) -> None:
+        self._path = path
+        self._host = host
+        path.touch()
+        self._file = path.open("r+b", buffering=1 << 20)
+        self._relations = frozenset(relations)
+        self._lock = threading.Lock()
+        self._read_at = 0
+        self._write_at = 0
+        self.count = 0
+
+    def restore(self, count: int) -> bool:
+        """Have exactly the first `count` batches of what an earlier process wrote, all unread.
+
+        False when there are fewer, or one is not as it was written: then there is nothing in it.
+        """
+        at = found = 0
+        while found < count and (content := self._content(at)) is not None:
+            at += _FRAME.size + len(content)
+            found += 1
+        is_whole = found == count
+        self._write_at = at if is_whole else 0
+        self.count = count if is_whole else 0
+        self._read_at = 0
+        self._file.truncate(self._write_at)
+        return is_whole
+
+    def append(self, batch: SourceBatch) -> None:
+        """Add a batch; one without changes of our relations still carries its position."""
+        changes = [c for c in batch.changes if c.relation.name in self._relations]
+        content = encode_batch(replace(batch, changes=changes))
+        with self._lock:
+            self._file.seek(self._write_at)
+            self._file.write(_FRAME.pack(len(content), xxhash.xxh3_64_intdigest(content)))
+            self._file.write(content)
+            self._file.flush()
+            self._write_at = self._file.tell()
+            self.count += 1
+
+    def pop(self) -> SourceBatch | None:
+        """The oldest batch not yet read, None when all are."""
+        if self._read_at == self._write_at:
+            return None
+        batch, self._read_at = self._load(self._read_at)
+        return batch
+
+    def rewind(self) -> None:
+        """Read from the first batch again."""
+        self._read_at = 0
+
+    def changed_keys(self, relation: Relation, most: int) -> Delta | None:
+        """All keys of a relation's changes, each once, in the columns of relation.key.
+
+        None when they are more than `most`, or not all that has changed: it was truncated.
+        """
+        names = [relation.fields[i].name for i in relation.key]
+        pending: list[Delta] = []
+        for batch in self._all():
+            for change in batch.changes:
+                if change.relation.name != relation.name:
+                    continue
+                if (change.kinds == Changes.TRUNCATE).any():
+                    return None
+                pending.append(_keys_of(change, names))
+            if len(pending) >= _MOST_PENDING:
+                pending = [_distinct(pending)]
+                if len(pending[0]) > most:
+                    return None
+        kinds = "".join(relation.fields[i].type.physical for i in relation.key)
+        found = _distinct([Delta.empty(kinds), *pending])
+        return None if len(found) > most else found
+
+    def sync(self) -> None:
+        """Force what is there to disk."""
+        with self._lock:
+            self._file.flush()
+        self._host.force(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file, which stays."""
+        self._file.close()
+
+    def _all(self) -> Iterator[SourceBatch]:
+        at, end = 0, self._write_at
+        while at < end:
+            batch, at = self._load(at)
+            yield batch
+
+    def _load(self, at: int) -> tuple[SourceBatch, int]:
+        with self._lock:
+            content = self._content(at)
+        if content is None:
+            raise TidemarkError(
+                "state.corrupt",
+                f'changes that a view needs are damaged in "{self._path}"',
+                detail=f"at byte {at}",
+                hint="check the disk; then drop the view and create it again",
+            )
+        return decode_batch(content), at + _FRAME.size + len(content)
+
+    def _content(self, at: int) -> bytes | None:
+        """The batch that begins there, None when it is not whole and as it was written."""
+        self._file.seek(at)
+        head = self._file.read(_FRAME.size)
+        if len(head) < _FRAME.size:
+            return None
+        length, check = _FRAME.unpack(head)
+        content = self._file.read(length) if 0 <= length <= self._path.stat().st_size else b""
+        is_whole = len(content) == length and check == xxhash.xxh3_64_intdigest(content)
+        return content if is_whole else None
+
+
+def _keys_of(changes: Changes, names: list[str]) -> Delta:
+    """The keys that are told; where a value was not sent, the old side of the update has it."""
+    places = {field.name: i for i, field in enumerate(changes.relation.fields)}
+    columns = [changes.columns[places[name]] for name in names]
+    is_told = np.ones(len(changes), np.bool_)
+    for column in columns:
+        is_told &= column.mask()
+    return Delta(columns, np.ones(len(changes), np.int64)).filter(is_told)
+
+
+def _distinct(keys: list[Delta]) -> Delta:
+    found = Delta.concat(keys).consolidate()
+    return Delta(found.columns, np.ones(len(found), np.int64))

@@ -1,0 +1,398 @@
+"""Building a view: snapshot, backfill and staging in a thread, catch-up in the pipeline's own.
+
+A build never touches what is live: its state lies under its own scope, its rows in a staging
+table, its changes in a spool. A view that has its table already is built beside it: then the rows
+are compared with those that it shows. Only `take_over` hands all of it to the engine, at an epoch
+boundary. Interrupted anywhere before that, it begins again with a new snapshot, of which it reads
+what it had not read yet and what has changed since (decision 22).
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from connectors.partition_cache import RUNS, Progress, is_kept
+from connectors.shuffle_storage import FolderExchange
+from connectors.source import MAIN_SOURCE, SnapshotPart, SourceBatch
+from connectors.spark.result import BackfillResult
+from dataflow.delta import Delta
+from dataflow.errors import TidemarkError
+from dataflow.operators.base import view_error
+from dataflow.schema import RelationName
+from service.backfill.backfill_manifest import Kept
+from service.backfill.build_parts import BuildParts
+from service.backfill.build_status import BuildPhase, BuildStatus
+from service.backfill.initial_load import Beside, Bounds, FirstRows, dropped
+from service.backfill.local_backfill import BackfillJob
+from service.backfill.spool import FILE as SPOOL
+from service.backfill.spool import Spool
+from service.engine.column_requirements import Read
+from service.engine.definition import View, ViewDefinition
+from service.engine.engine import BYTES_A_ROW
+from service.engine.epoch_buffer import Gathered, named
+from service.engine.replay import Replay
+from service.runtime.disk_errors import disk_error
+from service.runtime.log import log
+from service.runtime.runtime import Thread
+from storage.backoff import Backoff
+from storage.failpoints import failpoint
+from storage.store import Store
+
+CATCH_UP_S = 0.05
+LEAST_PAUSE_S, MOST_PAUSE_S = 0.5, 30.0
+_SPOOLED = "spooled/"
+
+
+class ViewBuild:
+    """One view on its way from definition to live.
+
+    columns: what it keeps of each base relation, so that other views can read it there too.
+    position: the snapshot's; the view joins at an epoch that is not before it.
+    """
+
+    def __init__(
+        self,
+        definition: ViewDefinition,
+        store: Store,
+        folder: Path,
+        parts: BuildParts,
+        columns: Mapping[RelationName, tuple[int, ...]],
+    ) -> None:
+        self.definition = definition
+        self.status = BuildStatus(road=parts.road)
+        self.failure: TidemarkError | None = None
+        self.refusal: TidemarkError | None = None
+        self.is_cancelled = False
+        self.is_nudged = False
+        self.position = 0
+        self._store = store
+        self._parts = parts
+        self._host = parts.host
+        self._folder = folder / definition.scope
+        self._exchange = parts.exchange or FolderExchange(self._folder)
+        self._kept = self._new_kept()
+        self._count_key = f"{_SPOOLED}{definition.scope}"
+        self._spool = self._recall()
+        self._note_starts()
+        self.columns = self._kept.columns(definition.relations(), columns)
+        self._result: BackfillResult | None = None
+        self._view: View | None = None
+        self._replay: Replay | None = None
+        self._passed = self._host.condition()
+        self._passed_position = 0
+        self._first = self._new_first_rows()
+        self._pause_s, self._backoff = 0.0, Backoff(LEAST_PAUSE_S, MOST_PAUSE_S)
+        self._thread = self._new_thread()
+
+    def _recall(self) -> Spool:
+        """The spool, with what an earlier process left of the build if it still fits together."""
+        count, _, token = (self._store.get(self._count_key) or b"").decode().partition(" ")
+        is_there = bool(token) and self._kept.recall() and self._kept.token == token
+        if not is_there:
+            self._kept = self._new_kept()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            if self._parts.exchange is not None:
+                self._parts.exchange.remove()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        names = [r.name for r in self.definition.relations()]
+        spool = Spool(self._folder / SPOOL, names, self._host)
+        if is_there and not spool.restore(int(count)):
+            self._kept.forget("what changed since then is lost or damaged")
+        self._count(spool)
+        return spool
+
+    def _new_kept(self) -> Kept:
+        return Kept(self._folder, self._exchange, self.definition.building)
+
+    def _count(self, spool: Spool) -> None:
+        """How much of the spool goes with the open epoch."""
+        self._store.put(self._count_key, f"{spool.count} {self._kept.token}".encode())
+
+    def _note_starts(self) -> None:
+        """From where on the spool has what sources with places tell: known before it has anything,
+        or a later process would read beyond it what it replays."""
+        for source, read in self._parts.feeds.items():
+            self._kept.start_of(source, read.places, read.notes)
+        if self._parts.feeds:
+            self._kept.save()
+
+    def _new_first_rows(self) -> FirstRows:
+        parts, table = self._parts, self.definition.table
+        bounds = Bounds(
+            parts.epoch_bytes, CATCH_UP_S, self._passed, lambda: self.is_cancelled, self._host
+        )
+        return FirstRows(table, parts.sink, parts.beside, bounds)
+
+    def _new_thread(self) -> Thread:
+        return self._host.thread(self._run, f"build-{self.definition.table.name}")
+
+    def start(self) -> None:
+        """Begin; changes must be fed from now on."""
+        self._thread.start()
+
+    def start_again(self) -> None:
+        """After a failure that another try may heal: with a new snapshot, after a pause.
+
+        Changes must have been fed all the while.
+        """
+        log.info("build.again", view=self.definition.table.title, why=str(self.failure))
+        self.failure = self._result = None
+        self._first.close()
+        self._first = self._new_first_rows()
+        self.position = 0
+        self.is_nudged = False
+        self._spool.rewind()
+        self._pause_s = self._backoff.next_s()
+        self.status = BuildStatus(
+            road=self._parts.road, notes=self._kept.notes, expected_s=self.status.expected_s
+        )
+        self._thread = self._new_thread()
+        self._thread.start()
+
+    def cancel(self, refusal: TidemarkError | None = None) -> None:
+        """Give up as soon as may be; with a refusal the view becomes failed."""
+        self.refusal = self.refusal or refusal
+        self.is_cancelled = True
+        with self._passed:
+            self._passed.notify_all()
+
+    def passed(self, position: int) -> None:
+        """The stream stands here: everything up to it has been fed."""
+        with self._passed:
+            if position != self._passed_position:
+                self._passed_position = position
+                self._passed.notify_all()
+
+    @property
+    def beside(self) -> Beside | None:
+        """What it is built beside."""
+        return self._parts.beside
+
+    @property
+    def is_comparison(self) -> bool:
+        """Its rows are for the table of a view that is live; it is never live itself."""
+        return self.beside is not None and self.beside.still_at is not None
+
+    @property
+    def first(self) -> FirstRows:
+        """Its first rows, staged or compared with those that it shows, and what came since."""
+        return self._first
+
+    def hold(self, written: int) -> None:
+        """The outbox has everything after epoch `written`, and keeps it if that is asked for."""
+        self._first.hold(written)
+
+    def reads(self) -> list[Read]:
+        """The base relations, each with the positions of the fields that are kept."""
+        return [(r, self.columns[r.name]) for r in self.definition.relations()]
+
+    def awaits_snapshot(self, position: int) -> bool:
+        """Whether transactions on both sides of the snapshot may still come after `position`.
+
+        They must not come in one batch: the spool leaves out whole batches.
+        """
+        if not self._parts.reads_database:
+            return False
+        return self.position == 0 or self.position > position
+
+    def feed(self, batch: SourceBatch) -> None:
+        """Keep a batch that the live views have just stepped over."""
+        self._spool.append(batch)
+        # With the epoch, so that after a kill it is known how much of the spool is part of it.
+        self._count(self._spool)
+
+    def sync(self) -> None:
+        """Force to disk what was fed, before the source may forget it."""
+        self._spool.sync()
+
+    @property
+    def is_opening(self) -> bool:
+        """No snapshot is open yet that is read."""
+        return self.is_working and self.status.phase is BuildPhase.SNAPSHOT
+
+    @property
+    def is_working(self) -> bool:
+        """The thread is still at snapshot, backfill or staging."""
+        return self._thread.is_alive()
+
+    def catch_up(self, newest: int) -> bool:
+        """Work for a short while in the caller's thread; True when nothing is left to replay.
+
+        newest: the engine's epoch, up to which the view's old version has been told.
+        """
+        if self._view is None:
+            try:
+                self._open_view()
+            except Exception as error:
+                self.failure = self._blamed(error)
+                return False
+        assert self._replay is not None
+        deadline = self._host.monotonic() + CATCH_UP_S
+        while self._host.monotonic() < deadline:
+            batch = self._spool.pop()
+            if batch is None:
+                return self._first.take_old(newest)
+            if batch.source != MAIN_SOURCE or batch.last_commit > self.position:
+                try:
+                    self._take(self._replay, batch)
+                except Exception as error:
+                    self.failure = self._blamed(error)
+                    return False
+        return False
+
+    def _blamed(self, error: Exception) -> TidemarkError:
+        """What ends this build and nothing else; what is not of its making is raised again."""
+        if isinstance(error, TidemarkError) and not (error.is_temporary or not error.relation):
+            return error
+        found = view_error("catch-up", error)
+        if found is None:
+            raise error
+        return found
+
+    def _take(self, replay: Replay, batch: SourceBatch) -> None:
+        failpoint("build.catchup.replay")
+        for output in replay.take(batch.changes):
+            self.add(output)
+            self._store.relieve()
+
+    def add(self, output: Delta) -> None:
+        """Keep what the view gives out until it is live, and its error rows."""
+        assert self._view is not None
+        errors = named(self.definition.table, self._view.errors.take())
+        self._first.add(output, errors)
+
+    def take_over(self) -> tuple[View, Gathered, BackfillResult]:
+        """The caught-up view, what changed in it since its snapshot, what the backfill left."""
+        assert self._view is not None and self._result is not None
+        return self._view, self._first.gathered, self._result
+
+    def close(self, *, is_kept: bool = False) -> None:
+        """Remove the working files, unless another process is to go on with them."""
+        self._spool.close()
+        self._first.close()
+        if is_kept:
+            return
+        self._store.put(self._count_key, None)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._parts.exchange is not None:
+            try:
+                self._parts.exchange.remove()
+            except TidemarkError as error:
+                log.warning("build.left_behind", where=str(self._parts.exchange), code=error.code)
+
+    def _open_view(self) -> None:
+        assert self._result is not None
+        self.status.enter(BuildPhase.CATCHING_UP)
+        failpoint("build.catchup.before")
+        self._view = View(self.definition, self._store, self._parts.evaluator(), self.columns)
+        self._replay = Replay(self._view, self._parts.epoch_bytes // BYTES_A_ROW)
+        self._store.ingest(self._result.files)
+
+    def _run(self) -> None:
+        with self._passed:
+            self._passed.wait_for(lambda: self.is_cancelled, self._pause_s)
+        try:
+            if self.is_cancelled:
+                raise dropped()
+            self._result = self._backfill()
+            if not self.is_cancelled:
+                failpoint("build.stage.before")
+                self._first.bring(self._result.read_output(), self.status)
+                failpoint("build.stage.after")
+        except TidemarkError as error:
+            self.failure = disk_error(error, "the backfill") or error
+        except Exception as error:
+            log.exception("build.failed", view=self.definition.table.title)
+            self.failure = disk_error(error, "the backfill") or TidemarkError(
+                "backfill.failed", "the backfill failed", detail=str(error)
+            )
+
+    def _backfill(self) -> BackfillResult:
+        definition, status = self.definition, self.status
+        work = self._folder / "work"
+        shutil.rmtree(work, ignore_errors=True)
+        self._exchange.below(RUNS).remove()
+        work_dir = work / uuid.uuid4().hex
+        work_dir.mkdir(parents=True)
+        with ExitStack() as held:
+            parts = self._snapshot_parts(held)
+            status.notes = self._kept.notes
+            kept = sum(is_kept(part) for shares in parts.values() for part in shares)
+            status.progress = Progress(0, sum(map(len, parts.values())), parts_kept=kept)
+            status.enter(BuildPhase.BACKFILL)
+            status.read_since = self._host.time()
+            job = BackfillJob(
+                definition.plan.root,
+                definition.scope,
+                definition.relations(),
+                self.columns,
+                parts,
+                self._parts.evaluator,
+                work_dir,
+                self._parts.exchange,
+            )
+            return self._parts.run(job, self._on_progress)
+
+    def _snapshot_parts(self, held: ExitStack) -> dict[RelationName, Sequence[SnapshotPart]]:
+        """Of each relation; the snapshots that they are of are closed with `held`."""
+        relations, kept = self.definition.relations(), self._kept
+        parts: dict[RelationName, Sequence[SnapshotPart]] = {}
+        self._open_database(held, parts)
+        sides = {r.name.source for r in relations} - {MAIN_SOURCE}
+        for source in sorted(sides):
+            read, own = self._parts.feeds[source], [r for r in relations if r.name.source == source]
+            places, notes = kept.start_of(source, read.places, read.notes)
+            side = read.source.open_snapshot(own, places, notes)
+            held.callback(side.close)
+            for r in own:
+                cut = kept.cut(partial(side.parts, r), r, self.columns[r.name], self._parts.parts)
+                parts[r.name] = kept.wrapped(r, cut, kept.finished(r))
+        kept.save()
+        return {r.name: parts[r.name] for r in relations}
+
+    def _open_database(
+        self, held: ExitStack, parts: dict[RelationName, Sequence[SnapshotPart]]
+    ) -> None:
+        """Adds the parts of the database's relations, as of `position` from then on."""
+        kept = self._kept
+        if not self._parts.reads_database:
+            kept.begin(0)
+            return
+        relations = [r for r in self.definition.relations() if r.name.source == MAIN_SOURCE]
+        snapshot = self._parts.open_snapshot(relations)
+        held.callback(snapshot.close)
+        self.position = snapshot.position
+        failpoint("build.snapshot.opened")
+        kept.begin(snapshot.position)
+        count = self._parts.parts
+        cuts = {
+            r.name: kept.cut(partial(snapshot.parts, r), r, self.columns[r.name], count)
+            for r in relations
+        }
+        finished = {r.name: kept.finished(r) for r in relations}
+        kept.save()
+        if any(finished.values()):
+            self._await_changes()
+        for r in relations:
+            of_keys = partial(snapshot.part_of_keys, r, self.columns[r.name])
+            parts[r.name] = kept.whole(r, cuts[r.name], finished[r.name], self._spool, of_keys)
+
+    def _await_changes(self) -> None:
+        """Until the spool has all that changed before the snapshot."""
+        self.status.enter(BuildPhase.READING_CHANGES)
+        self._parts.nudge()
+        with self._passed:
+            while self._passed_position < self.position:
+                if self.is_cancelled:
+                    raise dropped()
+                self._passed.wait()
+
+    def _on_progress(self, progress: Progress) -> None:
+        self.status.progress = progress
+        if self.is_cancelled:
+            raise dropped()

@@ -1,0 +1,71 @@
+"""`tidemark init`: the command around service/setup/bootstrap.py.
+
+What is to be run goes to standard output with the rest, ready to be copied. Exit code 1 while
+something is left to do.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dataflow.errors import TidemarkError
+from service.cli.output import console, print_problem
+from service.setup.bootstrap import Step, Wanted, prepare
+
+_COLORS = {"ok": "green", "done": "green", "note": "yellow", "to do": "red"}
+
+
+commands = typer.Typer()
+
+
+@commands.command()
+def init(
+    dsn: Annotated[str, typer.Argument(help="libpq DSN of the source; an administrator's, best")],
+    sink: Annotated[str, typer.Option(help="DSN of the sink; default: the source")] = "",
+    role: Annotated[str, typer.Option(help="the service's role; default: the DSN's own")] = "",
+    tables: Annotated[str, typer.Option(help="tables that views will read: a,sales.b")] = "",
+    schemas: Annotated[str, typer.Option(help="schemas where views will lie")] = "public",
+    prefix: Annotated[str, typer.Option(help="first word of slot and publication")] = "tidemark",
+    alter_system: Annotated[
+        bool, typer.Option("--alter-system", help="change wal_level of the whole server, too")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="look and tell; do nothing")] = False,
+) -> None:
+    """Prepare a database for the service, or say exactly what to run."""
+    wanted = Wanted(
+        dsn,
+        sink or dsn,
+        role or None,
+        prefix,
+        tuple(t.strip() for t in tables.split(",")) if tables else None,
+        tuple(s.strip() for s in schemas.split(",")),
+        alter_system,
+    )
+    try:
+        steps = prepare(wanted, is_dry=dry_run)
+    except TidemarkError as error:
+        print_problem(error.code, error.what, error.detail, error.hint)
+        raise typer.Exit(1) from None
+    for step in steps:
+        _print_step(step)
+    left = sum(step.outcome == "to do" for step in steps)
+    if left:
+        console.print(f"{left} to do; run it again afterwards", highlight=False)
+        raise typer.Exit(1)
+    console.print("nothing is missing" if dry_run else "ready: tidemark serve", highlight=False)
+
+
+def _print_step(step: Step) -> None:
+    check, problem = step.check, step.check.problem
+    console.print(f"[{_COLORS[step.outcome]}]{step.outcome:6}[/] {check.name}", end="")
+    console.print(f"  {check.found}" if check.found else "", markup=False, highlight=False)
+    lines = [check.note]
+    if problem is not None and step.outcome != "done":
+        detail = f" ({problem.detail})" if problem.detail else ""
+        lines += [f"{problem.what}{detail}  [{problem.code}]", step.why]
+    for line in filter(None, lines):
+        console.print(f"       {line}", markup=False, highlight=False, soft_wrap=True)
+    if step.left:
+        console.print(f"       run: {step.left}", markup=False, highlight=False, soft_wrap=True)

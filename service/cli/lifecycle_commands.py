@@ -1,0 +1,118 @@
+"""Commands of the life of a view: replace, rebuild, pause, resume, rename, move, cancel.
+
+Each waits until what was asked for is done, or prints why it was refused; the view is then what it
+was.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import tidemark
+from service.cli.output import Url, client_of, console, print_problem, read_text
+from service.runtime.view_names import path_name
+from service.views.lifecycle import ViewState
+
+life = typer.Typer()
+WaitS = Annotated[float, typer.Option(help="wait this long for it to be done")]
+Cascade = Annotated[bool, typer.Option("--cascade", help="also the views that read it")]
+
+
+@life.command()
+def replace(
+    name: str,
+    query: Annotated[str, typer.Argument(help="the SELECT; - reads standard input")],
+    wait_s: WaitS = 60,
+    url: Url = tidemark.DEFAULT_URL,
+) -> None:
+    """Give a view another query; its rows stay readable until the new ones are there."""
+    text = read_text(query) if query == "-" else query
+    with client_of(url) as client:
+        _tell(client.view(name).replace(text, wait_s=wait_s))
+
+
+@life.command()
+def cancel(name: str, url: Url = tidemark.DEFAULT_URL) -> None:
+    """Give up what is under way for a view."""
+    with client_of(url) as client:
+        _tell(client.view(name).cancel())
+
+
+@life.command()
+def rebuild(
+    name: Annotated[str, typer.Argument(help="the view; none with --all")] = "",
+    is_all: Annotated[bool, typer.Option("--all", help="every view, one after the other")] = False,
+    wait_s: WaitS = 60,
+    url: Url = tidemark.DEFAULT_URL,
+) -> None:
+    """Compute a view anew and show the difference; the way out of failed. With --all every view
+    that is live or failed, those first that others read: the way out where a slot is lost."""
+    if bool(name) == is_all:
+        raise typer.BadParameter("give the name of a view, or --all")
+    with client_of(url) as client:
+        if is_all:
+            _rebuild_all(client, wait_s)
+        else:
+            _tell(client.view(name).rebuild(wait_s=wait_s))
+
+
+def _rebuild_all(client: tidemark.Client, wait_s: float) -> None:
+    """Again and again what is left, as long as any can be: a view waits for those that it reads."""
+    left = [v for v in client.views() if v.status in (ViewState.LIVE, ViewState.FAILED)]
+    refused: dict[str, tidemark.TidemarkError] = {}
+    while left:
+        refused = {}
+        for view in left:
+            title = path_name(view.schema, view.name)
+            try:
+                _tell(client.view(title).rebuild(wait_s=wait_s))
+            except tidemark.TidemarkError as error:
+                refused[title] = error
+        if len(refused) == len(left):
+            break
+        left = [v for v in left if path_name(v.schema, v.name) in refused]
+    for title, error in refused.items():
+        print_problem(error.code, f"{title}: {error.what}", error.detail, error.hint)
+    if refused:
+        raise typer.Exit(1)
+
+
+@life.command()
+def pause(
+    name: str, cascade: Cascade = False, wait_s: WaitS = 60, url: Url = tidemark.DEFAULT_URL
+) -> None:
+    """Leave a view's rows as they are, and compute it no longer."""
+    with client_of(url) as client:
+        _tell(client.view(name).pause(cascade=cascade, wait_s=wait_s))
+
+
+@life.command()
+def resume(
+    name: str, cascade: Cascade = False, wait_s: WaitS = 60, url: Url = tidemark.DEFAULT_URL
+) -> None:
+    """Keep a paused view up to date again."""
+    with client_of(url) as client:
+        _tell(client.view(name).resume(cascade=cascade, wait_s=wait_s))
+
+
+@life.command()
+def rename(name: str, new: str, wait_s: WaitS = 60, url: Url = tidemark.DEFAULT_URL) -> None:
+    """Give a view another name in its schema."""
+    with client_of(url) as client:
+        _tell(client.view(name).rename(new, wait_s=wait_s))
+
+
+@life.command()
+def move(name: str, schema: str, wait_s: WaitS = 60, url: Url = tidemark.DEFAULT_URL) -> None:
+    """Move a view to another schema."""
+    with client_of(url) as client:
+        _tell(client.view(name).move(schema, wait_s=wait_s))
+
+
+def _tell(view: tidemark.ViewState) -> None:
+    going = view.replacing or {}
+    said = f"  {going['kind']} {going['status']}" if going.get("status") else ""
+    title = f"{view.schema}.{view.name}"
+    console.print(f"[bold]{title}[/]  {view.status}  version {view.version}{said}")

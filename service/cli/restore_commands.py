@@ -1,0 +1,136 @@
+"""`tidemark restore` and `tidemark checkpoints`: the commands around service/checkpoint/restore.py.
+
+They need neither a service nor, but for a look at the slot, a database. Exit code 1 when nothing
+was restored, or a checkpoint is not whole; the reason goes to standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from connectors.postgres.session.lsn import format_lsn
+from dataflow.errors import TidemarkError
+from service.cli.output import console, print_problem, table_of
+from service.runtime.settings import PREFIX
+
+copies = typer.Typer()
+From = Annotated[str, typer.Argument(help="folder or s3:// URL that the service copied to")]
+Key = Annotated[
+    Path | None,
+    typer.Option(help="file with the key of the checkpoints; default: TIDEMARK_CHECKPOINT_KEY"),
+]
+Prefix = Annotated[str, typer.Option(help="first word of slot and publication")]
+
+
+@copies.command()
+def restore(
+    place: From,
+    state: Annotated[Path, typer.Option(help="directory of the state; empty, or not there")],
+    source: Annotated[str, typer.Option(help="DSN of the source, to look at its slot")] = "",
+    prefix: Prefix = "tidemark",
+    number: Annotated[int | None, typer.Option(help="which one; default: the newest")] = None,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="rebuild what the source cannot tell any more")
+    ] = False,
+    key: Key = None,
+    trust_storage: Annotated[
+        bool,
+        typer.Option(
+            "--trust-storage", help="take what no key vouches for; it may run code in the service"
+        ),
+    ] = False,
+) -> None:
+    """Bring the state back from a checkpoint; the service then catches up from its slot."""
+    from service.checkpoint.restore import Wanted, shown_groups
+    from service.checkpoint.restore import restore as bring_back
+
+    dsn = source or os.environ.get(f"{PREFIX}SOURCE", "")
+    try:
+        wanted = Wanted(
+            place,
+            state.absolute(),
+            prefix,
+            dsn,
+            number,
+            rebuild,
+            key=_key_of(key),
+            # One that the environment has is there for the service too.
+            is_key_kept=key is not None,
+            is_trusted=trust_storage,
+        )
+        groups = bring_back(wanted, lambda text: console.print(text, highlight=False))
+    except TidemarkError as error:
+        _fail(error)
+    console.print(shown_groups(groups), highlight=False)
+
+
+@copies.command()
+def checkpoints(
+    place: From,
+    prefix: Prefix = "tidemark",
+    key: Key = None,
+    verify: Annotated[bool, typer.Option("--verify", help="read all of them to the end")] = False,
+) -> None:
+    """List the checkpoints in a place."""
+    from service.checkpoint.restore import listed
+    from service.checkpoint.restore import verify as read_all
+
+    titles = ("group", "number", "made at", "epoch", "position", "MiB", "authentic", "whole")
+    table = table_of(*titles)
+    is_bad = False
+    try:
+        known = _key_of(key)
+        for manifest, refusal in listed(place, prefix, known):
+            whole, authentic = "", "yes"
+            if refusal is not None:
+                is_known = refusal.code != "checkpoint.no_key"
+                authentic = f"no [{refusal.code}]" if is_known else "unknown"
+                is_bad = is_bad or (verify and is_known)
+            if verify:
+                with tempfile.TemporaryDirectory() as folder:
+                    try:
+                        read_all(place, manifest, Path(folder))
+                        whole = "yes"
+                    except TidemarkError as error:
+                        whole, is_bad = f"{error.detail} [{error.code}]", True
+            table.add_row(
+                manifest.group,
+                str(manifest.number),
+                datetime.fromtimestamp(manifest.at, UTC).isoformat(" ", "seconds"),
+                str(manifest.epoch),
+                format_lsn(manifest.position) if manifest.position else "-",
+                str(manifest.nbytes >> 20),
+                escape(authentic),
+                escape(whole),
+            )
+    except TidemarkError as error:
+        _fail(error)
+    console.print(table)
+    raise typer.Exit(1 if is_bad else 0)
+
+
+def _key_of(path: Path | None) -> bytes | None:
+    """The key in a file, or in the environment. TidemarkError checkpoint.key, secret.missing."""
+    from service.checkpoint.checkpoint_key import configured_key, read_key
+
+    setting = os.environ.get(f"{PREFIX}CHECKPOINT_KEY", "")
+    if path is None:
+        return configured_key(setting) if setting else None
+    try:
+        return read_key(path)
+    except FileNotFoundError:
+        raise TidemarkError(
+            "checkpoint.key", f'there is no key in "{path}"', hint="give --key another file"
+        ) from None
+
+
+def _fail(error: TidemarkError) -> None:
+    print_problem(error.code, str(error.what), error.detail, error.hint)
+    raise typer.Exit(1)

@@ -1,0 +1,152 @@
+"""The commands about sources and dead letters, over REST like all others.
+
+Options of a source are a JSON file, as POST /sources takes them; what `discover` prints is one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import tidemark
+from service.cli.output import Url, client_of, console, read_json, table_of
+
+TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="kafka or files")]
+Options = Annotated[Path, typer.Argument(help="a JSON file, - for standard input")]
+Relation = Annotated[str, typer.Argument()]
+Places = Annotated[list[str] | None, typer.Option("--place")]
+
+sources = typer.Typer(no_args_is_help=True, help="Sources beside the database: Kafka, files.")
+dead_letters = typer.Typer(
+    no_args_is_help=True, help="Records that are not rows of their relation."
+)
+
+
+@sources.command("create")
+def create_source(
+    name: str,
+    type_name: TypeName,
+    options: Options,
+    url: Url = tidemark.DEFAULT_URL,
+) -> None:
+    """Declare a source; it is reached and compared with what is declared first."""
+    with client_of(url) as client:
+        _print(client.create_source(name, type_name, read_json(options)).told)
+
+
+@sources.command("discover")
+def discover_source(
+    type_name: TypeName,
+    options: Options,
+    url: Url = tidemark.DEFAULT_URL,
+) -> None:
+    """Propose columns from samples, as options to look at and to create the source with."""
+    with client_of(url) as client:
+        _print(client.discover_source(type_name, read_json(options)))
+
+
+@sources.command("list")
+def list_sources(url: Url = tidemark.DEFAULT_URL) -> None:
+    """All sources, one a line."""
+    with client_of(url) as client:
+        found = client.sources()
+    why = ["why"] if any(source.error for source in found) else []
+    columns = ("source", "type", "status", "relations", "rows read", "lag", "dead letters")
+    table = table_of(*columns, *why)
+    for source in found:
+        relations = source.relations
+        table.add_row(
+            source.name,
+            source.type,
+            source.status,
+            ", ".join(r.name for r in relations),
+            f"{source.rows_read:,}",
+            "-" if source.lag is None else f"{source.lag:,}",
+            f"{sum(r.dead_letters for r in relations):,}",
+            *(source.error.code if source.error else "" for _ in why),
+        )
+    console.print(table)
+
+
+@sources.command("show")
+def show_source(name: str, url: Url = tidemark.DEFAULT_URL) -> None:
+    """One source: options, relations, status, positions."""
+    with client_of(url) as client:
+        _print(client.source(name).told)
+
+
+@sources.command("change")
+def change_source(
+    name: str,
+    options: Options,
+    url: Url = tidemark.DEFAULT_URL,
+) -> None:
+    """Give a source other options; relations that views read must stay what they are."""
+    with client_of(url) as client:
+        _print(client.change_source(name, read_json(options)).told)
+
+
+@sources.command("retry")
+def retry_source(name: str, url: Url = tidemark.DEFAULT_URL) -> None:
+    """Try a source now that is away or stopped."""
+    with client_of(url) as client:
+        found = client.retry_source(name)
+    console.print(f"{found.name} is tried now; it was {found.status}")
+
+
+@sources.command("drop")
+def drop_source(name: str, url: Url = tidemark.DEFAULT_URL) -> None:
+    """Forget a source that no view reads."""
+    with client_of(url) as client:
+        client.drop_source(name)
+    console.print(f"dropped {name}")
+
+
+@dead_letters.command("list")
+def list_dead_letters(
+    source: Annotated[str, typer.Argument(help="of this source alone")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 100,
+    url: Url = tidemark.DEFAULT_URL,
+) -> None:
+    """Records with their places and reasons."""
+    with client_of(url) as client:
+        found = client.dead_letters(source, limit=limit)
+    table = table_of("source", "relation", "place", "code", "reason", "record")
+    for letter in found:
+        facts = (letter.source, letter.relation, letter.place, letter.code, letter.reason)
+        table.add_row(*facts, (letter.value or "")[:60])
+    console.print(table)
+
+
+@dead_letters.command("retry")
+def retry_dead_letters(
+    source: str,
+    relation: Relation = "",
+    places: Places = None,
+    url: Url = tidemark.DEFAULT_URL,
+) -> None:
+    """Decode records again; those that are rows now are taken in, the others stay."""
+    with client_of(url) as client:
+        count = client.retry_dead_letters(source, relation, places or [])
+    console.print(f"{count} to be tried again")
+
+
+@dead_letters.command("drop")
+def drop_dead_letters(
+    source: str,
+    relation: Relation = "",
+    places: Places = None,
+    url: Url = tidemark.DEFAULT_URL,
+) -> None:
+    """Give records up for good."""
+    with client_of(url) as client:
+        count = client.drop_dead_letters(source, relation, places or [])
+    console.print(f"{count} to be dropped")
+
+
+def _print(found: Mapping[str, Any]) -> None:
+    console.print_json(json.dumps(found))

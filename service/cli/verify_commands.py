@@ -1,0 +1,145 @@
+"""`tidemark verify` and `tidemark validate`: what a view is worth, and what one would cost.
+
+Both print for people; all that the service has answered comes with --json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Annotated
+
+import typer
+
+import tidemark
+from service.cli.output import Url, client_of, console, print_problem, read_text, table_of
+
+DEFAULT_URL = tidemark.DEFAULT_URL
+_MARKS = {"missing": "-", "surplus": "+"}
+
+
+def verify(
+    name: str,
+    limit: Annotated[int, typer.Option(help="rows that differ, shown")] = 20,
+    timeout_s: Annotated[float, typer.Option(help="wait this long for the answer")] = 600,
+    as_json: Annotated[bool, typer.Option("--json", help="all of the answer as JSON")] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Compare a view with PostgreSQL's own answer, at the position that the view shows.
+
+    Exit code 1 when rows differ.
+    """
+    with client_of(url) as client:
+        found = client.view(name).verify(limit=limit, timeout_s=timeout_s)
+    if as_json:
+        console.print_json(json.dumps(found.told))
+    else:
+        _print_verified(found)
+    if found.result == "different":
+        raise typer.Exit(1)
+
+
+def _print_verified(found: tidemark.VerifyResult) -> None:
+    console.print(
+        f"{found.view}: [bold]{found.result}[/], {found.rows:,} rows at "
+        f"{_positions(found)}, {found.took_ms:,.0f} ms",
+        highlight=False,
+    )
+    for reason in found.reasons:
+        console.print(f"  PostgreSQL may answer otherwise: {reason}", markup=False, soft_wrap=True)
+    counts = {name: found.told[name] for name in ("missing", "surplus", "different", "alike")}
+    if any(counts.values()):
+        shown = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        console.print(f"  {shown}", highlight=False)
+    for example in found.examples:
+        _print_example(example)
+
+
+def _positions(found: tidemark.VerifyResult) -> str:
+    return ", ".join(f"{s} {p}" for s, p in found.positions.items()) or "no position"
+
+
+def _print_example(example: tidemark.Difference) -> None:
+    """- what PostgreSQL answers alone, + what the view shows alone, ~ both, where they differ."""
+    expected, got = example.expected or {}, example.found or {}
+    if expected and got:
+        table = table_of("~", "PostgreSQL", "the view")
+        for column, text in (example.key or {}).items():
+            table.add_row(column, _cell(text), "")
+        for column, text in expected.items():
+            if text != got[column]:
+                table.add_row(column, _cell(text), _cell(got[column]))
+        console.print(table)
+        return
+    row = ", ".join(f"{c}={_cell(t)}" for c, t in (expected or got).items())
+    console.print(f"  {_MARKS[example.kind]} {row}", markup=False, highlight=False)
+
+
+def _cell(text: str | None) -> str:
+    return "NULL" if text is None else text
+
+
+def validate(
+    query: Annotated[
+        str, typer.Argument(help="a file with the SELECT, - reads standard input")
+    ] = "",
+    execute: Annotated[str, typer.Option("-e", help="the SELECT itself")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="all of the answer as JSON")] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Analyze a query and estimate what it would cost; create nothing."""
+    with client_of(url) as client:
+        found = client.validate(execute or _query_in(query))
+    if as_json:
+        console.print_json(json.dumps(found.told))
+        return
+    keyed, bag = f"keyed by {', '.join(found.key)}", f"a bag ({found.why_bag})"
+    _say(f"{keyed if found.key else bag}; columns:")
+    for field in found.fields:
+        _say(f"  {field.name:30} {field.type}{'' if field.nullable else ' not null'}")
+    for warning in found.warnings:
+        _say(f"warning: {warning}")
+    for expression in found.in_postgres:
+        _say(f"in PostgreSQL: {expression}")
+    _say(found.plan)
+    if found.estimate:
+        _print_estimate(found.estimate)
+
+
+def _query_in(query: str) -> str:
+    """What a file holds; a text that is no file is the query."""
+    if query == "-":
+        return read_text(query)
+    if not query:
+        print_problem("request.invalid", "there is no query", "", "give a file, or -e 'SELECT ...'")
+        raise typer.Exit(1)
+    is_short = len(query) < 4096 and not {"\n", "\0"} & set(query)
+    return read_text(query) if is_short and os.path.isfile(query) else query
+
+
+def _print_estimate(found: tidemark.Estimate) -> None:
+    _say(
+        f"reads {found.source_rows:,} rows, answers {found.output_rows:,}; keeps about "
+        f"{_bytes(found.state_bytes)}; filled in about {found.backfill_s:,.1f} s "
+        f"({found.road})"
+    )
+    for name, effect in found.amplification.items():
+        out, touched = f"{effect.rows_out:,g}", f"{effect.rows_touched:,g}"
+        _say(f"  a changed row of {name} changes {out} rows of the view, touches {touched}")
+    for risk in found.risks:
+        _say(f"risk: {risk.operator}: {risk.why}")
+        _say(f"  hint: {risk.hint}")
+    for note in found.notes:
+        _say(f"note: {note}")
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"
+
+
+def _say(text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

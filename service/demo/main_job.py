@@ -1,0 +1,355 @@
+"""`tidemark demo`: the main job, live, on a private PostgreSQL, verified all the while.
+
+Verification is honest: between two transactions of the writer a snapshot is opened in which
+source and views stand at one position, and each view is compared with its own query there, both
+ways, as bags. The exit code is 0 only if every comparison was equal and there was at least one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from connectors.kafka.embedded import EmbeddedKafka, missing
+from connectors.loopback import free_port
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from connectors.postgres.session.session import connect
+from service.demo import demo_clicks
+from service.demo.demo_clicks import Clicks
+from service.demo.demo_shop import VIEWS, Shop
+from service.runtime import kernels
+from service.runtime.settings import PREFIX
+from service.views.lifecycle import ViewState
+
+TRANSACTIONS_PER_S = 250
+CLICKS_PER_S = 500
+TOPIC = "its topic of deltas"
+VERIFY_EVERY_S = 3.0
+SCREEN_EVERY_S = 0.5
+READY_S = 60.0
+BUILD_S = 600.0
+
+
+@dataclass(frozen=True)
+class DemoSize:
+    """Rows to begin with, how long to run (0: until Ctrl-C), which backfill road."""
+
+    customers: int
+    orders: int
+    seconds: int
+    backfill: str
+
+
+@dataclass
+class Verdict:
+    """What comparing one view with its query has shown so far."""
+
+    equal: int = 0
+    wrong: int = 0
+    rows: int = 0
+
+    def text(self) -> str:
+        """For the screen."""
+        if self.wrong:
+            return f"[red]{self.wrong} times different[/]"
+        return f"[green]equal, {self.equal} times[/]" if self.equal else "-"
+
+
+@dataclass
+class Rate:
+    """Changes a second between two looks at a counter."""
+
+    seen: dict[str, tuple[float, int]] = field(default_factory=dict)
+
+    def of(self, name: str, count: int) -> float:
+        """The rate since the last call for this name."""
+        now = time.monotonic()
+        before = self.seen.get(name, (now, count))
+        self.seen[name] = (now, count)
+        return (count - before[1]) / (now - before[0]) if now > before[0] else 0.0
+
+
+class Demo:
+    """One run of the demo."""
+
+    def __init__(self, size: DemoSize, console: Console, svg: Path | None) -> None:
+        self._size = size
+        self._console = console
+        self._svg = svg
+        self._views = dict(VIEWS)
+        self._verdicts: dict[str, Verdict] = {}
+        self._clicks: Clicks | None = None
+        self._rate = Rate()
+        self._url = ""
+        self._is_stopping = False
+
+    def run(self) -> int:
+        """0 when every comparison was equal."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+        with (
+            contextlib.suppress(KeyboardInterrupt),
+            tempfile.TemporaryDirectory(prefix="tidemark-demo-") as folder,
+            EmbeddedPostgres() as server,
+            contextlib.ExitStack() as others,
+        ):
+            dsn = server.dsn
+            shop = Shop(dsn, self._size.customers, self._size.orders)
+            self._say(f"private PostgreSQL {server.version} on port {server.port}")
+            self._say(f"filling {self._size.customers:,} customers, {self._size.orders:,} orders")
+            shop.fill()
+            self._clicks = self._open_clicks(others, Path(folder))
+            self._verdicts = {name: Verdict() for name in self._views}
+            kernels.ensure(Path(folder) / "state", kernels.show_on_terminal)
+            with self._service(dsn, Path(folder)):
+                self._create_views()
+                shop.start_traffic(TRANSACTIONS_PER_S)
+                if self._clicks is not None:
+                    self._add_sink(self._clicks)
+                    self._clicks.start_traffic(CLICKS_PER_S)
+                try:
+                    self._watch(shop, dsn)
+                finally:
+                    shop.stop()
+                    if self._clicks is not None:
+                        self._clicks.stop()
+        return self._result()
+
+    def _open_clicks(self, held: contextlib.ExitStack, folder: Path) -> Clicks | None:
+        """A topic and a folder beside the shop, where there is a broker to be had."""
+        reason = missing()
+        if reason is not None:
+            self._say(f"[yellow]without Kafka: {reason}[/]")
+            return None
+        broker = held.enter_context(EmbeddedKafka())
+        self._say(f"private Kafka on {broker.bootstrap}, products in a Parquet file")
+        (folder / "products").mkdir()
+        clicks = Clicks(broker, folder / "products", self._size.customers)
+        clicks.fill()
+        self._views[demo_clicks.VIEW] = demo_clicks.QUERY
+        return clicks
+
+    def _on_signal(self, *_: object) -> None:
+        self._is_stopping = True
+
+    @contextlib.contextmanager
+    def _service(self, dsn: str, folder: Path):
+        environment = {**os.environ, PREFIX + "SOURCE": dsn, PREFIX + "LOG_LEVEL": "warning"}
+        environment[PREFIX + "ALLOW_FOLDERS"] = str(folder / "products")
+        port = free_port()
+        self._url = f"http://127.0.0.1:{port}"
+        command = [sys.executable, "-m", "service.cli.main", "serve", "--port", str(port)]
+        command += ["--state", str(folder / "state")]
+        log = (folder / "service.log").open("wb")
+        service = subprocess.Popen(command, env=environment, stderr=log, stdin=subprocess.DEVNULL)
+        try:
+            self._await_service(service, folder / "service.log")
+            self._say(f"the console: {self._url}/")
+            yield
+        finally:
+            service.send_signal(signal.SIGTERM)
+            service.wait(60)
+            log.close()
+
+    def _await_service(self, service: subprocess.Popen, log: Path) -> None:
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline and service.poll() is None:
+            with contextlib.suppress(httpx.HTTPError):
+                httpx.get(self._url + "/health", timeout=5)
+                return
+            time.sleep(0.1)
+        raise RuntimeError(f"the service did not start:\n{log.read_text()[-3000:]}")
+
+    def _create_views(self) -> None:
+        for source in () if self._clicks is None else self._clicks.sources():
+            httpx.post(self._url + "/sources", json=source, timeout=60).raise_for_status()
+        for name, query in self._views.items():
+            body = {"name": name, "query": query, "options": {"backfill": self._size.backfill}}
+            httpx.post(self._url + "/views", json=body, timeout=60).raise_for_status()
+        columns = (
+            TextColumn("{task.description:22}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+        )
+        deadline = time.monotonic() + BUILD_S
+        with Progress(*columns, console=self._console) as progress:
+            tasks = {name: progress.add_task(name, note="") for name in self._views}
+            while not progress.finished:
+                if time.monotonic() > deadline or self._is_stopping:
+                    raise RuntimeError("the views did not become live in time")
+                for name, task in tasks.items():
+                    view = self._get(f"/views/{name}")
+                    if view["status"] == ViewState.FAILED:
+                        raise RuntimeError(f"view {name} failed: {view['error']}")
+                    progress.update(task, **_bar(view))
+                time.sleep(0.2)
+
+    def _add_sink(self, clicks: Clicks) -> None:
+        path = f"{self._url}/views/{demo_clicks.VIEW}/sinks"
+        httpx.post(path, json=clicks.sink(), timeout=60).raise_for_status()
+        self._verdicts[TOPIC] = Verdict()
+
+    def _watch(self, shop: Shop, dsn: str) -> None:
+        self._say("live traffic; each view is compared with its query every few seconds")
+        ends_at = time.monotonic() + (self._size.seconds or float("inf"))
+        verify_at = time.monotonic() + 1
+        screen = Live(console=self._console, auto_refresh=False, transient=False)
+        with screen:
+            while time.monotonic() < ends_at and not self._is_stopping:
+                failure = shop.failure or (self._clicks and self._clicks.failure)
+                if failure is not None:
+                    raise failure
+                screen.update(self._screen(shop), refresh=True)
+                if time.monotonic() >= verify_at:
+                    self._verify(shop, dsn)
+                    verify_at = time.monotonic() + VERIFY_EVERY_S
+                time.sleep(SCREEN_EVERY_S)
+            self._verify(shop, dsn)
+            last = self._screen(shop)
+            screen.update(last, refresh=True)
+        if self._svg is not None:
+            self._svg.write_text(_picture(last))
+
+    def _verify(self, shop: Shop, dsn: str) -> None:
+        connection = connect(dsn, is_long=True, is_users=True)
+        try:
+            with connection.cursor() as cursor:
+                clicks = self._clicks
+                with shop.hold(), contextlib.nullcontext() if clicks is None else clicks.hold():
+                    cursor.execute("SELECT pg_current_wal_flush_lsn()::text")
+                    (position,) = cursor.fetchone() or ("",)
+                    connection.rollback()
+                    for name in self._views:
+                        self._get(f"/views/{name}/wait?position={position}&timeout_s=60")
+                    if clicks is not None:
+                        self._await_clicks(cursor, clicks.sent)
+                        connection.rollback()
+                    cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                    cursor.execute("SELECT 1")
+                    if clicks is not None:
+                        clicks.load_tally(cursor)
+                        self._compare_topic(cursor, clicks)
+                for name, query in self._views.items():
+                    is_clicks = name == demo_clicks.VIEW
+                    self._compare(cursor, name, demo_clicks.EXPECTED if is_clicks else query)
+            connection.rollback()
+        finally:
+            connection.close()
+
+    def _await_clicks(self, cursor, sent: int) -> None:
+        """Until all clicks are counted; where they never are, the comparison tells."""
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline:
+            cursor.execute(f"SELECT coalesce(sum(clicks), 0) FROM {demo_clicks.VIEW}")
+            if cursor.fetchone() == (sent,):
+                return
+            cursor.connection.rollback()
+            time.sleep(0.02)
+
+    def _compare_topic(self, cursor, clicks: Clicks) -> None:
+        """The topic's deltas from its beginning against the table as it is."""
+        added_up = clicks.read_deltas(READY_S)
+        cursor.execute(f"SELECT category, region, clicks, value FROM {demo_clicks.VIEW}")
+        rows = Counter(cursor.fetchall())
+        self._judge(TOPIC, len(rows), sum(((rows - added_up) + (added_up - rows)).values()))
+
+    def _compare(self, cursor, name: str, query: str) -> None:
+        cursor.execute(
+            f"SELECT (SELECT count(*) FROM ((TABLE {name} EXCEPT ALL ({query})) UNION ALL"
+            f" (({query}) EXCEPT ALL TABLE {name})) AS d), (SELECT count(*) FROM {name})"
+        )
+        different, rows = cursor.fetchone()
+        self._judge(name, rows, different)
+
+    def _judge(self, name: str, rows: int, different: int) -> None:
+        verdict = self._verdicts[name]
+        verdict.rows = rows
+        if different:
+            verdict.wrong += 1
+            self._say(f"[red]{name}: {different} rows differ[/]")
+        else:
+            verdict.equal += 1
+
+    def _screen(self, shop: Shop) -> Group:
+        figures = self._get("/health")["pipeline"] or {}
+        table = Table("view", "kind", "rows", "changes/s", "compared with PostgreSQL", box=None)
+        for view in self._get("/views")["views"]:
+            name = view["name"]
+            counts = figures.get("views", {}).get(f"public.{name}", {"changes": 0})
+            rate = self._rate.of(name, counts["changes"])
+            verdict = self._verdicts[name]
+            rows = f"{verdict.rows:,}" if verdict.rows else "-"
+            table.add_row(name, view["kind"], rows, f"{rate:,.0f}", verdict.text())
+        if TOPIC in self._verdicts:
+            sinks = figures.get("sinks", {}).values()
+            rate = self._rate.of(TOPIC, sum(sink["rows_total"] for sink in sinks))
+            verdict = self._verdicts[TOPIC]
+            rows = f"{verdict.rows:,}" if verdict.rows else "-"
+            table.add_row(TOPIC, "topic", rows, f"{rate:,.0f}", verdict.text())
+        source = self._rate.of("", shop.changes)
+        clicks = 0 if self._clicks is None else self._rate.of("clicks", self._clicks.sent)
+        fresh = figures.get("freshness_ms", {"p50": 0.0, "p99": 0.0})
+        memory = figures.get("rss_peak_bytes", 0) / 2**20
+        return Group(
+            Text(
+                f"shop: {source:,.0f} changes/s, {shop.transactions:,} transactions so far; "
+                f"clicks: {clicks:,.0f}/s\n"
+            ),
+            table,
+            Text(
+                f"\ncommit to visible: p50 {fresh['p50']:.1f} ms, p99 {fresh['p99']:.1f} ms; "
+                f"pipeline memory {memory:,.0f} MiB"
+            ),
+        )
+
+    def _get(self, path: str) -> dict:
+        answer = httpx.get(self._url + path, timeout=90)
+        if answer.status_code not in (200, 503):
+            raise RuntimeError(f"{path}: {answer.status_code} {answer.text}")
+        return answer.json()
+
+    def _result(self) -> int:
+        self._say("")
+        wrong = sum(v.wrong for v in self._verdicts.values())
+        equal = sum(v.equal for v in self._verdicts.values())
+        self._say(f"{equal} comparisons equal, {wrong} different")
+        return 0 if equal and not wrong else 1
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False)
+
+
+def _picture(screen: Group) -> str:
+    recorder = Console(record=True, width=96, file=io.StringIO())
+    recorder.print(screen)
+    picture = recorder.export_svg(title="tidemark demo")
+    # Its fonts would be fetched from elsewhere; any monospaced one does.
+    return re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL)
+
+
+def _bar(view: dict) -> dict:
+    state = view.get("backfill") or {}
+    total = state.get("parts_total") or 1
+    if view["status"] == ViewState.LIVE:
+        return {"total": total, "completed": total, "note": ViewState.LIVE.value}
+    done = min(state.get("parts_done", 0), total * 0.99)
+    note = f"{state.get('road', '')} {state.get('phase', '')}"
+    return {"total": total, "completed": done, "note": note}

@@ -1,0 +1,312 @@
+"""Epochs and source batches as bytes, in a layout of their own: they come once a transaction.
+
+A frame is a head, the lengths of its sections, and the sections: numbers as a JSON array, then
+documents (`object_graph`), then pages of rows (`connectors.pages`). Views' tables and relations
+are the same in frame after frame: each is encoded once, and is one object however often it is read.
+What few epochs have is a document at the end, by name. Invariant: a frame comes back equal or not
+at all; its checksum covers all but the pages, which have their own.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import orjson
+import xxhash
+
+from connectors.pages import decode_delta, page_parts
+from connectors.sink import Progress, SinkEpoch, SinkPart, SinkTable
+from connectors.source import SourceBatch
+from dataflow.changes import Changes
+from dataflow.delta import Column, Delta
+from dataflow.errors import InvariantError
+from dataflow.schema import Relation
+from service.engine.encoding.object_graph import FAULTS, damaged, unknown_field, unknown_type
+from service.engine.encoding.registered import decode, encode
+
+_MAGIC = b"TMfr"
+_VERSION = 1
+_HEAD = struct.Struct("<4sHccIIQ")  # magic, version, kind, 0, documents, pages, checksum
+_LENGTH_BYTES = 8
+_EPOCH, _PART, _BATCH, _NOTHING = b"E", b"P", b"B", b"\0"
+_MOST_KNOWN = 1024
+# Fields of an epoch, and of a batch, that most do not have.
+_EPOCH_MORE = frozenset(
+    {"positions", "swaps", "refusals", "left_out", "changes", "returns", "tokens", "later"}
+)
+_BATCH_MORE = frozenset({"places", "notes", "letters"})
+_T = TypeVar("_T")
+# A page in parts, and its bytes.
+_Page = tuple[list[Any], int]
+
+
+class Later(NamedTuple):
+    """What an epoch has in further parts: how many parts, their bytes, the rows of each view."""
+
+    count: int
+    nbytes: int
+    rows: Mapping[SinkTable, int]
+
+
+def encode_epoch(epoch: SinkEpoch, later: Later | None = None) -> bytes:
+    """Return a frame of an epoch without its later parts, of which only this is noted."""
+    more: dict[str, Any] = {}
+    positions: Any = dict(epoch.progress.positions)
+    if not _is_plain(positions):
+        positions, more["positions"] = None, positions
+    for name in ("swaps", "refusals", "left_out", "changes", "tokens"):
+        if value := getattr(epoch, name):
+            more[name] = value
+    if epoch.returns is not None:
+        more["returns"] = epoch.returns
+    if later is not None:
+        more["later"] = [later.count, later.nbytes, dict(later.rows)]
+    facts = [
+        epoch.progress.epoch,
+        positions,
+        epoch.commit_time_us,
+        epoch.errors is not None,
+        epoch.rejected is not None,
+    ]
+    documents = [_known(table) for table, _ in epoch.deltas]
+    pages = [page_parts(delta) for _, delta in epoch.deltas]
+    pages += [page_parts(rows) for rows in (epoch.errors, epoch.rejected) if rows is not None]
+    return _frame(_EPOCH, facts, [*documents, encode(more)] if more else documents, pages)
+
+
+def decode_epoch(stored: bytes) -> tuple[SinkEpoch, Later | None]:
+    """Return what was encoded. StorageError state.corrupt, state.unknown_type,
+    state.unknown_field."""
+    return _guarded("epoch", _read_epoch, stored)
+
+
+def _read_epoch(stored: bytes) -> tuple[SinkEpoch, Later | None]:
+    facts, documents, pages = _sections(_EPOCH, stored)
+    number, positions, commit_time_us, has_errors, has_rejected = facts
+    count = len(pages) - has_errors - has_rejected
+    more = _more("epoch", documents[count:], _EPOCH_MORE)
+    later = Later(*more.pop("later")) if "later" in more else None
+    progress = Progress(number, more.pop("positions", positions))
+    rest = list(pages[count:])
+    epoch = SinkEpoch(
+        progress,
+        [(_table(d), p) for d, p in zip(documents[:count], pages[:count], strict=True)],
+        rest.pop(0) if has_errors else None,
+        commit_time_us,
+        rejected=rest.pop(0) if has_rejected else None,
+        **more,
+    )
+    return epoch, later
+
+
+def encode_part(part: SinkPart) -> bytes:
+    """Return a frame of a part of an epoch."""
+    pages = [page_parts(delta) for _, delta in part.deltas]
+    if part.errors is not None:
+        pages.append(page_parts(part.errors))
+    documents = [_known(table) for table, _ in part.deltas]
+    return _frame(_PART, [part.errors is not None], documents, pages)
+
+
+def decode_part(stored: bytes) -> SinkPart:
+    """Return what was encoded; StorageError as `decode_epoch`."""
+    return _guarded("part of an epoch", _read_part, stored)
+
+
+def _read_part(stored: bytes) -> SinkPart:
+    (has_errors,), documents, pages = _sections(_PART, stored)
+    count = len(pages) - has_errors
+    deltas = [(_table(d), p) for d, p in zip(documents, pages[:count], strict=True)]
+    return SinkPart(deltas, pages[count] if has_errors else None)
+
+
+def encode_batch(batch: SourceBatch) -> bytes:
+    """Return a frame of a batch that has all of its changes."""
+    assert batch.later is None, "of a batch that is still being decoded nothing is kept"
+    more: dict[str, Any] = {}
+    places: Any = batch.places
+    if not _is_plain(places):
+        places, more["places"] = None, places
+    if batch.notes:
+        more["notes"] = dict(batch.notes)
+    letters = {i: c.letters for i, c in enumerate(batch.changes) if c.letters is not None}
+    if letters:
+        more["letters"] = letters
+    relations = {id(change.relation): change.relation for change in batch.changes}
+    numbers = {identity: number for number, identity in enumerate(relations)}
+    facts = [
+        batch.position,
+        batch.transactions,
+        batch.rows,
+        batch.commit_time_us,
+        batch.last_commit,
+        batch.source,
+        places,
+        batch.rejected is not None,
+        len(relations),
+        [[numbers[id(c.relation)], *c.unchanged] for c in batch.changes],
+    ]
+    documents = [_known(relation) for relation in relations.values()]
+    pages = [_changes_page(change) for change in batch.changes]
+    if batch.rejected is not None:
+        pages.append(page_parts(batch.rejected))
+    return _frame(_BATCH, facts, [*documents, encode(more)] if more else documents, pages)
+
+
+def decode_batch(stored: bytes) -> SourceBatch:
+    """Return what was encoded; StorageError as `decode_epoch`."""
+    return _guarded("batch", _read_batch, stored)
+
+
+def _read_batch(stored: bytes) -> SourceBatch:
+    facts, documents, pages = _sections(_BATCH, stored)
+    *numbers, commit_time_us, last_commit, source, places, has_rejected, count, shapes = facts
+    position, transactions, rows = numbers
+    more = _more("batch", documents[count:], _BATCH_MORE)
+    letters = more.pop("letters", {})
+    relations = [_relation(document) for document in documents[:count]]
+    changes = [
+        _changes_of(relations[shape[0]], shape[1:], page)
+        for shape, page in zip(shapes, pages[: len(shapes)], strict=True)
+    ]
+    for number, told in letters.items():
+        changes[number] = replace(changes[number], letters=told)
+    return SourceBatch(
+        position,
+        changes,
+        transactions,
+        rows,
+        commit_time_us,
+        last_commit,
+        source=source,
+        places=more.get("places", places),
+        notes=more.get("notes", {}),
+        rejected=pages[len(shapes)] if has_rejected else None,
+    )
+
+
+def _changes_page(change: Changes) -> _Page:
+    """Return the columns, a column for each mask of unchanged values, and the kinds as weights."""
+    masks = [Column(mask) for mask in change.unchanged.values()]
+    return page_parts(Delta([*change.columns, *masks], change.kinds.astype(np.int64)))
+
+
+def _changes_of(relation: Relation, unchanged: Sequence[int], page: Delta) -> Changes:
+    width = len(relation.fields)
+    masks = [column.values for column in page.columns[width:]]
+    return Changes(
+        relation,
+        page.weights.astype(np.uint8),
+        page.columns[:width],
+        dict(zip(unchanged, masks, strict=True)),
+    )
+
+
+def _frame(
+    kind: bytes, facts: list[Any], documents: Sequence[bytes], pages: Sequence[_Page]
+) -> bytes:
+    content = orjson.dumps(facts)
+    lengths = [len(content), *map(len, documents), *(size for _, size in pages)]
+    described = b"".join((struct.pack(f"<{len(lengths)}Q", *lengths), content, *documents))
+    counts = len(documents), len(pages)
+    check = xxhash.xxh3_64_intdigest(described, seed=_seed(kind, *counts))
+    parts = [_HEAD.pack(_MAGIC, _VERSION, kind, _NOTHING, *counts, check), described]
+    for page, _ in pages:
+        parts += page
+    return b"".join(parts)
+
+
+def _sections(wanted: bytes, stored: bytes) -> tuple[list[Any], list[bytes], list[Delta]]:
+    """Return the facts, documents and pages of a frame of the wanted kind."""
+    magic, version, kind, rest, documents, pages, check = _HEAD.unpack_from(stored)
+    if magic != _MAGIC or kind != wanted or rest != _NOTHING:
+        raise ValueError(f"it begins with {stored[:8]!r}")
+    if version != _VERSION:
+        raise unknown_type(f"frame {version}")
+    count = 1 + documents + pages
+    at = _HEAD.size + _LENGTH_BYTES * count
+    if at > len(stored):
+        raise ValueError(f"it has {len(stored)} bytes for {count} sections")
+    lengths = struct.unpack_from(f"<{count}Q", stored, _HEAD.size)
+    if at + sum(lengths) != len(stored):
+        raise ValueError(f"it has {len(stored)} bytes, not {at + sum(lengths)}")
+    view, seed = memoryview(stored), _seed(kind, documents, pages)
+    described = view[_HEAD.size : at + sum(lengths[: 1 + documents])]
+    if check != xxhash.xxh3_64_intdigest(described, seed=seed):
+        raise ValueError("it fails its checksum")
+    cut = []
+    for length in lengths:
+        cut.append(view[at : at + length])
+        at += length
+    # Writable, as rows are that were just made: loops would be compiled for others.
+    rows = [decode_delta(bytearray(page)) for page in cut[1 + documents :]]
+    return orjson.loads(cut[0]), [bytes(document) for document in cut[1 : 1 + documents]], rows
+
+
+def _seed(kind: bytes, documents: int, pages: int) -> int:
+    """Return what the checksum begins with: the head is part of it."""
+    return (kind[0] << 56) ^ (documents << 32) ^ pages
+
+
+def _guarded(what: str, read: Callable[[bytes], _T], stored: bytes) -> _T:
+    try:
+        return read(stored)
+    except (*FAULTS, InvariantError) as error:
+        raise damaged(f"a stored {what}: {type(error).__name__}: {error}"[:300]) from error
+
+
+def _more(name: str, documents: Sequence[bytes], known: frozenset[str]) -> dict[str, Any]:
+    """Return what only some have, by name."""
+    if not documents:
+        return {}
+    (document,) = documents
+    found = decode(document)
+    for each in found:
+        if each not in known:
+            raise unknown_field(name, each)
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether JSON has exactly this."""
+    try:
+        return orjson.loads(orjson.dumps(value)) == value
+    except TypeError:
+        return False
+
+
+class _Known:
+    """Encodes what comes again and again: each object once. Equal ones may differ in what is not
+    compared (`Relation.numbers`), so an object is known by its identity."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[Any, bytes]] = {}
+
+    def __call__(self, value: Any) -> bytes:
+        found = self._found.get(id(value))
+        if found is not None:
+            return found[1]
+        document = encode(value)
+        if len(self._found) >= _MOST_KNOWN:
+            self._found = {}
+        # The object is kept, so that no other one has its identity.
+        self._found[id(value)] = (value, document)
+        return document
+
+
+_known = _Known()
+
+
+@lru_cache(maxsize=_MOST_KNOWN)
+def _table(document: bytes) -> SinkTable:
+    return decode(document)
+
+
+@lru_cache(maxsize=_MOST_KNOWN)
+def _relation(document: bytes) -> Relation:
+    return decode(document)

@@ -1,0 +1,135 @@
+"""The names that types and fields have in the state: the one place that ties them to classes.
+
+A name here is part of the format and never changes; a class may be moved, and an attribute renamed
+("name=attribute"). A field that is added must have a default: states from before it lack it. What
+is removed, or has another meaning, needs a new version of the state
+(`service/engine/state_version.py`).
+"""
+
+from __future__ import annotations
+
+from connectors.postgres.analysis.table_names import KnownNames, TableNames
+from connectors.postgres.replication.table_facts import ColumnFacts, PartFacts, TableFacts
+from connectors.postgres.replication.wire_shapes import KnownTable, ShapeColumn
+from connectors.sink import Return, SinkTable, ViewChange
+from dataflow import errors
+from dataflow.expressions import ir
+from dataflow.live_tables import TableHome
+from dataflow.plan import nodes as plan
+from dataflow.schema import Field, Relation, RelationName
+from dataflow.shared import Home
+from dataflow.types import SqlType, TypeKind
+from service.engine.definition import StateLayout, ViewDefinition
+from service.engine.encoding.object_graph import Registered, Registry
+
+
+def _type(name: str, kind: type, fields: str) -> Registered:
+    pairs = (word.partition("=") for word in fields.split())
+    return Registered(name, kind, {stable: attribute or stable for stable, _, attribute in pairs})
+
+
+_SQL = (
+    _type(
+        "sql.type",
+        SqlType,
+        "name oid typmod kind scale is_bytewise collation is_enum is_deterministic hashing base",
+    ),
+    _type("sql.field", Field, "name type is_nullable"),
+    _type("sql.relation_name", RelationName, "source schema name"),
+    _type(
+        "sql.relation",
+        Relation,
+        "name oid fields key is_full row_estimate is_append numbers",
+    ),
+)
+_EXPRESSIONS = (
+    _type("expression.column", ir.ColumnRef, "index type name"),
+    _type("expression.literal", ir.Literal, "text type"),
+    _type("expression.call", ir.Call, "function arguments type"),
+    _type("expression.postgres", ir.InPostgres, "sql arguments type is_stable may_change"),
+    _type("expression.outer", ir.OuterRef, "level index type name"),
+)
+_PLANS = (
+    _type("plan.scan", plan.Scan, "relation columns fields"),
+    _type("plan.values", plan.Values, "rows fields"),
+    _type("plan.filter", plan.Filter, "input predicate"),
+    _type("plan.project", plan.Project, "input expressions fields"),
+    _type("plan.join", plan.Join, "kind left right left_keys right_keys residual fields"),
+    _type("plan.semi_join", plan.SemiJoin, "kind left right left_keys right_keys residual"),
+    _type(
+        "plan.aggregate_call",
+        plan.AggregateCall,
+        "function argument is_distinct filter field arguments sql direct alike fraction"
+        " is_descending rows_by",
+    ),
+    _type("plan.aggregate", plan.Aggregate, "input groups calls fields"),
+    _type("plan.distinct", plan.Distinct, "input"),
+    _type("plan.union_all", plan.UnionAll, "inputs fields"),
+    _type("plan.single_row", plan.SingleRow, "input"),
+    _type("plan.sort_key", plan.SortKey, "expression is_descending nulls_first operator"),
+    _type("plan.top_k", plan.TopK, "input partition order limit offset with_ties"),
+    _type("plan.frame_bound", plan.FrameBound, "kind distance"),
+    _type("plan.frame", plan.Frame, "mode start end exclude"),
+    _type(
+        "plan.window_call",
+        plan.WindowCall,
+        "function arguments filter frame sql field is_aggregate",
+    ),
+    _type("plan.window", plan.Window, "input partition order calls fields"),
+    _type("plan.remember", plan.Remember, "input expressions fields by_arguments"),
+    _type("plan.set_call", plan.SetCall, "sql arguments fields width columns"),
+    _type(
+        "plan.table_function",
+        plan.TableFunction,
+        "input calls has_ordinality is_outer fields condition in_select",
+    ),
+    _type("plan.set_operation", plan.SetOperation, "kind is_all left right compared"),
+    _type("plan.recursion_ref", plan.RecursionRef, "name fields"),
+    _type("plan.recursive", plan.Recursive, "name base step is_distinct fields"),
+    _type("plan.loop", plan.Loop, "name inputs body keys fields"),
+    _type("plan.apply", plan.Apply, "kind left right residual fields"),
+    _type("plan.view", plan.ViewPlan, "root key warnings evaluates pinned"),
+)
+_VIEWS = (
+    _type("view.table", SinkTable, "schema name fields key"),
+    _type("view.names", KnownNames, "server tables"),
+    _type("view.table_names", TableNames, "oid schema name columns"),
+    _type(
+        "view.definition",
+        ViewDefinition,
+        "identity table query plan rebuilt version role names",
+    ),
+    _type("state.layout", StateLayout, "homes tables"),
+    _type("state.home", Home, "scope name"),
+    _type("state.table_home", TableHome, "scope relation columns dead"),
+)
+_SOURCE_TABLES = (
+    _type("source.known_table", KnownTable, "facts shapes until"),
+    _type("source.shape_column", ShapeColumn, "number name oid typmod version"),
+    _type("source.column", ColumnFacts, "field version is_sent labels"),
+    _type("source.partition", PartFacts, "title kind identity file link has_untold emptied_by"),
+    _type(
+        "source.table",
+        TableFacts,
+        "oid schema name kind identity file key_id is_published seen key identity_key columns parts"
+        " membership publication withheld",
+    ),
+)
+_ERROR = "code what detail hint position relation"
+_EPOCHS = (
+    _type("epoch.view_change", ViewChange, "identity before table facts is_renewed status ends"),
+    _type("epoch.return", Return, "follows live group is_default"),
+    _type("error.position", errors.Position, "line column"),
+    _type("error.any", errors.TidemarkError, _ERROR),
+    _type("error.sql", errors.SqlError, _ERROR),
+    _type("error.source", errors.SourceError, _ERROR),
+    _type("error.sink", errors.SinkError, _ERROR),
+    _type("error.temporary", errors.TemporaryError, _ERROR),
+    _type("error.view", errors.ViewError, _ERROR),
+    _type("error.invariant", errors.InvariantError, _ERROR),
+)
+
+REGISTRY = Registry(
+    (*_SQL, *_EXPRESSIONS, *_PLANS, *_VIEWS, *_SOURCE_TABLES, *_EPOCHS), {"sql.kind": TypeKind}
+)
+encode, decode = REGISTRY.encode, REGISTRY.decode

@@ -1,0 +1,48 @@
+"""A view that is being built, stepped by changes of its base relations in bounded memory.
+
+Invariant: what it gives out adds up to its own change, cut as a live view's steps are: by the pace
+of each table, and in parts where a join makes much of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from operator import sub
+
+from dataflow.changes import Changes, since_truncation
+from dataflow.delta import Delta
+from dataflow.schema import RelationName
+from service.engine.batch_sizer import Pace, rows_to_go
+from service.engine.definition import View
+
+
+class Replay:
+    """most_made: rows that one step should make; from PARTS_FROM times that on they are parts."""
+
+    PARTS_FROM = 2
+
+    def __init__(self, view: View, most_made: int) -> None:
+        self._view = view
+        self._pace = Pace(most_made)
+        self._part_rows = self.PARTS_FROM * most_made
+
+    def take(self, changes: Sequence[Changes]) -> Iterator[Delta]:
+        """The view's deltas; the store may be relieved after each. ViewError."""
+        view = self._view
+        tables = [(name, state) for name, state in view.tables.items()]
+        for some in self._pace.slices(changes):
+            for at, rows in rows_to_go(tables, some, self._pace):
+                name = tables[at][0]
+                made = yield from self._step({name: view.needed(name, rows)})
+                self._pace.learn_of(name, len(rows), made)
+            inputs = view.resolve(since_truncation(some))
+            if inputs:
+                made = yield from self._step(inputs)
+                self._pace.learn(some, made)
+
+    def _step(self, inputs: Mapping[RelationName, Delta]) -> Generator[Delta, None, int]:
+        """Step the view; returns the rows made at its widest place."""
+        dataflow = self._view.dataflow
+        before = list(dataflow.rows_out)
+        yield from self._view.parts(inputs, self._part_rows)
+        return max(map(sub, dataflow.rows_out, before))

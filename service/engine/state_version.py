@@ -1,0 +1,104 @@
+"""The version of what lies in a state directory, in the file `version.json` beside the store.
+
+It stands for all of it: the names of arrangements and values, the encoding of definitions and
+epochs (`service/engine/encoding`), the folder of builds. Invariant: a state is opened by a program
+that
+knows its version, or not at all; one that is older goes through every step on the way, each of
+which can be repeated. A change of an encoding that its readers do not understand, as a removed
+field, needs the next number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from connectors.postgres.schema import schema_setup
+from service.runtime import release
+from service.runtime.log import log
+from service.runtime.private_files import replace_file
+from storage import clock
+from storage.errors import StorageError
+from storage.failpoints import failpoint
+
+VERSION = 2
+FILE = "version.json"
+STORE = "store"
+
+Upgrade = Callable[[Path], None]
+
+
+def _begin_to_count(_: Path) -> None:
+    """Before versions were written down all was as in version 1."""
+
+
+def _leave_pickles(folder: Path) -> None:
+    """Version 2 has a format of its own for what was pickled; nothing else knows the old one."""
+    from service.engine.encoding.version_1 import upgrade
+
+    upgrade(folder, STORE)
+
+
+# By the version that each leads from; where one is missing there is no way.
+UPGRADES: dict[int, Upgrade] = {0: _begin_to_count, 1: _leave_pickles}
+
+
+def versions() -> dict[str, str]:
+    """Of the program, and of the state and the control tables that it works with."""
+    return {
+        "tidemark": release.VERSION,
+        "state": str(VERSION),
+        "control_tables": str(schema_setup.VERSION),
+    }
+
+
+def check(folder: Path) -> int:
+    """The version of a state, VERSION where there is none yet. StorageError state.version."""
+    found = _read(folder)
+    if found is None:
+        return 0 if (folder / STORE).is_dir() else VERSION
+    version = found.get("version")
+    if not isinstance(version, int):
+        raise _refusal(folder, "of an unknown version", "", found)
+    if version > VERSION:
+        raise _refusal(folder, f"of version {version}", f"; this program knows {VERSION}", found)
+    if not all(step in UPGRADES for step in range(version, VERSION)):
+        raise _refusal(folder, f"of version {version}", ", which is too old to go on with", found)
+    return version
+
+
+def claim(folder: Path) -> None:
+    """Bring a state to this version before it is opened. StorageError state.version."""
+    version = check(folder)
+    for step in range(version, VERSION):
+        UPGRADES[step](folder)
+        failpoint("state.upgrade.after")
+        log.warning("state.upgraded", state=str(folder), old=step, new=step + 1)
+    facts = {"version": VERSION, "program": release.VERSION}
+    if {**(_read(folder) or {}), **facts} != _read(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        failpoint("state.version.before")
+        replace_file(folder / FILE, {**facts, "since": round(clock.wall())})
+
+
+def _read(folder: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads((folder / FILE).read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        found = None
+    return found if isinstance(found, dict) else {}
+
+
+def _refusal(folder: Path, which: str, more: str, found: dict[str, Any]) -> StorageError:
+    program = found.get("program")
+    other = f" (Tidemark {program})" if program else ""
+    return StorageError(
+        "state.version",
+        f'the state in "{folder}" is {which}{other}{more}',
+        "run the version of Tidemark that made it; or move the directory away and start again: "
+        "every view is rebuilt, and its rows stay readable until then",
+    )

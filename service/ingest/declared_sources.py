@@ -1,0 +1,90 @@
+"""Sources as users declare them: what the catalog keeps, and the connector that it stands for.
+
+A connector is imported when a source of its type is first met, so that who uses none of them
+pays for none. Invariant: a relation keeps its identity (oid) as long as it is the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from connectors.feed_source import Connector, DeclaredRelation, FeedSource
+from connectors.postgres.catalog.catalog import SourceRow
+from dataflow.errors import SourceError
+from dataflow.schema import Field, Relation, RelationName
+from service.engine import output_fields
+
+TYPES = ("kafka", "files")
+
+
+def connector(type_name: str) -> Connector:
+    """The connector of a type; SourceError source.bad_type."""
+    if type_name not in TYPES:
+        raise SourceError(
+            "source.bad_type",
+            f'"{type_name}" is not a type of source',
+            hint=f"one of: {', '.join(TYPES)}",
+        )
+    return cast(Connector, importlib.import_module(f"connectors.{type_name}.source"))
+
+
+def feed_source(row: SourceRow) -> FeedSource:
+    """The source that a row of the catalog declares."""
+    return connector(row.type).make(row.name, row.options, relations_of(row))
+
+
+def relations_of(row: SourceRow) -> list[Relation]:
+    """What can be read of a source; nothing of the database, which tells that itself."""
+    found = []
+    for facts in row.relations:
+        columns = output_fields.from_json(facts["fields"])
+        names = [f.name for f in columns]
+        found.append(
+            Relation(
+                RelationName(row.name, row.name, facts["name"]),
+                facts["oid"],
+                columns,
+                tuple(names.index(k) for k in facts["key"]),
+                is_append=facts["is_append"],
+            )
+        )
+    return found
+
+
+def relation_facts(declared: DeclaredRelation, columns: Sequence[Field]) -> dict[str, Any]:
+    """A relation as the catalog keeps it. SourceError source.bad_option."""
+    names = [name for name, _ in declared.columns]
+    for name in declared.key:
+        if name not in names:
+            raise SourceError(
+                "source.bad_option",
+                f'key column "{name}" of relation "{declared.name}" is not declared',
+                hint=f"its columns are: {', '.join(names)}",
+            )
+    # A record without a whole key is no row, so views over these have a primary key too.
+    columns = [
+        replace(f, is_nullable=f.is_nullable and f.name not in declared.key) for f in columns
+    ]
+    return {
+        "name": declared.name,
+        # It tells the relation from an earlier one of its name.
+        "oid": secrets.randbelow(2**31 - 2) + 1,
+        "fields": output_fields.to_json(columns),
+        "key": list(declared.key),
+        "is_append": declared.is_append,
+    }
+
+
+def keep_oids(facts: Iterable[dict[str, Any]], before: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Give relations that are what they were their identity again; the names of those lost."""
+    known = {f["name"]: f for f in before}
+    for relation in facts:
+        old = known.get(relation["name"])
+        if old is not None and {**old, "oid": 0} == {**relation, "oid": 0}:
+            relation["oid"] = old["oid"]
+            del known[relation["name"]]
+    return set(known)

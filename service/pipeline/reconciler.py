@@ -1,0 +1,407 @@
+"""The pipeline's side of the control tables: what is wanted, and how it goes.
+
+The sink may be down while views stream on: what could not be told is kept and told later, so
+nothing here stops an epoch. Invariant: a view is called live only once the epoch that swaps its
+table in is committed in the sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from connectors.postgres.catalog import change_requests
+from connectors.postgres.catalog.catalog import Control, SourceRow, ViewRow
+from connectors.postgres.replication.slot import LOST
+from connectors.sink import Sink, SinkTable
+from dataflow.errors import TemporaryError, TidemarkError
+from dataflow.schema import VIEW_SOURCE, RelationName
+from service.backfill.view_build import ViewBuild
+from service.engine.definition import ViewDefinition
+from service.engine.engine import Engine
+from service.factory.planning import plan_definition
+from service.pipeline.source_status_reporter import SourceDesk
+from service.runtime.log import log
+from service.views import lifecycle, requested_changes
+from service.views.dependencies import parents_of, readers_of
+from service.views.groups import group_of
+from service.views.lifecycle import READABLE, DesiredState, ViewEvent, ViewState
+from service.views.status_reports import STANDING, StatusReports
+from service.views.view_facts import is_coming_back, is_pausing, require_kept
+from storage.failpoints import failpoint
+
+if TYPE_CHECKING:
+    from service.factory.service_factory import Parts
+
+# A view that stands still, though nobody asks for that.
+_UNASKED_PAUSE = (ViewState.PAUSED, DesiredState.LIVE, None)
+_RENAMED = "renamed at the source: "
+
+
+def is_lost(row: ViewRow) -> bool:
+    """Whether a view that is to be kept has failed because its slot was lost."""
+    is_failed = (row.status, row.desired) == (ViewState.FAILED, DesiredState.LIVE)
+    return is_failed and row.code in LOST
+
+
+class Desk:
+    """One for a pipeline, used by its thread alone. sink_epoch: at the last look, if any."""
+
+    def __init__(self, control: Control, engine: Engine, parts: Parts) -> None:
+        self._control = control
+        self._engine = engine
+        self._parts = parts
+        self._reports = StatusReports(control)
+        self._given_up: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._refused: set[str] = set()
+        self.sources = SourceDesk(control, parts.settings.sink_key, parts.feed_source)
+        self._rows = self._all_rows = list[ViewRow]()
+        self._is_called = True
+        self.sink_epoch: int | None = None
+        self.require_server = control.require_server
+
+    def claim(self) -> None:
+        """Make sure that the control tables are there."""
+        self._control.ensure()
+
+    def is_called(self) -> bool:
+        """Whether the catalog has changed since the last look."""
+        called, self._is_called = self._control.wait(0) or self._is_called, False
+        return called
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until the catalog changes, at most timeout_s."""
+        self._is_called = self._control.wait(timeout_s) or self._is_called
+
+    def refresh(self) -> bool:
+        """Read the catalog; False when the sink cannot be reached just now."""
+        try:
+            rows = self._control.list_views()
+            self.sources.refresh()
+            # After the rows: what a sink that is set back says is not acted upon; nor half a look.
+            progress = self._control.read_progress(self._parts.settings.sink_key)
+            self._all_rows, self._rows = rows, self._own(rows)
+            self._reports.refreshed()
+            self.sink_epoch = None if progress is None else progress.epoch
+            return True
+        except TemporaryError as error:
+            log.warning("catalog.retry", code=error.code)
+            return False
+
+    # --- what is wanted ----------------------------------------------------------------------
+
+    @property
+    def rows(self) -> list[ViewRow]:
+        """This group's views, as the catalog had them at the last look."""
+        return self._rows
+
+    def unwanted(self) -> list[ViewRow]:
+        """Views to drop, children first."""
+        found = [r for r in self._rows if r.desired == DesiredState.DROPPED]
+        # A parent may be younger than its child, which has had another query since.
+        return sorted(found, key=lambda row: len(readers_of(row, self._rows)))
+
+    def wanted(self, builds: Mapping[str, ViewBuild]) -> list[ViewRow]:
+        """Views to build: neither in the building nor live, nor failed; or another version."""
+        live = {d.identity for d in self._engine.views.values()}
+        # Until the sink has what was built last, its staged rows and the row here are of before.
+        rows = (
+            r
+            for r in self._rows
+            if r.desired == DesiredState.LIVE
+            and r.identity not in builds
+            and not self._reports.is_in_flight(r.identity)
+        )
+        return [r for r in rows if self.renewal(r) is not None or self._is_to_build(r, live)]
+
+    def _is_to_build(self, row: ViewRow, live: set[str]) -> bool:
+        is_idle = row.status in (ViewState.FAILED, ViewState.PAUSED)
+        is_failed = is_idle or self._reports.is_failed(row.identity)
+        return not is_failed and row.identity not in live
+
+    def row(self, identity: str) -> ViewRow | None:
+        """The catalog's row of a view of this group."""
+        return next((r for r in self._rows if r.identity == identity), None)
+
+    def renewal(self, row: ViewRow) -> Mapping[str, Any] | None:
+        """The version that is to be built of a view, unless it has been, or was given up."""
+        change, live = requested_changes.numbered(row), self.live(row.identity)
+        if change is None or change["kind"] != requested_changes.VERSION:
+            return None
+        if live is not None and live.version >= change["version"]:
+            return None
+        return None if change["id"] in self._refused else change
+
+    @property
+    def asks_renewal(self) -> bool:
+        """Whether another version of any view is asked for."""
+        return any(self.renewal(row) is not None for row in self._rows)
+
+    def is_wanted(self, build: ViewBuild) -> bool:
+        """Whether the version that is being built is still asked for."""
+        row, version = self.row(build.definition.identity), build.definition.version
+        if row is None or version == row.version:
+            return row is not None
+        change = self.renewal(row)
+        return change is not None and change["version"] == version
+
+    def to_pause(self) -> list[ViewRow]:
+        """Views that are to stand still and do not yet."""
+        # What is still to be told of a view would be told after the pause, and call it live.
+        return [r for r in self._rows if is_pausing(r) and self._reports.is_settled(r.identity)]
+
+    def to_rename(self) -> list[ViewRow]:
+        """Views that are to have another name."""
+        asked = [r for r in self._rows if r.change and r.change["kind"] == requested_changes.RENAME]
+        return [r for r in asked if r.identity not in self._given_up]
+
+    def options(self, row: ViewRow) -> Mapping[str, Any]:
+        """Of the version that is to be built."""
+        change = self.renewal(row)
+        return row.options if change is None else change["options"]
+
+    def has_views(self) -> bool:
+        """Whether any view is still to be kept."""
+        return any(r.desired == DesiredState.LIVE for r in self._own(self._control.list_views()))
+
+    def has_rows(self) -> bool:
+        """Whether the catalog knows any view of this group, to be dropped or not."""
+        return bool(self._own(self._control.list_views()))
+
+    def define(self, row: ViewRow, known: ViewDefinition | None = None) -> ViewDefinition:
+        """Plan a view again, as the source is now: the version that is to be built, or this one."""
+        name = row.schema, row.name
+        query, version, names = requested_changes.version_of(row, self.renewal(row), known)
+        more = {"sources": self.sources.rows, "asker": row.created_by, "names": names}
+        found = plan_definition(row.identity, name, query, self._parts, self._all_rows, **more)
+        return replace(found, version=version)
+
+    def are_parents_live(self, definition: ViewDefinition) -> bool:
+        """Whether every view that this one reads is live, as the one that it was planned over: the
+        catalog may not know of another version yet. Refuses when one has failed, or is paused.
+        TidemarkError as `require_kept`."""
+        for row in self._rows:
+            if RelationName(VIEW_SOURCE, row.schema, row.name) in definition.parents():
+                require_kept(row)
+        return definition.is_planned_over(self._engine.views)
+
+    def awaits_parents(self, row: ViewRow) -> bool:
+        """Whether a view reads one that has failed and is to be built anew: until it is, there may
+        be no table to plan over."""
+        parents = parents_of(row)
+        return any(
+            is_coming_back(r) and RelationName(VIEW_SOURCE, r.schema, r.name) in parents
+            for r in self._rows
+        )
+
+    def failed(self) -> set[str]:
+        """The identities of the views that the catalog calls failed."""
+        return {r.identity for r in self._rows if self._has_failed(r)}
+
+    def _has_failed(self, row: ViewRow) -> bool:
+        """A version after the one that has failed may be on its way to the sink."""
+        live = self.live(row.identity)
+        is_renewed = live is not None and live.version > row.version
+        return row.status == ViewState.FAILED and not is_renewed
+
+    def failed_names(self) -> set[RelationName]:
+        """Their names, as other views call them."""
+        rows = filter(self._has_failed, self._rows)
+        return {RelationName(VIEW_SOURCE, r.schema, r.name) for r in rows}
+
+    def error_of(self, identity: str) -> TidemarkError:
+        """Why a view has failed, as the catalog has it."""
+        row = next(r for r in self._rows if r.identity == identity)
+        code, what = row.code or "view.failed", f'view "{row.title}" has failed'
+        return TidemarkError(code, what, detail=row.detail or "", hint=row.hint or "")
+
+    def live(self, identity: str) -> ViewDefinition | None:
+        """The live view of this identity."""
+        return next((d for d in self._engine.views.values() if d.identity == identity), None)
+
+    # --- how it goes ---------------------------------------------------------------------------
+
+    def fail_view(self, identity: str, error: TidemarkError) -> None:
+        """A view cannot be built or kept; it stays failed until it is dropped."""
+        self._reports.taken_out(identity, ViewEvent.FAIL, requested_changes.problem_facts(error))
+
+    @property
+    def owes_failures(self) -> bool:
+        """Whether the catalog may still call a view live that has left the dataflow."""
+        return self._reports.owes_failures
+
+    def refuse(self, row: ViewRow, error: TidemarkError) -> None:
+        """What was asked for cannot be built; a view that is there stays what it is."""
+        change = self.renewal(row)
+        if change is None:
+            self.fail_view(row.identity, error)
+        else:
+            self.give_up(row, error)
+
+    def give_up(self, row: ViewRow, error: TidemarkError) -> None:
+        """The change that was asked for comes to nothing."""
+        assert row.change is not None
+        if row.change["kind"] == requested_changes.VERSION:
+            self._refused.add(row.change["id"])
+        told: dict[str, Any] = {"replacing": requested_changes.given_up(row.replacing, error)}
+        if row.status == ViewState.PAUSED:
+            told["desired"] = DesiredState.PAUSED
+        log.warning("change.given_up", view=row.title, why=error.described)
+        self._given_up[row.identity] = (row.change["id"], told)
+        self._tell_given_up()
+
+    def _tell_given_up(self) -> None:
+        for identity, (change, told) in list(self._given_up.items()):
+            try:
+                change_requests.end_change(self._control, identity, change, **told)
+                del self._given_up[identity]
+            except TemporaryError as error:
+                log.warning("catalog.retry", code=error.code)
+
+    def paused(self, row: ViewRow) -> None:
+        """A view that was not live stands still now, nobody knows at which position."""
+        facts = dict.fromkeys(("progress", "epoch", "positions"))
+        self._reports.happened(row.identity, ViewEvent.PAUSE, "it was not live", **facts)
+
+    def degrade_view(self, identity: str, error: TidemarkError) -> None:
+        """A view is to be built anew, and shows its last rows until then."""
+        self._reports.taken_out(identity, ViewEvent.DEGRADE, requested_changes.problem_facts(error))
+
+    def note_names(self, renamed: Mapping[str, tuple[str, ...]]) -> None:
+        """Warn of what views know by an earlier name; what is no longer so is taken back."""
+        for row in self._rows:
+            if row.identity in renamed:
+                words = [f"{_RENAMED}{word}" for word in renamed[row.identity]]
+                kept = [w for w in row.warnings if not w.startswith(_RENAMED)]
+                if [*kept, *words] != list(row.warnings):
+                    self._reports.write(row.identity, warnings=[*kept, *words])
+
+    def fail_build(self, build: ViewBuild, error: TidemarkError) -> None:
+        """A build ended in an error; a temporary one is tried again."""
+        row, told = self.row(build.definition.identity), requested_changes.problem_facts(error)
+        is_renewal = row is not None and row.version != build.definition.version
+        if error.is_temporary and not is_renewal:
+            self._reports.write(build.definition.identity, **told)
+        elif error.is_temporary and row is not None:
+            self._reports.write(row.identity, replacing={**(row.replacing or {}), **told})
+        elif row is not None:
+            self.refuse(row, error)
+
+    def tell_waiting(self, identity: str, error: TidemarkError | None) -> None:
+        """What a view waits for that is not live yet; None when it goes on."""
+        row = self.row(identity)
+        if row is None or row.status in (ViewState.FAILED, ViewState.PAUSED):
+            return
+        told: dict[str, Any] = dict.fromkeys(("code", "detail", "hint"))
+        if error is not None:
+            told |= requested_changes.problem_facts(error)
+        if row.status != ViewState.LIVE:
+            self._reports.write(identity, **told)
+        elif row.replacing is not None and row.change is not None:
+            self._reports.write(identity, replacing={**row.replacing, **told})
+
+    def joined(self, build: ViewBuild, epoch: int) -> None:
+        """The view is in the engine; it is live once `epoch` is in the sink."""
+        identity, pinned = build.definition.identity, build.definition.plan.pinned
+        self._reports.joined(identity, epoch, build.first.count)
+        row = self.row(identity)
+        if pinned and row is not None and row.version == build.definition.version:
+            # For who runs the query again: the view has this moment's now() for good.
+            self._reports.write(identity, plan={**(row.plan or {}), "pinned": dict(pinned)})
+
+    def settle(self, written: int) -> None:
+        """Call live what joined up to epoch `written`."""
+        self._reports.written(written)
+
+    def settle_recovered(self) -> None:
+        """What the engine has the sink has by now; a pause that nobody asked it for is none."""
+        live = {d.identity for d in self._engine.views.values()}
+        for row in self._rows:
+            if row.identity in live and row.status not in (*READABLE, ViewState.FAILED):
+                self._reports.shown(row.identity, self._engine.epoch, row.row_estimate)
+            elif (row.status, row.desired, row.change) == _UNASKED_PAUSE:
+                why = "nobody asks for the pause"
+                self._reports.happened(row.identity, ViewEvent.RECALL, why)
+
+    def recall_lost(self) -> None:
+        """Views called live whose state is gone are built again: before anything new is shown. So
+        are those that a lost slot has failed, where the state has been given up since."""
+        is_new = self._engine.positions.progress is None
+        kept = {d.identity for d in self._engine.views.values()}
+        for row in self._rows:
+            is_wanted = row.status == ViewState.LIVE and row.desired != DesiredState.DROPPED
+            if is_wanted and row.identity not in kept:
+                log.warning("view.state_lost", view=row.title)
+                lifecycle.change(self._control, row.identity, ViewEvent.RECALL, "its state is gone")
+            elif is_new and is_lost(row):
+                told, why = dict.fromkeys(STANDING), "the state with its lost slot was given up"
+                lifecycle.change(self._control, row.identity, ViewEvent.RECALL, why, **told)
+        self.refresh()
+
+    def report(self, builds: Mapping[str, ViewBuild]) -> None:
+        """Tell how the builds stand, and what could not be told before."""
+        for build in builds.values():
+            if build.failure is None and not (build.is_cancelled or build.is_comparison):
+                self._tell_progress(build)
+        self._reports.retry()
+        self._tell_given_up()
+
+    def _tell_progress(self, build: ViewBuild) -> None:
+        facts, row = build.status.facts(), self.row(build.definition.identity)
+        if row is None:
+            return
+        if row.version != build.definition.version:
+            if self.is_wanted(build):
+                self._reports.write(
+                    row.identity, replacing={**(row.replacing or {}), "progress": facts}
+                )
+            return
+        why = f"its build reports: {build.status.phase}"
+        self._reports.happened(row.identity, build.status.event, why, progress=facts)
+
+    def drop(self, row: ViewRow, sink: Sink) -> None:
+        """Remove a view's table and then its row."""
+        key = (0,) if row.kind == "keyed" else ()
+        sink.drop([SinkTable(row.schema, row.name, (), key)])
+        failpoint("view.drop.table")
+        self._reports.forget(row.identity)
+        self._given_up.pop(row.identity, None)
+        self._control.delete_view(row.identity)
+        self._rows = [r for r in self._rows if r.identity != row.identity]
+
+    # --- the source ------------------------------------------------------------------------------
+
+    def source_identity(self) -> tuple[object, ...] | None:
+        """The server that the state was built from; None before the first view."""
+        row = self._control.get_source(self._parts.source_row)
+        if row is None or row.system_identifier is None:
+            return None
+        return (row.system_identifier, row.timeline, row.facts["database"])
+
+    def remember_source(self) -> None:
+        """Note which server the state is built from."""
+        source = self._parts.source
+        identity = source.identity()
+        self._control.upsert_source(
+            SourceRow(
+                self._parts.source_row,
+                self._parts.shown_source,
+                slot=source.slot_name,
+                publication=source.publication_name,
+                system_identifier=identity.system,
+                timeline=identity.timeline,
+                facts={"database": identity.database},
+            )
+        )
+
+    def forget_source(self) -> None:
+        """The last view is gone: the next one may come from another server."""
+        self._control.delete_source(self._parts.source_row)
+
+    def close(self) -> None:
+        """End the sessions."""
+        self._control.close()
+
+    def _own(self, rows: list[ViewRow]) -> list[ViewRow]:
+        return [r for r in rows if group_of(r) == self._parts.settings.group]

@@ -1,0 +1,97 @@
+"""Views whose tables have changed under them: built anew where their query still means the same.
+
+The query is asked of PostgreSQL again. Where it answers the same columns, the view is degraded: its
+last rows stay readable until those of a new backfill take their place. Otherwise it fails and says
+why, and so does a view with further sinks, which are told changes only. Invariant: neither ever
+goes on over rows that are not those of its query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dataflow.errors import SourceError, TidemarkError
+from service.engine.engine import ViewDefinition
+from service.ingest.table_watch import SourceWatch, TablesChanged
+from service.pipeline.reconciler import Desk
+from service.pipeline.view_failures import Failures
+from service.sinks.sink_workers import Followers
+from storage.failpoints import failpoint
+
+# What another look at the query cannot heal: somebody has to give the table back first.
+_FINAL = ("source.table_missing", "source.not_published")
+
+
+class Mending:
+    """Used by the pipeline's thread."""
+
+    def __init__(
+        self, failures: Failures, desk: Desk, watch: SourceWatch, followers: Followers
+    ) -> None:
+        self._failures = failures
+        self._desk = desk
+        self._watch = watch
+        self._followers = followers
+
+    def take_out(self, error: TidemarkError) -> list[ViewDefinition]:
+        """The views that leave the engine for this refusal; part of the open epoch."""
+        if isinstance(error, TablesChanged):
+            taken = self._mend(error.lost)
+            failpoint("ddl.mend.after")
+            self._watch.accept(error.seen)
+            return taken
+        if error.code == "source.schema_changed" and isinstance(error, SourceError):
+            readers = self._failures.readers_of(error.relation)
+            return self._mend({d.building: error for d in readers})
+        return self._failures.fail_readers(error)
+
+    def note_names(self) -> None:
+        """Tell people what was renamed under their views."""
+        if self._watch.renamed:
+            self._desk.note_names(self._watch.renamed)
+            self._watch.renamed = {}
+
+    def _mend(self, lost: Mapping[str, SourceError]) -> list[ViewDefinition]:
+        """lost: why, by `ViewDefinition.building`: a version that is built beside a live view may
+        read what that does not."""
+        taken: list[ViewDefinition] = []
+        judged = [
+            (d, self._judged(d, e))
+            for d in self._failures.definitions()
+            if (e := lost.get(d.building)) is not None
+        ]
+        # Those that fail first: what reads them fails with them.
+        for definition, final in judged:
+            if final is not None:
+                taken += self._failures.fail([definition], final)
+        for definition, final in judged:
+            if final is None and definition not in taken:
+                taken += self._failures.degrade([definition], lost[definition.building])
+        return list({d.identity: d for d in taken}.values())
+
+    def _judged(self, definition: ViewDefinition, error: SourceError) -> TidemarkError | None:
+        """The error that a view fails with; None when building it anew gives its query's rows."""
+        row = self._desk.row(definition.identity)
+        if error.code in _FINAL or row is None:
+            return error
+        try:
+            newer = self._desk.define(row, definition)
+        except TidemarkError as refusal:
+            if refusal.is_temporary:
+                raise
+            return _with_detail(error, refusal.what)
+        was, now = definition.table, newer.table
+        if [(f.name, f.type) for f in was.fields] != [(f.name, f.type) for f in now.fields]:
+            return _with_detail(error, "the columns of the view would have other types")
+        if self._followers.has_sinks_of(definition.identity):
+            return _with_detail(error, "its sinks cannot be told what building it anew changes")
+        if was.key != now.key:
+            return _with_detail(error, "the view would have another key")
+        return None
+
+
+def _with_detail(error: SourceError, why: str) -> SourceError:
+    detail = f"{error.detail}; {why}" if error.detail else why
+    return SourceError(
+        error.code, error.what, detail=detail, hint=error.hint, relation=error.relation
+    )

@@ -1,0 +1,205 @@
+"""Taking views out of a running pipeline, so that the others go on.
+
+A failed view leaves the engine with its state and with all views that read it; its table stays
+in the sink as it was. Invariant: the catalog says so first, so that a restart in between fails
+the view again and never shows it as live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from dataflow.errors import TidemarkError
+from dataflow.schema import RelationName
+from service.backfill.view_build import ViewBuild
+from service.engine.column_requirements import Read, fits, is_same_table, name_in_use
+from service.engine.engine import Engine, ViewDefinition
+from service.pipeline.reconciler import Desk
+from service.runtime.error_reports import Reports
+from service.runtime.log import log
+from service.views.lifecycle import ViewState
+
+
+class Failures:
+    """Fails views by what they read. builds: the pipeline's own, by identity."""
+
+    def __init__(
+        self, engine: Engine, desk: Desk, builds: dict[str, ViewBuild], reports: Reports
+    ) -> None:
+        self.reports = reports
+        self._engine = engine
+        self._desk = desk
+        self._builds = builds
+
+    def definitions(self) -> list[ViewDefinition]:
+        """What is live, parents first, then what is being built and not given up."""
+        live = list(self._engine.views.values())
+        return live + [b.definition for b in self._builds.values() if not b.is_cancelled]
+
+    def reads(self) -> list[Read]:
+        """All that these read of the source, and what is kept for others while they are built."""
+        builds = [b for b in self._builds.values() if not b.is_cancelled]
+        read = [r for d in self._engine.views.values() for r in d.reads()]
+        return read + [r for build in builds for r in build.reads()]
+
+    def fail_readers(self, error: TidemarkError) -> list[ViewDefinition]:
+        """Fail what reads error.relation, or is it."""
+        return self.fail(self.readers_of(error.relation), error)
+
+    def readers_of(self, name: RelationName | None) -> list[ViewDefinition]:
+        """What reads a relation, or is it."""
+        return [
+            d
+            for d in self.definitions()
+            if (d.name == name and self._bears_name(d)) or name in _names_read(d)
+        ]
+
+    def _bears_name(self, definition: ViewDefinition) -> bool:
+        """What is built beside a live view is shown to nobody under its name yet."""
+        return self._engine.views.get(definition.name, definition) is definition
+
+    def readers(self) -> list[tuple[ViewDefinition, Sequence[Read]]]:
+        """What is live or being built, each with what it reads or keeps."""
+        builds = [b for b in self._builds.values() if not b.is_cancelled]
+        live = [(d, d.reads()) for d in self._engine.views.values()]
+        return [*live, *((b.definition, b.reads()) for b in builds)]
+
+    def require_names(self, definition: ViewDefinition) -> None:
+        """Refuse a view that was planned just now if it means other things by names in use."""
+        for newer in definition.relations():
+            for reader in self.definitions():
+                if not all(fits(read, newer) for read in reader.reads()):
+                    raise name_in_use(newer, reader.table.title)
+
+    def is_newer(self, definition: ViewDefinition) -> bool:
+        """Whether a view uses columns of a streamed table that earlier rows of it may lack."""
+        return any(
+            is_same_table(relation, known) and relation.fields != known.fields
+            for relation in definition.relations()
+            for known, _ in self.reads()
+        )
+
+    def fail(
+        self, definitions: Iterable[ViewDefinition], error: TidemarkError
+    ) -> list[ViewDefinition]:
+        """Fail views, live or being built, and all that read them; part of the open epoch."""
+        failed = self._with_children(definitions)
+        if failed:
+            # Readers come first: the last one is the view itself.
+            error = self.reports.reported(error, failed[-1].table.title)
+        for definition in failed:
+            build = self._builds.get(definition.identity)
+            if build is not None and build.definition is definition:
+                build.cancel(error)
+                continue
+            log.warning("view.failed", view=definition.table.title, code=error.code)
+            self._desk.fail_view(definition.identity, error)
+            self._engine.remove(definition.name)
+        return failed
+
+    def degrade(
+        self, definitions: Iterable[ViewDefinition], error: TidemarkError
+    ) -> list[ViewDefinition]:
+        """Let views, live or being built, and all that read them, be built anew.
+
+        What they last showed stays until the new rows take its place; part of the open epoch.
+        """
+        taken = self._with_children(definitions)
+        for definition in taken:
+            build = self._builds.get(definition.identity)
+            if build is not None and build.definition is definition:
+                build.cancel()
+                continue
+            log.warning("view.degraded", view=definition.table.title, code=error.code)
+            self._desk.degrade_view(definition.identity, error)
+            self._engine.remove(definition.name)
+        return taken
+
+    def remove_failed(self) -> None:
+        """Take out of the engine what the catalog calls failed, or to be built anew: it was told,
+        then we stopped."""
+        self._remove([d for d in self._engine.views.values() if self._is_degraded(d)])
+        told = self._desk.failed()
+        failed = [d for d in self._engine.views.values() if d.identity in told]
+        for definition in self._with_children(failed):
+            if definition.identity in told:
+                self._engine.remove(definition.name)
+            else:
+                self.fail([definition], self._desk.error_of(failed[0].identity))
+
+    def _is_degraded(self, definition: ViewDefinition) -> bool:
+        row = self._desk.row(definition.identity)
+        return row is not None and row.status == ViewState.DEGRADED
+
+    def _with_children(self, definitions: Iterable[ViewDefinition]) -> list[ViewDefinition]:
+        """The views and all that read them, readers first."""
+        chosen = {id(d) for d in definitions}
+        names: set[RelationName] = set()
+        found = []
+        for definition in self.definitions():
+            if id(definition) in chosen or names.intersection(definition.parents()):
+                if self._bears_name(definition):
+                    names.add(definition.name)
+                found.append(definition)
+        return found[::-1]
+
+    def _is_strange(self, definition: ViewDefinition) -> bool:
+        """The catalog knows a later version of a view, or none, or it is paused."""
+        row = self._desk.row(definition.identity)
+        if row is None or definition.version < row.version:
+            return True
+        return definition.version == row.version and row.status == ViewState.PAUSED
+
+    def remove_strangers(self) -> bool:
+        """Take out of the engine what the catalog knows otherwise: the state is older than it.
+        Whether it does not know some of them at all."""
+        is_any_unknown = any(self._desk.row(i) is None for i in self._identities())
+        self._remove([d for d in self._engine.views.values() if self._is_strange(d)])
+        return is_any_unknown
+
+    def _identities(self) -> list[str]:
+        return [d.identity for d in self._engine.views.values()]
+
+    def remove_unknown(self) -> list[ViewDefinition]:
+        """Take out what the catalog knows no more, without anybody having asked for it: it was in
+        what a sink lost that was set back. The tables stay as they are."""
+        known = {row.identity for row in self._desk.rows}
+        return self._remove([d for d in self._engine.views.values() if d.identity not in known])
+
+    def remove_unmatched(self) -> None:
+        """The sink was set back: take out what its catalog does not know as it is now."""
+        self._remove([d for d in self._engine.views.values() if not self._is_known(d)])
+
+    def _is_known(self, definition: ViewDefinition) -> bool:
+        row, table = self._desk.row(definition.identity), definition.table
+        if row is None or (row.version, row.status) != (definition.version, ViewState.LIVE):
+            return False
+        return (row.schema, row.name) == (table.schema, table.name)
+
+    def remove_outdated(self, sources: Collection[str]) -> None:
+        """The state is older than its sink: take out what that leaves wrong for good.
+
+        sources: those that are not where the sink is and cannot tell again what came since. A view
+        that was renamed has its table under another name.
+        """
+        outdated = []
+        for definition in self._engine.views.values():
+            row = self._desk.row(definition.identity)
+            table = definition.table
+            is_renamed = row is not None and (row.schema, row.name) != (table.schema, table.name)
+            if is_renamed or any(r.name.source in sources for r in definition.relations()):
+                outdated.append(definition)
+        self._remove(outdated)
+        for source in sources:
+            self._engine.positions.forget(source, list(self._engine.positions.places(source)))
+
+    def _remove(self, definitions: Sequence[ViewDefinition]) -> list[ViewDefinition]:
+        removed = self._with_children(definitions)
+        for definition in removed:
+            log.warning("view.state_outdated", view=definition.table.title)
+            self._engine.remove(definition.name)
+        return removed
+
+
+def _names_read(definition: ViewDefinition) -> set[RelationName]:
+    return {relation.name for relation, _ in definition.reads()}

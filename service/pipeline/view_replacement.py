@@ -1,0 +1,274 @@
+"""Live views that change as a whole: another version takes over, a pause, another name.
+
+Each is one epoch: state, table and catalog change in one commit and one sink transaction, so that
+after a kill at any moment there is the old view or the new one. Used by the pipeline's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from connectors.postgres.catalog.catalog import ViewRow
+from connectors.sink import SinkEpoch, SinkTable, ViewChange
+from connectors.spark.result import BackfillResult
+from dataflow.delta import Delta
+from dataflow.errors import TidemarkError
+from dataflow.schema import Relation
+from service.backfill.row_difference import is_one_shape
+from service.backfill.view_build import ViewBuild
+from service.engine.definition import View, ViewDefinition
+from service.engine.engine import named
+from service.engine.epoch_buffer import Gathered
+from service.pipeline.context import Core
+from service.pipeline.epochs import Epochs
+from service.runtime.log import log
+from service.sinks.sink_workers import shown_positions
+from service.views.lifecycle import ViewState
+from service.views.requested_changes import numbered, table_of
+from service.views.view_facts import facts_of
+from storage import clock
+from storage.failpoints import failpoint
+
+# Why a view that has further sinks keeps its name.
+TOLD_BY_NAME = "what they have written is told by the view's name"
+
+
+class Renewals:
+    """What `ViewLife` asks when a view is there already."""
+
+    def __init__(self, core: Core, epochs: Epochs) -> None:
+        self._core = core
+        self._engine = core.engine
+        self._desk = core.desk
+        self._epochs = epochs
+
+    # --- another version -----------------------------------------------------------------------
+
+    def why_not(self, build: ViewBuild) -> TidemarkError | None:
+        """What keeps a built version from taking over."""
+        definition, beside = build.definition, build.beside
+        missing = readers_lost(definition, self._engine.views.values())
+        if missing:
+            return readers_refuse(definition.table.title, missing)
+        if beside is None:
+            return None
+        why = why_untold(beside.before, definition.table, is_staged=not build.first.is_in_place)
+        if why and (sinks := self._core.followers.followed(definition.identity)):
+            row = self._desk.row(definition.identity)
+            if row is not None and self._desk.renewal(row) is not None:
+                return sinks_refuse(definition.table.title, sinks, why)
+            # Nobody has asked for it: the view had to be built anew.
+            self._core.followers.fail_view(definition.identity, "the view was built anew")
+        if build.first.is_in_place:
+            return None
+        found = self._core.tables.dependents(beside.before)
+        return has_dependents(definition.table.title, found) if found else None
+
+    def take_over(
+        self, build: ViewBuild, view: View, gathered: Gathered, result: BackfillResult
+    ) -> tuple[SinkEpoch, Sequence[Relation]]:
+        """The epoch in which a built view becomes visible, and what the version before it read.
+
+        Part of the open epoch.
+        """
+        engine, definition = self._engine, build.definition
+        old = engine.views.get(definition.name)
+        if old is None:
+            engine.add(view)
+        else:
+            gathered = self._renew(build, view, gathered)
+        epoch = engine.announce(
+            view, gathered, result.errors, result.rejected, is_staged=not build.first.is_in_place
+        )
+        epoch.tokens = {table.relation: build.first.token for table in epoch.swaps}
+        if build.beside is not None:
+            epoch.changes = (self._change(build),)
+        return epoch, () if old is None else old.relations()
+
+    def _renew(self, build: ViewBuild, view: View, gathered: Gathered) -> Gathered:
+        """Replace the live version, and tell what reads it the difference."""
+        engine, name = self._engine, build.definition.name
+        engine.renew(view)
+        failpoint("view.replace.renewed")
+        for other in self._core.builds.values():
+            if name in other.definition.parents() and not build.first.is_in_place:
+                # It was planned over columns that stand elsewhere now.
+                other.cancel()
+        if build.first.difference is None or not engine.readers_of(name):
+            return gathered
+        columns = build.first.difference.columns
+        if not build.first.is_in_place:
+            engine.pass_on(name, build.first.difference.parts(), columns, gathered)
+            return gathered
+        both = engine.gather()
+        engine.pass_on(name, _through(gathered, both, build.definition.table), columns, both)
+        gathered.close()
+        return both
+
+    def _change(self, build: ViewBuild) -> ViewChange:
+        definition, beside = build.definition, build.beside
+        assert beside is not None
+        row = self._desk.row(definition.identity)
+        change = None if row is None else numbered(row)
+        facts: dict[str, Any] = dict.fromkeys(("code", "detail", "hint", "progress"))
+        # Told with the status: nobody is to see a live view that is still being built.
+        facts["live_at"] = clock.utc()
+        ends = ""
+        if change is not None and change.get("version") == definition.version:
+            facts |= facts_of(definition, change["options"])
+            ends = change["id"]
+            facts["warnings"] = [*definition.plan.warnings, *change["warnings"]]
+        elif row is not None and row.version == definition.version:
+            # Its tables may have changed since it was planned: names, types, what may be NULL.
+            is_known = (row.query, table_of(row)) == (definition.query, definition.table)
+            facts |= {} if is_known else facts_of(definition, row.options)
+        table = definition.table
+        return ViewChange(
+            definition.identity,
+            table,
+            table,
+            facts,
+            is_renewed=True,
+            status=ViewState.LIVE.value,
+            ends=ends,
+        )
+
+    # --- pauses --------------------------------------------------------------------------------
+
+    def pause(self, rows: Sequence[ViewRow]) -> Sequence[Relation]:
+        """Take views out of the dataflow, their tables as they are; what they read."""
+        engine = self._engine
+        wanted = {row.identity for row in rows}
+        live = [d for d in engine.views.values() if d.identity in wanted]
+        # A view stays as long as another one reads it that is not to be paused.
+        ready = [d for d in live if all(c.identity in wanted for c in engine.readers_of(d.name))]
+        for definition in reversed(ready):
+            engine.remove(definition.name)
+        if ready:
+            shown = shown_positions(engine.positions.by_source)
+            facts = {"epoch": engine.epoch + 1, "positions": shown}
+            changes = [
+                ViewChange(d.identity, d.table, d.table, facts, status=ViewState.PAUSED.value)
+                for d in ready
+            ]
+            failpoint("view.pause.before")
+            self._epochs.finish(engine.tell(changes), sync=True)
+            failpoint("view.pause.after")
+            log.info("views.paused", views=[d.table.title for d in ready])
+        for row in rows:
+            if row.identity not in {d.identity for d in live}:
+                self._desk.paused(row)
+        return [r for d in ready for r in d.relations()]
+
+    # --- names ---------------------------------------------------------------------------------
+
+    def rename(self, row: ViewRow) -> None:
+        """Give a view the name that is asked for. TidemarkError when it cannot have it."""
+        assert row.change is not None
+        before = table_of(row)
+        table = replace(before, schema=row.change["schema"], name=row.change["name"])
+        sinks = self._core.followers.followed(row.identity)
+        if sinks:
+            raise sinks_refuse(row.title, sinks, TOLD_BY_NAME)
+        self._core.tables.check(table)
+        live = self._desk.live(row.identity)
+        change = ViewChange(row.identity, before, table, {}, ends=row.change["id"])
+        changes = [change, *self._reader_changes(row, table)]
+        if live is None:
+            self._core.tables.change(changes)
+            return
+        table = replace(live.table, schema=table.schema, name=table.name)
+        changes[0] = replace(change, before=live.table, table=table)
+        gathered = self._engine.gather()
+        errors = _retitled(self._core.tables.read_errors(live.table), table)
+        if errors is not None:
+            gathered.add(table, errors, is_errors=True)
+        self._engine.rename(live.name, table)
+        failpoint("view.rename.before")
+        self._epochs.finish(self._engine.tell(changes, gathered), sync=True)
+        failpoint("view.rename.after")
+        log.info("view.renamed", view=live.table.title, name=table.title)
+
+    def _reader_changes(self, row: ViewRow, table: SinkTable) -> Iterator[ViewChange]:
+        """What reads the view knows it by its new name."""
+        assert row.change is not None
+        for identity, query in row.change["readers"].items():
+            reader = self._desk.row(identity)
+            if reader is None:
+                continue
+            plan = dict(reader.plan or {})
+            plan["parents"] = [
+                [table.schema, table.name] if p == [row.schema, row.name] else p
+                for p in map(list, plan.get("parents", []))
+            ]
+            own = table_of(reader)
+            yield ViewChange(identity, own, own, {"query": query, "plan": plan})
+
+
+def readers_lost(
+    definition: ViewDefinition, others: Iterable[ViewDefinition]
+) -> dict[str, list[str]]:
+    """By title, the views that could not read a version of a view, and why."""
+    relation = definition.relation
+    found = {d.table.title: d.missing_in(relation) for d in others}
+    return {title: missing for title, missing in found.items() if missing}
+
+
+def readers_refuse(title: str, missing: dict[str, list[str]]) -> TidemarkError:
+    """The refusal of a version that views which read it could not read."""
+    return TidemarkError(
+        "view.children_refuse",
+        f'views that read "{title}" could not read it any more',
+        detail="; ".join(f"{view}: {', '.join(why)}" for view, why in missing.items()),
+        hint="keep the columns that they use, or drop or replace them first",
+    )
+
+
+def why_untold(before: SinkTable, table: SinkTable, *, is_staged: bool = False) -> str:
+    """Why further sinks of a view cannot be told of a version of it; "" where they can. is_staged:
+    its rows are not known as changes of those of before."""
+    if is_staged or not is_one_shape(before, table):
+        return "its records would have other columns"
+    pairs = zip(before.fields, table.fields, strict=True)
+    is_wider = any(new.is_nullable and not old.is_nullable for old, new in pairs)
+    return "a column of their records may be NULL now" if is_wider else ""
+
+
+def sinks_refuse(title: str, names: Sequence[str], why: str) -> TidemarkError:
+    """The refusal of a change that further sinks of a view could not be told of."""
+    return TidemarkError(
+        "view.has_sinks",
+        f'view "{title}" has further sinks',
+        detail=f"{', '.join(names)}: {why}",
+        hint="drop them first, and add them again afterwards",
+    )
+
+
+def has_dependents(title: str, found: Sequence[str]) -> TidemarkError:
+    """The refusal of a version for which the table would have to be made anew."""
+    return TidemarkError(
+        "view.has_dependents",
+        f'the table of view "{title}" cannot be replaced by one of other columns',
+        detail=f"these depend on it: {', '.join(found)}",
+        hint="drop them and make them again afterwards, or keep columns and key as they are",
+    )
+
+
+def _through(gathered: Gathered, both: Gathered, table: SinkTable) -> Iterator[Delta]:
+    """The deltas of a view on their way to its table and to what reads it."""
+    for part in gathered:
+        if part.errors is not None:
+            both.add(table, part.errors, is_errors=True)
+        for owner, delta in part.deltas:
+            both.add(owner, delta)
+            yield delta
+
+
+def _retitled(errors: Delta, table: SinkTable) -> Delta | None:
+    """What changes in the error rows of a view when its name does."""
+    if not len(errors):
+        return None
+    bare = Delta(errors.columns[1:], errors.weights)
+    return Delta.concat([errors.negate(), named(table, bare)])

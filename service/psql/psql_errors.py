@@ -1,0 +1,75 @@
+"""Our errors as psql shows errors: the place in the query under a caret, the code with the facts.
+
+PL/pgSQL's RAISE cannot set a position, so that the line and the caret stand in the detail, drawn
+as psql draws them (libpq's reportErrorPosition): at most 60 columns of the line, wide characters
+counted as two.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+from connectors.postgres.catalog.requests import Outcome
+from connectors.postgres.session.sqlstates import sqlstate_of
+from dataflow.errors import Position, TidemarkError
+from service.runtime.redaction import scrub
+
+WIDTH = 60
+RIGHT = 10
+
+
+def failure_of(
+    error: TidemarkError, query: str = "", facts: Mapping[str, Any] | None = None
+) -> Outcome:
+    """An error as the procedure that asked is to raise it, without secrets. facts: what is known
+    besides."""
+    details = [error.detail] if error.detail else []
+    details.append(f"code: {error.code}")
+    if error.position is not None and query:
+        details.append(place_of(query, error.position))
+    return Outcome(
+        facts=facts or {},
+        code=error.code,
+        sqlstate=sqlstate_of(error.code),
+        error=scrub(error.what),
+        detail=scrub("\n".join(details)),
+        hint=scrub(error.hint),
+    )
+
+
+def place_of(query: str, position: Position) -> str:
+    """The line of the query with a caret below the place.
+
+    >>> print(place_of("SELECT id FRM t x", Position(1, 15)))
+    LINE 1: SELECT id FRM t x
+                          ^
+    """
+    lines = query.splitlines() or [""]
+    line = lines[min(position.line, len(lines)) - 1].expandtabs(1)
+    begin, end = _cut(line, position.column - 1)
+    before = f"LINE {position.line}: " + ("..." if begin else "")
+    shown = line[begin:end] + ("..." if end < len(line) else "")
+    return f"{before}{shown}\n{' ' * (len(before) + _width(line[begin : position.column - 1]))}^"
+
+
+def _cut(line: str, place: int) -> tuple[int, int]:
+    """The part of a line that is shown: all of it, or WIDTH columns around the place."""
+    if _width(line) <= WIDTH:
+        return 0, len(line)
+    end = min(len(line), place + RIGHT) if _width(line[: place + RIGHT]) > WIDTH else len(line)
+    begin = 0
+    while _width(line[begin:end]) > WIDTH:
+        if begin < place and end - place <= RIGHT:
+            begin += 1
+        else:
+            end -= 1
+    return begin, end
+
+
+def _width(text: str) -> int:
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )

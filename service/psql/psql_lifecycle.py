@@ -1,0 +1,208 @@
+"""Replace, rebuild, pause, resume, rename and move, as psql asks for them.
+
+Each is the API's own operation (service/api/lifecycle_requests.py), for the view's owner. A
+change that was begun before its API process was killed is found again by its kind, and by having
+been asked for after the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from connectors.postgres.catalog.catalog import Control, ViewRow
+from connectors.postgres.catalog.requests import Outcome, Request
+from dataflow.errors import TidemarkError
+from service.access.authorization import of_session
+from service.api.lifecycle_requests import Asked, Life
+from service.api.models import ReplaceView
+from service.psql.psql_errors import failure_of
+from service.psql.psql_operations import Look, NoOptions, Owned, Subject, parsed
+from service.runtime.view_names import path_name
+from service.views.lifecycle import DesiredState, ViewState
+
+# Changes of a view that plan a query, whose warnings are told.
+_PLANNING = ("replace", "rebuild")
+
+
+class CascadeOptions(BaseModel):
+    """cascade: the views that read it too."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    cascade: bool = False
+
+
+class Replace(Subject, ReplaceView):
+    """The arguments of replace_view; options: those to change."""
+
+
+class Cascade(Subject):
+    """The arguments of pause_view and resume_view."""
+
+    options: CascadeOptions
+
+
+class Rename(Subject):
+    """The arguments of rename_view."""
+
+    new_name: str = Field(min_length=1)
+    options: NoOptions
+
+
+class Move(Subject):
+    """The arguments of move_view."""
+
+    new_schema: str = Field(min_length=1)
+    options: NoOptions
+
+
+class Alone(Subject):
+    """The arguments of rebuild_view and cancel_change."""
+
+    options: NoOptions
+
+
+class LifeOperations:
+    """The operations by the names of their procedures; usable from several threads."""
+
+    def __init__(self, control: Control, owned: Owned, life: Life) -> None:
+        self._control = control
+        self._owned = owned
+        self._life = life
+        self.by_name: Mapping[str, Callable[[Request], Look]] = {
+            "replace_view": self._replace,
+            "rebuild_view": self._rebuild,
+            "pause_view": self._pause,
+            "resume_view": self._resume,
+            "rename_view": self._rename,
+            "move_view": self._move,
+            "cancel_change": self._cancel,
+        }
+
+    def _replace(self, request: Request) -> Look:
+        body = parsed(Replace, request.arguments)
+        by = of_session(request.asker)
+        return self._change(
+            request,
+            body.name,
+            "replace",
+            lambda name: [self._life.replace(name, body.query, dict(body.options), by=by)],
+        )
+
+    def _rebuild(self, request: Request) -> Look:
+        body = parsed(Alone, request.arguments)
+        by = of_session(request.asker)
+        return self._change(
+            request, body.name, "rebuild", lambda name: self._life.rebuild(name, by=by)
+        )
+
+    def _pause(self, request: Request) -> Look:
+        body = parsed(Cascade, request.arguments)
+        row = self._subject(request, body.name)
+        if request.status == "running" and row.desired == DesiredState.PAUSED:
+            asked = [Asked(row.identity, row.title, status=ViewState.PAUSED)]
+        else:
+            name = path_name(row.schema, row.name)
+            by = of_session(request.asker)
+            asked = self._life.pause(name, by=by, cascade=body.options.cascade)
+        return lambda _: self._look(asked, f"view {row.title} is paused")
+
+    def _resume(self, request: Request) -> Look:
+        body = parsed(Cascade, request.arguments)
+        by, cascade = of_session(request.asker), body.options.cascade
+        return self._change(
+            request,
+            body.name,
+            "resume",
+            lambda name: self._life.resume(name, by=by, cascade=cascade),
+        )
+
+    def _rename(self, request: Request) -> Look:
+        body = parsed(Rename, request.arguments)
+        by = of_session(request.asker)
+        return self._change(
+            request,
+            body.name,
+            "rename",
+            lambda name: [self._life.rename(name, body.new_name, by=by)],
+        )
+
+    def _move(self, request: Request) -> Look:
+        body = parsed(Move, request.arguments)
+        by = of_session(request.asker)
+        return self._change(
+            request,
+            body.name,
+            "rename",
+            lambda name: [self._life.move(name, body.new_schema, by=by)],
+        )
+
+    def _cancel(self, request: Request) -> Look:
+        body = parsed(Alone, request.arguments)
+        row = self._subject(request, body.name)
+        is_done = request.status == "running" and row.change is None
+        if not is_done:
+            by = of_session(request.asker)
+            self._life.cancel(path_name(row.schema, row.name), by=by)
+        return lambda _: Outcome(f"view {row.title}: what was under way is given up")
+
+    def _change(
+        self,
+        request: Request,
+        text: str,
+        kind: str,
+        ask: Callable[[str], Sequence[Asked]],
+    ) -> Look:
+        row = self._subject(request, text)
+        if request.status == "running" and self._is_begun(request, row, kind):
+            change = row.change or {}
+            asked: Sequence[Asked] = [Asked(row.identity, row.title, change.get("id", ""))]
+        else:
+            asked = ask(path_name(row.schema, row.name))
+        said = f"view {row.title}: {kind} is done"
+        if kind not in _PLANNING:
+            return lambda _: self._look(asked, said)
+        return lambda rows: self._look(asked, said, rows.get(row.identity))
+
+    def _is_begun(self, request: Request, row: ViewRow, kind: str) -> bool:
+        """Whether the change was asked for by this request already, and maybe made since."""
+        told = row.replacing or {}
+        if told.get("kind") == kind and told.get("asked_at", 0) >= request.asked_at:
+            return True
+        # One that was made is told no more: the view differs from what it was.
+        return row.change is None and [row.version, row.title] != self._noted(request)
+
+    def _noted(self, request: Request) -> list[object]:
+        """What the view was when the request was first begun; noted then."""
+        rows = self._control.rows(
+            "UPDATE tidemark.requests AS r SET result = coalesce(result, "
+            "(SELECT jsonb_build_object('was', jsonb_build_array(v.version, "
+            "v.schema || '.' || v.name)) FROM tidemark.views AS v WHERE v.identity = r.target))"
+            " WHERE id = %s RETURNING result -> 'was'",
+            request.id,
+        )
+        return rows[0][0] or []
+
+    def _subject(self, request: Request, text: str) -> ViewRow:
+        """The view that is meant, which is the asker's to change."""
+        row = self._owned.find(request, text)
+        if row is None:
+            raise TidemarkError("view.not_found", f"view {text} was dropped")
+        self._owned.note(request, row.identity)
+        self._noted(request)
+        return row
+
+    def _look(
+        self, asked: Sequence[Asked], said: str, planned: ViewRow | None = None
+    ) -> Outcome | None:
+        """planned: the view, where its query has been planned anew."""
+        try:
+            if not all(self._life.is_done(a) for a in asked):
+                return None
+            return Outcome(said, warnings=() if planned is None else planned.warnings)
+        except TidemarkError as error:
+            if error.is_temporary:
+                raise
+            return failure_of(error)

@@ -1,0 +1,223 @@
+"""What `CALL tidemark....` can ask for: each operation is that of REST, for the role that asks.
+
+An operation first says which view it is about (`note`), then asks for the work, and answers with a
+look at how it stands. Invariant: begun twice it is done once. A request that was in hand when its
+API process was killed is begun again, and finds by the identity that was noted what is done
+already.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from connectors.postgres.catalog.catalog import Control, ViewRow
+from connectors.postgres.catalog.requests import Outcome, Request
+from dataflow.errors import TidemarkError
+from service.access.authorization import Authorization, of_session, operation_of
+from service.api.catalog import Catalog
+from service.api.models import CreateView
+from service.api.sink_catalog import SinkCatalog
+from service.api.source_catalog import SourceCatalog
+from service.api.source_models import CreateSource
+from service.psql.psql_errors import failure_of
+from service.runtime.view_names import parse_name, path_name
+from service.views.lifecycle import DesiredState, ViewState
+
+# How a request stands, by the views as the catalog has them now; None: not over yet.
+Look = Callable[[Mapping[str, ViewRow]], Outcome | None]
+
+
+class NoOptions(BaseModel):
+    """Options of what takes none but `wait`, which the procedure keeps for itself."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class DropOptions(BaseModel):
+    """drop_topics: what the view's further sinks have written goes too."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    drop_topics: bool = False
+
+
+class Subject(BaseModel):
+    """What an operation is about."""
+
+    name: str = Field(min_length=1)
+
+
+class DropView(Subject):
+    """The arguments of drop_view."""
+
+    options: DropOptions
+
+
+class DropSource(Subject):
+    """The arguments of drop_source and retry_source."""
+
+    options: NoOptions
+
+
+class Owned:
+    """The views that requests are about, each its asker's to change."""
+
+    def __init__(self, control: Control, authorization: Authorization) -> None:
+        self._control = control
+        self._authorization = authorization
+
+    def find(self, request: Request, text: str) -> ViewRow | None:
+        """The view that is meant; None when it was noted and is gone.
+
+        TidemarkError view.bad_name, view.not_found, view.not_owner.
+        """
+        if request.target is not None:
+            rows = self._control.list_views()
+            row = next((row for row in rows if row.identity == request.target), None)
+        else:
+            row = self._named(text)
+        if row is not None:
+            name = operation_of(request.operation)
+            self._authorization.require(of_session(request.asker), name, row)
+        return row
+
+    def _named(self, text: str) -> ViewRow:
+        schema, name = parse_name(text)
+        row = self._control.get_view(schema, name)
+        if row is None:
+            raise TidemarkError(
+                "view.not_found",
+                f'view "{schema}.{name}" does not exist',
+                hint="SELECT schema, name FROM tidemark.status;",
+            )
+        return row
+
+    def note(self, request: Request, target: str | None) -> None:
+        """Remember which view a request is about, before anything is done about it."""
+        self._control.rows(
+            "UPDATE tidemark.requests SET status = 'running', target = %s WHERE id = %s "
+            "RETURNING 1",
+            target,
+            request.id,
+        )
+
+
+class Operations:
+    """The operations by the names of their procedures; usable from several threads."""
+
+    def __init__(
+        self,
+        owned: Owned,
+        control: Control,
+        catalog: Catalog,
+        sinks: SinkCatalog,
+        sources: SourceCatalog,
+    ) -> None:
+        self.owned = owned
+        self._control = control
+        self._catalog = catalog
+        self._sinks = sinks
+        self._sources = sources
+        self._by_name: dict[str, Callable[[Request], Look]] = {
+            "create_view": self._create_view,
+            "drop_view": self._drop_view,
+            "create_source": self._create_source,
+            "drop_source": self._drop_source,
+            "retry_source": self._retry_source,
+        }
+
+    def add(self, operations: Mapping[str, Callable[[Request], Look]]) -> None:
+        """Further operations, by the names of their procedures."""
+        self._by_name.update(operations)
+
+    def begin(self, request: Request) -> Look:
+        """Ask for what is wanted, as far as it was not asked for yet. TidemarkError."""
+        # Refuses what is in no table, before it is looked for here.
+        operation_of(request.operation)
+        return self._by_name[request.operation](request)
+
+    # --- views -------------------------------------------------------------------------------
+
+    def _create_view(self, request: Request) -> Look:
+        body = parsed(CreateView, request.arguments)
+        self.owned.note(request, request.identity)
+        if not any(row.identity == request.identity for row in self._control.list_views()):
+            self._catalog.create(body, of_session(request.asker), request.identity)
+        return lambda rows: _is_live(rows, request.identity)
+
+    def _drop_view(self, request: Request) -> Look:
+        body = parsed(DropView, request.arguments)
+        row = self.owned.find(request, body.name)
+        if row is not None and row.desired != DesiredState.DROPPED:
+            self.owned.note(request, row.identity)
+            name = path_name(row.schema, row.name)
+            by = of_session(request.asker)
+            erase = functools.partial(self._sinks.erase_all, name, by)
+            self._catalog.drop(name, by, erase if body.options.drop_topics else None)
+        identity = row.identity if row is not None else request.target or ""
+        return lambda _: None if self._catalog.exists(identity) else Outcome("view is dropped")
+
+    # --- sources -----------------------------------------------------------------------------
+
+    def _create_source(self, request: Request) -> Look:
+        body = parsed(CreateSource, request.arguments)
+        if request.status != "running" or self._control.get_source(body.name) is None:
+            self.owned.note(request, None)
+            self._sources.create(body, of_session(request.asker))
+        return lambda _: Outcome(f'source "{body.name}" is declared')
+
+    def _drop_source(self, request: Request) -> Look:
+        name = parsed(DropSource, request.arguments).name
+        if request.status != "running" or self._control.get_source(name) is not None:
+            by = of_session(request.asker)
+            self._sources.show(name, by)
+            self.owned.note(request, None)
+            self._sources.drop(name, by)
+        return lambda _: Outcome(f'source "{name}" is dropped')
+
+    def _retry_source(self, request: Request) -> Look:
+        name = parsed(DropSource, request.arguments).name
+        self.owned.note(request, None)
+        self._sources.retry(name, of_session(request.asker))
+        return lambda _: Outcome(f'source "{name}" is tried now')
+
+
+def _is_live(rows: Mapping[str, ViewRow], identity: str) -> Outcome | None:
+    """Whether a view that is being built is live, or will not be."""
+    row = rows.get(identity)
+    if row is None or row.desired == DesiredState.DROPPED:
+        return failure_of(
+            TidemarkError("view.dropped", "the view was dropped while it was being built")
+        )
+    if row.status == ViewState.FAILED:
+        code = row.code or "view.failed"
+        return failure_of(
+            TidemarkError(
+                code, f'view "{row.title}" has failed', detail=row.detail or "", hint=row.hint or ""
+            )
+        )
+    if row.status != ViewState.LIVE:
+        return None
+    return Outcome(f"view {row.title} is live", warnings=row.warnings)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def parsed(model: type[Model], arguments: Mapping[str, Any]) -> Model:
+    """The arguments as a model, REST's of the same call. TidemarkError request.invalid."""
+    try:
+        return model.model_validate(dict(arguments))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise TidemarkError(
+            "request.invalid",
+            f'"{where}" is not valid',
+            detail=first["msg"],
+            hint="docs/PSQL.md has the arguments and options of each procedure",
+        ) from None

@@ -1,0 +1,166 @@
+"""The API process's side of psql: takes up what procedures of schema tidemark ask for.
+
+One thread listens, takes requests and looks how they stand; a few others begin them, since the
+analysis of a query may take seconds. A further one answers the doorbell of `tidemark.wait`.
+Invariant: a request has an outcome in the end, whatever goes wrong here; several API processes do
+none twice (connectors/postgres/catalog/requests.py).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from connectors.postgres.catalog.catalog import Control
+from connectors.postgres.catalog.requests import Doorbell, Outcome, Request, Requests
+from dataflow.errors import TemporaryError, TidemarkError
+from service.factory.service_factory import Parts
+from service.psql import psql_verify
+from service.psql.psql_errors import failure_of
+from service.psql.psql_lifecycle import LifeOperations
+from service.psql.psql_operations import Look, Operations, Owned
+from service.runtime.log import log
+from service.runtime.settings import Settings
+
+LOOK_S = 1.0
+BEGINNING_LOOK_S = 0.02
+RETRY_S = 1.0
+RETRY_FOR_S = 30.0
+RING_S = 2.0
+AT_ONCE = 4
+
+
+class PsqlDesk:
+    """Runs from `start` until `close`. nudge: makes the source's position move on."""
+
+    def __init__(
+        self, dsn: str, control: Control, operations: Operations, nudge: Callable[[], object]
+    ) -> None:
+        self._control = control
+        self._operations = operations
+        self._nudge = nudge
+        self._requests = Requests(dsn)
+        self._bell = Doorbell(dsn)
+        self._pool = ThreadPoolExecutor(AT_ONCE, "psql")
+        self._beginning: dict[int, tuple[Request, Future[Look]]] = {}
+        self._running: dict[int, tuple[Request, Look]] = {}
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, name="psql-desk", daemon=True),
+            threading.Thread(target=self._answer_bell, name="psql-bell", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Begin to listen."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Stop; what is in hand is taken up again by the next process."""
+        self._stopping.set()
+        self._requests.wake()
+        self._bell.ring()
+        for thread in self._threads:
+            thread.join(RING_S + RETRY_S)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # --- requests ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        is_ready = False
+        while not self._stopping.is_set():
+            try:
+                if not is_ready:
+                    self._control.ensure()
+                    is_ready = True
+                self._tick()
+            except TidemarkError as error:
+                log.warning("psql.retry", code=error.code)
+                self._requests.drop()
+                self._stopping.wait(RETRY_S)
+            except Exception as error:
+                log.error("psql.failed", exc_info=error)
+                self._requests.drop()
+                self._stopping.wait(RETRY_S)
+        try:
+            self._requests.close()
+        except TidemarkError as error:
+            log.info("psql.left", code=error.code)
+
+    def _tick(self) -> None:
+        while (request := self._requests.take()) is not None:
+            if request.id not in self._beginning and request.id not in self._running:
+                log.info("psql.request", id=request.id, operation=request.operation)
+                self._beginning[request.id] = request, self._pool.submit(self._begin, request)
+        self._settle_beginning()
+        self._settle_running()
+        self._requests.wait(BEGINNING_LOOK_S if self._beginning else LOOK_S)
+
+    def _begin(self, request: Request) -> Look:
+        """In a thread of the pool. A temporary error is tried again for a while."""
+        until = time.monotonic() + RETRY_FOR_S
+        while True:
+            try:
+                return self._operations.begin(request)
+            except TemporaryError as error:
+                log.info("psql.begin_retry", id=request.id, code=error.code)
+                if time.monotonic() > until or self._stopping.wait(RETRY_S):
+                    raise
+
+    def _settle_beginning(self) -> None:
+        for number, (request, future) in list(self._beginning.items()):
+            if not future.done():
+                continue
+            del self._beginning[number]
+            error = future.exception()
+            if error is None:
+                self._running[number] = request, future.result()
+            elif not self._stopping.is_set():
+                self._requests.end(request, _failure(request, error))
+
+    def _settle_running(self) -> None:
+        if not self._running:
+            return
+        rows = {row.identity: row for row in self._control.list_views()}
+        for number, (request, look) in list(self._running.items()):
+            try:
+                outcome = look(rows)
+            except TemporaryError:
+                raise
+            except Exception as error:
+                outcome = _failure(request, error)
+            if outcome is not None:
+                self._requests.end(request, outcome)
+                del self._running[number]
+
+    # --- the doorbell --------------------------------------------------------------------------
+
+    def _answer_bell(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                if self._bell.wait(RING_S):
+                    self._nudge()
+            except TidemarkError as error:
+                log.debug("psql.bell_retry", code=error.code)
+                self._stopping.wait(RETRY_S)
+        self._bell.close()
+
+
+def desk_of(settings: Settings, state: Any) -> PsqlDesk:
+    """The desk of an application. state: its catalogs, as create_app keeps them."""
+    control = Parts(settings).control()
+    owned = Owned(control, state.authorization)
+    operations = Operations(owned, control, state.catalog, state.sinks, state.sources)
+    operations.add(psql_verify.operations(operations.owned, state.verify))
+    operations.add(LifeOperations(control, operations.owned, state.life).by_name)
+    return PsqlDesk(settings.sink, control, operations, state.catalog.nudge_source)
+
+
+def _failure(request: Request, error: BaseException) -> Outcome:
+    if not isinstance(error, TidemarkError):
+        log.error("psql.request_failed", id=request.id, exc_info=error)
+        error = TidemarkError("internal", "an error of the service itself", hint="see its log")
+    return failure_of(error, str(request.arguments.get("query") or ""))

@@ -1,1 +1,0 @@
-"""REST routes, thin: every answer and every refusal comes from `service.catalog`."""

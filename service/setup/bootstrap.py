@@ -1,0 +1,143 @@
+"""`tidemark init`: makes a database ready for the service, and says what it may not do itself.
+
+It looks at everything that the service will need, runs what heals a check where that touches
+nothing but rights and schemas of ours, and creates schema tidemark. A table is never changed: how
+one gets a replica identity is its owner's choice. A setting of the server is changed only when it
+was asked for. Running it again is safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from connectors.postgres.analysis.readiness import Check, check_sink, check_source
+from connectors.postgres.replication.slot import object_name, slot_name
+from connectors.postgres.schema import schema_setup
+from connectors.postgres.session.session import Session, connect
+from connectors.source import MAIN_SOURCE
+from dataflow.errors import TidemarkError
+from storage.failpoints import failpoint
+
+RESTART = "then restart the server"
+_SETTING = "ALTER SYSTEM"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to prepare. source, sink: DSNs, of an administrator where there is one. role: the
+    service's, None: the DSN's own. tables: that views will read, None: any; schemas: where
+    views will lie. may_alter_system: settings of the whole server may be changed."""
+
+    source: str
+    sink: str
+    role: str | None = None
+    prefix: str = "tidemark"
+    tables: tuple[str, ...] | None = None
+    schemas: tuple[str, ...] = ("public",)
+    may_alter_system: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """A check after what could be done about it. outcome: ok, done, to do, note; left: what is
+    to be run, why: what kept us from it."""
+
+    outcome: str
+    check: Check
+    left: str = ""
+    why: str = ""
+
+
+def prepare(wanted: Wanted, *, is_dry: bool) -> list[Step]:
+    """Look, do what may be done (unless is_dry), look again, and tell."""
+    source, sink = Session(wanted.source), Session(wanted.sink, "sink")
+    try:
+        before = [*_source(wanted, source), *_sink(wanted, sink)]
+        tried: dict[str, str] = {}
+        if not is_dry:
+            may_set = wanted.may_alter_system
+            tried = _heal(_source(wanted, source), source, may_alter_system=may_set)
+            tried |= _heal(_sink(wanted, sink), sink, may_alter_system=may_set)
+        after = [*_source(wanted, source), *_sink(wanted, sink)] if tried else before
+    finally:
+        source.close()
+        sink.close()
+    ill = {check.name for check in before if check.problem is not None}
+    steps = [_step(check, check.name in ill, tried.get(check.name)) for check in after]
+    of_sink = [s for s in steps if s.check.name.startswith("sink:") and not s.check.can_wait]
+    is_sink_well = all(s.outcome != "to do" for s in of_sink)
+    if is_sink_well and not is_dry:
+        steps.append(_make_schema(wanted))
+    return steps
+
+
+def checks_of(wanted: Wanted) -> list[Check]:
+    """The checks alone; for `tidemark doctor`."""
+    source, sink = Session(wanted.source), Session(wanted.sink, "sink")
+    try:
+        return [*_source(wanted, source), *_sink(wanted, sink)]
+    except TidemarkError as error:
+        return [Check("checks", problem=error)]
+    finally:
+        source.close()
+        sink.close()
+
+
+def _source(wanted: Wanted, session: Session) -> list[Check]:
+    names = slot_name(session, wanted.prefix, MAIN_SOURCE), object_name(wanted.prefix, MAIN_SOURCE)
+    return check_source(session, names, wanted.role, wanted.tables)
+
+
+def _sink(wanted: Wanted, session: Session) -> Sequence[Check]:
+    return check_sink(session, wanted.role, wanted.schemas)
+
+
+def _heal(checks: Sequence[Check], session: Session, *, may_alter_system: bool) -> dict[str, str]:
+    """Run what heals the checks that are not well; name -> what PostgreSQL said against it.
+
+    A setting of the server that may not be changed is said, not tried: others run on it too.
+    A GRANT without the right to it may be a mere warning: whether it helped is to be looked at.
+    """
+    said = {}
+    for check in checks:
+        if check.problem is None or not check.fix or check.is_optional:
+            continue
+        if check.fix.startswith(_SETTING) and not may_alter_system:
+            said[check.name] = "a setting of the whole server; --alter-system changes it"
+            continue
+        try:
+            session.execute(check.fix, doing=f"cannot run {check.fix}")
+            if check.fix.startswith(_SETTING):
+                session.execute("SELECT pg_reload_conf()")
+            said[check.name] = ""
+            failpoint("init.heal.after")
+        except TidemarkError as error:
+            said[check.name] = error.detail
+    return said
+
+
+def _step(check: Check, was_ill: bool, said: str | None) -> Step:
+    if check.problem is None:
+        well = "done" if was_ill else "ok"
+        return Step("note" if check.note else well, check)
+    hint = check.problem.hint
+    if RESTART in hint and said == "":
+        return Step("to do", check, "restart the server", "the setting is made")
+    return Step("note" if check.is_optional else "to do", check, hint, said or "")
+
+
+def _make_schema(wanted: Wanted) -> Step:
+    """Schema tidemark, as the service's role, so that the service can bring it up to date."""
+    name = "sink: schema tidemark"
+    try:
+        settings = {} if wanted.role is None else {"role": wanted.role}
+        session = connect(wanted.sink, side="sink", settings=settings)
+        try:
+            failpoint("init.schema.before")
+            schema_setup.ensure(session)
+        finally:
+            session.close()
+    except TidemarkError as error:
+        return Step("to do", Check(name, problem=error), error.hint)
+    return Step("done", Check(name, f"version {schema_setup.VERSION}"))

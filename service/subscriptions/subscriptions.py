@@ -1,0 +1,375 @@
+"""Subscriptions: a view's rows and then its epochs, to any number of readers.
+
+A subscription begins with the view's rows and the epoch that they show, of one snapshot of the
+sink, or with that epoch alone, or behind the last mark that a reader has had; from there on it is
+the view's log. Invariant: of any two marks that a reader has, what stands between is exactly what
+changed between their epochs. A reader that does not take what there is for it is left behind by
+the log, or out of patience, and told so; nothing is kept for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from starlette.concurrency import run_in_threadpool
+
+from connectors.postgres.catalog.catalog import ViewRow
+from connectors.postgres.sink.postgres_sink import PostgresSink
+from connectors.sink import Progress, SinkTable
+from dataflow.delta import Delta
+from dataflow.errors import TemporaryError, TidemarkError
+from service.sinks.sink_workers import shown_positions
+from service.subscriptions.change_encoder import begin_line, mark_line, no_rows, row_lines
+from service.subscriptions.change_feed import ChangeFeed, ChangeFeeds, Framing, framed, touch
+from service.subscriptions.change_log import ENDED, FOLDER, LogHead, is_checked, read_head
+from service.views.groups import group_of
+from service.views.lifecycle import DesiredState, ViewState
+from service.views.requested_changes import table_of
+from service.views.view_lookup import find_view
+
+# An error as JSON, in the form of the face that sends the stream.
+ErrorJson = Callable[[TidemarkError], bytes]
+
+if TYPE_CHECKING:
+    from service.factory.service_factory import Parts
+
+# How long a log may take to begin.
+BEGIN_S = 15.0
+_POLL_S = 0.02
+_TOKEN = re.compile(r"([0-9a-f]{16})\.(\d{1,18})")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a reader asks for. resume: a token, or nothing."""
+
+    has_rows: bool = True
+    resume: str = ""
+    heartbeat_s: float = 15.0
+
+
+class Subscriptions:
+    """One for an API process; used in its event loop."""
+
+    def __init__(self, parts: Parts, feeds: ChangeFeeds) -> None:
+        self._parts = parts
+        self._settings = parts.settings
+        self._control = parts.control()
+        self._feeds = feeds
+        self._sinks: dict[str, PostgresSink] = {}
+        self.patience_s = float(parts.settings.changes_patience_s)
+
+    async def open(self, view: str, wish: Wish) -> Subscription:
+        """A reader more. TidemarkError view.not_found, view.not_live, changes.bad_token,
+        changes.expired, changes.too_many, changes.unavailable."""
+        token = parsed_token(wish.resume)
+        row = await run_in_threadpool(self._live_view, view)
+        if self._feeds.readers >= self._settings.changes_readers:
+            raise TemporaryError(
+                "changes.too_many",
+                "there are too many readers of changes",
+                detail=f"{self._settings.changes_readers} is the most",
+                hint="try again later, or raise TIDEMARK_CHANGES_READERS",
+            )
+        settings = self._settings.for_group(group_of(row))
+        folder = settings.state / FOLDER / row.identity
+        if token is not None:
+            _require_log(await run_in_threadpool(read_head, folder), token)
+        head = await self._log(folder, row)
+        feed = self._feeds.enter(folder, head)
+        try:
+            return await self._begun(row, feed, wish, token)
+        except BaseException:
+            self._feeds.leave(feed)
+            raise
+
+    async def _begun(
+        self, row: ViewRow, feed: ChangeFeed, wish: Wish, token: tuple[str, int] | None
+    ) -> Subscription:
+        rows = _Rows(self._sink(group_of(row)), table_of(row), has_rows=wish.has_rows)
+        subscription = Subscription(self, row, feed, rows, wish.heartbeat_s)
+        if token is None:
+            return subscription
+        _require_log(feed.reader.head, token)
+        subscription.epoch = token[1]
+        if token[1] < feed.reader.floor:
+            raise _expired("its epochs are not kept any more")
+        if token[1] > feed.reader.newest:
+            progress = await run_in_threadpool(rows.progress)
+            if token[1] > progress.epoch:
+                raise _expired("its epoch is not shown, or not any more: the sink was set back")
+        return subscription
+
+    def _sink(self, group: str) -> PostgresSink:
+        if group not in self._sinks:
+            self._sinks[group] = self._parts.sink_of(group)
+        return self._sinks[group]
+
+    def leave(self, feed: ChangeFeed) -> None:
+        """One reader less."""
+        self._feeds.leave(feed)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the service ends."""
+        return self._feeds.is_stopped
+
+    def why_over(self, row: ViewRow) -> TidemarkError:
+        """Why the log of a view that had one has ended."""
+        rows = self._control.list_views()
+        found = next((r for r in rows if r.identity == row.identity), None)
+        if found is None:
+            is_there = any((r.schema, r.name) == (row.schema, row.name) for r in rows)
+            code = "changes.view_replaced" if is_there else "changes.view_dropped"
+            what = "was replaced" if is_there else "was dropped"
+            hint = "subscribe again, it begins with the rows" if is_there else "see GET /views"
+            return TidemarkError(code, f'view "{row.title}" {what}', hint=hint)
+        if found.desired == DesiredState.DROPPED:
+            return TidemarkError("changes.view_dropped", f'view "{row.title}" was dropped')
+        if found.status == ViewState.FAILED:
+            return TidemarkError(
+                "changes.view_failed",
+                f'view "{row.title}" has failed',
+                detail=found.detail or found.code or "",
+                hint=found.hint or "see GET /views/{name}",
+            )
+        if found.title != row.title:
+            return TidemarkError(
+                "changes.view_replaced",
+                f'view "{row.title}" is called "{found.title}" now',
+                hint="subscribe to that name, it begins with the rows",
+            )
+        return TemporaryError(
+            "changes.interrupted",
+            f'the changes of view "{row.title}" do not go on without a gap',
+            detail="it was filled anew, or what readers lack is not kept any more",
+            hint="subscribe again without a token, it begins with the rows",
+        )
+
+    def _live_view(self, view: str) -> ViewRow:
+        self._control.ensure()
+        row = find_view(self._control, view)
+        if row.status != ViewState.LIVE:
+            raise TidemarkError(
+                "view.not_live",
+                f'view "{row.title}" is not live',
+                detail=f"it is {row.status}",
+                hint="subscribe once the view is live",
+            )
+        return row
+
+    async def _log(self, folder: Path, row: ViewRow) -> LogHead:
+        """The running log of a view; asked for if there is none."""
+        deadline = asyncio.get_running_loop().time() + BEGIN_S
+        await run_in_threadpool(touch, [folder])
+        is_told = False
+        while True:
+            head = read_head(folder) if is_checked(folder, self._parts.host) else None
+            if head is not None and not (folder / ENDED).exists():
+                return head
+            if not is_told:
+                is_told = True
+                await run_in_threadpool(self._control.notify)
+            if asyncio.get_running_loop().time() > deadline:
+                raise TemporaryError(
+                    "changes.unavailable",
+                    f'the changes of view "{row.title}" are not available',
+                    detail="the pipeline does not write them",
+                    hint="see GET /health, and try again",
+                )
+            await asyncio.sleep(_POLL_S)
+
+
+class Subscription:
+    """One reader: its events, as they go out. epoch: what it resumes from, if it does; error: what
+    it has ended with."""
+
+    def __init__(
+        self, home: Subscriptions, row: ViewRow, feed: ChangeFeed, rows: _Rows, heartbeat_s: float
+    ) -> None:
+        self.epoch: int | None = None
+        self.error: TidemarkError | None = None
+        self.title = row.title
+        self.patience_s = home.patience_s
+        self.retention_s = feed.reader.head.retention_s
+        self._home = home
+        self._row = row
+        self._feed = feed
+        self._rows = rows
+        self._heartbeat_s = heartbeat_s
+        self._is_closed = False
+
+    async def frames(
+        self, framing: Framing, error_json: ErrorJson
+    ) -> AsyncGenerator[list[bytes], None]:
+        """Yield all events in pieces of bounded size; end after an `error`, or with the service."""
+        try:
+            async for piece in self._pieces(framing):
+                yield piece
+        except TidemarkError as error:
+            self.error = error
+            yield [framed(framing, b"error", error_json(error))]
+
+    async def _pieces(self, framing: Framing) -> AsyncGenerator[list[bytes], None]:
+        yield [framed(framing, b"begin", self._rows.begin_line(self.title))]
+        beat = framed(framing, b"heartbeat", b"{}")
+        epoch = self.epoch
+        if epoch is None:
+            async with contextlib.aclosing(self._row_pieces(framing, beat)) as pieces:
+                async for piece in pieces:
+                    yield piece
+            epoch = self._rows.shown.epoch
+            yield [self._mark(framing, self._rows.shown)]
+        reader = self._feed.reader
+        # Until then it is not known which of the log's epochs come after this one.
+        while reader.newest < epoch and not reader.is_over:
+            if not await self._has_more():
+                yield [beat]
+            if self._home.is_stopped:
+                return
+        place = reader.place_after(epoch)
+        while True:
+            found = None if place is None else self._feed.frames(place, framing)
+            if found is None:
+                raise too_slow("the log of changes has left it behind")
+            pieces, place = found
+            if pieces:
+                yield pieces
+            elif self._home.is_stopped:
+                return
+            elif reader.is_over:
+                raise await run_in_threadpool(self._home.why_over, self._row)
+            elif not await self._has_more():
+                yield [beat]
+
+    async def _row_pieces(self, framing: Framing, beat: bytes) -> AsyncGenerator[list[bytes], None]:
+        """The view's rows, with heartbeats for as long as they take."""
+        is_over = False
+        try:
+            while not is_over:
+                task = asyncio.ensure_future(run_in_threadpool(self._rows.next_lines))
+                try:
+                    while not (await asyncio.wait((task,), timeout=self._heartbeat_s))[0]:
+                        yield [beat]
+                finally:
+                    # Its thread has the session until it is done.
+                    await asyncio.wait((task,))
+                lines = task.result()
+                is_over = not lines
+                if lines:
+                    yield [framed(framing, b"snapshot", line) for line in lines]
+        finally:
+            self._rows.close()
+
+    async def _has_more(self) -> bool:
+        """Whether something came before the next heartbeat is due."""
+        began = asyncio.get_running_loop().time()
+        await self._feed.wait(self._heartbeat_s)
+        return asyncio.get_running_loop().time() - began < self._heartbeat_s
+
+    def _mark(self, framing: Framing, progress: Progress) -> bytes:
+        name = self._feed.reader.head.name
+        line = mark_line(name, progress.epoch, shown_positions(progress.positions))
+        return framed(framing, b"mark", line, f"{name}.{progress.epoch}".encode())
+
+    def close(self) -> None:
+        """The reader has gone."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._home.leave(self._feed)
+
+
+class _Rows:
+    """A view's rows with the progress that they show; its methods block, one after another.
+
+    shown: the progress, once lines were asked for.
+    """
+
+    shown: Progress
+
+    def __init__(self, sink: PostgresSink, table: SinkTable, *, has_rows: bool) -> None:
+        self._sink = sink
+        self._table = table
+        self._has_rows = has_rows
+        self._open = contextlib.ExitStack()
+        self._lines = self._snapshot()
+
+    def begin_line(self, title: str) -> bytes:
+        """What the rows are of: the view, its columns and its key."""
+        return begin_line(title, self._table)
+
+    def next_lines(self) -> list[bytes]:
+        """Some more, [] at the end."""
+        return next(self._lines, [])
+
+    def close(self) -> None:
+        """Give back the session."""
+        self._open.close()
+
+    def progress(self) -> Progress:
+        """How far the sink is."""
+        with self._sink.rows_at(self._table) as (progress, _):
+            return progress
+
+    def _snapshot(self) -> Iterator[list[bytes]]:
+        self.shown, rows = self._open.enter_context(self._sink.rows_at(self._table))
+        if self._has_rows:
+            yield from self._pages(self.shown.epoch, rows)
+
+    def _pages(self, epoch: int, rows: Iterator[Delta]) -> Iterator[list[bytes]]:
+        is_empty = True
+        for delta in rows:
+            for line in row_lines(self._table.fields, delta, epoch):
+                is_empty = False
+                yield [line]
+        if is_empty:
+            yield [no_rows(epoch)]
+
+
+def parsed_token(token: str) -> tuple[str, int] | None:
+    """(log, epoch) of a token, None without one. TidemarkError changes.bad_token."""
+    if not token:
+        return None
+    found = _TOKEN.fullmatch(token)
+    if found is None:
+        raise _bad_token(token)
+    return found[1], int(found[2])
+
+
+def too_slow(detail: str) -> TidemarkError:
+    """The error for a reader that does not take what there is for it."""
+    return TidemarkError(
+        "changes.too_slow",
+        "the reader is too slow",
+        detail=detail,
+        hint="read faster, or resume from the last mark while it is kept",
+    )
+
+
+def _require_log(head: LogHead | None, token: tuple[str, int]) -> None:
+    if head is None or head.name != token[0]:
+        raise _expired("the log that the token is of is not there any more")
+
+
+def _expired(detail: str) -> TidemarkError:
+    return TidemarkError(
+        "changes.expired",
+        "the changes since the token are not kept any more",
+        detail=detail,
+        hint="subscribe without a token, it begins with the rows; changes_retention_s of the "
+        "view's options keeps more",
+    )
+
+
+def _bad_token(token: str) -> TidemarkError:
+    return TidemarkError(
+        "changes.bad_token",
+        f'"{token[:80]}" is not a token to resume from',
+        hint="give the `resume` of the last mark, as it was",
+    )

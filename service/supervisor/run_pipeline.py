@@ -1,0 +1,68 @@
+"""A pipeline process: `python -m service.supervisor.run_pipeline [GROUP]`.
+
+Settings come from the environment.
+
+Ends with 0 when asked to stop, 3 when refused (the reason stands in the catalog and the log) or 1
+when something broke: the supervisor starts it again after a pause; with 4 when no restart can
+help: another version of the program, or another state, is needed first.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+from connectors.spark import leftovers
+from dataflow.errors import TidemarkError
+from service.factory.service_factory import Parts
+from service.pipeline.pipeline import Pipeline
+from service.runtime import deep_stack, signals
+from service.runtime.disk_errors import disk_error
+from service.runtime.log import configure, log
+from service.runtime.memory_budget import calm_collector
+from service.runtime.process_title import set_title
+from service.runtime.restart_policy import exit_code
+from service.runtime.security_limits import protect
+from service.runtime.settings import DEFAULT_GROUP, Settings, parent_pid
+from storage.errors import StorageError
+
+
+def main(group: str = DEFAULT_GROUP) -> int:
+    """Run until SIGTERM; the exit code says how it ended."""
+    signals.die_with_parent(parent_pid())
+    # Reader, stepping and sink hand work to each other: the default of 5 ms is felt as latency.
+    sys.setswitchinterval(0.0005)
+    sys.setrecursionlimit(deep_stack.RUN)
+    settings = Settings.load().for_group(group)
+    name = "pipeline" if group == DEFAULT_GROUP else f"pipeline {group}"
+    set_title(name)
+    configure(settings.log_level, name, settings.log_format)
+    protect(settings)
+    parts = Parts(settings)
+    calm_collector()
+    parts.prepare_builds()
+    leftovers.sweep()
+    try:
+        settings.state.mkdir(parents=True, exist_ok=True)
+        pipeline = Pipeline(settings, parts)
+        signals.stop_on_terminate(pipeline.stop, lambda: log.warning("pipeline.cut_short"))
+        log.info("pipeline.started")
+        pipeline.run()
+    except (TidemarkError, StorageError, OSError) as raised:
+        error = disk_error(raised, "the pipeline") or raised
+        if isinstance(error, OSError):
+            raise
+        code = exit_code(error)
+        if code != 1:
+            parts.report_failure(error)
+        return code
+    if pipeline.is_unused:
+        # The last view of a group is gone: so is all that it had.
+        shutil.rmtree(settings.state)
+    log.debug("pipeline.stopped")
+    return 0
+
+
+if __name__ == "__main__":
+    # All is closed: taking the interpreter apart would take longer than all of that.
+    signals.end_now(main(*sys.argv[1:]))

@@ -1,0 +1,188 @@
+"""The parent of the service: keeps one API process and a pipeline process a group running.
+
+Either may die at any moment (kill -9 included) and comes back after a pause. One that dies again
+before it has got anything done (`headway`) waits twice as long each time, up to a limit; one that
+has, or that stayed up for a while, starts over with the shortest pause. A group's process
+that ends with 0 has nothing left to do, and one that ends with FINAL needs someone: it stays away,
+and `/health` says why. The supervisor holds no state; which groups there are
+it is told by a child that reads the catalog, and nothing waits for that. What its children need is
+imported here, once, and they are forked off. Kernels that are not compiled yet are compiled in a
+child too, and pipelines wait for it; the API does not.
+"""
+
+from __future__ import annotations
+
+import gc
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from service.metrics.metrics import SUPERVISOR_FILE
+from service.runtime import kernels
+from service.runtime.forking import Forked
+from service.runtime.log import log
+from service.runtime.memory_budget import MALLOC, allow_files, calm_malloc
+from service.runtime.private_files import replace_file
+from service.runtime.readiness_pipe import Headway
+from service.runtime.restart_policy import Restarts
+from service.runtime.settings import Settings
+from service.runtime.signals import FINAL, SIGNALLED
+from service.supervisor import run_pipeline
+from service.views.groups import GroupWatch
+from storage import clock
+from storage.failpoints import failpoint
+
+# The children end by themselves in `signals.STOP_S`.
+STOP_S = 4.5
+
+
+@dataclass
+class Child:
+    """One supervised process. main: what it runs; group: whose pipeline it is, "" for others;
+    keep: descriptors that it writes to."""
+
+    name: str
+    main: Callable[[], int]
+    group: str = ""
+    keep: tuple[int, ...] = ()
+    process: Forked | None = None
+    restarts: Restarts = field(default_factory=Restarts)
+    headway: Headway | None = None
+
+
+class Supervisor:
+    """Runs until SIGTERM or SIGINT, then stops its children; a second one kills them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._environment = {**MALLOC, **settings.child_environment()}
+        self._state = settings.state
+        self._signals: list[int] = []
+        self._groups = GroupWatch(settings.state)
+        look = partial(self._groups.look, settings)
+        self.children = [
+            Child("pipeline", run_pipeline.main),
+            Child("api", _run_api),
+            Child("groups", look, keep=(self._groups.descriptor,)),
+        ]
+        self._compiler: Child | None = None
+        self._has_failed = False
+        # What one that was killed has left.
+        (settings.state / kernels.COMPILING).unlink(missing_ok=True)
+        if not kernels.is_done(settings.state):
+            self._compiler = Child("kernels", partial(kernels.main_of, settings))
+            self.children.insert(0, self._compiler)
+
+    def run(self) -> int:
+        """Start what is wanted, watch it, restart what ends; the exit code."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+        calm_malloc()
+        allow_files()
+        # Objects that stay are not looked at again by a collector: their pages remain shared.
+        gc.freeze()
+        try:
+            self._tell()
+            while not self._signals and not self._has_failed:
+                self._add_groups()
+                for child in list(self.children):
+                    self._watch(child)
+                time.sleep(0.05)
+        finally:
+            self._stop_children()
+        log.info("service.stopped")
+        if self._has_failed:
+            return 1
+        return 0 if len(self._signals) < 2 else SIGNALLED + self._signals[1]
+
+    def _on_signal(self, number: int, _: object) -> None:
+        self._signals.append(number)
+
+    def _add_groups(self) -> None:
+        running = {child.group for child in self.children}
+        for group in sorted(self._groups.wanted - running):
+            main, restarts = partial(run_pipeline.main, group), Restarts(is_group=True)
+            self.children.append(Child(f"pipeline {group}", main, group, restarts=restarts))
+
+    def _watch(self, child: Child) -> None:
+        now = time.monotonic()
+        if child.process is not None:
+            code = child.process.poll()
+            if code is not None:
+                self._ended(child, code, now)
+        elif child.restarts.is_due(now) and not self._waits(child):
+            self._start(child, now)
+
+    def _waits(self, child: Child) -> bool:
+        """Whether it is a pipeline, and kernels are being compiled, or cannot be."""
+        is_late = self._compiler is not None or self._has_failed
+        return is_late and child.name.startswith("pipeline")
+
+    def _start(self, child: Child, now: float) -> None:
+        headway = child.headway = Headway()
+        environment = headway.given(self._environment)
+        child.process = Forked(child.main, environment, (headway.descriptor, *child.keep))
+        headway.started()
+        child.restarts.started(now)
+        log.info("process.started", name=child.name, child=child.process.pid)
+        self._tell()
+
+    def _ended(self, child: Child, code: int, now: float) -> None:
+        child.process = None
+        if child is self._compiler and code in (0, FINAL):
+            self._compiler = None
+            self._has_failed = code == FINAL
+            self.children.remove(child)
+            return
+        has_got_on = child.headway is not None and child.headway.ended()
+        found = child.restarts.ended(code, now, has_got_on=has_got_on)
+        if found == "done":
+            log.info("process.done", name=child.name)
+            self.children.remove(child)
+        elif found == "given up":
+            log.error("process.given_up", name=child.name, code=code)
+        else:
+            pause_s = round(child.restarts.start_at - now, 3)
+            log.warning("process.ended", name=child.name, code=code, pause_s=pause_s)
+            if child.restarts.dies_again:
+                times = child.restarts.in_a_row
+                log.error("process.dies_again", name=child.name, code=code, times=times)
+        self._tell()
+        if found == "again":
+            failpoint("supervisor.child.ended")
+
+    def _tell(self) -> None:
+        """For the metrics, and for whoever decides how the service stands."""
+        told = {
+            "restarts": {child.name: child.restarts.count for child in self.children},
+            "processes": {child.name: child.restarts.facts() for child in self.children},
+            "at": clock.wall(),
+        }
+        try:
+            self._state.mkdir(parents=True, exist_ok=True)
+            replace_file(self._state / SUPERVISOR_FILE, told)
+        except OSError as error:
+            log.warning("supervisor.unwritten", why=str(error))
+
+    def _stop_children(self) -> None:
+        running = [c.process for c in self.children if c.process is not None]
+        for process in running:
+            process.terminate()
+        deadline = time.monotonic() + STOP_S
+        while any(p.poll() is None for p in running):
+            if time.monotonic() > deadline or len(self._signals) > 1:
+                break
+            time.sleep(0.02)
+        for process in running:
+            if process.poll() is None:
+                log.warning("process.killed", child=process.pid)
+                process.kill()
+                process.wait()
+
+
+def _run_api() -> int:
+    # What only it needs is not in memory for the others.
+    from service.supervisor import run_api
+
+    return run_api.main()

@@ -1,0 +1,274 @@
+"""A view compared with what PostgreSQL itself answers for its query, at the view's own position.
+
+The sink is read in one snapshot, which names its position; the source in a snapshot that lies a
+little before, with what has happened in between laid over it
+(connectors/postgres/snapshot/point_in_time.py). So
+nothing is stopped or slowed: not the source's writers, not the pipeline, not the sink. Invariant:
+a difference that is told is one, and "equal" has seen every row of both sides.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from connectors.postgres.catalog import verification_records
+from connectors.postgres.catalog.catalog import ViewRow
+from connectors.postgres.query.answer_comparison import Comparison, SortedRows, compare
+from connectors.postgres.query.verify_session import Reader, SinkMoment, open_confined
+from connectors.postgres.session.lsn import format_lsn
+from connectors.postgres.snapshot.point_in_time import Moment
+from dataflow.errors import TemporaryError, TidemarkError
+from service.engine import output_fields
+from service.factory.service_factory import SOURCE, Parts
+from service.runtime.log import log
+from service.runtime.settings import Settings
+from service.runtime.view_names import parse_name
+from service.verify.promised_query import Promise, left_out, open_reasons, promise_of
+from service.verify.verify_models import VerificationModel
+from service.views.groups import group_of
+from service.views.lifecycle import ViewState
+from service.views.requested_changes import table_of
+from storage import clock
+
+EQUAL, DIFFERENT, OPEN, FAILED = "equal", "different", "open", "failed"
+COMPARABLE = (ViewState.LIVE, ViewState.DEGRADED)
+MOST_EXAMPLES = 1_000
+_ATTEMPTS = 5
+_AGAIN = ("verify.too_much", "verify.changed")
+_REACH_S = 30.0
+_POLL_S = 0.005
+
+
+@dataclass(frozen=True)
+class Limits:
+    """timeout_s: of each statement sent to a database. most_cost: of PostgreSQL's plan for the
+    query, in its own units; 0: any."""
+
+    timeout_s: float
+    most_cost: float = 0.0
+
+
+class Verify:
+    """One for an API process; safe for several threads, of which one works at a time."""
+
+    def __init__(self, settings: Settings, parts: Parts) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._control = parts.control()
+        self._turn = threading.Lock()
+        self._readers: list[Reader] = []
+        self._is_closed = False
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a verification that is asked for waits for one that goes on."""
+        return self._settings.verify_timeout_s
+
+    def verify(self, name: str, limit: int = 20) -> VerificationModel:
+        """Compare a live view with PostgreSQL's answer, with at most `limit` differing rows.
+
+        TidemarkError view.not_found, view.not_live, verify.timeout, verify.not_in_database,
+        verify.error_rows, verify.query_fails; TemporaryError verify.busy, verify.sink_behind,
+        verify.too_much.
+        """
+        return self.verify_row(self._live(name), limit, Limits(self._settings.verify_timeout_s))
+
+    def verify_row(self, row: ViewRow, limit: int, limits: Limits) -> VerificationModel:
+        """As `verify`; also TidemarkError verify.too_costly."""
+        if not self._turn.acquire(timeout=limits.timeout_s):
+            raise TemporaryError(
+                "verify.busy", "another view is being verified", hint="try again later"
+            )
+        try:
+            try:
+                found = self._verified(row, min(limit, MOST_EXAMPLES), limits)
+            except TidemarkError as error:
+                self._tell(row, {"result": FAILED, "code": error.code, "reason": error.what})
+                raise
+            self._tell(row, found.model_dump(exclude={"examples"}))
+            return found
+        finally:
+            self._turn.release()
+
+    def close(self) -> None:
+        """Cancel what runs; nothing is verified any more."""
+        self._is_closed = True
+        for reader in list(self._readers):
+            reader.cancel()
+        self._control.close()
+
+    # --- one verification ------------------------------------------------------------------------
+
+    def _verified(self, row: ViewRow, limit: int, limits: Limits) -> VerificationModel:
+        started = time.monotonic()
+        for attempt in range(1, _ATTEMPTS + 1):
+            rows, sources = self._control.list_views(), self._control.list_sources()
+            row = next((r for r in rows if r.identity == row.identity), row)
+            promise = promise_of(row, self._parts, rows, sources)
+            names = promise.maintained()
+            known = [row, *(r for r in rows if r.title in names and r is not row)]
+            try:
+                found, positions = self._compared(known, promise, limit, limits)
+                break
+            except TemporaryError as error:
+                if error.code not in _AGAIN or attempt == _ATTEMPTS:
+                    raise
+        reasons = open_reasons([r for r in rows if r.title in names])
+        result = EQUAL if found.is_equal else (OPEN if reasons else DIFFERENT)
+        if result == DIFFERENT:
+            facts = {k: v for k, v in asdict(found).items() if k != "examples"}
+            log.error("verify.different", view=row.title, positions=positions, **facts)
+        return VerificationModel(
+            view=row.title,
+            result=result,
+            reasons=reasons if result == OPEN else [],
+            positions=positions,
+            took_ms=round((time.monotonic() - started) * 1000, 1),
+            at=clock.utc().isoformat(),
+            **asdict(found),
+        )
+
+    def _compared(
+        self, known: Sequence[ViewRow], promise: Promise, limit: int, limits: Limits
+    ) -> tuple[Comparison, dict[str, str]]:
+        """known: the maintained views in the promise as planned, the view itself first."""
+        row = known[0]
+        settings = self._settings.for_group(group_of(row))
+        relations = promise.relations()
+        with ExitStack() as held:
+            sink = SinkMoment(settings.sink, settings.sink_key)
+            held.callback(sink.close)
+            moment = None
+            if relations:
+                publication = Parts(settings).source.publication_name
+                moment = Moment(settings.source, relations, publication)
+                held.callback(moment.close)
+            positions = self._reach(sink, moment)
+            self._require_same(row, known, sink)
+            query = self._query(row, promise, sink, moment, positions)
+            facts = output_fields.from_json(row.fields or [])
+            key = [[f.name for f in facts].index(k) for k in row.key or []]
+            expected, got = SortedRows(facts, key), SortedRows(facts, key)
+            held.callback(expected.close)
+            held.callback(got.close)
+            snapshot_id = moment.snapshot_id if moment else None
+            opened = open_confined(settings.source, promise.role, query, snapshot_id)
+            source, query, cost = opened
+            with self._reading(Reader("source", source, limits.timeout_s)) as reader:
+                self._check_cost(row, cost, limits)
+                reader.fill(expected, query)
+            if moment:
+                moment.close()
+            with self._reading(Reader("sink", sink.connection, limits.timeout_s)) as reader:
+                reader.fill(got, sink.rows_of(table_of(row)))
+            shown = {s: _shown(p) for s, p in positions.items()}
+            return compare(expected, got, facts, key, limit), shown
+
+    def _query(
+        self,
+        row: ViewRow,
+        promise: Promise,
+        sink: SinkMoment,
+        moment: Moment | None,
+        positions: dict[str, Any],
+    ) -> str:
+        """What PostgreSQL is asked: the promise at the sink's position."""
+        if moment is not None:
+            moment.settle(positions[SOURCE])
+        rows, sources = self._control.list_views(), self._control.list_sources()
+        errors = sink.errors(promise.maintained())
+        out = {}
+        for view in rows:
+            if found := errors.get(view.title):
+                below = promise.of(view.title)
+                out[view.title] = left_out(view, found, below, self._parts, (rows, sources))
+        return promise.query(moment.overlays if moment else {}, out)
+
+    def _reach(self, sink: SinkMoment, moment: Moment | None) -> dict[str, Any]:
+        """Take the sink's snapshot at or after the source's; its positions."""
+        deadline = time.monotonic() + _REACH_S
+        nudged_at = 0.0
+        while True:
+            positions = sink.take()
+            reached = positions.get(SOURCE)
+            if moment is None or (reached is not None and reached >= moment.start):
+                return positions
+            now = time.monotonic()
+            if now > deadline or self._is_closed:
+                raise TemporaryError(
+                    "verify.sink_behind",
+                    "the view has not come to where the source is in time",
+                    detail=f"the source's snapshot is at {format_lsn(moment.start)}",
+                    hint="see the view's lag, and /health",
+                )
+            if now - nudged_at > 1.0:
+                nudged_at = now
+                self._parts.source.heartbeat()
+            time.sleep(_POLL_S)
+
+    def _require_same(self, row: ViewRow, known: Sequence[ViewRow], sink: SinkMoment) -> None:
+        """The view, and those below it, were not dropped, stopped, replaced or renamed since they
+        were planned; the sink's tables are as of its snapshot."""
+        found = sink.views([r.identity for r in known])
+        if row.identity not in found or found[row.identity][0] not in COMPARABLE:
+            raise _not_live(row.title)
+        if any(found.get(r.identity, ("",))[1:] != (r.schema, r.name, r.query) for r in known):
+            raise TemporaryError(
+                "verify.changed",
+                f'view "{row.title}", or one that it reads, was changed meanwhile',
+                hint="verify it again",
+            )
+
+    def _check_cost(self, row: ViewRow, cost: float, limits: Limits) -> None:
+        if limits.most_cost and cost > limits.most_cost:
+            raise TidemarkError(
+                "verify.too_costly",
+                f'the query of view "{row.title}" costs more than is allowed',
+                detail=f"PostgreSQL's estimate is {cost:.0f}, allowed are {limits.most_cost:.0f}",
+                hint="raise verify_most_cost, or verify it by hand",
+            )
+
+    @contextmanager
+    def _reading(self, reader: Reader) -> Iterator[Reader]:
+        self._readers.append(reader)
+        try:
+            if self._is_closed:
+                raise TemporaryError("verify.stopped", "the service is being stopped")
+            yield reader
+        finally:
+            self._readers.remove(reader)
+            reader.close()
+
+    # --- the catalog -----------------------------------------------------------------------------
+
+    def _live(self, name: str) -> ViewRow:
+        schema, plain = parse_name(name)
+        row = self._control.get_view(schema, plain)
+        if row is None:
+            what = f'view "{schema}.{plain}" does not exist'
+            raise TidemarkError("view.not_found", what, hint="see GET /views")
+        if row.status not in COMPARABLE:
+            raise _not_live(row.title)
+        return row
+
+    def _tell(self, row: ViewRow, facts: dict[str, Any]) -> None:
+        facts.setdefault("at", clock.utc().isoformat())
+        try:
+            verification_records.tell(self._control, row.identity, facts)
+        except TemporaryError as error:
+            log.warning("verify.untold", view=row.title, code=error.code)
+
+
+def _not_live(title: str) -> TidemarkError:
+    what = f'view "{title}" is not live'
+    return TidemarkError("view.not_live", what, hint="only a live view's rows can be compared")
+
+
+def _shown(position: Any) -> str:
+    return format_lsn(position) if isinstance(position, int) else json.dumps(position)

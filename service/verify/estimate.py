@@ -1,0 +1,323 @@
+"""What a view would cost, before it is created: rows, state, time, and what a change sets off.
+
+Rows of each part of the plan are PostgreSQL's own guess (EXPLAIN of the part as a query), put
+right by samples where a table was never analyzed. The constants turn rows into bytes and seconds;
+they are measured by `bench/estimate.py`, which also says how far estimates are from the truth.
+Invariant: nothing is written, and nothing takes longer than `BUDGET_S`.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from connectors.postgres.analysis.planner_statistics import PlannerStatistics, TableFacts
+from connectors.postgres.catalog.catalog import ViewRow
+from connectors.source import MAIN_SOURCE
+from dataflow.errors import SqlError, TidemarkError
+from dataflow.graph import needed_columns
+from dataflow.plan.nodes import Filter, Join, Scan
+from dataflow.plan.properties.view_key import why_bag
+from dataflow.schema import VIEW_SOURCE, Relation, RelationName
+from dataflow.sql.lower.estimate_queries import groups_query, predicate_query, queries_of
+from dataflow.sql.lower.footprint import (
+    ROW_BYTES,
+    Kept,
+    Size,
+    effects_of,
+    groups_in,
+    kept_by,
+    risks_of,
+    width_of,
+)
+from dataflow.sql.lower.lowering import Node, lower
+from service.engine.engine import ViewDefinition
+from service.factory.service_factory import Parts
+from service.runtime.deep_stack import deeply
+from service.runtime.log import log
+from service.views.estimate_models import EffectModel, Estimate, RiskModel, StateModel
+
+BUDGET_S = 5.0
+# What a creation may wait for it.
+SHORT_S = 1.0
+_FEW_ROWS = 1_000
+# Rows of one part of a plan: from here on there is a warning, and beyond there is no view.
+WARNED_ROWS = 100_000_000
+MOST_ROWS = 10_000_000_000
+_ENDLESS = 1e15
+# Measured by `python -m bench.estimate` on the machine of bench/RESULTS.md (see docs/ESTIMATE.md).
+COMPRESSION = 1.33
+# Those of Spark are the local ones on two cores, and what its session and tasks cost to start.
+START_S = {"local": 1.43, "spark": 12.0}
+READ_US = {"local": 0.30, "spark": 0.15}
+STEP_US = {"local": 0.34, "spark": 0.17}
+# The self-test's time on that machine.
+TEST_S = 0.015
+_SPEEDS = (0.2, 5.0)
+_BUILDS = 10
+
+
+@dataclass(frozen=True)
+class Work:
+    """Rows that a backfill reads, and passes from node to node."""
+
+    read: float
+    stepped: float
+
+    def seconds(self, road: str) -> float:
+        """On the machine of the constants."""
+        rows_us = self.read * READ_US[road] + self.stepped * STEP_US[road]
+        return START_S[road] + rows_us / 1e6
+
+
+class Estimator:
+    """Of one definition. rows: the catalog, for the sizes of maintained views."""
+
+    def __init__(self, dsn: str, definition: ViewDefinition, rows: Iterable[ViewRow]) -> None:
+        self._dsn = dsn
+        self._definition = definition
+        self._views = {(r.schema, r.name): r.row_estimate or _FEW_ROWS for r in rows}
+        self.nodes = lower(definition.plan.root)
+        self.sizes: list[Size] = []
+        self.notes: list[str] = []
+        self._facts: dict[RelationName, TableFacts] = {}
+        self._scale: dict[RelationName, float] = {}
+        self._rows: dict[RelationName, float] = {}
+
+    def estimate(self, road: str, speed: float = 1.0, budget_s: float = BUDGET_S) -> Estimate:
+        """The estimate on a road of backfill. speed: of this machine, 2 is twice as fast."""
+        deadline = time.monotonic() + budget_s
+        relations = self._definition.relations()
+        with PlannerStatistics(self._dsn, role=self._definition.role) as planner:
+            self._facts = planner.tables(r for r in relations if r.name.source == MAIN_SOURCE)
+            for relation in relations:
+                self._rows[relation.name] = self._count(relation, planner)
+            self._measure(planner, deadline)
+        kept = [*self._tables(), *kept_by(self.nodes, self.sizes)]
+        work = self.work()
+        output = self.sizes[-1]
+        largest = max((s.rows, n.name) for n, s in zip(self.nodes, self.sizes, strict=True))
+        return Estimate(
+            source_rows=_whole(sum(self._rows.values())),
+            output_rows=_whole(output.rows),
+            largest_rows=_whole(largest[0]),
+            largest_operator=largest[1],
+            state_bytes=_whole(sum(k.raw_bytes for k in kept) * COMPRESSION),
+            state=[
+                StateModel(
+                    operator=k.node, rows=_whole(k.rows), bytes=_whole(k.raw_bytes * COMPRESSION)
+                )
+                for k in kept
+            ],
+            backfill_s=round(min(work.seconds(road) / speed, _ENDLESS), 2),
+            road=road,
+            speed=round(speed, 3),
+            amplification={
+                str(name): EffectModel(
+                    rows_out=_short(e.rows_out), rows_touched=_short(e.rows_touched)
+                )
+                for name, e in effects_of(self.nodes, self.sizes).items()
+            },
+            risks=[RiskModel(**asdict(r)) for r in self._risks()],
+            notes=self.notes,
+        )
+
+    def work(self) -> Work:
+        """What a backfill has to do."""
+        stepped = sum(size.rows for size in self.sizes)
+        return Work(sum(self._rows.values()), stepped)
+
+    # --- rows --------------------------------------------------------------------------------
+
+    def _count(self, relation: Relation, planner: PlannerStatistics) -> float:
+        """Rows of a base relation; by a sample where nobody has counted them."""
+        name, facts = relation.name, self._facts.get(relation.name)
+        if facts is None:
+            self.notes.append(f"{name}: nothing is known of its size, taken as {_FEW_ROWS} rows")
+            return _FEW_ROWS
+        if facts.has_statistics:
+            return float(facts.rows)
+        sampled = planner.sampled_rows(relation, facts)
+        self.notes.append(f"{name}: never analyzed, estimated from a sample; ANALYZE it")
+        guessed = planner.guess(f'SELECT FROM "{_doubled(name.schema)}"."{_doubled(name.name)}"')
+        if sampled is None or guessed is None:
+            return float(facts.rows)
+        self._scale[name] = max(sampled, 1.0) / max(guessed.rows, 1.0)
+        return sampled
+
+    def _measure(self, planner: PlannerStatistics, deadline: float) -> None:
+        """The size of each node, inputs first."""
+        queries = queries_of(self.nodes, self._stand)
+        groups = groups_in(self.nodes)
+        scales: list[float] = []
+        for i, (node, query) in enumerate(zip(self.nodes, queries, strict=True)):
+            inputs = [self.sizes[j] for j in node.inputs]
+            scale = self._scale_of(node, [scales[j] for j in node.inputs], planner)
+            in_time = query is not None and time.monotonic() < deadline
+            guess = planner.guess(query) if query is not None and in_time else None
+            if guess is None:
+                rows = max((s.rows for s in inputs), default=1.0)
+                if _is_crossed(node):
+                    rows = inputs[0].rows * inputs[1].rows
+                size = Size(rows, width_of(node))
+            else:
+                size = Size(guess.rows * scale, guess.width)
+            below = queries[node.inputs[0]] if i in groups else None
+            if below is not None and time.monotonic() < deadline:
+                parts = planner.guess(groups_query(below, groups[i]))
+                size.groups = parts.rows if parts else 1.0
+            scales.append(scale)
+            self.sizes.append(size)
+
+    def _scale_of(self, node: Node, inputs: Sequence[float], planner: PlannerStatistics) -> float:
+        """By how much the planner is wrong below, as far as samples tell."""
+        scale = max(inputs, default=1.0)
+        if isinstance(node.plan, Scan):
+            return self._scale.get(node.plan.relation.name, 1.0)
+        below = self.nodes[node.inputs[0]].plan if node.inputs else None
+        if not (isinstance(node.plan, Filter) and isinstance(below, Scan)):
+            return scale
+        name = below.relation.name
+        facts = self._facts.get(name)
+        if facts is None or facts.has_statistics:
+            return scale
+        counts = planner.counts(predicate_query(below, node.plan.predicate, facts.sample_percent))
+        guess = planner.guess(queries_of([*self._two(node)], self._stand)[-1] or "")
+        if counts is None or guess is None or not counts[0]:
+            return scale
+        # Half a row where the sample has none.
+        true_rows = self._rows[name] * max(counts[1], 0.5) / counts[0]
+        return true_rows / max(guess.rows, 1.0)
+
+    def _two(self, node: Node) -> tuple[Node, Node]:
+        """A scan and the filter over it, by themselves."""
+        scan = self.nodes[node.inputs[0]]
+        return scan, Node(node.name, node.plan, (0,), node.exchange)
+
+    def _stand(self, relation: Relation) -> int | None:
+        """How many rows stand for a relation that is not the database's."""
+        name = relation.name
+        if name.source == VIEW_SOURCE:
+            return self._views.get((name.schema, name.name), _FEW_ROWS)
+        return None if name.source == MAIN_SOURCE else _FEW_ROWS
+
+    # --- bytes -------------------------------------------------------------------------------
+
+    def _tables(self) -> list[Kept]:
+        """The rows of base relations, in the columns that are read."""
+        needed = needed_columns(self.nodes)
+        found = []
+        for relation in self._definition.relations():
+            if relation.is_append:
+                continue
+            rows = self._rows[relation.name]
+            width = _width(relation, needed[relation.name], self._widths())
+            found.append(Kept(str(relation.name), rows, rows * (width + ROW_BYTES)))
+        return found
+
+    def _widths(self) -> Mapping[RelationName, float]:
+        """Bytes of a row in the columns that are scanned."""
+        pairs = zip(self.nodes, self.sizes, strict=True)
+        return {n.plan.relation.name: s.width for n, s in pairs if isinstance(n.plan, Scan)}
+
+    def _risks(self) -> list:
+        return risks_of(self.nodes, self.sizes, why_bag(self._definition.plan.root))
+
+
+def _is_crossed(node: Node) -> bool:
+    """Whether every row of one side meets every row of the other."""
+    plan = node.plan
+    return isinstance(plan, Join) and not plan.left_keys and plan.residual is None
+
+
+def check_rows(estimate: Estimate | None, most_rows: int | None) -> list[str]:
+    """Warnings of a view whose parts have very many rows.
+
+    most_rows: the view's option, MOST_ROWS by default. SqlError sql.too_many_rows above it.
+    """
+    if estimate is None or estimate.largest_rows < WARNED_ROWS:
+        return []
+    what = f'"{estimate.largest_operator}" has about {estimate.largest_rows:.1e} rows'
+    if estimate.largest_rows > (MOST_ROWS if most_rows is None else most_rows):
+        raise SqlError(
+            "sql.too_many_rows",
+            "the view would never come to its end",
+            detail=f"{what}, as PostgreSQL's planner estimates it; at most "
+            f"{MOST_ROWS if most_rows is None else most_rows:.1e} are tried",
+            hint="join on an equality, ANALYZE the tables, or raise the view's option most_rows",
+        )
+    return [f"{what}: building the view takes long, if it comes to an end at all"]
+
+
+def _width(
+    relation: Relation, columns: Sequence[int], widths: Mapping[RelationName, float]
+) -> float:
+    return widths.get(relation.name, 8.0 * len(columns))
+
+
+def _short(number: float) -> float:
+    return float(f"{number:.3g}")
+
+
+def _doubled(name: str) -> str:
+    return name.replace('"', '""')
+
+
+def _whole(number: float) -> int:
+    """A figure that may have grown beyond all numbers, as one that can be written."""
+    return round(min(number, _ENDLESS))
+
+
+def estimated(
+    parts: Parts,
+    definition: ViewDefinition,
+    rows: Sequence[ViewRow],
+    wanted: str,
+    budget_s: float = BUDGET_S,
+) -> Estimate | None:
+    """What a view would cost on the road that is wanted; None where the source does not tell."""
+    try:
+        road = parts.choose_road(definition, wanted)
+        speed = speed_of(built_before(rows, road))
+        dsn = parts.settings.source
+        return deeply(lambda: Estimator(dsn, definition, rows).estimate(road, speed, budget_s))
+    except TidemarkError as error:
+        log.warning("estimate.failed", code=error.code, why=error.what)
+        return None
+
+
+@functools.lru_cache(1)
+def machine_speed() -> float:
+    """How fast this machine is beside the one that the constants were measured on."""
+    rows = np.arange(200_000, dtype=np.int64)[::-1] * 2_654_435_761 % 1_000_003
+    best = float("inf")
+    for _ in range(3):
+        started = time.thread_time()
+        order = np.argsort(rows, kind="stable")
+        np.unique(rows[order] >> 3)
+        best = min(best, time.thread_time() - started)
+    return min(max(TEST_S / best, _SPEEDS[0]), _SPEEDS[1])
+
+
+def built_before(rows: Iterable[ViewRow], road: str) -> list[tuple[float, float]]:
+    """(seconds estimated at speed 1, seconds taken) of live views' first building on a road."""
+    found = []
+    for row in rows:
+        facts = (row.plan or {}).get("estimate") or {}
+        if row.live_at and row.created_at and facts.get("road") == road:
+            took_s = (row.live_at - row.created_at).total_seconds()
+            found.append((facts["backfill_s"] * facts["speed"], took_s))
+    return found[-_BUILDS:]
+
+
+def speed_of(builds: Iterable[tuple[float, float]]) -> float:
+    """This machine's speed by earlier builds, (seconds estimated at speed 1, seconds taken);
+    by the self-test where there are too few."""
+    ratios = [estimated / took for estimated, took in builds if took > 0 and estimated > 0]
+    if len(ratios) < 3:
+        return machine_speed()
+    return min(max(float(np.median(ratios)), _SPEEDS[0]), _SPEEDS[1])

@@ -1,0 +1,265 @@
+"""What a view promises, as one query over base tables for PostgreSQL to answer.
+
+The maintained views and ordinary views that it reads are replaced by what they are; base tables
+by their rows at the wanted moment; and the rows that stand in tidemark.errors are left out, where
+it can be told which rows of which table they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from connectors.postgres.analysis.analyzer import PostgresAnalyzer
+from connectors.postgres.catalog.catalog import SourceRow, ViewRow
+from connectors.postgres.session.quoting import quote_name, quote_text
+from connectors.postgres.snapshot.overlay import Overlay
+from connectors.source import MAIN_SOURCE
+from dataflow.errors import TidemarkError
+from dataflow.lexer import one_query
+from dataflow.plan.nodes import Filter, Project, Scan, ViewPlan
+from dataflow.schema import VIEW_SOURCE, Relation, RelationName
+from dataflow.sql.bind.analysis import Analysis, Table
+from dataflow.sql.lower.lowering import lower
+from dataflow.sql.parse.flatten import flattened, relations_named
+from service.factory.planning import plan_definition, relation_of
+from service.factory.service_factory import Parts
+from service.ingest.declared_sources import relations_of
+from service.views.name_tracking import names_in, with_names_of_now
+
+# Of these a view has one answer and PostgreSQL several, or another one at another time.
+_OPEN = (
+    *("is computed once", "for each row when it comes", "leaves open", "the order inside"),
+    "is the least of its values",
+)
+_MOST_ERRORS = 2_000
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Rows of a base relation that failed: the columns at `columns` as texts of whole rows."""
+
+    relation: RelationName
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+
+
+@dataclass
+class Promise:
+    """A view's canonical text, and what the names in it are: tables, or the texts of views.
+
+    role: whose rights it is to be run with, "" for the service's own. pinned: what was computed
+    once when the view was made, by its text.
+    """
+
+    text: str
+    titles: dict[tuple[str, str], str] = field(default_factory=dict)
+    tables: dict[tuple[str, str], Table] = field(default_factory=dict)
+    views: dict[tuple[str, str], Promise] = field(default_factory=dict)
+    title: str = ""
+    role: str = ""
+    pinned: Mapping[str, str] = field(default_factory=dict)
+
+    def relations(self) -> list[Relation]:
+        """The base relations below, each once."""
+        found = {t.relation.name: t.relation for t in self.tables.values()}
+        for view in self.views.values():
+            found |= {r.name: r for r in view.relations()}
+        return list(found.values())
+
+    def of(self, title: str) -> Promise:
+        """What the maintained view of this title, itself or one below, promises."""
+        if self.title == title:
+            return self
+        below = (v for v in self.views.values() if title in v.maintained())
+        return next(below).of(title)
+
+    def maintained(self) -> list[str]:
+        """Titles of the maintained views in it, itself first."""
+        below = [title for view in self.views.values() for title in view.maintained()]
+        return list(dict.fromkeys([*([self.title] if self.title else []), *below]))
+
+    def query(
+        self,
+        overlays: Mapping[RelationName, Overlay],
+        left_out: Mapping[str, Sequence[LeftOut]],
+        owner: str = "",
+    ) -> str:
+        """The query. left_out: by the title of the view in whose errors they stand."""
+        owner = self.title or owner
+
+        def replacement(schema: str, name: str) -> str | None:
+            if view := self.views.get((schema, name)):
+                return view.query(overlays, left_out, owner)
+            table = self.tables[schema, name]
+            overlay = overlays.get(table.relation.name)
+            query = overlay.query(table) if overlay and overlay.is_changed else None
+            for rows in left_out.get(owner, ()):
+                if rows.relation == table.relation.name:
+                    query = _without(rows, query or _whole(table))
+            return query
+
+        return flattened(self.text, replacement, self.pinned)
+
+
+def promise_of(
+    row: ViewRow, parts: Parts, rows: Iterable[ViewRow], sources: Iterable[SourceRow]
+) -> Promise:
+    """What the view of a catalog row promises. SqlError, SourceError.
+
+    TidemarkError verify.not_in_database when it reads a topic or a folder, verify.roles when the
+    views in it have the rights of several roles.
+    """
+    by_name = {(r.schema, r.name): r for r in rows}
+    views = [relation_of(r) for r in by_name.values() if r.fields and r.identity != row.identity]
+    feeds = [relation for source in sources for relation in relations_of(source)]
+    with parts.analyzer(views, feeds, row.created_by) as analyzer:
+        analysis = analyzer.analyze(one_query(_query_now(row, analyzer)))
+        found = _promise(analysis, row, analyzer, by_name, title=row.title)
+        found.role = analyzer.role
+    creators = {r.created_by for r in by_name.values() if r.title in found.maintained()}
+    if len({parts.role_of(creator) for creator in creators}) > 1:
+        raise TidemarkError(
+            "verify.roles",
+            f'view "{row.title}" reads views of other creators',
+            detail=f"functions run with their creator's rights: {', '.join(sorted(creators))}",
+            hint="verify the views that it reads, each by itself",
+        )
+    return found
+
+
+def _promise(
+    analysis: Analysis,
+    owner: ViewRow,
+    analyzer: PostgresAnalyzer,
+    rows: Mapping[tuple[str, str], ViewRow],
+    *,
+    title: str = "",
+) -> Promise:
+    """owner: the maintained view that it is, with a title, or whose part it is."""
+    pinned = (owner.plan or {}).get("pinned", {})
+    found = Promise(analysis.text, title=title, pinned=pinned)
+    for schema, name in relations_named(analysis.text):
+        what = analyzer.relation(schema, name)
+        if isinstance(what, Analysis):
+            found.views[schema, name] = _promise(what, owner, analyzer, rows)
+            continue
+        relation = what.relation.name
+        if relation.source == VIEW_SOURCE:
+            parent = rows[relation.schema, relation.name]
+            below = analyzer.analyze(one_query(_query_now(parent, analyzer)))
+            found.views[schema, name] = _promise(below, parent, analyzer, rows, title=parent.title)
+        elif relation.source == MAIN_SOURCE:
+            found.tables[schema, name] = what
+        else:
+            raise TidemarkError(
+                "verify.not_in_database",
+                f'the view reads "{relation}", which PostgreSQL does not have',
+                detail="only what lies in the database can be asked again there",
+                hint="compare it with the topic or the folder itself",
+            )
+    return found
+
+
+def _query_now(row: ViewRow, analyzer: PostgresAnalyzer) -> str:
+    return with_names_of_now(row.query, names_in(row.plan), analyzer)
+
+
+def open_reasons(rows: Iterable[ViewRow]) -> list[str]:
+    """Warnings of views for which PostgreSQL's answer may rightly be another one."""
+
+    return [w for row in rows for w in row.warnings if any(words in w for words in _OPEN)]
+
+
+def left_out(
+    row: ViewRow,
+    errors: Sequence[tuple[str, str]],
+    promise: Promise,
+    parts: Parts,
+    catalog: tuple[Iterable[ViewRow], Iterable[SourceRow]],
+) -> list[LeftOut]:
+    """Which rows of base relations the view's error rows, (operator, row), stand for.
+
+    TidemarkError verify.error_rows where that cannot be told.
+    """
+    rows, sources = catalog
+    if not errors:
+        return []
+    if len(errors) > _MOST_ERRORS:
+        raise _unknown(row, f"there are more than {_MOST_ERRORS}")
+    name = (row.schema, row.name)
+    definition = plan_definition(
+        row.identity,
+        name,
+        row.query,
+        parts,
+        rows,
+        sources=sources,
+        asker=row.created_by,
+        names=names_in(row.plan),
+    )
+    found: dict[Scan, list[str]] = {}
+    for operator, text in errors:
+        found.setdefault(_scan_of(row, definition.plan, operator), []).append(text)
+    names = relations_named(promise.text)
+    for scan in found:
+        relation = scan.relation.name
+        if (relation.schema, relation.name) not in names:
+            raise _unknown(row, f'the failing rows of "{relation}" are not read by the view itself')
+        if _count_named(promise.text, relation) != 1:
+            raise _unknown(row, f'"{relation}" is read in several places')
+    return [
+        LeftOut(
+            scan.relation.name,
+            tuple(scan.relation.fields[c].name for c in scan.columns),
+            tuple(texts),
+        )
+        for scan, texts in found.items()
+    ]
+
+
+def _scan_of(row: ViewRow, plan: ViewPlan, operator: str) -> Scan:
+    """The scan whose rows, as they are, reach the operator that failed."""
+    nodes = lower(plan.root)
+    node = next((n for n in nodes if n.name == operator), None)
+    if node is None or not isinstance(node.plan, Filter | Project):
+        raise _unknown(row, f'an expression of "{operator}" fails')
+    below = nodes[node.inputs[0]]
+    while isinstance(below.plan, Filter):
+        below = nodes[below.inputs[0]]
+    if not isinstance(below.plan, Scan) or below.plan.relation.name.source != MAIN_SOURCE:
+        raise _unknown(row, f'an expression of "{operator}", which reads no table, fails')
+    return below.plan
+
+
+def _count_named(text: str, relation: RelationName) -> int:
+    count = 0
+
+    def seen(schema: str, name: str) -> None:
+        nonlocal count
+        count += (schema, name) == (relation.schema, relation.name)
+
+    flattened(text, seen)
+    return count
+
+
+def _unknown(row: ViewRow, detail: str) -> TidemarkError:
+    return TidemarkError(
+        "verify.error_rows",
+        f'view "{row.title}" has error rows, and PostgreSQL fails for its query',
+        detail=detail,
+        hint="repair the rows that stand in tidemark.errors, then verify again",
+    )
+
+
+def _whole(table: Table) -> str:
+    name = table.relation.name
+    columns = ", ".join(quote_name(n) for n, _ in table.columns)
+    return f"SELECT {columns} FROM {quote_name(name.schema)}.{quote_name(name.name)}"
+
+
+def _without(rows: LeftOut, query: str) -> str:
+    """The query without rows of these texts; PostgreSQL looks into nothing before they are out."""
+    cells = ", ".join(f"b.{quote_name(c)}" for c in rows.columns)
+    texts = ", ".join(quote_text(text) for text in rows.rows)
+    return f"SELECT b.* FROM ({query}) b WHERE ROW({cells})::text <> ALL (ARRAY[{texts}]) OFFSET 0"

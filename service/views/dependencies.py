@@ -1,0 +1,36 @@
+"""Which views read which, as the catalog tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from connectors.postgres.catalog.catalog import ViewRow
+from dataflow.schema import VIEW_SOURCE, RelationName
+from service.views.lifecycle import DesiredState
+
+
+def parents_of(row: ViewRow) -> list[RelationName]:
+    """The maintained views that a catalog row's plan reads."""
+    return [RelationName(VIEW_SOURCE, s, n) for s, n in (row.plan or {}).get("parents", [])]
+
+
+def children_of(row: ViewRow, rows: Iterable[ViewRow]) -> list[ViewRow]:
+    """The views that read this one and are to stay."""
+    name = RelationName(VIEW_SOURCE, row.schema, row.name)
+    return [r for r in rows if r.desired != DesiredState.DROPPED and name in parents_of(r)]
+
+
+def readers_of(row: ViewRow, rows: Iterable[ViewRow]) -> list[ViewRow]:
+    """The views that read this one, directly or not."""
+    names, found, every = {_relation(row)}, [], list(rows)
+    is_new = True
+    while is_new:
+        new = [r for r in every if r not in found and names.intersection(parents_of(r))]
+        is_new = bool(new)
+        found += new
+        names |= {_relation(r) for r in new}
+    return found
+
+
+def _relation(row: ViewRow) -> RelationName:
+    return RelationName(VIEW_SOURCE, row.schema, row.name)

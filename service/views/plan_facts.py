@@ -1,0 +1,54 @@
+"""What the catalog keeps of a view's plan: for people, for the console, and for later estimates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dataflow.plan.explain import explain_text, explain_tree
+from dataflow.plan.nodes import ViewPlan
+from dataflow.plan.properties.pushdown_requirements import asks_of
+from dataflow.schema import VIEW_SOURCE
+from dataflow.sharing import planned_nodes
+from dataflow.sql.lower.lowering import lower
+from service.engine.engine import ViewDefinition
+from service.views.estimate_models import Estimate
+from service.views.name_tracking import names_facts
+
+
+def plan_facts(definition: ViewDefinition, estimate: Estimate | None) -> dict[str, Any]:
+    """As tidemark.views has it under `plan`. estimate: what it was thought to cost at creation."""
+    plan = definition.plan
+    return {
+        "estimate": None if estimate is None else estimate.model_dump(exclude={"state"}),
+        "text": explain_text(plan),
+        "tree": explain_tree(plan),
+        "nodes": planned_nodes(lower(plan.root)),
+        "in_postgres": list(plan.evaluates),
+        "reads": [[r.name.source, r.name.name] for r in definition.relations()],
+        "asks": asks_facts(plan),
+        "names": names_facts(definition.names),
+        "parents": [[p.schema, p.name] for p in definition.parents()],
+    }
+
+
+def asks_facts(plan: ViewPlan) -> list[dict[str, Any]]:
+    """What a plan reads of each base relation, as `AskModel` has it."""
+    return [
+        {
+            "source": asked.relation.source,
+            "schema": asked.relation.schema,
+            "name": asked.relation.name,
+            "columns": list(asked.columns),
+            "conditions": [
+                {
+                    "column": c.column,
+                    "operator": c.operator,
+                    "kind": c.kind,
+                    "values": list(c.values),
+                }
+                for c in asked.conditions
+            ],
+        }
+        for asked in asks_of(plan.root)
+        if asked.relation.source != VIEW_SOURCE
+    ]

@@ -1,0 +1,143 @@
+"""A planned view as the catalog tells of it: kind, key, columns, plan.
+
+What the API writes when a view is asked for, and the pipeline when another version takes over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from connectors.postgres.catalog.catalog import ViewRow
+from dataflow.errors import TidemarkError
+from dataflow.plan.nodes import ViewPlan
+from dataflow.schema import VIEW_SOURCE, RelationName, stored
+from service.engine import output_fields
+from service.engine.definition import ViewDefinition
+from service.views.groups import group_of
+from service.views.lifecycle import DesiredState, ViewState
+from service.views.plan_facts import plan_facts
+from service.views.requested_changes import VERSION
+
+
+def kind_of(plan: ViewPlan) -> str:
+    """ "keyed" or "bag"."""
+    return "keyed" if plan.key else "bag"
+
+
+def key_names(plan: ViewPlan) -> list[str]:
+    """The columns of its key."""
+    return [plan.root.fields[i].name for i in plan.key]
+
+
+def facts_of(definition: ViewDefinition, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a view's row in the catalog that its query decides."""
+    plan = definition.plan
+    return {
+        "query": definition.query,
+        "version": definition.version,
+        "kind": kind_of(plan),
+        "key": key_names(plan),
+        "fields": output_fields.to_json(stored(plan.root.fields)),
+        "plan": plan_facts(definition, None)
+        | ({"pinned": dict(plan.pinned)} if plan.pinned else {}),
+        "options": dict(options),
+        "warnings": list(plan.warnings),
+    }
+
+
+def require_parents(
+    definition: ViewDefinition,
+    rows: Sequence[ViewRow],
+    group: str,
+    awaited: frozenset[str] = frozenset(),
+) -> None:
+    """Whether every view that a query reads is live and stays what it is.
+
+    awaited: identities of views that will be live. TidemarkError view.parent_not_live, view.busy,
+    view.other_group.
+    """
+    for parent in definition.parents():
+        found = next((r for r in rows if (r.schema, r.name) == (parent.schema, parent.name)), None)
+        is_ready = found is not None and found.status == ViewState.LIVE and not is_pausing(found)
+        if found is None or not (is_ready or found.identity in awaited):
+            going = "being paused" if found is not None and is_pausing(found) else ""
+            raise TidemarkError(
+                "view.parent_not_live",
+                f'view "{parent}", which the query reads, is not live',
+                detail="" if found is None else f"it is {going or found.status}",
+                hint="create the view once that one is live",
+            )
+        if found.change is not None and found.identity not in awaited:
+            raise busy(found)
+        if group_of(found) != group:
+            raise TidemarkError(
+                "view.other_group",
+                f'view "{parent}", which the query reads, is in group "{group_of(found)}"',
+                detail="groups do not move together: there is no position that both are at",
+                hint=f'create this view in group "{group_of(found)}"',
+            )
+
+
+def is_coming_back(row: ViewRow) -> bool:
+    """Whether a view that has failed is to be built anew."""
+    return (
+        row.status == ViewState.FAILED and row.change is not None and row.change["kind"] == VERSION
+    )
+
+
+def require_kept(row: ViewRow) -> None:
+    """Whether a view that is to be built can ever read this one. TidemarkError view.parent_failed,
+    view.parent_not_live where it was paused just while that view was asked for."""
+    if is_coming_back(row):
+        return
+    if row.status == ViewState.FAILED:
+        code, what = "view.parent_failed", "has failed"
+        hint, detail = "drop both views and create them again", row.detail or ""
+    elif row.desired == DesiredState.PAUSED:
+        code, what = "view.parent_not_live", "is paused"
+        hint, detail = "resume that one first", ""
+    else:
+        return
+    what = f'view "{row.title}", which this one reads, {what}'
+    relation = RelationName(VIEW_SOURCE, row.schema, row.name)
+    raise TidemarkError(code, what, detail=detail, hint=hint, relation=relation)
+
+
+def is_pausing(row: ViewRow) -> bool:
+    """Whether a view is to stand still and does not yet."""
+    return row.desired == DesiredState.PAUSED and row.status != ViewState.PAUSED
+
+
+def busy(row: ViewRow) -> TidemarkError:
+    """Of a view one change is under way at most."""
+    going = "pause" if is_pausing(row) else (row.replacing or {}).get("kind", "change")
+    return TidemarkError(
+        "view.busy",
+        f'view "{row.title}" is being changed',
+        detail=f"a {going} is under way",
+        hint="wait until it is done, or cancel it",
+    )
+
+
+def require_free(row: ViewRow) -> None:
+    """No change of the view is under way, and it is to stay. TidemarkError view.busy."""
+    if row.change is not None or row.desired == DesiredState.DROPPED:
+        raise busy(row)
+
+
+def require_not_pausing(row: ViewRow) -> None:
+    """Nobody has asked for a pause that is to come yet. TidemarkError view.busy."""
+    if is_pausing(row):
+        raise busy(row)
+
+
+def require_status(row: ViewRow, *statuses: ViewState) -> None:
+    """The view has one of these. TidemarkError view.not_live."""
+    if row.status not in statuses or row.desired == DesiredState.DROPPED:
+        raise TidemarkError(
+            "view.not_live",
+            f'view "{row.title}" is not {" or ".join(statuses)}',
+            detail=f"it is {row.status}",
+            hint="resume it" if row.status == ViewState.PAUSED else "wait until it is live",
+        )

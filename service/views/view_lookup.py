@@ -1,0 +1,22 @@
+"""The catalog's row of a view, by the name that a user gives."""
+
+from __future__ import annotations
+
+from connectors.postgres.catalog.catalog import Control, ViewRow
+from dataflow.errors import TidemarkError
+from service.runtime.view_names import parse_name
+
+
+def find_view(control: Control, name: str) -> ViewRow:
+    """The catalog's row of a view. TidemarkError view.not_found."""
+    schema, plain = parse_name(name)
+    row = control.get_view(schema, plain)
+    if row is None:
+        raise view_not_found(schema, plain)
+    return row
+
+
+def view_not_found(schema: str, name: str) -> TidemarkError:
+    """There is no such view, or not for long any more."""
+    what = f'view "{schema}.{name}" does not exist'
+    return TidemarkError("view.not_found", what, hint="see GET /views")
