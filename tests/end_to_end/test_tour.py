@@ -1,5 +1,5 @@
-"""Oracle: README and docs/TOUR.md. A first-time user who pastes the tour's blocks one after another,
-on an empty server, sees what stands below each."""
+"""Oracle: README and docs/TOUR.md. A first-time user pastes the tour's blocks one after another, on
+an empty server, and sees what stands below each."""
 
 from __future__ import annotations
 
