@@ -1,5 +1,5 @@
-"""Oracle: README itself. A first-time user who pastes the tour's blocks one after another, on an
-empty server, sees what stands below each."""
+"""Oracle: README and docs/TOUR.md. A first-time user pastes the tour's blocks one after another, on
+an empty server, and sees what stands below each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.console.conftest import chromium
 from tests.harness.tour import PLACES, Step, read_tour
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = read_tour(ROOT / "README.md")
+STEPS = [*read_tour(ROOT / "README.md"), *read_tour(ROOT / "docs" / "TOUR.md")]
 ADDRESS = "http://127.0.0.1:8000"
 SERVE = "tidemark serve "
 READY_S = 300.0
@@ -79,7 +79,7 @@ class Newcomer:
             cwd=self._folder,
             env=self._environment,
         )
-        assert ran.returncode == 0, f"README.md:{step.line}\n{ran.stdout}"
+        assert ran.returncode == 0, f"{step.page}:{step.line}\n{ran.stdout}"
         return ran.stdout.replace(self.url, ADDRESS)
 
     def _serve(self, text: str) -> None:
@@ -159,5 +159,5 @@ def test_what_readme_shows_is_what_happens(newcomer: Newcomer) -> None:
             look_at_the_console(newcomer.url)
             is_seen = True
         difference = step.differs(newcomer.run(step))
-        assert not difference, f"README.md:{step.line}\n{step.text}\n{difference}"
+        assert not difference, f"{step.page}:{step.line}\n{step.text}\n{difference}"
     assert is_seen

@@ -1,4 +1,4 @@
-"""The tour of README, block for block: what is to be typed where, and what it is to print.
+"""The tour of a page, block for block: what is to be typed where, and what it is to print.
 
 Fenced blocks of the section in their order: `sh` for a shell, `sql` for psql, `python` for a
 script; a block without a language behind one of them is what it prints. In that, `...` stands for
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import doctest
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 SECTION = "## Five minutes"
@@ -26,6 +26,7 @@ class Step:
     place: str
     text: str
     shown: str | None = None
+    page: str = ""
 
     def differs(self, printed: str) -> str:
         """How what was printed differs from what the page shows, "" if it does not."""
@@ -55,11 +56,11 @@ def read_tour(page: Path, section: str = SECTION) -> list[Step]:
             text = "\n".join(block) + "\n"
             if language:
                 assert language in PLACES, f"{page.name}:{number}: a block of {language}"
-                steps.append(Step(number - len(block), language, text))
+                steps.append(Step(number - len(block), language, text, page=page.name))
             else:
                 done = steps.pop()
                 assert done.shown is None, f"{page.name}:{number}: whose output is this?"
-                steps.append(Step(done.line, done.place, done.text, text))
+                steps.append(replace(done, shown=text))
             language = None
         else:
             block.append(line)
