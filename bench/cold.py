@@ -161,7 +161,7 @@ def measure_runs(shape: Shape, folder: str | None) -> list[Result]:
                 return found
 
             if results:
-                rows_s, worst_ms = _settle(store, shape, lookup)
+                rows_s, worst_ms = _resolve(store, shape, lookup)
             runs = arrangement.runs.run_rows()
             probes = probe_all(lookup, lambda store=store: store.cache.pages_read, shape.keys)
             figures = state_bytes / 2**20, budget / 2**20, runs, rows_s, worst_ms, probes
@@ -195,7 +195,7 @@ def _load(store: RocksStore, shape: Shape) -> tuple[float, float]:
     return shape.rows / spent, 1e3 * worst
 
 
-def _settle(store: RocksStore, shape: Shape, lookup: Callable) -> tuple[float, float]:
+def _resolve(store: RocksStore, shape: Shape, lookup: Callable) -> tuple[float, float]:
     """EPOCHS epochs of 1,000 keys and 1,000 new rows, in which searches pay for their merges.
 
     (Rows written a second, worst epoch in ms); the worst counts the lookup too.

@@ -79,7 +79,7 @@ class KeySet:
         return found
 
 
-class KeptPart:
+class CachedPartition:
     """A part whose rows are in a file of the exchange once they have been read.
 
     place: the file's name. replaced: keys whose rows are read by another part. is_kept: an
@@ -203,7 +203,7 @@ def rejected_of(part: SnapshotPart) -> Delta | None:
 
 def is_kept(part: SnapshotPart) -> bool:
     """Whether a part was read already by an earlier run."""
-    return isinstance(part, KeptPart) and part.is_kept
+    return isinstance(part, CachedPartition) and part.is_kept
 
 
 def place_of(generation: int, relation: str, part: str) -> str:

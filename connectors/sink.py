@@ -226,7 +226,7 @@ class SinkPromoted(SinkChanged):
         )
 
 
-class SinkBehind(SinkChanged):
+class SinkLagging(SinkChanged):
     """The sink shows less than it had acknowledged: only another start brings it back."""
 
     def __init__(self, found: int, acknowledged: int) -> None:

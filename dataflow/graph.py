@@ -101,12 +101,12 @@ class ViewDataflow:
 
     def _outputs(self, position: int, inputs: Sequence[Delta], most_rows: int) -> Iterator[Delta]:
         operator = self._operators[position]
-        in_parts = parts_of(operator)
+        in_chunks_of = parts_of(operator)
         try:
-            if in_parts is None:
+            if in_chunks_of is None:
                 yield operator.step(*inputs)
             else:
-                yield from in_parts(*inputs, most_rows=most_rows)
+                yield from in_chunks_of(*inputs, most_rows=most_rows)
         except Exception as error:
             found = view_error(self.nodes[position].name, error)
             if found is None or found is error:

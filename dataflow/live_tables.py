@@ -30,7 +30,7 @@ def stopped() -> float:
 
 
 @dataclass(frozen=True)
-class TableHome:
+class TableLocation:
     """Where a table's rows lie, and which columns of it; picklable.
 
     columns: positions in the relation. dead: names of columns that nobody reads any more.
@@ -63,7 +63,7 @@ class LiveTable:
     making these of those took. failure: why it takes no more changes.
     """
 
-    def __init__(self, home: TableHome, store: Store) -> None:
+    def __init__(self, home: TableLocation, store: Store) -> None:
         self.home = home
         self.state = TableState(home.relation, home.columns, store, home.scope, home.dead)
         self.scans: dict[int, TableScan] = {}
@@ -81,16 +81,16 @@ class TableScan:
         self._is_narrower = len(set(positions)) < width
 
     @staticmethod
-    def of_table(plan: Scan, home: TableHome) -> TableScan:
+    def of_table(plan: Scan, home: TableLocation) -> TableScan:
         """A view may know the table otherwise than its rows are kept: columns are found by name."""
         names = [f.name for f in home.fields]
         fields = (plan.relation.fields[c] for c in plan.columns)
         return TableScan([names.index(f.name) for f in fields], len(names))
 
-    def read(self, delta: Delta, *, is_loose: bool) -> Delta:
+    def read(self, delta: Delta, *, is_unconsolidated: bool) -> Delta:
         """The rows of a consolidated delta as the scan sees them; is_loose: not added up."""
         rows = delta.project(self._positions)
-        return rows.consolidate() if self._is_narrower and not is_loose else rows
+        return rows.consolidate() if self._is_narrower and not is_unconsolidated else rows
 
 
 class LiveTables:
@@ -108,11 +108,11 @@ class LiveTables:
         return tuple(self._tables)
 
     @property
-    def homes(self) -> list[TableHome]:
+    def homes(self) -> list[TableLocation]:
         """Where they lie, oldest first."""
         return [table.home for table in self._tables]
 
-    def add(self, home: TableHome) -> None:
+    def add(self, home: TableLocation) -> None:
         """Take in a table that stands where the others stand; `settle` tells whether it stays."""
         self._tables.append(LiveTable(home, self._store))
 
@@ -233,12 +233,12 @@ def _needed(tables: Sequence[LiveTable], scans: Sequence[Scan]) -> list[LiveTabl
     return kept
 
 
-def _serves(home: TableHome, plan: Scan) -> bool:
+def _serves(home: TableLocation, plan: Scan) -> bool:
     """Whether a scan can be read through a table."""
     return _covers(home, plan.relation, plan.columns)
 
 
-def _covers(home: TableHome, relation: Relation, columns: Sequence[int]) -> bool:
+def _covers(home: TableLocation, relation: Relation, columns: Sequence[int]) -> bool:
     """Whether a table has these columns; views may know it at different times."""
     if not is_one_table(home.relation, relation):
         return False

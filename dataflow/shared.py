@@ -31,17 +31,17 @@ from dataflow.operators.base import (
 )
 from dataflow.operators.chunking import EVERY_ROW
 from dataflow.plan.explain import in_postgres
-from dataflow.plan.fingerprint import likenesses, repeatable
+from dataflow.plan.fingerprint import fingerprints, repeatable
 from dataflow.plan.nodes import Loop, Plan, Scan, TableFunction
 from dataflow.schema import VIEW_SOURCE, RelationName
 from dataflow.sql.lower.lowering import Node, make_operator
 from dataflow.types import SqlType
-from dataflow.unconsolidated import is_loose
+from dataflow.unconsolidated import is_unconsolidated
 from storage.store import Store
 
 
 @dataclass(frozen=True)
-class Home:
+class StateLocation:
     """Where a node's state lies: in arrangements "<scope>/<name>/<role>"."""
 
     scope: str
@@ -61,18 +61,18 @@ class LiveNode:
     steps took.
     """
 
-    def __init__(self, number: int, plan: Plan, home: Home | None) -> None:
+    def __init__(self, number: int, plan: Plan, home: StateLocation | None) -> None:
         self.number = number
         self.plan = plan
-        self.likeness: tuple[str, Plan] | None = None
+        self.fingerprint: tuple[str, Plan] | None = None
         self.home = home
         self.inputs: tuple[LiveNode, ...] = ()
         self.readers: list[LiveNode] = []
         self.empty = Delta.empty(kinds_of(plan.fields))
         self.operator: Operator | None = None
-        self.in_parts: Callable[..., Iterator[Delta]] | None = None
+        self.in_chunks_of: Callable[..., Iterator[Delta]] | None = None
         self.scan: TableScan | None = None
-        self.is_loose = False
+        self.is_unconsolidated = False
         self.names: dict[RelationName, list[str]] = {}
         self.errors: dict[RelationName, ErrorRows] = {}
         self.rows_in = self.rows_out = 0
@@ -102,7 +102,7 @@ class LiveView:
         self.errors = errors
 
     @property
-    def homes(self) -> list[Home | None]:
+    def homes(self) -> list[StateLocation | None]:
         """Where the state of each node lies."""
         return [node.home for node in self.nodes]
 
@@ -145,7 +145,7 @@ class SharedDataflow:
         self.tables = LiveTables(store, clock)
         self._nodes: dict[int, LiveNode] = {}
         self._alike: dict[tuple[str, Plan] | None, LiveNode] = {}
-        self._homes: dict[Home, LiveNode] = {}
+        self._homes: dict[StateLocation, LiveNode] = {}
         self._failures: dict[int, ViewError] = {}
         self._next = 0
         self.widest = 0
@@ -157,7 +157,7 @@ class SharedDataflow:
         view: RelationName,
         nodes: Sequence[Node],
         scope: str,
-        homes: Sequence[Home | None] | None = None,
+        homes: Sequence[StateLocation | None] | None = None,
         *,
         evaluator: Evaluator | None = None,
         rights: str = "",
@@ -168,7 +168,7 @@ class SharedDataflow:
         restart, under `homes`. Its tables are there (`tables.add`). evaluator: for what it has
         evaluated, where not as all others; rights: a name for those that the evaluator has.
         """
-        alike, same = likenesses(nodes[-1].plan), repeatable(nodes[-1].plan)
+        alike, same = fingerprints(nodes[-1].plan), repeatable(nodes[-1].plan)
         kinds = _rights_of(nodes, rights)
         errors = ErrorRows()
         own: list[LiveNode] = []
@@ -177,17 +177,17 @@ class SharedDataflow:
         for position, node in enumerate(nodes):
             home = None
             if not isinstance(node.plan, Scan):
-                home = (homes[position] if homes else None) or Home(scope, node.name)
-            likeness = None
+                home = (homes[position] if homes else None) or StateLocation(scope, node.name)
+            fingerprint = None
             if id(node.plan) in same:
-                likeness = (kinds[position], alike[id(node.plan)])
-            live = self._homes.get(home) if homes and home else self._alike.get(likeness)
+                fingerprint = (kinds[position], alike[id(node.plan)])
+            live = self._homes.get(home) if homes and home else self._alike.get(fingerprint)
             if live is None:
                 inputs = [own[i] for i in node.inputs]
                 live = self._make(node, home, inputs, evaluator or self._evaluator)
-                if likeness is not None:
-                    live.likeness = likeness
-                    self._alike.setdefault(likeness, live)
+                if fingerprint is not None:
+                    live.fingerprint = fingerprint
+                    self._alike.setdefault(fingerprint, live)
             elif homes is None and home is not None:
                 twice.append(home.prefix)
             live.names.setdefault(view, []).append(node.name)
@@ -201,13 +201,19 @@ class SharedDataflow:
         """Find the nodes whose rows need not be added up, those that read others first."""
         outputs = {view.root.number for view in self.views.values()}
         for number, node in sorted(self._nodes.items(), reverse=True):
-            readers = [(reader.traits, reader.is_loose) for reader in node.readers]
-            node.is_loose = number not in outputs and is_loose(node.traits, readers)
+            readers = [(reader.traits, reader.is_unconsolidated) for reader in node.readers]
+            node.is_unconsolidated = number not in outputs and is_unconsolidated(
+                node.traits, readers
+            )
             if node.operator is not None:
-                skip_consolidation(node.operator, is_loose=node.is_loose)
+                skip_consolidation(node.operator, is_unconsolidated=node.is_unconsolidated)
 
     def _make(
-        self, node: Node, home: Home | None, inputs: Sequence[LiveNode], evaluator: Evaluator
+        self,
+        node: Node,
+        home: StateLocation | None,
+        inputs: Sequence[LiveNode],
+        evaluator: Evaluator,
     ) -> LiveNode:
         live = LiveNode(self._next, node.plan, home)
         self._next += 1
@@ -215,7 +221,7 @@ class SharedDataflow:
             live.inputs = tuple(inputs)
             named = replace(node, name=home.name)
             live.operator = make_operator(named, self._store, home.scope, evaluator, live)
-            live.in_parts = parts_of(live.operator)
+            live.in_chunks_of = parts_of(live.operator)
             self._homes[home] = live
         else:
             self._open_scan(live, node.plan)
@@ -249,8 +255,8 @@ class SharedDataflow:
     def _forget(self, node: LiveNode) -> None:
         del self._nodes[node.number]
         self._failures.pop(node.number, None)
-        if node.likeness is not None and self._alike.get(node.likeness) is node:
-            del self._alike[node.likeness]
+        if node.fingerprint is not None and self._alike.get(node.fingerprint) is node:
+            del self._alike[node.fingerprint]
         for below in node.inputs:
             below.readers.remove(node)
         if node.home is not None:
@@ -298,7 +304,9 @@ class SharedDataflow:
         for node in self.views[view].root.readers:
             if isinstance(node.plan, Scan) and node.plan.relation.name == view:
                 positions = [columns.index(c) for c in node.plan.columns]
-                rows = TableScan(positions, len(columns)).read(delta, is_loose=node.is_loose)
+                rows = TableScan(positions, len(columns)).read(
+                    delta, is_unconsolidated=node.is_unconsolidated
+                )
                 node.rows_in += len(delta)
                 self._pass_on(node, rows, deltas, queue)
         yield from self._run(deltas, queue)
@@ -337,13 +345,15 @@ class SharedDataflow:
             return
         node.rows_in += sum(map(len, inputs))
         try:
-            if node.in_parts is None:
+            if node.in_chunks_of is None:
                 started = self._clock()
                 out = node.operator.step(*inputs)
                 node.time_s += self._clock() - started
                 yield out
             else:
-                yield from self._parts_of(node, node.in_parts(*inputs, most_rows=self.part_rows))
+                yield from self._parts_of(
+                    node, node.in_chunks_of(*inputs, most_rows=self.part_rows)
+                )
         except Exception as error:
             found = view_error(node.home.name if node.home else "", error)
             if found is None:
@@ -353,7 +363,7 @@ class SharedDataflow:
     def _read(self, node: LiveNode, scan: TableScan, delta: Delta) -> Delta:
         node.rows_in += len(delta)
         started = self._clock()
-        rows = scan.read(delta, is_loose=node.is_loose)
+        rows = scan.read(delta, is_unconsolidated=node.is_unconsolidated)
         node.time_s += self._clock() - started
         return rows
 

@@ -15,7 +15,7 @@ from dataflow.operators.base import Traits
 Reader = tuple[Traits | None, bool]
 
 
-def is_loose(traits: Traits | None, readers: Sequence[Reader]) -> bool:
+def is_unconsolidated(traits: Traits | None, readers: Sequence[Reader]) -> bool:
     """Whether a node with these traits (None: a scan) that only these read may be loose."""
     if not readers:
         return False
@@ -29,10 +29,10 @@ def _is_sums(traits: Traits | None) -> bool:
     return traits is not None and traits.has_state and traits.accepts_unconsolidated
 
 
-def _leads_to_sums(traits: Traits | None, is_loose: bool) -> bool:
+def _leads_to_sums(traits: Traits | None, is_unconsolidated: bool) -> bool:
     """Whether rows are added up here, or further on before anything else is done with them."""
     if traits is None or not traits.accepts_unconsolidated:
         return False
     if traits.passes_rows:
-        return is_loose
-    return traits.may_skip_consolidation and not is_loose
+        return is_unconsolidated
+    return traits.may_skip_consolidation and not is_unconsolidated

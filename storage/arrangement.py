@@ -54,11 +54,11 @@ class RocksArrangement:
     """A multiset of rows, indexed by key. An empty key is asked for with no columns, once."""
 
     def __init__(
-        self, spec: ArrangementSpec, runs: RunSet, require_room: Callable[[int], None]
+        self, spec: ArrangementSpec, runs: RunSet, require_space: Callable[[int], None]
     ) -> None:
         self.spec = spec
         self.runs = runs
-        self._require_room = require_room
+        self._require_space = require_space
 
     def apply(self, delta: Delta) -> None:
         """Add the weights of delta's rows to the state. Delta need not be consolidated."""
@@ -93,7 +93,7 @@ class RocksArrangement:
                 # Who takes so many holds all that came before.
                 held_bytes += rows.nbytes()
                 if held_bytes > _LOOK_BYTES:
-                    self._require_room(_TIMES_HELD * held_bytes)
+                    self._require_space(_TIMES_HELD * held_bytes)
 
     def scan(self) -> Iterator[Delta]:
         """All rows, each once, in chunks of some 30,000; see the contract."""

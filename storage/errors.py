@@ -21,7 +21,7 @@ class NegativeWeightError(StorageError):
         super().__init__("state.negative_weight", detail, "rebuild the view that owns it")
 
 
-class OutOfRoomError(StorageError):
+class OutOfSpaceError(StorageError):
     """What is asked for takes more memory at once than there is."""
 
     def __init__(self, nbytes: int) -> None:

@@ -274,7 +274,7 @@ class MemoryStore:
     def relieve(self) -> None:
         """Nothing to do: all of it is in memory."""
 
-    def require_room(self, nbytes: int) -> None:
+    def require_space(self, nbytes: int) -> None:
         """There is always more."""
 
     def commit(self, *, sync: bool = False) -> None:

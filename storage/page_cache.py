@@ -38,7 +38,7 @@ class PageCache:
         self._hand = 0
         self._stale = 0
 
-    def has_room(self, size_bytes: int) -> bool:
+    def has_space(self, size_bytes: int) -> bool:
         """Whether so many bytes more would still be within the budget."""
         return self.used_bytes + size_bytes <= self.budget_bytes
 

@@ -19,7 +19,7 @@ from rocksdict import BlockBasedOptions, Cache, IngestExternalFileOptions, Optio
 from storage.arrangement import RocksArrangement, RocksSums
 from storage.bulk import first_rows, identity_of, page_numbers, raw_options
 from storage.copies import copy_database, value_in_copy
-from storage.errors import OutOfRoomError, StorageError
+from storage.errors import OutOfSpaceError, StorageError
 from storage.failpoints import failpoint
 from storage.faults import named
 from storage.layout import Layout
@@ -184,7 +184,7 @@ class RocksStore:
         """Open or create. StorageError state.mismatch if it exists with another shape."""
         shape = {"kind": "rows", "kinds": spec.kinds, "key": list(spec.key)}
         runs = self._run_set(spec, json.dumps(shape), has_weights=True)
-        return RocksArrangement(spec, runs, self.require_room)
+        return RocksArrangement(spec, runs, self.require_space)
 
     def arrange_sums(self, spec: SumsSpec) -> RocksSums:
         """Open or create. StorageError state.mismatch if it exists with another shape."""
@@ -272,10 +272,10 @@ class RocksStore:
         if self._watch is not None:
             self._watch.look(self.cache)
 
-    def require_room(self, nbytes: int) -> None:
+    def require_space(self, nbytes: int) -> None:
         """OutOfRoomError unless the process may take so many bytes more."""
-        if self._watch is not None and not self._watch.has_room(nbytes, self.cache):
-            raise OutOfRoomError(nbytes)
+        if self._watch is not None and not self._watch.has_space(nbytes, self.cache):
+            raise OutOfSpaceError(nbytes)
 
     def _flush_largest(self) -> None:
         runs = [runs for _, runs in self._open.values()]

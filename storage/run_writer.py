@@ -108,7 +108,7 @@ class RunBuilder:
         for page in cut(self._layout, selection, self._tuning, growth):
             self.writer.add(page)
             size_bytes = len(page.sealed)
-            is_kept = self._cache.has_room(size_bytes) or (is_hot and self._cache.may_reserve())
+            is_kept = self._cache.has_space(size_bytes) or (is_hot and self._cache.may_reserve())
             self._kept.append(page if is_kept else None)
             if is_kept:
                 self._reserved_bytes += size_bytes

@@ -38,7 +38,7 @@ class Watch(Protocol):
         """Between two steps: let the cache give way as far as the process asks for it."""
         ...
 
-    def has_room(self, wanted_bytes: int, cache: Yielding) -> bool:
+    def has_space(self, wanted_bytes: int, cache: Yielding) -> bool:
         """Whether the process may take so many bytes more."""
         ...
 
@@ -204,7 +204,7 @@ class Store(Protocol):
         """Between two steps: bring what the open epoch holds in memory under its budget."""
         ...
 
-    def require_room(self, nbytes: int) -> None:
+    def require_space(self, nbytes: int) -> None:
         """OutOfRoomError unless the process may take so many bytes more."""
         ...
 

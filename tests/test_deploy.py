@@ -23,7 +23,7 @@ from connectors.postgres.embedded.server import EmbeddedPostgres
 from service.cli.main import app as commands
 from service.metrics.metric_list import BY_NAME
 from service.runtime.settings import PREFIX, Settings
-from service.setup.bootstrap import Wanted, prepare
+from service.setup.bootstrap import Desired, prepare
 from tests.harness.postgres import SERVER_SETTINGS, Database
 from tests.harness.psql import as_role
 
@@ -282,7 +282,7 @@ def test_the_role_of_compose_is_no_superuser() -> None:
         as_role(shop, "shop", "CREATE TABLE orders (id int PRIMARY KEY)")
         as_role(shop, "shop", "GRANT SELECT ON orders TO tidemark")
         dsn = f"host=127.0.0.1 port={server.port} user=tidemark dbname=shop"
-        steps = prepare(Wanted(dsn, dsn, tables=("orders",)), is_dry=False)
+        steps = prepare(Desired(dsn, dsn, tables=("orders",)), is_dry=False)
         assert [s.check.name for s in steps if s.outcome == "to do"] == []
 
 

@@ -77,27 +77,27 @@ class FilesFeed:
         self._held_bytes = 0
         self._is_closed = False
         self._was_dry = True
-        self._followers = {n: _Follower(w, pause, self) for n, (w, pause) in watches.items()}
-        for follower in self._followers.values():
+        self._sink_workers = {n: _Follower(w, pause, self) for n, (w, pause) in watches.items()}
+        for follower in self._sink_workers.values():
             follower.start()
 
     @property
     def lag(self) -> int:
         """Files that were seen and are not told to their end."""
         with self._lock:
-            return sum(f.watch.waiting + bool(f.read) for f in self._followers.values())
+            return sum(f.watch.waiting + bool(f.read) for f in self._sink_workers.values())
 
     @property
     def skipped(self) -> int:
         """As SourceFeed says."""
-        return sum(f.watch.skipped for f in self._followers.values())
+        return sum(f.watch.skipped for f in self._sink_workers.values())
 
     def poll(self, max_rows: int, *, until: Places | None = None) -> SourceBatch | None:
         """What has been read, whole pieces of it; see SourceFeed."""
         with self._lock:
             pieces = self._take(max_rows, until or {})
             if not pieces:
-                for follower in self._followers.values():
+                for follower in self._sink_workers.values():
                     if follower.error is not None and not follower.read:
                         raise follower.error
             self._was_dry = not pieces
@@ -110,7 +110,7 @@ class FilesFeed:
             self._is_closed = True
             self._lock.notify_all()
         # A store that answers no more holds a thread as long as its requests may take.
-        if not all([f.join(60.0) for f in self._followers.values()]):
+        if not all([f.join(60.0) for f in self._sink_workers.values()]):
             what = f'a reader of source "{self._source}" does not end'
             raise SourceError("source.reader", what, hint="restart the service")
 
@@ -144,14 +144,14 @@ class FilesFeed:
 
     def _tell_ready(self) -> None:
         with self._lock:
-            is_told, self._was_dry = self._was_dry, False
-        if is_told:
+            is_reported, self._was_dry = self._was_dry, False
+        if is_reported:
             self._on_ready()
 
     def _take(self, max_rows: int, until: Places) -> list[Piece]:
         pieces: list[Piece] = []
         rows = 0
-        for name, follower in self._followers.items():
+        for name, follower in self._sink_workers.items():
             last = until.get(name, {}).get("event")
             while follower.read and rows < max_rows:
                 if last is not None and follower.read[0].event > last:

@@ -33,7 +33,7 @@ class FileStat:
     size: int
     modified_us: int
     version: str
-    is_settled: bool = True
+    is_resolved: bool = True
     fault: str = ""
 
 
@@ -134,10 +134,10 @@ class Journal:
             there.add(stat.path)
             note = self.files.get(stat.path)
             if note is not None and note.version == stat.version:
-                is_told = not note.is_done
+                is_reported = not note.is_done
             else:
-                is_told = stat.is_settled
-            if is_told:
+                is_reported = stat.is_resolved
+            if is_reported:
                 told.append(stat)
         told.sort(key=lambda stat: (stat.modified_us, stat.path))
         return told, sorted(self.files.keys() - there)

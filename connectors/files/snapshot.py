@@ -29,7 +29,7 @@ LEAST_PART_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class FileShare:
+class FileChunk:
     """A stretch of one file, in the version that its note names."""
 
     path: str
@@ -45,7 +45,7 @@ class FilesPart:
     name: str
     shape: Shape
     columns: tuple[int, ...]
-    shares: tuple[FileShare, ...]
+    shares: tuple[FileChunk, ...]
     _bad: list[RejectedRow] = field(default_factory=list)
 
     def read(self) -> Iterator[Delta]:
@@ -61,7 +61,7 @@ class FilesPart:
         """What `read` left out."""
         return rejected_delta(self._bad)
 
-    def _read_share(self, reader: FileReader, share: FileShare) -> Iterator[Delta]:
+    def _read_share(self, reader: FileReader, share: FileChunk) -> Iterator[Delta]:
         note, stat = share.note, share.note.stat(share.path)
         if share.last:
             for rows in reader.read(stat, share.stretch, share.stretch.after, share.last):
@@ -105,7 +105,7 @@ class FilesSnapshot:
         """Nothing is held."""
 
 
-def _cut(journal: Journal, count: int) -> Iterator[list[FileShare]]:
+def _cut(journal: Journal, count: int) -> Iterator[list[FileChunk]]:
     files = sorted(journal.files.items())
     size = sum(note.size for _, note in files) // max(count, 1)
     most, shares, held = max(size, LEAST_PART_BYTES), [], 0
@@ -120,17 +120,17 @@ def _cut(journal: Journal, count: int) -> Iterator[list[FileShare]]:
         yield shares
 
 
-def _shares(path: str, note: FileNote) -> Iterator[tuple[FileShare, int]]:
+def _shares(path: str, note: FileNote) -> Iterator[tuple[FileChunk, int]]:
     """Stretches of a file with their size in bytes; nothing of a file without rows."""
     starts = [(0, 0), *note.splits]
     ends: list[tuple[int | None, int]] = [*note.splits, (None, note.reach)]
     for (offset, after), (stop, last) in zip(starts, ends, strict=True):
         if after < note.reach or (note.broken and not after):
-            share = FileShare(path, note, Stretch(offset, after, stop), min(last, note.reach))
+            share = FileChunk(path, note, Stretch(offset, after, stop), min(last, note.reach))
             yield share, note.size // len(starts)
 
 
-def _is_there(folder: Folder, share: FileShare) -> bool:
+def _is_there(folder: Folder, share: FileChunk) -> bool:
     """Whether a file that may be gone can still be read."""
     try:
         folder.open(share.note.stat(share.path)).close()

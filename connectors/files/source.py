@@ -95,11 +95,11 @@ class FilesSource:
         shape = self._shapes[relation.name.name]
         folder = shape.options.folder()
         found = folder.look()
-        if not all(stat.is_settled for stat in found):
+        if not all(stat.is_resolved for stat in found):
             time.sleep(shape.options.settle_s)
             found = folder.look()
         journal = Journal(relation.name.name, uuid.uuid4().hex[:12])
-        settled = [stat for stat in found if stat.is_settled]
+        settled = [stat for stat in found if stat.is_resolved]
         with ThreadPoolExecutor(_MEASURING) as pool:
             measures = pool.map(lambda stat: _measured(shape, folder, stat), settled)
             for stat, measure in zip(settled, measures, strict=True):
@@ -129,8 +129,8 @@ class FilesSource:
             journal = Journal.read(name, places[name], notes)
             watch = FolderWatch(shape, relation, shape.options.folder(), journal)
             watches[name] = (watch, shape.options.poll_s)
-        pins = {(name, str(place["pin"])) for name, place in places.items()}
-        dropped = {key: None for key in notes if owner_of(key)[:2] not in pins}
+        snapshot_offsets = {(name, str(place["pin"])) for name, place in places.items()}
+        dropped = {key: None for key in notes if owner_of(key)[:2] not in snapshot_offsets}
         return FilesFeed(self.name, watches, dropped, on_ready)
 
     def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
@@ -140,7 +140,7 @@ class FilesSource:
 
 def _check_newest(shape: Shape, folder: Folder, found: Sequence[FileStat]) -> None:
     """The newest file has the declared columns, and some rows among its first ones."""
-    settled = [stat for stat in found if stat.is_settled]
+    settled = [stat for stat in found if stat.is_resolved]
     unnamed = [stat for stat in settled if stat.fault]
     settled = [stat for stat in settled if not stat.fault]
     if unnamed and shape.options.on_error == FAIL:

@@ -73,7 +73,7 @@ class FolderWatch:
         self._folder = folder
         self._journal = journal
         self._reader = FileReader(shape, folder)
-        self._wanted = [shape.field_index(f.name) for f in relation.fields]
+        self._desired = [shape.field_index(f.name) for f in relation.fields]
 
     def look(self) -> Iterator[Piece]:
         """List the folder and tell what has changed; `waiting`: how many files are left to tell.
@@ -90,7 +90,7 @@ class FolderWatch:
             self.waiting -= 1
         for stat in told:
             try:
-                yield from self._tell(stat)
+                yield from self._report(stat)
             except TemporaryError as error:
                 # The next look shows what it has become.
                 if error.code != "source.file_changed":
@@ -115,7 +115,7 @@ class FolderWatch:
             yield self._piece(path, note, self._removed(path, numbers))
             reach = least
 
-    def _tell(self, stat: FileStat) -> Iterator[Piece]:
+    def _report(self, stat: FileStat) -> Iterator[Piece]:
         note = self._begun(stat)
         stretch = Stretch(note.offset, note.reach) if note.offset else Stretch()
         try:
@@ -175,7 +175,7 @@ class FolderWatch:
         return Piece(self._journal.relation, place, notes, changes, rejected or [])
 
     def _changes(self, path: str, rows: Rows, note: FileNote) -> Changes | None:
-        columns = tuple(rows.columns[i] for i in self._wanted)
+        columns = tuple(rows.columns[i] for i in self._desired)
         n = len(rows.numbers)
         if self._shape.options.is_append:
             kinds = np.full(n, Changes.INSERT, np.uint8)
@@ -194,7 +194,7 @@ class FolderWatch:
         n = len(numbers)
         file_at, row_at = self._shape.key
         columns = []
-        for index in self._wanted:
+        for index in self._desired:
             if index == file_at:
                 column = Column.of(KIND_BYTES, [path]).take(np.zeros(n, np.int64))
             elif index == row_at:

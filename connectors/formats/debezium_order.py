@@ -39,8 +39,8 @@ class LastSeen:
         values, ranks = np.unique(asked, axis=0, return_inverse=True)
         ranks = ranks.ravel()
         before = np.maximum.accumulate(ranks)[:-1]
-        has_no_place = asked[1:, 2] == UNKNOWN
-        keep[known] = (ranks[1:] > before) | ((ranks[1:] == before) & has_no_place)
+        has_no_offset = asked[1:, 2] == UNKNOWN
+        keep[known] = (ranks[1:] > before) | ((ranks[1:] == before) & has_no_offset)
         self._newest[partition] = tuple(values[-1].tolist())
         return keep
 

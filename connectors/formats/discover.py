@@ -118,13 +118,13 @@ def _of_objects(samples: Sequence[Any]) -> list[tuple[Path, str, bool]]:
 
 def _leaves(value: dict[str, Any], path: Path) -> Iterator[tuple[Path, Any]]:
     for key, inner in value.items():
-        if isinstance(inner, dict) and inner and len(path) + 1 < _DEPTH and _is_told(key):
+        if isinstance(inner, dict) and inner and len(path) + 1 < _DEPTH and _is_reported(key):
             yield from _leaves(inner, (*path, key))
-        elif key and _is_told(key):
+        elif key and _is_reported(key):
             yield (*path, key), inner
 
 
-def _is_told(key: str) -> bool:
+def _is_reported(key: str) -> bool:
     """Whether a key can stand in a declaration: it is text that PostgreSQL can hold."""
     return "\0" not in key and not any("\ud800" <= letter <= "\udfff" for letter in key)
 

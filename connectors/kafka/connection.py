@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectors import netguard
-from connectors.kafka.option_reader import Given
+from connectors.kafka.option_reader import OptionReader
 from connectors.secrets import refuse_plain, resolve
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -108,7 +108,7 @@ class Connection:
     client: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def of(given: Given) -> Connection:
+    def of(given: OptionReader) -> Connection:
         """Take `bootstrap_servers`, `tls`, `sasl` and `client` out of the options given.
 
         `<side>.bad_option`, `secret.plain`.
@@ -129,7 +129,7 @@ class Connection:
         return config
 
 
-def _servers(given: Given) -> tuple[str, ...]:
+def _servers(given: OptionReader) -> tuple[str, ...]:
     name = "bootstrap_servers"
     found = given.raw(name)
     listed = found.split(",") if isinstance(found, str) else found
@@ -142,11 +142,11 @@ def _servers(given: Given) -> tuple[str, ...]:
     return servers
 
 
-def _tls(given: Given) -> Tls | None:
+def _tls(given: OptionReader) -> Tls | None:
     found = given.raw("tls")
     if found is None or found is False:
         return None
-    inner = Given({} if found is True else found, given.side, "tls")
+    inner = OptionReader({} if found is True else found, given.side, "tls")
     password = inner.take("key_password", str, "")
     if password:
         refuse_plain("tls.key_password", password)
@@ -156,7 +156,7 @@ def _tls(given: Given) -> Tls | None:
     return Tls(*texts, key_password=password, verifies_host=verifies is not False)
 
 
-def _sasl(given: Given) -> Sasl | None:
+def _sasl(given: OptionReader) -> Sasl | None:
     inner = given.under("sasl")
     if inner is None:
         return None
@@ -167,7 +167,7 @@ def _sasl(given: Given) -> Sasl | None:
     return Sasl(mechanism, username, password)
 
 
-def _client(given: Given) -> dict[str, str]:
+def _client(given: OptionReader) -> dict[str, str]:
     inner = given.under("client")
     options = {} if inner is None else inner.rest()
     for name, value in options.items():

@@ -17,36 +17,36 @@ from connectors.kafka.rows import RowReader
 from connectors.kafka.topics import Topics
 
 TAKE_S = 0.5
-SEEN_NOTE = "seen/"
+DEDUP_NOTE = "seen/"
 # Of a relation that is pinned: what an earlier reading of it knew is of another place.
 UNSEEN = b"null"
 
 
 def seen_of(notes: Mapping[str, bytes], relation: str, topic_id: str) -> LastSeen | None:
     """As a batch has noted; None where none has."""
-    noted = json.loads(notes.get(f"{SEEN_NOTE}{relation}", UNSEEN))
+    noted = json.loads(notes.get(f"{DEDUP_NOTE}{relation}", UNSEEN))
     return LastSeen(noted["newest"]) if noted and noted["topic"] == topic_id else None
 
 
-def seen_note(seen: LastSeen, relation: str, topic_id: str) -> dict[str, bytes]:
+def dedup_note(seen: LastSeen, relation: str, topic_id: str) -> dict[str, bytes]:
     """The note of a batch."""
     state = {"topic": topic_id, "newest": seen.state()}
-    return {f"{SEEN_NOTE}{relation}": json.dumps(state).encode()}
+    return {f"{DEDUP_NOTE}{relation}": json.dumps(state).encode()}
 
 
 def read_seen(
-    client: Client, rows: RowReader, span: Span, is_wanted: Callable[[], bool]
+    client: Client, rows: RowReader, span: Span, is_desired: Callable[[], bool]
 ) -> LastSeen | None:
     """What a snapshot of this span has seen; None as soon as it is not wanted any more."""
     seen = LastSeen()
-    for records in _records(client, span, is_wanted):
+    for records in _records(client, span, is_desired):
         found = rows.read(records)
         if found.orders is not None:
             found.fresh(records, seen)
-    return seen if is_wanted() else None
+    return seen if is_desired() else None
 
 
-def _records(client: Client, span: Span, is_wanted: Callable[[], bool]) -> Iterator[Records]:
+def _records(client: Client, span: Span, is_desired: Callable[[], bool]) -> Iterator[Records]:
     ends = span.ends or {}
     first = Topics(client).begins(span.topic, ends)
     # What retention took meanwhile is not known to anyone; a copy of it counts as new.
@@ -59,7 +59,7 @@ def _records(client: Client, span: Span, is_wanted: Callable[[], bool]) -> Itera
     part = Span(span.relation, span.topic, span.topic_id, begins, kept, *wants)
     reader = Reader(client, [part], wait_ms=20)
     try:
-        while is_wanted() and not reader.is_done:
+        while is_desired() and not reader.is_done:
             for chunk in reader.take(TAKE_S):
                 if len(chunk.records):
                     yield chunk.records

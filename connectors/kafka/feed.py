@@ -16,15 +16,15 @@ from connectors.feed_source import Places
 from connectors.formats.debezium_order import LastSeen
 from connectors.kafka.client import Client
 from connectors.kafka.dead_topic import DeadTopic
-from connectors.kafka.dedup_state import read_seen, seen_note, seen_of
-from connectors.kafka.leader_epochs import Known, known_note, known_of, learn
+from connectors.kafka.dedup_state import dedup_note, read_seen, seen_of
+from connectors.kafka.leader_epochs import Known, epochs_note, known_of, learn
 from connectors.kafka.options import FAIL, SKIP, KafkaOptions, TopicOptions
 from connectors.kafka.reader import Chunk, Reader, Span
 from connectors.kafka.records import Records
 from connectors.kafka.rows import RowReader, rejected_delta
 from connectors.kafka.start_offsets import place_of, starts_of
 from connectors.kafka.topics import Topics, recreated
-from connectors.kafka.transaction_buffer import Held, bad_of
+from connectors.kafka.transaction_buffer import TransactionBuffer, bad_of
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.errors import SourceError, TidemarkError
@@ -35,7 +35,7 @@ LAG_EVERY = 20
 
 
 @dataclass
-class _Followed:
+class _Served:
     """A relation that is read. place: {"topic": id, "next": offset by partition}. starts: where
     its snapshot began; seen: of envelopes, None until it is known; known: of the logs."""
 
@@ -104,7 +104,7 @@ class KafkaFeed:
         self._followed = {one.relation.name: _followed(one, state) for one in rows}
         self._ahead: _Ahead | None = None
         self._notes = state.notes
-        self._held: Held | None = None
+        self._held: TransactionBuffer | None = None
         self._markers: _Ahead | None = None
         self._until: Places | None = None
         self._failure: TidemarkError | None = None
@@ -140,7 +140,7 @@ class KafkaFeed:
                 ahead.close()
         self._ahead = self._markers = None
 
-    def _take_whole(self, held: Held, max_rows: int) -> list[Chunk]:
+    def _take_whole(self, held: TransactionBuffer, max_rows: int) -> list[Chunk]:
         """What was read and may be told: transactions of which all is there."""
         assert self._ahead is not None and self._markers is not None
         most_bytes = self._options.transaction_buffer_bytes
@@ -194,17 +194,17 @@ class KafkaFeed:
                 self._notes = {**self._notes, **self._held.note()}
             rows = [one.rows for one in self._followed.values()]
             topic = self._options.transactions
-            self._held = Held(self._client, topic, rows, self._notes)
+            self._held = TransactionBuffer(self._client, topic, rows, self._notes)
             spans = [self._held.span()]
             events = FeedEvents(self._events.on_ready, lambda _: None)
             self._markers = _Ahead(self._client, self._options, spans, events, lambda _: None)
 
-    def _learn_seen(self, is_wanted: Callable[[], bool]) -> None:
+    def _learn_seen(self, is_desired: Callable[[], bool]) -> None:
         """By the feed's thread, before anything is read ahead: what the snapshots have seen."""
         for one in self._followed.values():
             if one.topic.is_debezium and one.seen is None:
                 span = one.span(one.starts, dict(one.nexts))
-                one.seen = read_seen(self._client, one.rows, span, is_wanted)
+                one.seen = read_seen(self._client, one.rows, span, is_desired)
 
     def _batch(self, chunks: Sequence[Chunk]) -> SourceBatch | None:
         gathered: dict[Any, Records] = {}
@@ -227,9 +227,9 @@ class KafkaFeed:
             else:
                 one.nexts.update(whole.nexts())
             learn(one.known, whole)
-            notes |= known_note(one.known, one.name, one.place())
+            notes |= epochs_note(one.known, one.name, one.place())
             if one.seen is not None:
-                notes |= seen_note(one.seen, one.name, one.topic_id)
+                notes |= dedup_note(one.seen, one.name, one.topic_id)
         if self._failure is not None and not count:
             raise self._failure
         if self._held is not None:
@@ -248,7 +248,7 @@ class KafkaFeed:
 
     def _decode(
         self,
-        one: _Followed,
+        one: _Served,
         records: Records,
         changes: list[Changes],
         rejected: list[tuple[Any, ...]],
@@ -276,14 +276,14 @@ class KafkaFeed:
         return records
 
 
-def _followed(rows: RowReader, state: FeedState) -> _Followed:
+def _followed(rows: RowReader, state: FeedState) -> _Served:
     name = rows.relation.name.name
     place = state.places[name]
     topic_id, nexts = place_of(place)
     starts = starts_of(state.notes, name, topic_id)
     seen = seen_of(state.notes, name, topic_id)
     known = known_of(state.notes, name, place)
-    return _Followed(rows, topic_id, nexts, starts, seen, known)
+    return _Served(rows, topic_id, nexts, starts, seen, known)
 
 
 class _Ahead:

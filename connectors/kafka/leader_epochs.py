@@ -15,7 +15,7 @@ from typing import Any
 
 from connectors.kafka.records import Records
 
-KNOWN_NOTE = "known/"
+EPOCHS_NOTE = "known/"
 # By partition an offset, at the place or before it with no record between, and the term (or a
 # later one) in which the record before it was written.
 Known = dict[int, tuple[int, int]]
@@ -37,15 +37,15 @@ def known_from_json(found: Mapping[str, list[int]]) -> Known:
     return {int(p): (offset, term) for p, (offset, term) in found.items()}
 
 
-def known_note(known: Known, relation: str, place: Mapping[str, Any]) -> dict[str, bytes]:
+def epochs_note(known: Known, relation: str, place: Mapping[str, Any]) -> dict[str, bytes]:
     """The note of a pin or a batch that moves to a place, as JSON has it."""
     facts = {**place, "known": known_as_json(known)}
-    return {f"{KNOWN_NOTE}{relation}": json.dumps(facts).encode()}
+    return {f"{EPOCHS_NOTE}{relation}": json.dumps(facts).encode()}
 
 
 def known_of(notes: Mapping[str, bytes], relation: str, place: Mapping[str, Any]) -> Known:
     """As it was noted for this very place: of another one nothing is known."""
-    noted = notes.get(f"{KNOWN_NOTE}{relation}")
+    noted = notes.get(f"{EPOCHS_NOTE}{relation}")
     facts = {} if noted is None else json.loads(noted)
     if facts.get("topic") != place["topic"]:
         return {}

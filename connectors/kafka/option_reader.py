@@ -16,7 +16,7 @@ _WORDS = {str: "a text", int: "a whole number", bool: "true or false", dict: "an
 _WORDS[list] = "a list"
 
 
-class Given:
+class OptionReader:
     """One object of options. where: its place among all, as in "topics.clicks", "" at the top.
 
     side: "source" or "sink", whose error is raised. Errors are `<side>.bad_option`.
@@ -59,10 +59,10 @@ class Given:
             raise self.refused(name, f"must be one of {', '.join(choices)}", detail=found)
         return found
 
-    def under(self, name: str) -> Given | None:
+    def under(self, name: str) -> OptionReader | None:
         """An object of further options, None when it is not there."""
         found = self.raw(name)
-        return None if found is None else Given(found, self.side, self._path(name))
+        return None if found is None else OptionReader(found, self.side, self._path(name))
 
     def rest(self) -> dict[str, Any]:
         """All that was not taken yet, by name; taken with that."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from connectors.feed_source import DeclaredRelation
 from connectors.kafka.connection import Connection
-from connectors.kafka.option_reader import Given
+from connectors.kafka.option_reader import OptionReader
 
 APPEND, UPSERT = "append", "upsert"
 FAIL, SKIP, DEAD_LETTER = "fail", "skip", "dead_letter"
@@ -107,7 +107,7 @@ class KafkaOptions:
 
 def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> KafkaOptions:
     """Options as JSON has them. SourceError source.bad_option, secret.plain."""
-    given = Given(options, "source")
+    given = OptionReader(options, "source")
     connection = Connection.of(given)
     on_error = given.choice("on_error", POLICIES, FAIL)
     dead_topic = given.optional("dead_letter_topic", str)
@@ -124,7 +124,7 @@ def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> K
     if not listed:
         raise given.refused("topics", "names no topic")
     topics = tuple(
-        _topic(name, Given(one, "source", f"topics.{name}"), on_error, needs_columns)
+        _topic(name, OptionReader(one, "source", f"topics.{name}"), on_error, needs_columns)
         for name, one in listed.items()
     )
     topics = tuple(
@@ -133,14 +133,14 @@ def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> K
         else one
         for one in topics
     )
-    _check_dead_topics(topics, dead_topic, Given(options, "source"))
+    _check_dead_topics(topics, dead_topic, OptionReader(options, "source"))
     _check_each_once(topics, given)
     if transactions is not None:
         _check_transactions(topics, transactions, given)
     return KafkaOptions(connection, topics, check_ms, buffer_bytes, transactions, held_bytes)
 
 
-def _check_transactions(topics: Sequence[TopicOptions], name: str, given: Given) -> None:
+def _check_transactions(topics: Sequence[TopicOptions], name: str, given: OptionReader) -> None:
     enveloped = [one for one in topics if one.is_debezium]
     if not enveloped or any(one.format["format"] != "debezium-json" for one in enveloped):
         raise given.refused("transactions", "is for topics of debezium-json")
@@ -152,7 +152,9 @@ def _check_transactions(topics: Sequence[TopicOptions], name: str, given: Given)
             raise given.refused(f"topics.{one.relation}.columns", why)
 
 
-def _check_dead_topics(topics: Sequence[TopicOptions], of_source: str | None, given: Given) -> None:
+def _check_dead_topics(
+    topics: Sequence[TopicOptions], of_source: str | None, given: OptionReader
+) -> None:
     if of_source is not None and not any(one.on_error == DEAD_LETTER for one in topics):
         raise given.refused("dead_letter_topic", f"is for on_error {DEAD_LETTER}")
     read = {one.topic for one in topics}
@@ -161,7 +163,7 @@ def _check_dead_topics(topics: Sequence[TopicOptions], of_source: str | None, gi
             raise given.refused("dead_letter_topic", "names a topic that is read here")
 
 
-def _check_each_once(topics: Sequence[TopicOptions], given: Given) -> None:
+def _check_each_once(topics: Sequence[TopicOptions], given: OptionReader) -> None:
     by_topic: dict[str, str] = {}
     for one in topics:
         # A feed knows the records of its consumer by their topics.
@@ -174,7 +176,7 @@ def _check_each_once(topics: Sequence[TopicOptions], given: Given) -> None:
             )
 
 
-def _topic(name: str, given: Given, on_error: str, needs_columns: bool) -> TopicOptions:
+def _topic(name: str, given: OptionReader, on_error: str, needs_columns: bool) -> TopicOptions:
     if not name or len(name.encode()) > 63:
         raise given.refused("", "needs a name of 1 to 63 bytes")
     topic = given.take("topic", str, name)
@@ -197,7 +199,7 @@ def _topic(name: str, given: Given, on_error: str, needs_columns: bool) -> Topic
     )
 
 
-def _format(given: Given) -> dict[str, Any]:
+def _format(given: OptionReader) -> dict[str, Any]:
     found, key = given.raw("format"), given.raw("key_format")
     chosen = {"format": found} if isinstance(found, str) else found
     if not isinstance(chosen, Mapping):
@@ -209,7 +211,7 @@ def _format(given: Given) -> dict[str, Any]:
     return {**chosen, "key": {"format": key} if isinstance(key, str) else dict(key)}
 
 
-def _columns(given: Given, is_needed: bool) -> tuple[Mapping[str, Any], ...]:
+def _columns(given: OptionReader, is_needed: bool) -> tuple[Mapping[str, Any], ...]:
     found = given.raw("columns")
     if found is None and not is_needed:
         return ()
@@ -233,7 +235,7 @@ def _columns(given: Given, is_needed: bool) -> tuple[Mapping[str, Any], ...]:
     return tuple(dict(column) for column in found)
 
 
-def _key(given: Given, mode: str, names: Sequence[str]) -> tuple[str, ...]:
+def _key(given: OptionReader, mode: str, names: Sequence[str]) -> tuple[str, ...]:
     key = given.optional("key", list)
     if mode == APPEND:
         if key is not None:
@@ -247,11 +249,11 @@ def _key(given: Given, mode: str, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(key)
 
 
-def _start(given: Given) -> Start:
+def _start(given: OptionReader) -> Start:
     name, found = "start", given.raw("start")
     if found is None or found in (EARLIEST, LATEST):
         return Start(found or EARLIEST)
-    inner = Given(found, "source", name) if isinstance(found, Mapping) else None
+    inner = OptionReader(found, "source", name) if isinstance(found, Mapping) else None
     if inner is None:
         raise given.refused(name, "must be earliest, latest, or an object", detail=str(found))
     text, offsets = inner.optional("timestamp", str), inner.optional("offsets", dict)
@@ -269,7 +271,7 @@ def _start(given: Given) -> Start:
     return Start(OFFSETS, 0, tuple(found_offsets))
 
 
-def _milliseconds(text: str, given: Given) -> int:
+def _milliseconds(text: str, given: OptionReader) -> int:
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:

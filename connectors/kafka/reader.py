@@ -147,7 +147,7 @@ class Reader:
         for span in self._spans.values():
             topic = check_same(span.topic, span.topic_id, found, span.relation)
             for number in range(topic.partitions) if span.ends is None else span.ends:
-                if (span.topic, number) not in self._open and self._is_wanted(span, number):
+                if (span.topic, number) not in self._open and self._is_desired(span, number):
                     fresh.append(self._from(span, number))
         if fresh:
             self._consumer.incremental_assign(fresh)
@@ -167,7 +167,7 @@ class Reader:
             self._early[span.topic, number] = place
         return Partition(span.topic, number, offset, leader_epoch=term)
 
-    def _is_wanted(self, span: Span, number: int) -> bool:
+    def _is_desired(self, span: Span, number: int) -> bool:
         is_new = number not in span.begins
         begin = span.begins.setdefault(number, 0)
         if span.ends is None or begin < span.ends[number]:

@@ -21,9 +21,9 @@ from connectors.feed_source import (
 )
 from connectors.kafka import discover as discovery
 from connectors.kafka.client import Client
-from connectors.kafka.dedup_state import SEEN_NOTE, UNSEEN
+from connectors.kafka.dedup_state import DEDUP_NOTE, UNSEEN
 from connectors.kafka.feed import FeedEvents, FeedState, KafkaFeed
-from connectors.kafka.leader_epochs import known_note
+from connectors.kafka.leader_epochs import epochs_note
 from connectors.kafka.options import (
     APPEND,
     EARLIEST,
@@ -142,9 +142,9 @@ class KafkaSource:
         note = json.dumps(_place(topic.id, starts)).encode()
         known = {p: tip for p, tip in tips.items() if tip[1] >= 0}
         notes = {f"{START_NOTE}{relation.name.name}": note}
-        notes |= known_note(known, relation.name.name, _place(topic.id, ends))
+        notes |= epochs_note(known, relation.name.name, _place(topic.id, ends))
         if options.is_debezium:
-            notes[f"{SEEN_NOTE}{relation.name.name}"] = UNSEEN
+            notes[f"{DEDUP_NOTE}{relation.name.name}"] = UNSEEN
             if self._options.transactions is not None:
                 own = self._client, self._rows(relation)
                 cut = newest_transactions(*own, topic.id, begins, ends)

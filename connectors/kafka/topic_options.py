@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from connectors.kafka.connection import Connection
-from connectors.kafka.option_reader import Given
+from connectors.kafka.option_reader import OptionReader
 from connectors.kafka.topic_records import Mode, Values
 from connectors.sink import SinkTable
 
@@ -47,7 +47,7 @@ class TopicOptions:
     @staticmethod
     def of(options: Mapping[str, Any], table: SinkTable) -> TopicOptions:
         """SinkError sink.bad_option, secret.plain."""
-        given = Given(options, "sink")
+        given = OptionReader(options, "sink")
         connection = Connection.of(given)
         title = f"{table.schema}.{table.name}" if table.schema != "public" else table.name
         topic = given.take("topic", str, _NOT_TOPIC.sub("_", title)[:240])
@@ -101,7 +101,7 @@ class TopicOptions:
         return {"cleanup.policy": "delete", "retention.ms": str(kept_ms)}
 
 
-def _between(given: Given, name: str, default: int, bounds: tuple[int, int]) -> int:
+def _between(given: OptionReader, name: str, default: int, bounds: tuple[int, int]) -> int:
     value = given.take(name, int, default)
     if not bounds[0] <= value <= bounds[1]:
         raise given.refused(name, f"must be between {bounds[0]} and {bounds[1]}", detail=str(value))

@@ -180,7 +180,7 @@ class TopicSink:
             self._flush()
             if not self._owner.has_same_topics():
                 # Opened again, the sink tells what became of them.
-                raise self._given_up("its topics are not there any more")
+                raise self._abandoned("its topics are not there any more")
             failpoint("topic.rows.flushed")
             for epoch, counts, ends in written:
                 standing = self._standing(epoch.number)
@@ -230,11 +230,11 @@ class TopicSink:
                     produce(topic, value, key, partition, told, headers=headers[operation])
                     break
                 except BufferError:
-                    self._await_room()
+                    self._await_space()
         self._producer.poll(0)
         self._check_interrupt()
 
-    def _await_room(self) -> None:
+    def _await_space(self) -> None:
         """Until the client may hold more records: some must be acknowledged first."""
         assert self._producer is not None
         waiting, began = len(self._producer), time.monotonic()
@@ -302,10 +302,10 @@ class TopicSink:
             )
         is_lost = told.code() in _FENCED | _GONE
         if is_lost or told.fatal() or told.txn_requires_abort():
-            return self._given_up(f"{doing}: {told.str()}")
+            return self._abandoned(f"{doing}: {told.str()}")
         return self._client.refused(error, doing, self._producer)
 
-    def _given_up(self, detail: str) -> TemporaryError:
+    def _abandoned(self, detail: str) -> TemporaryError:
         return TemporaryError(
             "sink.transaction_lost",
             f'the transaction on topic "{self._options.topic}" was given up',

@@ -90,7 +90,7 @@ class _Lane:
     newest_ms: int = 0
 
 
-class Held:
+class TransactionBuffer:
     """Of one feed. rows: of the relations that are followed."""
 
     def __init__(

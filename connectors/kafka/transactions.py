@@ -23,7 +23,7 @@ FREE, BAD, BARRED = "\0free", "\0bad", "\0barred"
 _MARKS = {FREE, BAD, BARRED}
 # So many that are through are known by their ids, and about so many ENDs are read ahead.
 REMEMBERED, AHEAD = 10_000, 2_000
-LOOSE = 1_000
+UNCONSOLIDATED = 1_000
 
 
 @dataclass
@@ -99,7 +99,7 @@ class Transactions:
         if id not in self._done and id not in self._loose:
             one = self._open.setdefault(id, _Open())
             one.places.setdefault(relation, set()).add(place)
-            self._settle(id)
+            self._resolve(id)
 
     def add_marker(self, partition: int, offset: int, marker: Any) -> None:
         """A record of the transaction topic, decoded. SourceError record.malformed."""
@@ -122,7 +122,7 @@ class Transactions:
             str(told["data_collection"]): int(told["event_count"])
             for told in found.get("data_collections") or ()
         }
-        self._settle(id)
+        self._resolve(id)
 
     def cut(self) -> dict[Lane, int]:
         """By lane how many events may be told now: the most that keep transactions whole."""
@@ -199,12 +199,12 @@ class Transactions:
         one.is_held = True
         return id
 
-    def _settle(self, id: str) -> None:
+    def _resolve(self, id: str) -> None:
         """Forget one of which nothing is to be told any more."""
         if not self._open[id].is_held and self._is_whole(id):
             self._finish(id)
 
-    def _wanted(self, id: str, one: _Open) -> dict[str, int]:
+    def _desired(self, id: str, one: _Open) -> dict[str, int]:
         counts = one.counts or {}
         return {
             name: counts[told]
@@ -225,17 +225,17 @@ class Transactions:
             return False
         return all(
             len(one.places.get(name, ())) + self._bad.get(name, 0) >= n
-            for name, n in self._wanted(id, one).items()
+            for name, n in self._desired(id, one).items()
         )
 
     def _finish(self, id: str) -> None:
         one = self._open.pop(id)
         told = {name for name, c in self._collections.items() if (one.counts or {}).get(c)}
-        if told - self._wanted(id, one).keys():
+        if told - self._desired(id, one).keys():
             self._loose[id] = None
         else:
             self._done[id] = tuple(one.counts or ())
-        for kept, most in ((self._done, REMEMBERED), (self._loose, LOOSE)):
+        for kept, most in ((self._done, REMEMBERED), (self._loose, UNCONSOLIDATED)):
             if len(kept) > most:
                 kept.popitem(last=False)
 

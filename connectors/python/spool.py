@@ -86,7 +86,7 @@ class _Shaper:
         self._name = name
         self._columns = columns
         self._encoders = [encoder_of(type_name) for _, type_name in columns]
-        self._wanted = tuple(n for n, _ in columns) if wanted is None else tuple(wanted)
+        self._desired = tuple(n for n, _ in columns) if wanted is None else tuple(wanted)
         self._is_declared = is_declared
 
     def lines(self, batch: Batch, at: int) -> bytes:
@@ -95,7 +95,7 @@ class _Shaper:
         given = dict(zip(names, batch.columns, strict=True))
         if not self._is_declared and (extra := given.keys() - {n for n, _ in self._columns}):
             raise self._refused(at, f"it has a column more: {', '.join(sorted(map(str, extra)))}")
-        wanted = set(self._wanted)
+        wanted = set(self._desired)
         chosen = [(n, e) for (n, _), e in zip(self._columns, self._encoders, strict=True)]
         nulls = [None] * batch.n
         columns = [given.get(n, nulls) if n in wanted else nulls for n, _ in chosen]
@@ -106,10 +106,10 @@ class _Shaper:
 
     def _names_of(self, width: int, at: int) -> tuple[str, ...]:
         everything = tuple(n for n, _ in self._columns)
-        for names in (self._wanted, everything):
+        for names in (self._desired, everything):
             if len(names) == width:
                 return names
-        expected = dict.fromkeys((len(self._wanted), len(everything)))
+        expected = dict.fromkeys((len(self._desired), len(everything)))
         counts = " or ".join(map(str, expected))
         raise self._refused(at, f"it has {width} values for {counts} columns")
 

@@ -91,11 +91,11 @@ class Segment:
         return {n: Delta.concat([part[n] for part in found]).consolidate() for n in numbers}
 
     def _step_once(self, inputs: Mapping[int, Delta]) -> dict[int, Delta]:
-        head, *followers = self._stage.nodes
+        head, *sink_workers = self._stage.nodes
         producers = self._job.nodes[head].inputs
         given = [inputs.get(tag, self._empty(n)) for tag, n in enumerate(producers)]
         deltas = {head: self._operators[head].step(*given)}
-        for number in followers:
+        for number in sink_workers:
             deltas[number] = self._follow(number, deltas)
         return deltas
 

@@ -124,7 +124,7 @@ SCALARS = {
     "translate": _translate,
     "md5": lambda text: hashlib.md5(text.encode()).hexdigest(),
     "ascii": lambda text: ord(text[0]) if text else 0,
-    "btrim": lambda text, unwanted=" ": text.strip(unwanted) if unwanted else text,
-    "ltrim": lambda text, unwanted=" ": text.lstrip(unwanted) if unwanted else text,
-    "rtrim": lambda text, unwanted=" ": text.rstrip(unwanted) if unwanted else text,
+    "btrim": lambda text, to_drop=" ": text.strip(to_drop) if to_drop else text,
+    "ltrim": lambda text, to_drop=" ": text.lstrip(to_drop) if to_drop else text,
+    "rtrim": lambda text, to_drop=" ": text.rstrip(to_drop) if to_drop else text,
 }

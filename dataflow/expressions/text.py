@@ -205,15 +205,15 @@ def _trim(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel:
     def run(frame: Frame, values: Sequence[Value]) -> Value:
         text = values[0]
         assert isinstance(text, Column)
-        unwanted = b" "
+        to_drop = b" "
         if len(values) == 2:
             given = values[1]
             assert isinstance(given, Column) and given.data is not None
             if len(given) != 1 or (given.data >= 128).any():
                 return by_row.run(frame, values)
-            unwanted = given.to_list()[0] or b""
+            to_drop = given.to_list()[0] or b""
         wanted = np.zeros(256, np.bool_)
-        wanted[list(unwanted)] = True
+        wanted[list(to_drop)] = True
         offsets, data = text_kernels.trim(text.values, text.data, wanted, at_left, at_right)
         return bytes_column(offsets, data, both_valid(values))
 

@@ -18,11 +18,11 @@ from dataflow.errors import InvariantError, TidemarkError, ViewError, internal_e
 from dataflow.expressions.evaluator import Evaluator, RowErrors
 from dataflow.schema import Field
 from dataflow.types import SqlType
-from storage.errors import NegativeWeightError, OutOfRoomError, StorageError
+from storage.errors import NegativeWeightError, OutOfSpaceError, StorageError
 from storage.store import Arrangement, ArrangementSpec, Store, Sums, SumsSpec
 
 # What ends a view and no others.
-_GIVEN_UP = (OutOfRoomError, MemoryError, NegativeWeightError)
+_GIVEN_UP = (OutOfSpaceError, MemoryError, NegativeWeightError)
 # What is not of an operator's making: a source that is away, a disk.
 _OF_OTHERS = (TidemarkError, StorageError, OSError)
 
@@ -96,7 +96,7 @@ class Operator(Protocol):
         ...
 
 
-class InParts(Protocol):
+class Chunked(Protocol):
     """An operator that may make far more rows than it is given, and gives them out in parts."""
 
     def parts(self, *inputs: Delta, most_rows: int) -> Iterator[Delta]:
@@ -111,19 +111,19 @@ class InParts(Protocol):
 class Consolidating(Protocol):
     """An operator that adds up its output only for readers."""
 
-    is_loose: bool
+    is_unconsolidated: bool
     """Whether the output may be unconsolidated. Set between steps."""
 
 
 def parts_of(operator: Operator) -> Callable[..., Iterator[Delta]] | None:
     """Return `InParts.parts` of an operator that has it."""
-    return cast(InParts, operator).parts if operator.traits.emits_parts else None
+    return cast(Chunked, operator).parts if operator.traits.emits_parts else None
 
 
-def skip_consolidation(operator: Operator, *, is_loose: bool) -> None:
+def skip_consolidation(operator: Operator, *, is_unconsolidated: bool) -> None:
     """Tell an operator whether its output may be unconsolidated; nothing to one that cannot."""
     if operator.traits.may_skip_consolidation:
-        cast(Consolidating, operator).is_loose = is_loose
+        cast(Consolidating, operator).is_unconsolidated = is_unconsolidated
 
 
 class ErrorCollector(Protocol):
@@ -172,13 +172,13 @@ def view_error(name: str, error: Exception) -> ViewError | None:
     if isinstance(error, ViewError):
         return error
     if isinstance(error, _GIVEN_UP):
-        return _given_up(name, error)
+        return _abandoned(name, error)
     if isinstance(error, _OF_OTHERS) and not isinstance(error, InvariantError):
         return None
     return internal_error(f'operator "{name}"', error)
 
 
-def _given_up(name: str, error: OutOfRoomError | MemoryError | NegativeWeightError) -> ViewError:
+def _abandoned(name: str, error: OutOfSpaceError | MemoryError | NegativeWeightError) -> ViewError:
     """The end of a view one of whose operators needs more memory at once than there is, or is told
     what its state does not have: that is taken out, and built anew where someone asks for it."""
     if isinstance(error, NegativeWeightError):
@@ -188,7 +188,7 @@ def _given_up(name: str, error: OutOfRoomError | MemoryError | NegativeWeightErr
             detail=error.detail,
             hint=f"{error.hint}, and please report it",
         )
-    detail = error.detail if isinstance(error, OutOfRoomError) else "malloc has no more"
+    detail = error.detail if isinstance(error, OutOfSpaceError) else "malloc has no more"
     return ViewError(
         "view.out_of_memory",
         f'operator "{name}" would take more memory at once than there is',

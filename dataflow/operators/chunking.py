@@ -12,7 +12,7 @@ from dataflow.delta import Delta
 EVERY_ROW = 1 << 62
 
 
-def in_shares(deltas: Iterable[Delta], most_rows: int) -> Iterator[Delta]:
+def in_chunks(deltas: Iterable[Delta], most_rows: int) -> Iterator[Delta]:
     """The sum of consolidated deltas, as few as come to about most_rows rows at a time."""
     held: list[Delta] = []
     rows = 0

@@ -36,7 +36,7 @@ class ProjectOperator:
         ]
         kept = {e.index for e in plan.expressions if isinstance(e, ColumnRef)}
         self._is_injective = len(kept) == len(plan.input.fields)
-        self.is_loose = False
+        self.is_unconsolidated = False
         # It adds rows up anyway, unless none can become one.
         is_native = not any(map(in_postgres, plan.expressions))
         self.traits = Traits(
@@ -65,4 +65,4 @@ class ProjectOperator:
         if failed:
             self._context.collect(self._types, delta, failed)
             out = out.take(np.flatnonzero(~failed.mask(n)))
-        return out if self._is_injective or self.is_loose else out.consolidate()
+        return out if self._is_injective or self.is_unconsolidated else out.consolidate()

@@ -18,7 +18,7 @@ from dataflow.expressions.evaluator import RowErrors
 from dataflow.expressions.ir import ColumnRef
 from dataflow.lexer import tokens
 from dataflow.operators.base import Context, Traits, kinds_of, types_of
-from dataflow.operators.chunking import EVERY_ROW, in_shares, whole
+from dataflow.operators.chunking import EVERY_ROW, in_chunks, whole
 from dataflow.operators.filter import is_true
 from dataflow.plan.nodes import SetCall, TableFunction
 
@@ -58,7 +58,7 @@ class TableFunctionOperator:
 
     def parts(self, delta: Delta, *, most_rows: int) -> Iterator[Delta]:
         """See InParts."""
-        yield from in_shares(self._slices(delta, min(SLICE_ROWS, most_rows)), most_rows)
+        yield from in_chunks(self._slices(delta, min(SLICE_ROWS, most_rows)), most_rows)
 
     def _slices(self, delta: Delta, most_rows: int) -> Iterator[Delta]:
         for start in range(0, len(delta), most_rows):

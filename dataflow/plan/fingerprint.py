@@ -17,7 +17,7 @@ from dataflow.schema import VIEW_SOURCE, Field
 from dataflow.types import SqlType
 
 
-def likenesses(root: Plan) -> dict[int, Plan]:
+def fingerprints(root: Plan) -> dict[int, Plan]:
     """For each object of a prepared plan, by its id, the same plan without names."""
     found: dict[int, Plan] = {}
     known: dict[Plan, Plan] = {}
@@ -92,5 +92,5 @@ def _stripped(value: Any) -> Any:
     if isinstance(value, SqlType) or not is_dataclass(value) or isinstance(value, type):
         return value
     if isinstance(value, Plan):
-        return likenesses(value)[id(value)]
+        return fingerprints(value)[id(value)]
     return replace(value, **{f.name: _stripped(getattr(value, f.name)) for f in fields(value)})

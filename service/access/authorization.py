@@ -32,7 +32,7 @@ from service.access.operations import (
     route_operation,
 )
 from service.access.tokens import Caller, Role
-from service.factory.service_factory import Parts
+from service.factory.service_factory import ServiceFactory
 from service.views.lifecycle import DesiredState
 from service.views.view_lookup import find_view
 
@@ -48,7 +48,7 @@ _AT_SOURCE = (Need.QUERY, Need.CREATE, Need.OWNED, Need.DECLARE)
 class Authorization:
     """One for an API process; safe for several threads."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ServiceFactory) -> None:
         self._parts = parts
         self._control = parts.control()
 

@@ -49,7 +49,7 @@ from service.api.sink_catalog import SinkCatalog
 from service.api.source_catalog import SourceCatalog
 from service.api.status_collector import Standings
 from service.factory.planning import too_deep
-from service.factory.service_factory import Parts
+from service.factory.service_factory import ServiceFactory
 from service.runtime import release
 from service.runtime.log import log
 from service.runtime.settings import Settings
@@ -84,25 +84,25 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    parts = Parts(settings)
-    authorization = Authorization(Parts(settings))
+    parts = ServiceFactory(settings)
+    authorization = Authorization(ServiceFactory(settings))
     app.state.authorization = authorization
     app.state.limits = QueryLimits(settings)
     app.state.standings = standings = Standings(settings, parts)
     app.state.catalog = Catalog(settings, parts, authorization, standings)
     app.state.life = Life(parts, authorization)
     app.state.sinks = SinkCatalog(parts, authorization)
-    app.state.sources = SourceCatalog(settings, Parts(settings), authorization, standings)
+    app.state.sources = SourceCatalog(settings, ServiceFactory(settings), authorization, standings)
     app.state.glances = Glances(
         parts, authorization, app.state.catalog, app.state.sources, standings
     )
-    app.state.completion = Completion(Parts(settings), authorization)
+    app.state.completion = Completion(ServiceFactory(settings), authorization)
     app.state.console = read_files()
     app.state.verify = Verify(settings, parts)
-    app.state.reading = Reading(Parts(settings))
+    app.state.reading = Reading(ServiceFactory(settings))
     app.state.is_stopping = lambda: False
     feeds = ChangeFeeds(lambda: app.state.is_stopping())
-    app.state.subscriptions = Subscriptions(Parts(settings), feeds)
+    app.state.subscriptions = Subscriptions(ServiceFactory(settings), feeds)
     figures = ApiFigures()
     app.state.scrape = Scrape(settings, parts, app.state.catalog, figures, standings)
     app.state.tokens = Tokens(parts.control())

@@ -58,10 +58,10 @@ class QueryLimits:
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
     @asynccontextmanager
-    async def verification(self, caller: Caller, patience_s: float) -> AsyncIterator[None]:
+    async def verification(self, caller: Caller, timeout_s: float) -> AsyncIterator[None]:
         """A worker for the one verification that goes on at a time. TemporaryError verify.busy."""
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 await self._verifying.acquire()
         except TimeoutError:
             raise TemporaryError(

@@ -39,7 +39,7 @@ from service.api.status_collector import Standings
 from service.engine import output_fields
 from service.engine.state_version import versions
 from service.factory.planning import plan_definition
-from service.factory.service_factory import SOURCE, Parts
+from service.factory.service_factory import SOURCE, ServiceFactory
 from service.metrics.metrics import read_dataflow
 from service.runtime.deep_stack import deeply
 from service.runtime.settings import DEFAULT_GROUP, Settings
@@ -48,7 +48,7 @@ from service.verify.estimate import SHORT_S, check_rows, estimated
 from service.views.dependencies import children_of
 from service.views.groups import follows_database, group_of
 from service.views.lifecycle import READABLE, DesiredState, ViewEvent, ViewState, change
-from service.views.plan_facts import asks_facts, plan_facts
+from service.views.plan_facts import plan_facts, requirement_facts
 from service.views.requested_changes import table_of
 from service.views.view_facts import key_names, kind_of, require_parents
 from service.views.view_lookup import find_view
@@ -61,7 +61,11 @@ class Catalog:
     """One for an API process; safe for several threads."""
 
     def __init__(
-        self, settings: Settings, parts: Parts, authorization: Authorization, standings: Standings
+        self,
+        settings: Settings,
+        parts: ServiceFactory,
+        authorization: Authorization,
+        standings: Standings,
     ) -> None:
         self._settings = settings
         self._parts = parts
@@ -102,7 +106,7 @@ class Catalog:
         is_first = not any(map(follows_database, others))
         needs_slot = any(r.name.source == SOURCE for r in relations) or not (relations or others)
         if needs_slot and is_first:
-            Parts(self._settings.for_group(group)).source.check()
+            ServiceFactory(self._settings.for_group(group)).source.check()
         plan = definition.plan
         estimate = estimated(self._parts, definition, rows, body.options.backfill, SHORT_S)
         warnings = [*plan.warnings, *check_rows(estimate, body.options.most_rows)]
@@ -146,8 +150,10 @@ class Catalog:
             warnings=warnings,
             in_postgres=list(plan.evaluates),
             estimated_source_rows=sum(max(0, r.row_estimate) for r in definition.relations()),
-            backfill=self._parts.choose_road(definition, "auto"),
-            asks=[AskModel.model_validate(facts) for facts in deeply(lambda: asks_facts(plan))],
+            backfill=self._parts.choose_engine(definition, "auto"),
+            asks=[
+                AskModel.model_validate(facts) for facts in deeply(lambda: requirement_facts(plan))
+            ],
             plan=deeply(lambda: explain_text(plan)),
             estimate=estimate,
         )

@@ -13,7 +13,7 @@ from connectors.postgres.schema.sink_target import target_of
 from dataflow.errors import TidemarkError
 from service.access.authorization import Authorization
 from service.access.tokens import Caller, Role
-from service.factory.service_factory import Parts
+from service.factory.service_factory import ServiceFactory
 from service.runtime.log import log
 from service.views.requested_changes import table_of
 
@@ -36,7 +36,7 @@ class TableList(BaseModel):
 class Completion:
     """One for an API process; safe for several threads."""
 
-    def __init__(self, parts: Parts, authorization: Authorization) -> None:
+    def __init__(self, parts: ServiceFactory, authorization: Authorization) -> None:
         self._parts = parts
         self._authorization = authorization
         self._control = parts.control()

@@ -59,7 +59,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request, if there is room."""
         super().connection_made(transport)
-        if len(self.connections) > self.limits.most and not self._make_room():
+        if len(self.connections) > self.limits.most and not self._make_space():
             self._end(503, code="request.too_many", title="there are too many connections")
             return
         self._watch()
@@ -131,7 +131,7 @@ class Connection(H11Protocol):
     def _body_late(self) -> None:
         self._end(408, code="request.timeout", title="the request's body did not come in time")
 
-    def _make_room(self) -> bool:
+    def _make_space(self) -> bool:
         """End the connection that has waited longest for a request."""
         others = [c for c in self.connections if isinstance(c, Connection) and c is not self]
         waiting = [c for c in others if c.is_idle and not c.transport.is_closing()]

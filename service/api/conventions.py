@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from connectors.postgres.catalog import idempotency
 from connectors.postgres.catalog.catalog import Control
-from connectors.postgres.catalog.idempotency import KeptAnswer, RequestKey, Worker
+from connectors.postgres.catalog.idempotency import RequestKey, StoredAnswer, Worker
 from dataflow.errors import TidemarkError
 from service.api.problems import Refused, answer, problem_of
 from service.api.request_guard import headers_of
@@ -177,14 +177,14 @@ class Conventions:
                 await run_in_threadpool(idempotency.forget, self._control, claim)
             else:
                 headers = {name: found.header(name) for name in _KEPT_HEADERS}
-                kept = KeptAnswer(
+                kept = StoredAnswer(
                     shape, status, {k: v for k, v in headers.items() if v}, found.body
                 )
                 await run_in_threadpool(idempotency.keep, self._control, claim, kept)
         await send(found.start)
         await send({"type": "http.response.body", "body": found.body})
 
-    def _claim(self, claim: RequestKey, shape: str, wait_s: float) -> KeptAnswer | None:
+    def _claim(self, claim: RequestKey, shape: str, wait_s: float) -> StoredAnswer | None:
         # Not before somebody asks: only then is it certain that the address is ours alone.
         if not self._has_freed:
             idempotency.free(self._control, self._worker)
@@ -226,7 +226,7 @@ def tag_of(found: _Answer) -> str:
     return f"{hashlib.blake2b(lasting, digest_size=8).hexdigest()}-{whole}"
 
 
-async def _replay(kept: KeptAnswer, shape: str, send: Send) -> None:
+async def _replay(kept: StoredAnswer, shape: str, send: Send) -> None:
     if kept.fingerprint != shape:
         raise Refused(
             "request.key_reused",

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dataflow.errors import TidemarkError
 from service.access.tokens import Tokens
-from service.factory.service_factory import Parts
+from service.factory.service_factory import ServiceFactory
 from service.runtime.addresses import is_loopback
 from service.runtime.log import log
 from service.runtime.settings import Settings
@@ -63,7 +63,7 @@ def check_exposure(settings: Settings) -> list[TidemarkError]:
     found = _certificate_problems(settings)
     if is_loopback(settings.host):
         return found
-    control = Parts(settings).control()
+    control = ServiceFactory(settings).control()
     try:
         if not Tokens(control).has_live():
             found.append(

@@ -19,9 +19,9 @@ from connectors.postgres.catalog.catalog import SourceRow, ViewRow
 from connectors.postgres.catalog.sink_records import SinkRow
 from connectors.source import MAIN_SOURCE
 from service.api.models import ProblemModel
-from service.api.problems import problem_told
+from service.api.problems import problem_of_row
 from service.metrics.metrics import is_fresh
-from service.runtime.disk_errors import no_room
+from service.runtime.disk_errors import no_space
 from service.runtime.restart_policy import repeated_ends
 from service.runtime.settings import DEFAULT_GROUP
 from service.runtime.signals import FINAL_CODES
@@ -119,8 +119,8 @@ def is_starting(known: Known) -> bool:
     if known.compiling:
         return True
     figures = known.figures.get(DEFAULT_GROUP)
-    is_told = figures is not None and "refused" in figures
-    is_waited_for = known.is_young and is_stale(figures) and not is_told
+    is_reported = figures is not None and "refused" in figures
+    is_waited_for = known.is_young and is_stale(figures) and not is_reported
     return is_waited_for and pipeline_problem(known, DEFAULT_GROUP) is None
 
 
@@ -149,7 +149,7 @@ def source_standing(known: Known, row: SourceRow, group: str | None = None) -> S
     found: list[Standing] = []
     if not readers and any(row.name in _read_directly(v) for v in known.views):
         # What kept the views from being kept: nothing tries it any more.
-        found.append(Standing(row.status, problem_told(row)))
+        found.append(Standing(row.status, problem_of_row(row)))
     for each in groups:
         facts = (known.figures[each] or {}).get("sources", {}).get(row.name)
         problem = pipeline_problem(known, each)
@@ -172,7 +172,7 @@ def _told_by_feed(row: SourceRow, facts: Mapping[str, Any]) -> ProblemModel | No
     told = facts.get("problem")
     if told:
         return _problem(told["detail"], "", told["hint"], code=told["code"])
-    return problem_told(row) or _parsed(facts.get("error") or "", "source.unreachable")
+    return problem_of_row(row) or _parsed(facts.get("error") or "", "source.unreachable")
 
 
 # --- a view ------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def view_standing(known: Known, row: ViewRow) -> Standing:
     """How a view stands. A live one is kept up to date; while a source that it reads is away for
     the moment it stays live, with the reason; where somebody or something must act first it is
     degraded: readable, and standing still."""
-    told = problem_told(row)
+    told = problem_of_row(row)
     if row.status in _STANDING_STILL:
         return Standing(row.status, told)
     group = group_of(row)
@@ -268,7 +268,7 @@ def service_standing(known: Known) -> tuple[str, list[str]]:
     reasons += _few("views", _reasons_of_views(known, stopped))
     reasons += _few("sinks", _reasons_of_sinks(known))
     if known.free_bytes is not None:
-        reasons += filter(None, [no_room(known.free_bytes)])
+        reasons += filter(None, [no_space(known.free_bytes)])
     return (DEGRADED if reasons else OK), reasons
 
 
@@ -306,18 +306,18 @@ def _reasons_of_views(known: Known, stopped: set[str]) -> Iterator[str]:
         if row.desired == DesiredState.DROPPED or row.status in _UNWATCHED:
             continue
         if row.status == ViewState.FAILED:
-            yield f'view "{row.title}" has failed: {_said(problem_told(row))}'
+            yield f'view "{row.title}" has failed: {_said(problem_of_row(row))}'
         elif row.status == ViewState.DEGRADED:
-            yield f'view "{row.title}" is built anew: {_said(problem_told(row))}'
+            yield f'view "{row.title}" is built anew: {_said(problem_of_row(row))}'
         elif row.status != ViewState.LIVE and row.code and group_of(row) not in stopped:
-            yield f'view "{row.title}" is not live yet: {_said(problem_told(row))}'
+            yield f'view "{row.title}" is not live yet: {_said(problem_of_row(row))}'
 
 
 def _reasons_of_sinks(known: Known) -> Iterator[str]:
     for row in known.sinks:
         if row.desired == sink_worker.LIVE and row.status in (sink_worker.FAILED, RETRYING):
             word = "has failed" if row.status == sink_worker.FAILED else "is away"
-            yield f'sink "{row.title}" {word}: {_said(problem_told(row))}'
+            yield f'sink "{row.title}" {word}: {_said(problem_of_row(row))}'
 
 
 def _few(what: str, reasons: Iterable[str]) -> list[str]:

@@ -22,14 +22,14 @@ from service.access.tokens import Caller
 from service.backfill.row_difference import is_one_shape
 from service.engine.definition import ViewDefinition
 from service.factory.planning import plan_definition
-from service.factory.service_factory import Parts
+from service.factory.service_factory import ServiceFactory
 from service.pipeline.view_replacement import (
-    TOLD_BY_NAME,
+    REPORTED_BY_NAME,
     has_dependents,
     readers_lost,
     readers_refuse,
     sinks_refuse,
-    why_untold,
+    why_unreported,
 )
 from service.runtime.view_names import parse_name, path_name
 from service.verify.estimate import SHORT_S, check_rows, estimated
@@ -66,7 +66,7 @@ class Life:
     by: who asks. Every call raises what `Authorization.require` does.
     """
 
-    def __init__(self, parts: Parts, authorization: Authorization) -> None:
+    def __init__(self, parts: ServiceFactory, authorization: Authorization) -> None:
         self._parts = parts
         self._authorization = authorization
         self._control = parts.control()
@@ -183,7 +183,7 @@ class Life:
         require_parents(definition, rows, group_of(row))
         before, table = table_of(row), definition.table
         self._require_readers(row, definition, rows)
-        why = why_untold(before, table)
+        why = why_unreported(before, table)
         if why:
             self._require_no_sinks(row, why)
         if is_one_shape(before, table):
@@ -323,7 +323,7 @@ class Life:
         require_status(row, *CHANGEABLE)
         require_free(row)
         require_not_pausing(row)
-        self._require_no_sinks(row, TOLD_BY_NAME)
+        self._require_no_sinks(row, REPORTED_BY_NAME)
         rows = self._control.list_views()
         if any((r.schema, r.name) == (table.schema, table.name) for r in rows):
             raise TidemarkError(

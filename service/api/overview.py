@@ -40,10 +40,10 @@ from service.api.overview_models import (
     SourceGlance,
     ViewGlance,
 )
-from service.api.problems import problem_told
+from service.api.problems import problem_of_row
 from service.api.source_catalog import SourceCatalog
 from service.api.status_collector import Standings
-from service.factory.service_factory import SOURCE, Parts
+from service.factory.service_factory import SOURCE, ServiceFactory
 from service.metrics.metrics import is_fresh
 from service.runtime.log import log
 from service.views.groups import group_of
@@ -80,7 +80,7 @@ class Glances:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: ServiceFactory,
         authorization: Authorization,
         catalog: Catalog,
         sources: SourceCatalog,
@@ -239,7 +239,7 @@ class Glances:
                 view=f"{sink.schema}.{sink.view}",
                 type=sink.type,
                 status=sink.status,
-                error=problem_told(sink),
+                error=problem_of_row(sink),
                 backlog_bytes=sink.backlog_bytes,
                 rows_total=told.get(sink.title, {}).get("rows_total", 0),
             )

@@ -84,7 +84,7 @@ class Refused(Exception):
         self.problem = ProblemModel(title=what, status=status, code=code, detail=detail, hint=hint)
 
 
-def problem_told(row: ViewRow | SourceRow | SinkRow) -> ProblemModel | None:
+def problem_of_row(row: ViewRow | SourceRow | SinkRow) -> ProblemModel | None:
     """What a row of the catalog says of its view, sink or source; None when nothing is wrong."""
     if row.code is None:
         return None

@@ -18,7 +18,7 @@ from dataflow.errors import SinkError, SqlError, TidemarkError
 from dataflow.lexer import tokens
 from service.api.models import Query
 from service.api.row_pages import RowWish, page_json, page_request
-from service.factory.service_factory import Parts
+from service.factory.service_factory import ServiceFactory
 from service.ingest.declared_sources import relations_of
 from service.runtime.settings import DEFAULT_GROUP
 from service.runtime.view_names import path_name
@@ -35,7 +35,7 @@ _GONE = ("sink.table_missing", "sink.table_changed", "sink.no_progress")
 class Reading:
     """One for an API process; safe for several threads."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ServiceFactory) -> None:
         self._settings = parts.settings
         self._control = parts.control()
 

@@ -17,7 +17,7 @@ from service.api.catalog import Catalog
 from service.api.health import Known, database_standing, service_standing, source_standing
 from service.api.prometheus import Told
 from service.api.status_collector import Standings
-from service.factory.service_factory import Parts
+from service.factory.service_factory import ServiceFactory
 from service.metrics.metrics import read_dataflow, read_supervisor
 from service.runtime import release
 from service.runtime.log import log
@@ -30,7 +30,7 @@ class Scrape:
     def __init__(
         self,
         settings: Settings,
-        parts: Parts,
+        parts: ServiceFactory,
         catalog: Catalog,
         figures: ApiFigures,
         standings: Standings,

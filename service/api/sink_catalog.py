@@ -16,9 +16,9 @@ from dataflow.errors import TidemarkError
 from service.access.authorization import Authorization
 from service.access.tokens import Caller
 from service.api.models import CreateSink, SinkModel
-from service.api.problems import problem_told
+from service.api.problems import problem_of_row
 from service.engine import output_fields
-from service.factory.service_factory import Parts
+from service.factory.service_factory import ServiceFactory
 from service.sinks.sink_workers import ERASED, LIVE
 from service.views.groups import group_of
 from service.views.lifecycle import ViewState
@@ -31,7 +31,7 @@ DROPPED = "dropped"
 class SinkCatalog:
     """One for an API process; safe for several threads."""
 
-    def __init__(self, parts: Parts, authorization: Authorization) -> None:
+    def __init__(self, parts: ServiceFactory, authorization: Authorization) -> None:
         self._parts = parts
         self._authorization = authorization
         self._control = parts.control()
@@ -125,7 +125,7 @@ def _model(row: SinkRow) -> SinkModel:
         epoch=row.epoch,
         positions=dict(row.positions or {}),
         backlog_bytes=row.backlog_bytes,
-        error=problem_told(row),
+        error=problem_of_row(row),
         created_at=row.created_at.isoformat() if row.created_at else "",
         live_at=row.live_at.isoformat() if row.live_at else None,
     )

@@ -29,7 +29,7 @@ from service.api.source_models import (
 )
 from service.api.status_collector import Standings
 from service.engine import output_fields
-from service.factory.service_factory import Parts
+from service.factory.service_factory import ServiceFactory
 from service.ingest.declared_sources import connector, feed_source, keep_oids, relation_facts
 from service.metrics.metrics import read_metrics
 from service.runtime.settings import DEFAULT_GROUP, Settings
@@ -42,7 +42,11 @@ class SourceCatalog:
     """One for an API process; safe for several threads."""
 
     def __init__(
-        self, settings: Settings, parts: Parts, authorization: Authorization, standings: Standings
+        self,
+        settings: Settings,
+        parts: ServiceFactory,
+        authorization: Authorization,
+        standings: Standings,
     ) -> None:
         self._settings = settings
         self._standings = standings

@@ -22,7 +22,7 @@ from connectors.postgres.catalog.sink_records import SinkRow
 from dataflow.errors import TidemarkError
 from service.api import health
 from service.api.health import Known, Standing
-from service.factory.service_factory import Parts
+from service.factory.service_factory import ServiceFactory
 from service.metrics.metrics import read_metrics, read_supervisor
 from service.runtime import kernels
 from service.runtime.log import log
@@ -35,7 +35,7 @@ LOOK_S = 0.5
 class Standings:
     """One for an API process; safe for several threads."""
 
-    def __init__(self, settings: Settings, parts: Parts) -> None:
+    def __init__(self, settings: Settings, parts: ServiceFactory) -> None:
         self._settings = settings
         self._control = parts.control()
         self._started_at = time.monotonic()

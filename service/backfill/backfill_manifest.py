@@ -22,7 +22,7 @@ from typing import Any
 
 from connectors.authenticated_shuffle import AuthenticatedExchange, new_key
 from connectors.feed_source import Places
-from connectors.partition_cache import FOLDER, KeptPart, KeySet, place_of
+from connectors.partition_cache import FOLDER, CachedPartition, KeySet, place_of
 from connectors.shuffle_storage import Exchange, FolderExchange, ObjectExchange, open_exchange
 from connectors.source import SnapshotPart
 from dataflow.delta import Delta
@@ -40,7 +40,7 @@ MOST_KEYS = 200_000
 
 
 @dataclass
-class KeptRelation:
+class CachedRelation:
     """One relation in the manifest. since: the first of the build's snapshots whose parts hold.
 
     names: of the parts that it is cut into.
@@ -70,7 +70,7 @@ class Kept:
         self._exchange = exchange
         self._authenticate()
         self._identity = identity
-        self._relations: dict[str, KeptRelation] = {}
+        self._relations: dict[str, CachedRelation] = {}
         self._starts: dict[str, dict[str, Any]] = {}
 
     def recall(self) -> bool:
@@ -84,7 +84,7 @@ class Kept:
         self._positions, self._starts = found["positions"], found["starts"]
         for name, facts in found["relations"].items():
             facts["columns"] = tuple(facts["columns"])
-            self._relations[name] = KeptRelation(**facts)
+            self._relations[name] = CachedRelation(**facts)
         return True
 
     def _authenticate(self) -> None:
@@ -146,7 +146,7 @@ class Kept:
         kept = self._relations.get(title)
         if kept is None:
             made = fingerprint(relation, columns)
-            kept = self._relations[title] = KeptRelation(made, columns, count, self.generation)
+            kept = self._relations[title] = CachedRelation(made, columns, count, self.generation)
         parts = parts_of(columns, kept.count, kept.names)
         kept.names = [part.name for part in parts]
         return parts
@@ -207,11 +207,11 @@ class Kept:
         parts: Sequence[SnapshotPart],
         finished: Mapping[str, str],
         changed: KeySet | None = None,
-    ) -> list[KeptPart]:
+    ) -> list[CachedPartition]:
         """The parts, read from where they are kept or kept as they are read."""
         title = _title(relation.name)
         return [
-            KeptPart(
+            CachedPartition(
                 part,
                 self._exchange,
                 finished.get(part.name) or place_of(self.generation, title, part.name),
@@ -239,7 +239,7 @@ class Kept:
         failpoint("build.manifest.before")
         os.replace(draft, self._path)
 
-    def _of(self, relation: Relation) -> KeptRelation:
+    def _of(self, relation: Relation) -> CachedRelation:
         return self._relations[_title(relation.name)]
 
     def _note(self, why: str) -> None:

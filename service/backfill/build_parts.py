@@ -14,11 +14,11 @@ from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation
 from service.backfill.initial_load import Beside, RowSink
 from service.backfill.local_backfill import BackfillJob
-from service.runtime.runtime import HOST, Host
+from service.runtime.runtime import RUNTIME, Runtime
 
 
 @dataclass(frozen=True)
-class SideRead:
+class ExternalRead:
     """A source beside the database, and where the snapshot of its relations lies."""
 
     source: FeedSource
@@ -44,7 +44,7 @@ class BuildParts:
     epoch_bytes: int
     nudge: Callable[[], object]
     exchange: Exchange | None = None
-    feeds: Mapping[str, SideRead] = field(default_factory=dict)
+    feeds: Mapping[str, ExternalRead] = field(default_factory=dict)
     reads_database: bool = True
     beside: Beside | None = None
-    host: Host = HOST
+    host: Runtime = RUNTIME

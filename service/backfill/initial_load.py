@@ -13,13 +13,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from connectors.sink import Progress, SinkBehind, SinkEpoch, SinkTable
+from connectors.sink import Progress, SinkEpoch, SinkLagging, SinkTable
 from dataflow.delta import Delta
 from dataflow.errors import InvariantError, SinkError, TidemarkError
 from service.backfill.build_status import BuildPhase, BuildStatus
 from service.backfill.row_difference import Difference, is_one_shape
-from service.engine.epoch_buffer import Gathered
-from service.runtime.runtime import HOST, Condition, Host
+from service.engine.epoch_buffer import EpochBuffer
+from service.runtime.runtime import RUNTIME, Condition, Runtime
 from storage.failpoints import failpoint
 
 
@@ -68,7 +68,7 @@ class Bounds:
     turn_s: float
     passed: Condition
     is_cancelled: Callable[[], bool]
-    host: Host = HOST
+    host: Runtime = RUNTIME
 
 
 class FirstRows:
@@ -83,7 +83,7 @@ class FirstRows:
     def __init__(
         self, table: SinkTable, sink: RowSink, beside: Beside | None, bounds: Bounds
     ) -> None:
-        self.gathered = Gathered(bounds.epoch_bytes)
+        self.gathered = EpochBuffer(bounds.epoch_bytes)
         self.difference: Difference | None = None
         self.is_in_place = False
         self.holds_after: int | None = None
@@ -117,7 +117,7 @@ class FirstRows:
         if self.is_in_place:
             self.difference = Difference(beside.before, self._table, self.gathered)
         elif beside.has_readers:
-            own = Gathered(self._bounds.epoch_bytes)
+            own = EpochBuffer(self._bounds.epoch_bytes)
             self.difference = Difference(beside.before, self._table, own)
 
     def _taken(self, rows: Iterable[Delta]) -> Iterator[Delta]:
@@ -139,7 +139,7 @@ class FirstRows:
                 if still_at is None and progress.epoch >= (self.holds_after or 0):
                     self._old_epoch = progress.epoch
                 elif progress.epoch != still_at:
-                    raise SinkBehind(progress.epoch, still_at or self.holds_after or 0)
+                    raise SinkLagging(progress.epoch, still_at or self.holds_after or 0)
                 self._take(rows, difference)
         except SinkError as error:
             if error.code != "sink.no_progress":

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 
 from connectors.sink import SinkTable
 from dataflow.delta import Delta
-from service.engine.epoch_buffer import Gathered
+from service.engine.epoch_buffer import EpochBuffer
 
 
 class Difference:
     """Of one build. columns: those of the new version that the old one has too, in order."""
 
-    def __init__(self, before: SinkTable, table: SinkTable, gathered: Gathered) -> None:
+    def __init__(self, before: SinkTable, table: SinkTable, gathered: EpochBuffer) -> None:
         """gathered: where it is added up; of the table itself where that stays."""
         places = {f.name: i for i, f in enumerate(before.fields)}
         self.columns = tuple(

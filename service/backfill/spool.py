@@ -23,7 +23,7 @@ from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
 from dataflow.schema import Relation, RelationName
 from service.engine.encoding.frames import decode_batch, encode_batch
-from service.runtime.runtime import HOST, Host
+from service.runtime.runtime import RUNTIME, Runtime
 
 _FRAME = struct.Struct("<qQ")  # bytes, checksum
 FILE = "changes-3.spool"
@@ -37,7 +37,9 @@ class Spool:
     from another.
     """
 
-    def __init__(self, path: Path, relations: Iterable[RelationName], host: Host = HOST) -> None:
+    def __init__(
+        self, path: Path, relations: Iterable[RelationName], host: Runtime = RUNTIME
+    ) -> None:
         self._path = path
         self._host = host
         path.touch()
@@ -153,10 +155,10 @@ def _keys_of(changes: Changes, names: list[str]) -> Delta:
     """The keys that are told; where a value was not sent, the old side of the update has it."""
     places = {field.name: i for i, field in enumerate(changes.relation.fields)}
     columns = [changes.columns[places[name]] for name in names]
-    is_told = np.ones(len(changes), np.bool_)
+    is_reported = np.ones(len(changes), np.bool_)
     for column in columns:
-        is_told &= column.mask()
-    return Delta(columns, np.ones(len(changes), np.int64)).filter(is_told)
+        is_reported &= column.mask()
+    return Delta(columns, np.ones(len(changes), np.int64)).filter(is_reported)
 
 
 def _distinct(keys: list[Delta]) -> Delta:

@@ -34,7 +34,7 @@ from service.backfill.spool import Spool
 from service.engine.column_requirements import Read
 from service.engine.definition import View, ViewDefinition
 from service.engine.engine import BYTES_A_ROW
-from service.engine.epoch_buffer import Gathered, named
+from service.engine.epoch_buffer import EpochBuffer, named
 from service.engine.replay import Replay
 from service.runtime.disk_errors import disk_error
 from service.runtime.log import log
@@ -266,7 +266,7 @@ class ViewBuild:
         errors = named(self.definition.table, self._view.errors.take())
         self._first.add(output, errors)
 
-    def take_over(self) -> tuple[View, Gathered, BackfillResult]:
+    def take_over(self) -> tuple[View, EpochBuffer, BackfillResult]:
         """The caught-up view, what changed in it since its snapshot, what the backfill left."""
         assert self._view is not None and self._result is not None
         return self._view, self._first.gathered, self._result

@@ -25,7 +25,7 @@ from service.engine import state_version
 from service.engine.positions import PROGRESS
 from service.runtime import release
 from service.runtime.log import log
-from service.runtime.runtime import HOST, Host
+from service.runtime.runtime import RUNTIME, Runtime
 from service.runtime.settings import Settings
 from storage.failpoints import failpoint
 from storage.rocks import named_value
@@ -61,7 +61,7 @@ class Checkpoints:
     store: Store
     identity: Callable[[], tuple[object, ...] | None]
     source: PostgresSource
-    host: Host = HOST
+    host: Runtime = RUNTIME
     told: Told = field(default_factory=Told)
 
     def __post_init__(self) -> None:
@@ -83,13 +83,13 @@ class Checkpoints:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
-    def is_wanted(self) -> bool:
+    def is_desired(self) -> bool:
         """Whether copies are to be made at all."""
         return bool(self.settings.checkpoint_to)
 
     def confirmable(self, position: int) -> int:
         """Up to where the source may forget, when the state itself covers `position`."""
-        if self.is_wanted and not self._is_known:
+        if self.is_desired and not self._is_known:
             # Which copies there are has yet to be seen: none of them may be left behind.
             return 0
         floor = self._floor
@@ -101,7 +101,7 @@ class Checkpoints:
         now = self.host.monotonic()
         is_busy = self._thread is not None and self._thread.is_alive()
         if (
-            not self.is_wanted
+            not self.is_desired
             or is_busy
             or now < self._due_at
             or not (is_due or self._place is None)
@@ -114,7 +114,7 @@ class Checkpoints:
 
     def figures(self) -> dict[str, Any]:
         """For the pipeline's metrics."""
-        if not self.is_wanted:
+        if not self.is_desired:
             return {}
         told = self.told
         return {
@@ -143,7 +143,7 @@ class Checkpoints:
                 self._look()
             elif self._is_due:
                 started = self.host.monotonic()
-                self._tell(started, *self._make())
+                self._report(started, *self._make())
         except _Stopped:
             log.debug("checkpoint.given_up")
         except Exception as error:
@@ -167,7 +167,7 @@ class Checkpoints:
         for manifest, refusal in listed:
             if refusal is not None:
                 log.warning("checkpoint.not_ours", number=manifest.number, code=refusal.code)
-        self._settle([manifest for manifest, refusal in listed if refusal is None])
+        self._resolve([manifest for manifest, refusal in listed if refusal is None])
         self._is_known = True
         age_s = settings.checkpoint_every_s
         if self._kept:
@@ -175,7 +175,7 @@ class Checkpoints:
             age_s = max(0.0, self.host.time() - self.told.at)
         self._due_at = self.host.monotonic() + settings.checkpoint_every_s - age_s
 
-    def _tell(self, started: float, manifest: Manifest, sent: int) -> None:
+    def _report(self, started: float, manifest: Manifest, sent: int) -> None:
         told = self.told
         told.at, told.nbytes, told.sent_bytes = manifest.at, manifest.nbytes, sent
         told.seconds = self.host.monotonic() - started
@@ -249,7 +249,7 @@ class Checkpoints:
 
     def _keep(self, place: Place, newest: Manifest) -> None:
         """Let older copies go."""
-        self._settle([*self._kept, newest])
+        self._resolve([*self._kept, newest])
         if len(self._kept) >= self.settings.checkpoint_keep:
             # Of another key, or from before there were keys: they stay until there are enough.
             self._unverified = []
@@ -258,7 +258,7 @@ class Checkpoints:
         used = {file.name for file in newest.files}
         self._hashes = {key: file for key, file in self._hashes.items() if key[0] in used}
 
-    def _settle(self, manifests: list[Manifest]) -> None:
+    def _resolve(self, manifests: list[Manifest]) -> None:
         """Which copies count, and so what the slot keeps: not those that it has left behind."""
         confirmed = self._confirmed()
         kept = [m for m in manifests if not m.position or m.position >= confirmed]

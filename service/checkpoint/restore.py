@@ -33,7 +33,7 @@ from storage.rocks import named_value
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Desired:
     """url: where the copies lie. number: which one, by default the newest. source: the database
     that is followed, "" to leave the look at its slot to the service. key: what vouches for the
     copies, is_key_kept: and goes into the state, as the service's. is_trusted: they are taken
@@ -46,7 +46,7 @@ class Wanted:
     number: int | None = None
     is_rebuild: bool = False
     key: bytes | None = None
-    is_key_kept: bool = False
+    is_key_stored: bool = False
     is_trusted: bool = False
 
 
@@ -60,7 +60,7 @@ class Group:
     refusal: TidemarkError | None = None
 
 
-def restore(wanted: Wanted, tell: Callable[[str], None]) -> list[Group]:
+def restore(wanted: Desired, tell: Callable[[str], None]) -> list[Group]:
     """Bring the state back. TidemarkError restore.not_empty, checkpoint.missing,
     checkpoint.corrupt, checkpoint.unauthentic, checkpoint.no_key, checkpoint.too_old,
     checkpoint.format, state.version; source.*"""
@@ -85,7 +85,7 @@ def restore(wanted: Wanted, tell: Callable[[str], None]) -> list[Group]:
         if group.refusal is None:
             _open_once(group, _folder_of(draft, group.name))
     draft.mkdir(parents=True, exist_ok=True)
-    if wanted.key is not None and wanted.is_key_kept:
+    if wanted.key is not None and wanted.is_key_stored:
         write_key(draft / KEY_FILE, wanted.key)
     if wanted.state.is_dir():
         wanted.state.rmdir()
@@ -118,7 +118,7 @@ def _check_empty(state: Path) -> None:
         )
 
 
-def _choose(wanted: Wanted, name: str) -> Group:
+def _choose(wanted: Desired, name: str) -> Group:
     trust = wanted.is_trusted
     place = open_place(wanted.url, wanted.prefix, name, wanted.key, is_trusted=trust)
     numbers = place.numbers()
@@ -140,7 +140,7 @@ def _choose(wanted: Wanted, name: str) -> Group:
     return Group(name, manifest, place, refusal)
 
 
-def _refusal(wanted: Wanted, name: str, manifest: Manifest) -> TidemarkError | None:
+def _refusal(wanted: Desired, name: str, manifest: Manifest) -> TidemarkError | None:
     """Why the copy cannot go on from where it stands, if so."""
     if not (wanted.source and manifest.position):
         return None

@@ -12,7 +12,7 @@ import typer
 
 from dataflow.errors import TidemarkError
 from service.cli.output import console, print_problem
-from service.setup.bootstrap import Step, Wanted, prepare
+from service.setup.bootstrap import Desired, Step, prepare
 
 _COLORS = {"ok": "green", "done": "green", "note": "yellow", "to do": "red"}
 
@@ -34,7 +34,7 @@ def init(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="look and tell; do nothing")] = False,
 ) -> None:
     """Prepare a database for the service, or say exactly what to run."""
-    wanted = Wanted(
+    wanted = Desired(
         dsn,
         sink or dsn,
         role or None,

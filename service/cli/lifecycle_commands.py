@@ -30,14 +30,14 @@ def replace(
     """Give a view another query; its rows stay readable until the new ones are there."""
     text = read_text(query) if query == "-" else query
     with client_of(url) as client:
-        _tell(client.view(name).replace(text, wait_s=wait_s))
+        _report(client.view(name).replace(text, wait_s=wait_s))
 
 
 @life.command()
 def cancel(name: str, url: Url = tidemark.DEFAULT_URL) -> None:
     """Give up what is under way for a view."""
     with client_of(url) as client:
-        _tell(client.view(name).cancel())
+        _report(client.view(name).cancel())
 
 
 @life.command()
@@ -55,7 +55,7 @@ def rebuild(
         if is_all:
             _rebuild_all(client, wait_s)
         else:
-            _tell(client.view(name).rebuild(wait_s=wait_s))
+            _report(client.view(name).rebuild(wait_s=wait_s))
 
 
 def _rebuild_all(client: tidemark.Client, wait_s: float) -> None:
@@ -67,7 +67,7 @@ def _rebuild_all(client: tidemark.Client, wait_s: float) -> None:
         for view in left:
             title = path_name(view.schema, view.name)
             try:
-                _tell(client.view(title).rebuild(wait_s=wait_s))
+                _report(client.view(title).rebuild(wait_s=wait_s))
             except tidemark.TidemarkError as error:
                 refused[title] = error
         if len(refused) == len(left):
@@ -85,7 +85,7 @@ def pause(
 ) -> None:
     """Leave a view's rows as they are, and compute it no longer."""
     with client_of(url) as client:
-        _tell(client.view(name).pause(cascade=cascade, wait_s=wait_s))
+        _report(client.view(name).pause(cascade=cascade, wait_s=wait_s))
 
 
 @life.command()
@@ -94,24 +94,24 @@ def resume(
 ) -> None:
     """Keep a paused view up to date again."""
     with client_of(url) as client:
-        _tell(client.view(name).resume(cascade=cascade, wait_s=wait_s))
+        _report(client.view(name).resume(cascade=cascade, wait_s=wait_s))
 
 
 @life.command()
 def rename(name: str, new: str, wait_s: WaitS = 60, url: Url = tidemark.DEFAULT_URL) -> None:
     """Give a view another name in its schema."""
     with client_of(url) as client:
-        _tell(client.view(name).rename(new, wait_s=wait_s))
+        _report(client.view(name).rename(new, wait_s=wait_s))
 
 
 @life.command()
 def move(name: str, schema: str, wait_s: WaitS = 60, url: Url = tidemark.DEFAULT_URL) -> None:
     """Move a view to another schema."""
     with client_of(url) as client:
-        _tell(client.view(name).move(schema, wait_s=wait_s))
+        _report(client.view(name).move(schema, wait_s=wait_s))
 
 
-def _tell(view: tidemark.ViewState) -> None:
+def _report(view: tidemark.ViewState) -> None:
     going = view.replacing or {}
     said = f"  {going['kind']} {going['status']}" if going.get("status") else ""
     title = f"{view.schema}.{view.name}"

@@ -48,12 +48,12 @@ def restore(
     ] = False,
 ) -> None:
     """Bring the state back from a checkpoint; the service then catches up from its slot."""
-    from service.checkpoint.restore import Wanted, shown_groups
+    from service.checkpoint.restore import Desired, shown_groups
     from service.checkpoint.restore import restore as bring_back
 
     dsn = source or os.environ.get(f"{PREFIX}SOURCE", "")
     try:
-        wanted = Wanted(
+        wanted = Desired(
             place,
             state.absolute(),
             prefix,
@@ -62,7 +62,7 @@ def restore(
             rebuild,
             key=_key_of(key),
             # One that the environment has is there for the service too.
-            is_key_kept=key is not None,
+            is_key_stored=key is not None,
             is_trusted=trust_storage,
         )
         groups = bring_back(wanted, lambda text: console.print(text, highlight=False))

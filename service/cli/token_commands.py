@@ -96,9 +96,9 @@ def _create_directly(name: str, role: str, db_role: str, days: float | None) -> 
     opened = _opened()
     try:
         if asked.db_role:
-            from service.factory.service_factory import Parts
+            from service.factory.service_factory import ServiceFactory
 
-            Parts(settings_of()).source.check_role(asked.db_role)
+            ServiceFactory(settings_of()).source.check_role(asked.db_role)
         lifetime_s = None if days is None else days * 86_400
         return opened.create(name, role, db_role=db_role, lifetime_s=lifetime_s, by="direct")[0]
     except TidemarkError as error:

@@ -21,7 +21,7 @@ from service.client.wire import NETWORK_ERRORS, Place
 S = TypeVar("S")
 
 
-class _Followed(Generic[S]):
+class _Served(Generic[S]):
     """What both have. session: httpx's, of either kind."""
 
     def __init__(self, session: S, place: Place, course: Course) -> None:
@@ -36,7 +36,7 @@ class _Followed(Generic[S]):
         return self._course.resume
 
 
-class Changes(_Followed[httpx.Client]):
+class Changes(_Served[httpx.Client]):
     """The epochs of a view: `for epoch in changes`.
 
     After a time-out another `for` goes on behind the last epoch. Use it with `with`, or close it,
@@ -112,7 +112,7 @@ class Changes(_Followed[httpx.Client]):
         self._stream, self._chunks = stream, stream.iter_raw()
 
 
-class AsyncChanges(_Followed[httpx.AsyncClient]):
+class AsyncChanges(_Served[httpx.AsyncClient]):
     """The same to be awaited: `async for epoch in changes`, `async with` or `aclose()`."""
 
     _chunks: AsyncIterator[bytes] | None = None

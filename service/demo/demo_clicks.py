@@ -26,7 +26,7 @@ from connectors.kafka.client import Client
 from connectors.kafka.connection import Connection
 from connectors.kafka.deltas import DeltaReader
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.option_reader import Given
+from connectors.kafka.option_reader import OptionReader
 
 TOPIC = "clicks"
 PARTITIONS = 3
@@ -66,7 +66,7 @@ class Clicks:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._products: list[tuple[int, str, str]] = []
-        options = Given({"bootstrap_servers": broker.bootstrap}, "source")
+        options = OptionReader({"bootstrap_servers": broker.bootstrap}, "source")
         self._client = Client(Connection.of(options), "source", "demo")
         self._reader: DeltaReader | None = None
         self._rows: Counter[tuple[Any, ...]] = Counter()

@@ -138,9 +138,9 @@ def _cache(settings: Settings) -> Path:
 
 def _require_unused(settings: Settings) -> None:
     """A temporary state knows nothing of views that are there."""
-    from service.factory.service_factory import Parts
+    from service.factory.service_factory import ServiceFactory
 
-    control = Parts(settings).control()
+    control = ServiceFactory(settings).control()
     try:
         control.ensure()
         views = control.list_views()

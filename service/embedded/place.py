@@ -18,7 +18,7 @@ from pathlib import Path
 
 from connectors.postgres.embedded.engine_lock import EngineLock, with_search_path
 from connectors.postgres.embedded.function_tables import SCHEMA
-from connectors.postgres.embedded.server import EmbeddedPostgres, KeptPostgres
+from connectors.postgres.embedded.server import EmbeddedPostgres, PersistentPostgres
 from dataflow.errors import TidemarkError
 from service.embedded.folders import make_shared, usable
 
@@ -73,7 +73,7 @@ class Place:
             settings = {**_SERVER_SETTINGS, **_TEMPORARY}
             self.dsn = self._held.enter_context(EmbeddedPostgres(settings=settings)).dsn
         else:
-            kept = KeptPostgres(self._folder / SERVER, _SERVER_SETTINGS)
+            kept = PersistentPostgres(self._folder / SERVER, _SERVER_SETTINGS)
             self.dsn = self._held.enter_context(kept).dsn
         self._held.enter_context(EngineLock(self.dsn, PATIENCE_S))
 

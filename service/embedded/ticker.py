@@ -68,7 +68,7 @@ class Ticker:
         try:
             return self._listener.wait(_POLL_S)
         except TidemarkError as error:
-            self._tell("the catalog cannot be listened to", error)
+            self._report("the catalog cannot be listened to", error)
             self._is_over.wait(_POLL_S)
             return False
 
@@ -76,7 +76,7 @@ class Ticker:
         try:
             return self._functions.grown()
         except TidemarkError as error:
-            self._tell("the catalog cannot be read", error)
+            self._report("the catalog cannot be read", error)
             return []
 
     def _refresh(self, name: str) -> None:
@@ -85,8 +85,8 @@ class Ticker:
         try:
             self._functions.refresh([name])
         except TidemarkError as error:
-            self._tell(f'function "{name}" cannot be refreshed', error)
+            self._report(f'function "{name}" cannot be refreshed', error)
 
-    def _tell(self, what: str, error: TidemarkError) -> None:
+    def _report(self, what: str, error: TidemarkError) -> None:
         if not self._is_over.is_set():
             _log.warning("%s: %s: %s", what, error, error.detail)

@@ -25,7 +25,7 @@ _GROWTH = 4
 _ALIKE = 1.5
 
 
-class Pace:
+class BatchSizer:
     """Learns from what each step has made. most_made: rows that one step should make at most."""
 
     def __init__(self, most_made: int) -> None:
@@ -115,15 +115,17 @@ class Pace:
 
 
 def rows_to_go(
-    tables: Iterable[tuple[RelationName, TableState]], changes: Sequence[Changes], pace: Pace
+    tables: Iterable[tuple[RelationName, TableState]],
+    changes: Sequence[Changes],
+    batch_sizer: BatchSizer,
 ) -> Iterator[tuple[int, Delta]]:
     """Of tables that are truncated and have more rows than a step should take: all of them, taken
     away as many at a time as the pace says. (position among the tables, delta), which is to be
     stepped, and the pace told, before the next; to be read to the end."""
     names = truncated(changes)
     for position, (name, state) in enumerate(tables if names else ()):
-        if name in names and not pace.takes_whole(name, state.row_count()):
-            for rows in pace.shares(name, state.emptied()):
+        if name in names and not batch_sizer.takes_whole(name, state.row_count()):
+            for rows in batch_sizer.shares(name, state.emptied()):
                 yield position, rows
 
 

@@ -17,12 +17,12 @@ from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.graph import ViewDataflow, needed_columns
-from dataflow.live_tables import TableHome
+from dataflow.live_tables import TableLocation
 from dataflow.operators.tables.table import TableState
 from dataflow.plan.nodes import ViewPlan, scans_of
 from dataflow.plan.reading import reading, what_is_missing
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
-from dataflow.shared import Home
+from dataflow.shared import StateLocation
 from dataflow.sql.lower.lowering import lower
 from service.engine.epoch_buffer import added_up
 from storage.store import Store
@@ -76,9 +76,9 @@ class ViewDefinition:
         needed = needed_columns(lower(self.plan.root))
         return [(relation, needed[relation.name]) for relation in self.relations()]
 
-    def tables(self) -> list[TableHome]:
+    def tables(self) -> list[TableLocation]:
         """The rows of base relations that are kept for it, and no more of them than it reads."""
-        return [TableHome(self.scope, relation, columns) for relation, columns in self.reads()]
+        return [TableLocation(self.scope, relation, columns) for relation, columns in self.reads()]
 
     @property
     def relation(self) -> Relation:
@@ -118,8 +118,8 @@ class StateLayout:
     in its own scope: so it was before views shared what they keep.
     """
 
-    homes: dict[str, list[Home | None]] = field(default_factory=dict)
-    tables: list[TableHome] = field(default_factory=list)
+    homes: dict[str, list[StateLocation | None]] = field(default_factory=dict)
+    tables: list[TableLocation] = field(default_factory=list)
 
 
 class View:
@@ -142,7 +142,7 @@ class View:
         self._needed = self.dataflow.needed_columns()
         self._parents = set(definition.parents())
         self.homes = [
-            TableHome(definition.scope, r, (columns or self._needed)[r.name])
+            TableLocation(definition.scope, r, (columns or self._needed)[r.name])
             for r in definition.relations()
         ]
         self.tables = {

@@ -19,17 +19,17 @@ from dataflow.changes import Changes, Letter, since_truncation
 from dataflow.delta import Delta
 from dataflow.errors import ViewError
 from dataflow.expressions.evaluator import Evaluator
-from dataflow.live_tables import Clock, TableHome, stopped
+from dataflow.live_tables import Clock, TableLocation, stopped
 from dataflow.operators.base import view_error
 from dataflow.schema import RelationName
-from dataflow.shared import Home, SharedDataflow, Stepped
+from dataflow.shared import SharedDataflow, StateLocation, Stepped
 from dataflow.sharing import DataflowFigures, NodeFigures
 from dataflow.sql.lower.lowering import lower
-from service.engine.batch_sizer import Pace, rows_to_go
+from service.engine.batch_sizer import BatchSizer, rows_to_go
 from service.engine.column_requirements import Read, widened
 from service.engine.definition import StateLayout, View, ViewDefinition
 from service.engine.encoding.registered import decode, encode
-from service.engine.epoch_buffer import Gathered, named
+from service.engine.epoch_buffer import EpochBuffer, named
 from service.engine.outbox import Outbox
 from service.engine.positions import Positions
 from storage.store import Store
@@ -69,7 +69,7 @@ class Engine:
         self._evaluator = evaluator
         self._clock = clock
         self._epoch_bytes = epoch_bytes
-        self._pace = Pace(epoch_bytes // BYTES_A_ROW)
+        self._batch_sizer = BatchSizer(epoch_bytes // BYTES_A_ROW)
         self.views: dict[RelationName, ViewDefinition] = {}
         self.dataflow = self._new_dataflow()
         self._figures = DataflowFigures(self.dataflow, store)
@@ -100,8 +100,8 @@ class Engine:
     def _enter(
         self,
         definition: ViewDefinition,
-        homes: Sequence[Home | None] | None,
-        tables: Sequence[TableHome] | None = None,
+        homes: Sequence[StateLocation | None] | None,
+        tables: Sequence[TableLocation] | None = None,
     ) -> list[str]:
         """Let a view into the dataflow; the state that it has twice now.
 
@@ -219,7 +219,7 @@ class Engine:
         name: RelationName,
         rows: Iterable[Delta],
         columns: Sequence[int],
-        gathered: Gathered,
+        gathered: EpochBuffer,
     ) -> None:
         """Step what reads a view by changes that the view itself does not give out.
 
@@ -256,42 +256,45 @@ class Engine:
         gathered = self.gather()
         failures: dict[RelationName, ViewError] = {}
         for chunk in batch.chunks():
-            for changes in self._pace.slices(chunk):
+            for changes in self._batch_sizer.slices(chunk):
                 self._step_slice(changes, gathered, failures)
         self._refuse(failures, gathered)
         self.positions.pass_over(batch, self.epoch + 1)
-        epoch = self._gathered_epoch(gathered, batch.commit_time_us)
+        epoch = self._buffered_epoch(gathered, batch.commit_time_us)
         epoch.rejected = _rejected(batch.rejected, self.dataflow.tables.rejected())
         return epoch
 
-    def gather(self) -> Gathered:
+    def gather(self) -> EpochBuffer:
         """Room to add up what views give out."""
-        return Gathered(self._epoch_bytes)
+        return EpochBuffer(self._epoch_bytes)
 
     def _step_slice(
         self,
         changes: Sequence[Changes],
-        gathered: Gathered,
+        gathered: EpochBuffer,
         failures: dict[RelationName, ViewError],
     ) -> None:
         """Step every view that has not failed."""
         tables = self.dataflow.tables.tables
         states = [(table.home.relation.name, table.state) for table in tables]
-        for at, rows in rows_to_go(states, changes, self._pace):
+        for at, rows in rows_to_go(states, changes, self._batch_sizer):
             self._gather_all(self.dataflow.tell([(tables[at], rows)]), gathered, failures)
-            self._pace.learn_of(states[at][0], len(rows), self.dataflow.widest)
+            self._batch_sizer.learn_of(states[at][0], len(rows), self.dataflow.widest)
         self._gather_all(self.dataflow.step(since_truncation(changes)), gathered, failures)
-        self._pace.learn(changes, self.dataflow.widest)
+        self._batch_sizer.learn(changes, self.dataflow.widest)
 
     def _gather_all(
-        self, parts: Iterable[Stepped], gathered: Gathered, failures: dict[RelationName, ViewError]
+        self,
+        parts: Iterable[Stepped],
+        gathered: EpochBuffer,
+        failures: dict[RelationName, ViewError],
     ) -> None:
         for stepped in parts:
             self._gather(stepped, gathered, failures)
             self.store.relieve()
 
     def _gather(
-        self, stepped: Stepped, gathered: Gathered, failures: dict[RelationName, ViewError]
+        self, stepped: Stepped, gathered: EpochBuffer, failures: dict[RelationName, ViewError]
     ) -> None:
         failures.update(stepped.failures)
         for name, definition in self.views.items():
@@ -318,15 +321,15 @@ class Engine:
         names = [failure.relation, *(d.name for d in self.readers_of(failure.relation))]
         failures.update((name, failure) for name in names if name not in failures)
 
-    def _refuse(self, failures: dict[RelationName, ViewError], gathered: Gathered) -> None:
+    def _refuse(self, failures: dict[RelationName, ViewError], gathered: EpochBuffer) -> None:
         for name, error in failures.items():
             if failures.keys().isdisjoint(self.views[name].parents()):
                 self._refused.append(error)
         # What a view gave out before it failed is not shown: its table stays as it was.
         gathered.leave_out(failures)
 
-    def _gathered_epoch(
-        self, gathered: Gathered, commit_time_us: int = 0, swaps: tuple[SinkTable, ...] = ()
+    def _buffered_epoch(
+        self, gathered: EpochBuffer, commit_time_us: int = 0, swaps: tuple[SinkTable, ...] = ()
     ) -> SinkEpoch:
         assert self.positions.progress is not None
         part = gathered.take()
@@ -351,7 +354,7 @@ class Engine:
     def announce(
         self,
         view: View,
-        gathered: Gathered,
+        gathered: EpochBuffer,
         errors: Delta | None,
         rejected: Delta | None = None,
         *,
@@ -367,15 +370,15 @@ class Engine:
             if found is not None and len(found):
                 gathered.add(table, named(table, found), is_errors=True)
         self.positions.stand(self.epoch + 1)
-        epoch = self._gathered_epoch(gathered, swaps=(table,) if is_staged else ())
+        epoch = self._buffered_epoch(gathered, swaps=(table,) if is_staged else ())
         epoch.rejected = _rejected(rejected, view.rejected())
         return epoch
 
-    def tell(self, changes: Iterable[ViewChange], gathered: Gathered | None = None) -> SinkEpoch:
+    def tell(self, changes: Iterable[ViewChange], gathered: EpochBuffer | None = None) -> SinkEpoch:
         """An epoch that changes views as a whole, at the position that stands now. gathered: what
         changes in their rows and error rows."""
         self.positions.stand(self.epoch + 1)
-        epoch = self._gathered_epoch(self.gather() if gathered is None else gathered)
+        epoch = self._buffered_epoch(self.gather() if gathered is None else gathered)
         epoch.changes = tuple(changes)
         return epoch
 

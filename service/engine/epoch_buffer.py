@@ -40,7 +40,7 @@ class _Segment(NamedTuple):
     check: int
 
 
-class Gathered:
+class EpochBuffer:
     """Deltas of views and error rows. budget_bytes: what may be in memory at a time.
 
     depth: how many buckets around it this one lies in; each cuts by further bits of the hash.
@@ -74,7 +74,7 @@ class Gathered:
         self._waiting.setdefault(owner, []).append(delta)
         self._waiting_bytes += delta.nbytes()
         if self._waiting_bytes > self._budget_bytes:
-            self._settle()
+            self._resolve()
             if self._waiting_bytes > self._budget_bytes // 2:
                 self._spill()
 
@@ -91,7 +91,7 @@ class Gathered:
         """What is in memory, consolidated; nothing when all is on disk."""
         if self.is_spilled:
             return SinkPart([])
-        self._settle()
+        self._resolve()
         return _part({owner: deltas[0] for owner, deltas in self._waiting.items()})
 
     def __iter__(self) -> Iterator[SinkPart]:
@@ -112,7 +112,7 @@ class Gathered:
             self._file.close()
             self._file = None
 
-    def _settle(self) -> None:
+    def _resolve(self) -> None:
         """Consolidate what is in memory."""
         for owner, deltas in list(self._waiting.items()):
             delta = added_up(deltas)
@@ -128,7 +128,7 @@ class Gathered:
             # Closed in close(); unlinked from the start, so that nothing outlives us.
             self._file = tempfile.TemporaryFile(prefix="tidemark-")  # noqa: SIM115
             self._segments = [[] for _ in range(_BUCKETS)]
-        self._settle()
+        self._resolve()
         self._file.seek(0, 2)
         for owner, deltas in self._waiting.items():
             self._spill_delta(self._file, owner, deltas[0])
@@ -159,7 +159,7 @@ class Gathered:
 
     def _bucket(self, rows: Sequence[_Segment]) -> Iterator[SinkPart]:
         """The rows of a bucket or some; what is too big for a part is cut again."""
-        inner = Gathered(self._budget_bytes, self._depth + 1)
+        inner = EpochBuffer(self._budget_bytes, self._depth + 1)
         part_bytes = self._budget_bytes // _PART_SHARE
         is_small = sum(segment.size for segment in rows) <= part_bytes or self._depth == _MOST_DEPTH
         try:
@@ -170,7 +170,7 @@ class Gathered:
                 else:
                     inner._add(segment.owner, delta)
             if not is_small and not inner.is_spilled:
-                inner._settle()
+                inner._resolve()
                 if inner._waiting_bytes > part_bytes:
                     inner._spill()
             yield from inner

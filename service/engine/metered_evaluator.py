@@ -20,7 +20,7 @@ class CountedEvaluator:
 
     def __init__(self, inner: Evaluator, tell: Callable[[int, float], None]) -> None:
         self._inner = inner
-        self._tell = tell
+        self._report = tell
 
     def evaluate(
         self,
@@ -33,7 +33,7 @@ class CountedEvaluator:
         """As the contract has it."""
         started = time.perf_counter()
         answer = self._inner.evaluate(sql, types, columns, n, result)
-        self._tell(n, time.perf_counter() - started)
+        self._report(n, time.perf_counter() - started)
         return answer
 
     def evaluate_groups(
@@ -47,12 +47,12 @@ class CountedEvaluator:
         """As the contract has it."""
         started = time.perf_counter()
         answer = self._inner.evaluate_groups(sql, types, columns, groups, results)
-        self._tell(len(groups), time.perf_counter() - started)
+        self._report(len(groups), time.perf_counter() - started)
         return answer
 
     def rank(self, type: SqlType, column: Column) -> np.ndarray:
         """As the contract has it."""
         started = time.perf_counter()
         answer = self._inner.rank(type, column)
-        self._tell(len(column), time.perf_counter() - started)
+        self._report(len(column), time.perf_counter() - started)
         return answer

@@ -12,7 +12,7 @@ from operator import sub
 from dataflow.changes import Changes, since_truncation
 from dataflow.delta import Delta
 from dataflow.schema import RelationName
-from service.engine.batch_sizer import Pace, rows_to_go
+from service.engine.batch_sizer import BatchSizer, rows_to_go
 from service.engine.definition import View
 
 
@@ -23,22 +23,22 @@ class Replay:
 
     def __init__(self, view: View, most_made: int) -> None:
         self._view = view
-        self._pace = Pace(most_made)
+        self._batch_sizer = BatchSizer(most_made)
         self._part_rows = self.PARTS_FROM * most_made
 
     def take(self, changes: Sequence[Changes]) -> Iterator[Delta]:
         """The view's deltas; the store may be relieved after each. ViewError."""
         view = self._view
         tables = [(name, state) for name, state in view.tables.items()]
-        for some in self._pace.slices(changes):
-            for at, rows in rows_to_go(tables, some, self._pace):
+        for some in self._batch_sizer.slices(changes):
+            for at, rows in rows_to_go(tables, some, self._batch_sizer):
                 name = tables[at][0]
                 made = yield from self._step({name: view.needed(name, rows)})
-                self._pace.learn_of(name, len(rows), made)
+                self._batch_sizer.learn_of(name, len(rows), made)
             inputs = view.resolve(since_truncation(some))
             if inputs:
                 made = yield from self._step(inputs)
-                self._pace.learn(some, made)
+                self._batch_sizer.learn(some, made)
 
     def _step(self, inputs: Mapping[RelationName, Delta]) -> Generator[Delta, None, int]:
         """Step the view; returns the rows made at its widest place."""

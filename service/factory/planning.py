@@ -26,7 +26,7 @@ from service.views.name_tracking import are_kept, names_now, require_read, with_
 
 if TYPE_CHECKING:
     from connectors.postgres.analysis.analyzer import PostgresAnalyzer
-    from service.factory.service_factory import Parts
+    from service.factory.service_factory import ServiceFactory
 
 # How often a query is planned anew because its tables were renamed meanwhile.
 _MOST_LOOKS = 5
@@ -38,7 +38,7 @@ def plan_definition(
     identity: str,
     name: tuple[str, str],
     query: str,
-    parts: Parts,
+    parts: ServiceFactory,
     rows: Iterable[ViewRow],
     *,
     sources: Iterable[SourceRow] = (),

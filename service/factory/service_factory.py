@@ -32,7 +32,7 @@ from dataflow.errors import SinkError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation
 from dataflow.sql.lower.lowering import lower
-from service.backfill.build_parts import BuildParts, SideRead
+from service.backfill.build_parts import BuildParts, ExternalRead
 from service.backfill.child_processes import Children
 from service.backfill.local_backfill import BackfillJob
 from service.engine import state_version
@@ -41,7 +41,7 @@ from service.ingest.declared_sources import feed_source
 from service.metrics.metrics import write_refusal
 from service.runtime.memory_budget import MEBIBYTE
 from service.runtime.memory_watch import MemoryWatch
-from service.runtime.runtime import HOST, Host
+from service.runtime.runtime import RUNTIME, Runtime
 from service.runtime.security_limits import protect
 from service.runtime.settings import DEFAULT_GROUP, Settings
 from storage.errors import StorageError
@@ -56,12 +56,12 @@ LOCAL_PARTS = 8
 ROWS_A_PART = 250_000
 
 
-class Parts:
+class ServiceFactory:
     """Makes parts on demand; holds only what is shared: the source and a warm Spark session."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.host: Host = HOST
+        self.host: Runtime = RUNTIME
         place = f"pid {os.getpid()} on {socket.gethostname()}, state {settings.state.absolute()}"
         self.claim = Claim(settings.sink_key, place)
         self.source = self.new_source()
@@ -156,7 +156,7 @@ class Parts:
             self.settings.source,
             SOURCE,
             views,
-            has_shadows=self.is_sink_apart,
+            has_stubs=self.is_sink_apart,
             feeds=feeds,
             asker=self.role_of(asker),
         )
@@ -166,7 +166,7 @@ class Parts:
         """Whether the views live in another database than the one that is followed."""
         return self.settings.source != self.settings.sink
 
-    def choose_road(self, definition: ViewDefinition, wanted: str) -> str:
+    def choose_engine(self, definition: ViewDefinition, wanted: str) -> str:
         """ "local" or "spark": what `backfill` asks for, by size when it says auto."""
         if wanted != "auto":
             return wanted
@@ -175,10 +175,10 @@ class Parts:
         return "spark" if is_cluster or rows >= self.settings.spark_rows else "local"
 
     def build(
-        self, definition: ViewDefinition, wanted: str, feeds: Mapping[str, SideRead]
+        self, definition: ViewDefinition, wanted: str, feeds: Mapping[str, ExternalRead]
     ) -> BuildParts:
         """What building this view works with."""
-        road = self.choose_road(definition, wanted)
+        road = self.choose_engine(definition, wanted)
         rows = sum(max(0, r.row_estimate) for r in definition.relations())
         return BuildParts(
             open_snapshot=self.source.open_snapshot,

@@ -18,7 +18,7 @@ from dataflow.schema import Relation
 from service.engine.column_requirements import Read, all_read
 from service.ingest.table_watch import SourceWatch
 from service.runtime.log import log
-from service.runtime.runtime import HOST, Host
+from service.runtime.runtime import RUNTIME, Runtime
 
 WATCH_S = 1.0
 # The server is asked for a sign of life every second or two.
@@ -48,7 +48,7 @@ class Feed:
         watch: SourceWatch,
         limits: StreamLimits | None = None,
         *,
-        host: Host = HOST,
+        host: Runtime = RUNTIME,
     ) -> None:
         self._source = source
         self._host = host

@@ -18,7 +18,7 @@ from service.engine.column_requirements import Read
 from service.engine.positions import Positions
 from service.metrics.metrics import Reach
 from service.runtime.log import log
-from service.runtime.runtime import HOST, Host
+from service.runtime.runtime import RUNTIME, Runtime
 from service.views.requested_changes import problem_facts
 from storage.backoff import Backoff
 
@@ -33,7 +33,7 @@ RUNNING, RETRYING, STOPPED = "running", "retrying", "stopped"
 
 
 @dataclass
-class SideStatus:
+class ExternalStatus:
     """How a source stands, for people. skipped: records that are not rows, passed over as its
     options say; lag: about how much it has that was not read; reached: up to when it was read."""
 
@@ -66,11 +66,11 @@ class _Side:
     relations: dict[RelationName, Relation] = field(default_factory=dict)
     feed: SourceFeed | None = None
     retry_at: float = 0.0
-    status: SideStatus = field(default_factory=SideStatus)
+    status: ExternalStatus = field(default_factory=ExternalStatus)
     # By the feeds before this one.
     skipped: int = 0
 
-    def tell(self) -> SideStatus:
+    def tell(self) -> ExternalStatus:
         """The status, with what the feed knows of itself."""
         if self.feed is not None:
             self.status.lag = self.feed.lag
@@ -85,7 +85,7 @@ class _Side:
             self.feed = None
 
 
-class SideFeeds:
+class ExternalSources:
     """Used by the pipeline's thread. make: a declared source by its name; on_ready: called from
     any thread when something may have arrived."""
 
@@ -95,7 +95,7 @@ class SideFeeds:
         positions: Positions,
         on_ready: Callable[[], None],
         *,
-        host: Host = HOST,
+        host: Runtime = RUNTIME,
     ) -> None:
         self._host = host
         self._make = make
@@ -138,13 +138,13 @@ class SideFeeds:
                 log.warning("source.retry", source=name, code=error.code, why=error.described)
         return source.is_replayable
 
-    def statuses(self) -> dict[str, SideStatus]:
+    def statuses(self) -> dict[str, ExternalStatus]:
         """Each source that is read, as it stands."""
         return {name: side.tell() for name, side in self._sides.items()}
 
     def open(self, reads: Iterable[Read]) -> None:
         """Read just this from now on. A feed whose relations stay the same goes on."""
-        wanted = side_relations(relation for relation, _ in reads)
+        wanted = external_relations(relation for relation, _ in reads)
         for name in list(self._sides):
             if name not in wanted:
                 self._sides.pop(name).close()
@@ -157,7 +157,7 @@ class SideFeeds:
                 side.retry_at = 0.0
             side.relations = relations
 
-    def declared_anew(self, names: Collection[str]) -> None:
+    def declared_again(self, names: Collection[str]) -> None:
         """These sources have other options now: those that are read are opened again."""
         for name in self._sides.keys() & names:
             side = self._sides[name]
@@ -239,7 +239,7 @@ class SideFeeds:
         return Backoff(*RETRY_S, jitter=JITTER, draw=self._host.draw)
 
 
-def side_relations(relations: Iterable[Relation]) -> dict[str, dict[RelationName, Relation]]:
+def external_relations(relations: Iterable[Relation]) -> dict[str, dict[RelationName, Relation]]:
     """By source those that are neither the database's nor views."""
     found: dict[str, dict[RelationName, Relation]] = {}
     for relation in relations:

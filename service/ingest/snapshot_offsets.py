@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from connectors.feed_source import FeedSource, Pin
 from dataflow.schema import Relation, RelationName
-from service.runtime.runtime import HOST, Host
+from service.runtime.runtime import RUNTIME, Runtime
 
 _THREADS = 2
 
@@ -43,10 +43,10 @@ class _Asked:
         return self.pin
 
 
-class Pins:
+class SnapshotOffsets:
     """Pins being found, by view and relation; used by the pipeline's thread alone."""
 
-    def __init__(self, host: Host = HOST) -> None:
+    def __init__(self, host: Runtime = RUNTIME) -> None:
         self._host = host
         self._asked: dict[tuple[str, RelationName], _Asked] = {}
         # What no thread has begun with, and how many threads there are.

@@ -27,7 +27,7 @@ def why_lost(
     columns: Sequence[int],
     before: TableFacts,
     now: TableFacts | None,
-    is_told: Callable[[int, int], bool] = lambda xid, oid: False,
+    is_reported: Callable[[int, int], bool] = lambda xid, oid: False,
 ) -> SourceError | None:
     """Why a reader of these columns cannot go on as it is; None when it can.
 
@@ -69,7 +69,7 @@ def why_lost(
         error = _column_error(relation, position, numbers[position], before, now)
         if error is not None:
             return error
-    return _key_error(relation, numbers, now) or _parts_error(relation, before, now, is_told)
+    return _key_error(relation, numbers, now) or _parts_error(relation, before, now, is_reported)
 
 
 def _gap_error(relation: Relation, before: TableFacts, now: TableFacts) -> SourceError | None:
@@ -168,13 +168,15 @@ def _key_error(relation: Relation, numbers: Sequence[int], now: TableFacts) -> S
 
 
 def _parts_error(
-    relation: Relation, before: TableFacts, now: TableFacts, is_told: Callable[[int, int], bool]
+    relation: Relation, before: TableFacts, now: TableFacts, is_reported: Callable[[int, int], bool]
 ) -> SourceError | None:
     why = [f'"{part.title}" was detached or dropped' for _, part in _gone(before, now)]
     for oid, part in now.parts.items():
         if part.kind not in ("r", "p"):
             why.append(f'"{part.title}" is not an ordinary partition')
-        elif part.has_untold and not (part.emptied_by and is_told(part.emptied_by, now.oid)):
+        elif part.has_unreported and not (
+            part.emptied_by and is_reported(part.emptied_by, now.oid)
+        ):
             is_new = oid not in before.parts
             done = "came with rows" if is_new else "was truncated, or rewritten"
             why.append(f'"{part.title}" {done}')

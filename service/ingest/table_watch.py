@@ -106,7 +106,7 @@ class SourceWatch:
 
         TemporaryError when it cannot be asked.
         """
-        self._settle()
+        self._resolve()
         if not self._oids:
             return
         known = {oid: self._known[oid].facts for oid in self._oids if oid in self._known}
@@ -145,7 +145,7 @@ class SourceWatch:
 
     def is_moving(self, relations: Iterable[Relation]) -> bool:
         """Whether rows from before a change of one of these tables may still come."""
-        self._settle()
+        self._resolve()
         found = (self._known.get(r.oid) for r in relations if r.name.source == MAIN_SOURCE)
         return any(known is not None and known.until for known in found)
 
@@ -155,7 +155,7 @@ class SourceWatch:
 
     def _lost(self, seen: Seen) -> dict[str, SourceError]:
         lost: dict[str, SourceError] = {}
-        is_told = cache(self._is_told)
+        is_reported = cache(self._is_reported)
         for definition, reads in self._readers():
             building = definition.building
             for relation, columns in reads:
@@ -165,12 +165,12 @@ class SourceWatch:
                 before = now if known is None else known.facts
                 if before is None:
                     before = _nothing(relation)
-                error = why_lost(relation, columns, before, now, is_told)
+                error = why_lost(relation, columns, before, now, is_reported)
                 if error is not None:
                     lost[building] = error
         return lost
 
-    def _is_told(self, xid: int, oid: int) -> bool:
+    def _is_reported(self, xid: int, oid: int) -> bool:
         return self.tells is not None and self.tells(xid, oid, self._catalog.mark())
 
     def _renamed(self) -> dict[str, tuple[str, ...]]:
@@ -184,7 +184,7 @@ class SourceWatch:
             found[definition.identity] = tuple(words)
         return found
 
-    def _settle(self) -> None:
+    def _resolve(self) -> None:
         """Old shapes are of no use once the stream has passed the change; nor are unread tables."""
         position, is_changed = self._position(), False
         for oid, known in list(self._known.items()):

@@ -17,7 +17,7 @@ from dataflow.errors import SourceError, TidemarkError
 from service.metrics.metrics import WAL_FILE
 from service.runtime.log import log
 from service.runtime.private_files import replace_file
-from service.runtime.runtime import HOST, Host
+from service.runtime.runtime import RUNTIME, Runtime
 from service.runtime.settings import Settings
 
 WATCH_S = 5.0
@@ -28,7 +28,7 @@ NOTE = "wal_released.json"
 class WalBudget:
     """Watches until closed. source: a session of its own, which nothing else waits for."""
 
-    def __init__(self, settings: Settings, source: PostgresSource, host: Host = HOST) -> None:
+    def __init__(self, settings: Settings, source: PostgresSource, host: Runtime = RUNTIME) -> None:
         self._source = source
         self._host = host
         self._folder = settings.state

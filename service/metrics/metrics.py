@@ -90,12 +90,12 @@ class PipelineMetrics:
         self.sink_stalled_s = 0.0
         self.sources: dict[str, dict[str, object]] = {}
         self.views: dict[str, dict[str, int]] = {}
-        self.followers: dict[str, dict[str, Any]] = {}
+        self.sink_workers: dict[str, dict[str, Any]] = {}
         self.started_at = clock.wall()
         self._dataflow_at = 0.0
         self._is_unwritten = False
 
-    def tell_dataflow(self, figures: Callable[[], Iterable[NodeFigures]]) -> None:
+    def report_dataflow(self, figures: Callable[[], Iterable[NodeFigures]]) -> None:
         """Write the nodes' figures to their own file; where that takes long, seldom."""
         started = time.perf_counter()
         if started < self._dataflow_at:
@@ -185,7 +185,7 @@ class PipelineMetrics:
             "sources": self.sources,
             "views": self._views(),
             **self.gauges,
-            "sinks": self.followers,
+            "sinks": self.sink_workers,
         }
 
     def _database(self) -> dict[str, Any] | None:

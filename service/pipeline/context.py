@@ -13,29 +13,29 @@ from service.backfill.view_build import ViewBuild
 from service.checkpoint.checkpoints import Checkpoints
 from service.engine.engine import Engine, ViewDefinition
 from service.engine.metered_evaluator import CountedEvaluator
-from service.factory.service_factory import Parts
+from service.factory.service_factory import ServiceFactory
 from service.ingest.database_feed import Feed
-from service.ingest.external_sources import SideFeeds, is_main
+from service.ingest.external_sources import ExternalSources, is_main
 from service.ingest.table_watch import SourceWatch
 from service.ingest.wal_retention import WalBudget
 from service.metrics.metrics import PipelineMetrics
-from service.pipeline.external_snapshots import SideWork
-from service.pipeline.reconciler import Desk
-from service.pipeline.reconnect import WayBack
-from service.pipeline.schema_change_recovery import Mending
+from service.pipeline.external_snapshots import ExternalSnapshots
+from service.pipeline.reconciler import CatalogReconciler
+from service.pipeline.reconnect import Reconnect
+from service.pipeline.schema_change_recovery import SchemaChangeRecovery
 from service.pipeline.view_failures import Failures
 from service.runtime.error_reports import Reports
 from service.runtime.settings import Settings
-from service.sinks.sink_workers import Followers
+from service.sinks.sink_workers import SinkWorkers
 from service.subscriptions.change_log_writers import ChangeLogs
 
 
-class Core:
+class PipelineContext:
     """The parts. builds: views on their way to live, by identity; staging: a session of the sink
     for everything but epochs; tables: looks at the views' tables. is_build_left: what an earlier
     process was building may not be among the builds yet."""
 
-    def __init__(self, settings: Settings, parts: Parts, metrics: PipelineMetrics) -> None:
+    def __init__(self, settings: Settings, parts: ServiceFactory, metrics: PipelineMetrics) -> None:
         self.is_build_left = True
         self.settings = settings
         self.parts = parts
@@ -57,8 +57,8 @@ class Core:
         self.staging: PostgresSink = parts.sink()
         self.tables = parts.view_tables()
         self.builds: dict[str, ViewBuild] = {}
-        self.desk = Desk(parts.control(), self.engine, parts)
-        self.followers = Followers(parts.control(), self.engine, parts, self.host)
+        self.desk = CatalogReconciler(parts.control(), self.engine, parts)
+        self.sink_workers = SinkWorkers(parts.control(), self.engine, parts, self.host)
         self.change_logs = ChangeLogs(settings, self.engine, self.host)
         self.wal_budget = WalBudget(settings, parts.new_source(), self.host)
         self.checkpoints = Checkpoints(
@@ -78,13 +78,19 @@ class Core:
             silence_s=settings.silence_s,
         )
         self.feed = Feed(parts.source, self.desk, self.watch, limits, host=self.host)
-        self.way_back = WayBack(parts.source.identity, self.feed.wake, host=self.host)
-        self.sides = SideFeeds(self.desk.sources.source, positions, self.feed.wake, host=self.host)
+        self.reconnect = Reconnect(parts.source.identity, self.feed.wake, host=self.host)
+        self.sides = ExternalSources(
+            self.desk.sources.source, positions, self.feed.wake, host=self.host
+        )
         reports = Reports(settings.state, lambda: self.engine.epoch)
         self.failures = Failures(self.engine, self.desk, self.builds, reports)
-        self.mending = Mending(self.failures, self.desk, self.watch, self.followers)
+        self.schema_recovery = SchemaChangeRecovery(
+            self.failures, self.desk, self.watch, self.sink_workers
+        )
         sources = self.desk.sources, self.sides.source
-        self.side_work = SideWork(self.engine, self.failures, self.builds, *sources, host=self.host)
+        self.external_snapshots = ExternalSnapshots(
+            self.engine, self.failures, self.builds, *sources, host=self.host
+        )
 
     def _evaluator(self, role: str = "") -> CountedEvaluator:
         return CountedEvaluator(self.parts.evaluator(role), self.metrics.evaluated)

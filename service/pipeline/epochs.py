@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from connectors.sink import Return, SinkBehind, SinkEpoch
+from connectors.sink import Return, SinkEpoch, SinkLagging
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.changes import Changes
 from service.engine.engine import ViewDefinition
-from service.ingest.external_sources import side_relations
-from service.pipeline.context import Core
+from service.ingest.external_sources import external_relations
+from service.pipeline.context import PipelineContext
 from service.pipeline.sink_writer import SinkWriter
 from service.runtime.settings import DEFAULT_GROUP
 from storage.failpoints import failpoint
@@ -33,8 +33,8 @@ class Epochs:
     epoch.
     """
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, core: PipelineContext) -> None:
+        self._context = core
         self._engine = core.engine
         self._host = core.host
         self._writer: SinkWriter | None = None
@@ -55,18 +55,18 @@ class Epochs:
         self.behind = writer.written if writer.written < self._engine.epoch else None
         self._engine.positions.awaited = writer.written if mute else 0
         self._meet_sink()
-        logs = self._core.change_logs
+        logs = self._context.change_logs
         writer.on_written, writer.on_refused = self._tell_written, logs.refuse
-        logs.start(lambda: writer.written, writer.ever_left_out, is_gap=self.is_behind)
+        logs.start(lambda: writer.written, writer.ever_left_out, is_gap=self.is_lagging)
         # Tables that were set back hold up no topic that had what they lack.
         engine = self._engine
         newest = lambda: engine.epoch if self.is_returning else writer.written  # noqa: E731
-        self._core.followers.follow(newest)
+        self._context.sink_workers.follow(newest)
 
     def _tell_written(self) -> None:
         """By the writer's thread: the views' tables have another epoch."""
-        self._core.change_logs.advance()
-        self._core.followers.advance()
+        self._context.change_logs.advance()
+        self._context.sink_workers.advance()
 
     @property
     def writer(self) -> SinkWriter:
@@ -75,24 +75,24 @@ class Epochs:
         return self._writer
 
     @property
-    def is_behind(self) -> bool:
+    def is_lagging(self) -> bool:
         """Whether the sink was set back, and is not where it was yet."""
         return self.behind is not None
 
     @property
     def is_returning(self) -> bool:
         """Whether that is so, or what brings it back is on its way."""
-        return self.is_behind or self.writer.written < self._returned
+        return self.is_lagging or self.writer.written < self._returned
 
     def require_sink(self, acknowledged: int, found: int | None) -> None:
         """SinkBehind when the sink, at epoch `found` by now, had acknowledged more. None: it has no
         progress, as with the last view."""
         at = self._engine.positions.floor if found is None else found
-        if at < acknowledged or (self.is_behind and at != acknowledged):
-            raise SinkBehind(at, acknowledged)
+        if at < acknowledged or (self.is_lagging and at != acknowledged):
+            raise SinkLagging(at, acknowledged)
 
     def _note_acknowledged(self) -> None:
-        if self._writer is not None and not self.is_behind:
+        if self._writer is not None and not self.is_lagging:
             self._engine.positions.acknowledged = self._writer.written
 
     def close(self) -> None:
@@ -105,9 +105,9 @@ class Epochs:
         if self._writer is None:
             return 0
         # What brings back a sink that was set back is made of other things.
-        in_sink = self._engine.epoch if self.is_behind else self._writer.written
-        kept = self._core.change_logs.hold(self._core.followers.hold(in_sink))
-        builds = (build.first.holds_after for build in self._core.builds.values())
+        in_sink = self._engine.epoch if self.is_lagging else self._writer.written
+        kept = self._context.change_logs.hold(self._context.sink_workers.hold(in_sink))
+        builds = (build.first.holds_after for build in self._context.builds.values())
         held = [number for number in builds if number is not None]
         return min([kept, *held])
 
@@ -136,8 +136,8 @@ class Epochs:
         before = engine.epoch
         epoch = engine.step(replace(batch, changes=[], later=self._chunks_for_builds(batch)))
         failpoint("epoch.step.after")
-        failed = [d for e in engine.refused() for d in self._core.failures.fail_readers(e)]
-        self._core.metrics.epoch_stepped(batch, time.perf_counter() - started)
+        failed = [d for e in engine.refused() for d in self._context.failures.fail_readers(e)]
+        self._context.metrics.epoch_stepped(batch, time.perf_counter() - started)
         if self.mute:
             # The sink has all of this already; keep the number of the epoch.
             engine.positions.stand(before)
@@ -146,34 +146,34 @@ class Epochs:
             if epoch.later is not None:
                 epoch.later.close()
         else:
-            self.finish(epoch, sync=not self._core.sides.is_replayable(batch))
+            self.finish(epoch, sync=not self._context.sides.is_replayable(batch))
         return failed
 
     def _chunks_for_builds(self, batch: SourceBatch) -> Iterator[list[Changes]]:
         """The batch's chunks, each kept for the views that are being built as well."""
         for chunk in batch.chunks():
             yield chunk
-            for build in self._core.builds.values():
+            for build in self._context.builds.values():
                 build.feed(replace(batch, changes=chunk, later=None, notes={}, rejected=None))
 
     def finish(self, epoch: SinkEpoch, *, sync: bool = False) -> None:
         """Commit what was stepped, and let the sinks have it."""
-        is_synced = sync or self._core.followers.is_any
+        is_synced = sync or self._context.sink_workers.is_any
         self._note_acknowledged()
         self._engine.commit(epoch, written=self.written(), sync=is_synced)
         failpoint("epoch.commit.after")
-        if self.is_behind:
-            self._core.followers.advance()
+        if self.is_lagging:
+            self._context.sink_workers.advance()
         else:
             self.writer.submit(epoch)
         self._progressed_at = self._host.monotonic()
-        self._core.metrics.position = self._engine.position
+        self._context.metrics.position = self._engine.position
 
     def bring_back(self, epoch: SinkEpoch) -> None:
         """Commit what brings a sink that was set back to where the state is, and let it have it."""
         assert self.behind is not None
         live = frozenset(d.identity for d in self._engine.views.values())
-        group = self._core.settings.group
+        group = self._context.settings.group
         epoch.returns = Return(self.behind, live, group, group == DEFAULT_GROUP)
         self.behind = None
         self._returned = epoch.progress.epoch
@@ -192,12 +192,12 @@ class Epochs:
 
     def checkpoint(self) -> None:
         """Force the state to disk, then let the source forget what it covers."""
-        for build in self._core.builds.values():
+        for build in self._context.builds.values():
             build.sync()
         failpoint("checkpoint.sync.before")
         self.commit(sync=True)
         failpoint("checkpoint.sync.after")
-        self._core.feed.confirm(self._core.checkpoints.confirmable(self._engine.position))
+        self._context.feed.confirm(self._context.checkpoints.confirmable(self._engine.position))
         failpoint("checkpoint.confirm.after")
 
     def unmute_begun(self, before: Mapping[str, Any]) -> None:
@@ -215,7 +215,7 @@ class Epochs:
     def begin_database(self, position: int) -> None:
         """Read the database from here on. Where the sink shows more of it, by a state that was lost
         since, nothing is shown before that is reached. SinkError when the sink is away."""
-        sink = self._core.parts.sink()
+        sink = self._context.parts.sink()
         try:
             found = sink.read_progress()
         finally:
@@ -231,12 +231,12 @@ class Epochs:
         if not self.mute:
             return
         reached = self._engine.positions.by_source
-        read = side_relations(relation for relation, _ in self._core.failures.reads())
+        read = external_relations(relation for relation, _ in self._context.failures.reads())
         for source, target in list(self.mute.items()):
             if source == MAIN_SOURCE:
-                is_unread = self._core.sides.is_any and not self._engine.position
+                is_unread = self._context.sides.is_any and not self._engine.position
                 is_reached = is_unread or self._engine.position >= target
-            elif self._core.is_build_left:
+            elif self._context.is_build_left:
                 # What is to be built on reads it too, and that is not known yet.
                 is_reached = False
             else:

@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterator, Mapping
 from connectors.feed_source import FeedSource
 from connectors.source import SourceBatch
 from dataflow.errors import TidemarkError
-from service.backfill.build_parts import SideRead
+from service.backfill.build_parts import ExternalRead
 from service.backfill.view_build import ViewBuild
 from service.engine.engine import Engine, ViewDefinition
-from service.ingest.external_sources import side_relations
-from service.ingest.snapshot_offsets import Pins
-from service.pipeline.source_status_reporter import SourceDesk
+from service.ingest.external_sources import external_relations
+from service.ingest.snapshot_offsets import SnapshotOffsets
+from service.pipeline.source_status_reporter import SourceStatusReporter
 from service.pipeline.view_failures import Failures
 from service.runtime.log import log
-from service.runtime.runtime import HOST, Host
+from service.runtime.runtime import RUNTIME, Runtime
 
 
-class SideWork:
+class ExternalSnapshots:
     """Used by the pipeline's thread. builds: the pipeline's own, by identity; source: a source that
     is read, or else as it is declared."""
 
@@ -31,19 +31,21 @@ class SideWork:
         engine: Engine,
         failures: Failures,
         builds: Mapping[str, ViewBuild],
-        desk: SourceDesk,
+        desk: SourceStatusReporter,
         source: Callable[[str], FeedSource],
         *,
-        host: Host = HOST,
+        host: Runtime = RUNTIME,
     ) -> None:
         self._engine = engine
         self._failures = failures
         self._builds = builds
         self._desk = desk
         self._source = source
-        self.pins = Pins(host)
+        self.snapshot_offsets = SnapshotOffsets(host)
 
-    def begin(self, definition: ViewDefinition, *, is_resumed: bool) -> dict[str, SideRead] | None:
+    def begin(
+        self, definition: ViewDefinition, *, is_resumed: bool
+    ) -> dict[str, ExternalRead] | None:
         """Where the snapshots of a view's relations lie, None while that is being found out; part
         of the open epoch.
 
@@ -51,7 +53,7 @@ class SideWork:
         reading. The others begin where they are now.
         """
         positions = self._engine.positions
-        by_source = side_relations(definition.relations())
+        by_source = external_relations(definition.relations())
         read = {relation.name for relation, _ in self._failures.reads()}
         new = [
             relation
@@ -61,18 +63,18 @@ class SideWork:
             and not (is_resumed and relation.name.name in positions.places(name))
         ]
         wanted = [(self._desk.source(r.name.source), r) for r in new]
-        pins = self.pins.take(definition.identity, wanted)
-        if pins is None:
+        snapshot_offsets = self.snapshot_offsets.take(definition.identity, wanted)
+        if snapshot_offsets is None:
             return None
         found = {}
         for name in by_source:
-            own = {r.name: pins[r] for r in pins if r.source == name}
+            own = {r.name: snapshot_offsets[r] for r in snapshot_offsets if r.source == name}
             positions.begin(name, own)
             source = self._source(name)
-            found[name] = SideRead(source, positions.places(name), positions.notes(name))
+            found[name] = ExternalRead(source, positions.places(name), positions.notes(name))
         return found
 
-    def settled_dead_letters(self) -> Iterator[SourceBatch]:
+    def resolved_dead_letters(self) -> Iterator[SourceBatch]:
         """Records that were asked to be tried again, or to be dropped, each batch an epoch.
 
         While a view is built of their relation they wait: its snapshot may read them too.

@@ -13,11 +13,11 @@ from connectors.postgres.replication.slot import LOST
 from connectors.sink import SinkChanged
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
-from service.factory.service_factory import Parts
+from service.factory.service_factory import ServiceFactory
 from service.metrics.metrics import PipelineMetrics
-from service.pipeline.context import Core
+from service.pipeline.context import PipelineContext
 from service.pipeline.epochs import Epochs
-from service.pipeline.source_subscriptions import Following
+from service.pipeline.source_subscriptions import SourceSubscriptions
 from service.pipeline.startup import Start
 from service.pipeline.view_builds import ViewLife
 from service.runtime import kernels, readiness_pipe
@@ -35,27 +35,27 @@ STALLED_S = 5.0
 OPENING = ("source.slot_", "source.no_free_", "source.privilege", "source.login", "source.database")
 OPENING += ("source.identity_", "source.promoted_", "source.standby", "source.wal_level")
 # What may be a mistake in a setting, and is put right; whoever asks for a rebuild gives it up.
-GIVEN_UP = ("source.identity_changed", "source.promoted_behind")
+ABANDONED = ("source.identity_changed", "source.promoted_behind")
 
 
 class Pipeline:
     """Runs until `stop`; raises what cannot be healed here."""
 
-    def __init__(self, settings: Settings, parts: Parts) -> None:
+    def __init__(self, settings: Settings, parts: ServiceFactory) -> None:
         self._settings = settings
         self._parts = parts
         self._host = parts.host
         self._is_stopping = False
         self._metrics = PipelineMetrics(settings.state)
         kernels.watch(self._metrics.kernel_compiled)
-        self._core = Core(settings, parts, self._metrics)
-        self._engine = self._core.engine
-        self._desk = self._core.desk
-        self._feed = self._core.feed
-        self._sides = self._core.sides
-        self._epochs = Epochs(self._core)
-        self._following = Following(self._core, self._epochs)
-        self._views = ViewLife(self._core, self._epochs, self._following)
+        self._context = PipelineContext(settings, parts, self._metrics)
+        self._engine = self._context.engine
+        self._desk = self._context.desk
+        self._feed = self._context.feed
+        self._sides = self._context.sides
+        self._epochs = Epochs(self._context)
+        self._following = SourceSubscriptions(self._context, self._epochs)
+        self._views = ViewLife(self._context, self._epochs, self._following)
         self._is_stall_told = False
         self._is_sides_turn = self._have_sides_more = False
         self._reconciled_at = self._reported_at = 0.0
@@ -73,7 +73,7 @@ class Pipeline:
 
     def run(self) -> None:
         """Recover, then stream until stopped."""
-        start = Start(self._core, self._epochs, self._views, self._reopen)
+        start = Start(self._context, self._epochs, self._views, self._reopen)
         try:
             try:
                 start.run(lambda: self._is_stopping)
@@ -102,13 +102,13 @@ class Pipeline:
         Raises the error after a while, so that the supervisor tries again; returns when the last
         view that depends on the position is gone, or has failed for it.
         """
-        error = self._core.wal_budget.explained(error)
+        error = self._context.wal_budget.explained(error)
         log.error("source.refused", code=error.code, why=error.what, hint=error.hint)
         self._feed.close()
         if error.code in LOST:
             self._lose(error)
             return
-        for build in self._core.builds.values():
+        for build in self._context.builds.values():
             build.cancel(error)
         until = self._host.monotonic() + REFUSED_S
         while self._engine.views:
@@ -116,9 +116,9 @@ class Pipeline:
                 raise error
             self._parts.report_failure(error)
             if self._desk.refresh():
-                for row in self._desk.unwanted():
+                for row in self._desk.to_drop():
                     self._views.remove(row)
-                if error.code in GIVEN_UP and self._desk.asks_renewal:
+                if error.code in ABANDONED and self._desk.asks_replacement:
                     self._lose(error)
                     return
             self._desk.wait(RECONCILE_S)
@@ -149,20 +149,20 @@ class Pipeline:
         return True
 
     def _close(self) -> None:
-        core = self._core
+        core = self._context
         for build in core.builds.values():
             build.cancel()
         self._epochs.close()
         core.wal_budget.close()
-        core.way_back.close()
+        core.reconnect.close()
         core.checkpoints.close()
         core.watch.close()
-        core.side_work.pins.close()
+        core.external_snapshots.snapshot_offsets.close()
         self._sides.close()
         self._feed.close()
         for build in core.builds.values():
             build.close(is_kept=True)
-        core.followers.close()
+        core.sink_workers.close()
         core.change_logs.close()
         self._desk.close()
         self._parts.close()
@@ -177,11 +177,13 @@ class Pipeline:
     def _tick(self) -> None:
         epochs, writer = self._epochs, self._epochs.writer
         writer.check()
-        self._core.followers.check()
+        self._context.sink_workers.check()
         now = self._host.monotonic()
         is_drained = epochs.awaits_sink and writer.is_idle
         is_due = is_drained or now - self._reconciled_at > RECONCILE_S
-        is_due |= self._core.side_work.pins.is_any_found or self._views.is_due
+        is_due |= (
+            self._context.external_snapshots.snapshot_offsets.is_any_found or self._views.is_due
+        )
         if self._desk.is_called() or is_due:
             self._reconciled_at = now
             acknowledged = writer.written
@@ -209,21 +211,21 @@ class Pipeline:
 
     def _reconcile(self) -> None:
         """Do what the catalog asks for."""
-        self._sides.declared_anew(self._desk.sources.changed())
-        self._core.mending.note_names()
-        letters = self._core.side_work.settled_dead_letters
+        self._sides.declared_again(self._desk.sources.changed())
+        self._context.schema_recovery.note_names()
+        letters = self._context.external_snapshots.resolved_dead_letters
         for batch in () if self._epochs.mute else letters():
             self._run_epoch(batch)
         self._views.reconcile()
 
     def _run_epoch(self, batch: SourceBatch) -> None:
-        self._following.settle_failed(self._epochs.run(batch))
+        self._following.complete_failed(self._epochs.run(batch))
 
     # --- what is read --------------------------------------------------------------------------
 
     def _poll(self) -> SourceBatch | None:
         writer = self._epochs.writer
-        if self._epochs.awaits_sink or not writer.has_room:
+        if self._epochs.awaits_sink or not writer.has_space:
             # The source keeps what we do not read; drops, builds and status go on.
             writer.await_progress(POLL_S)
             return None
@@ -242,9 +244,9 @@ class Pipeline:
         timeout_s = 0 if self._have_sides_more else POLL_S
         if not self._feed.is_open:
             # Also where nothing is to be read: views that wait to be built do so until it is known.
-            is_away = self._core.way_back.error is not None
-            is_wanted = self._engine.position or self._core.is_build_left or is_away
-            if is_wanted and self._core.way_back.is_open:
+            is_away = self._context.reconnect.error is not None
+            is_desired = self._engine.position or self._context.is_build_left or is_away
+            if is_desired and self._context.reconnect.is_open:
                 self._reopen()
             else:
                 self._feed.await_wake(timeout_s)
@@ -270,7 +272,7 @@ class Pipeline:
 
     def _poll_sides(self) -> SourceBatch | None:
         self._have_sides_more = False
-        if self._core.is_build_left:
+        if self._context.is_build_left:
             # It goes on from where it stood: nothing may be read past that before it is back.
             return None
         try:
@@ -286,7 +288,7 @@ class Pipeline:
         """Most rows of an epoch, and up to where it may go: what a snapshot has and what comes
         after it never come together. While nobody knows where one will be, it is a transaction
         alone."""
-        builds, position = self._core.builds.values(), self._engine.position
+        builds, position = self._context.builds.values(), self._engine.position
         ahead = [b.position for b in builds if b.awaits_snapshot(position)]
         if 0 in ahead:
             return 1, until
@@ -296,19 +298,19 @@ class Pipeline:
     def _reopen(self) -> None:
         """Open the stream again, or let the way back be looked for; never waits for it."""
         try:
-            if self._core.is_build_left:
+            if self._context.is_build_left:
                 self._views.resume_builds()
-                self._core.is_build_left = False
+                self._context.is_build_left = False
                 self._following.forget_unread()
             if self._engine.views or self._engine.position:
                 self._following.open()
             else:
-                self._core.way_back.regained()
+                self._context.reconnect.regained()
         except TidemarkError as error:
             if error.is_temporary:
                 self._is_away(error)
                 return
-            if self._core.failures.definitions():
+            if self._context.failures.definitions():
                 raise
             # A slot that nothing depends on: the next view begins with a new one.
             self._following.forget()
@@ -316,7 +318,7 @@ class Pipeline:
     def _is_away(self, error: TidemarkError) -> None:
         """The database cannot be read just now: all else goes on."""
         self._feed.close()
-        pause_s = self._core.way_back.lost(error)
+        pause_s = self._context.reconnect.lost(error)
         log.warning("source.retry", code=error.code, why=error.described, pause_s=round(pause_s, 2))
         self._tell_source()
 
@@ -324,25 +326,25 @@ class Pipeline:
 
     def _report(self) -> None:
         """Tell people how things stand, and see whether a copy of the state is due."""
-        self._core.checkpoints.tick(is_due=bool(self._engine.views) and not self._epochs.mute)
-        core, metrics, stalled_s = self._core, self._metrics, self._epochs.writer.stalled_s
+        self._context.checkpoints.tick(is_due=bool(self._engine.views) and not self._epochs.mute)
+        core, metrics, stalled_s = self._context, self._metrics, self._epochs.writer.stalled_s
         self._tell_source()
         metrics.sink_stalled_s = stalled_s
         self._measure()
         self._tell_stall(is_stalled=stalled_s > STALLED_S)
-        metrics.tell_dataflow(self._engine.figures)
+        metrics.report_dataflow(self._engine.figures)
         statuses = self._sides.statuses()
         metrics.sources = {name: status.facts() for name, status in statuses.items()}
         self._desk.sources.tell(statuses)
         self._desk.report(core.builds)
         self._views.report_waiting()
-        core.followers.report()
-        metrics.followers = core.followers.figures()
+        core.sink_workers.report()
+        metrics.sink_workers = core.sink_workers.figures()
         metrics.write()
 
     def _tell_source(self) -> None:
         """Whether the database can be read, and how far it is as far as is known."""
-        away, silent_s = self._core.way_back.error, self._feed.silent_s
+        away, silent_s = self._context.reconnect.error, self._feed.silent_s
         said = "" if away is None else str(away)
         if silent_s and away is None:
             said = f"the source has been silent for {silent_s:.0f} s [source.unreachable]"
@@ -355,7 +357,7 @@ class Pipeline:
         if self._engine.position:
             return ""
         rows = (r for r in self._desk.rows if r.status == ViewState.FAILED)
-        code = next((r.code for r in rows if r.code in (*LOST, *GIVEN_UP)), "")
+        code = next((r.code for r in rows if r.code in (*LOST, *ABANDONED)), "")
         return code and f"views have failed, and have to be rebuilt [{code}]"
 
     def _measure(self) -> None:
@@ -365,11 +367,11 @@ class Pipeline:
         metrics.gauges = {
             "sink_waiting_epochs": max(0, engine.epoch - writer.written),
             "memory_limit_bytes": self._settings.memory << 20,
-            "state_disk_bytes": self._core.store.disk_bytes(),
+            "state_disk_bytes": self._context.store.disk_bytes(),
             "outbox_bytes": engine.outbox_bytes(0),
-            **self._core.checkpoints.figures(),
+            **self._context.checkpoints.figures(),
         }
-        if writer.is_idle and not self._epochs.is_behind:
+        if writer.is_idle and not self._epochs.is_lagging:
             reached = [status.reached() for status in self._sides.statuses().values()]
             if engine.position:
                 reached.append(metrics.read())
@@ -381,7 +383,7 @@ class Pipeline:
         if is_stalled != self._is_stall_told:
             self._is_stall_told = is_stalled
             log.warning("sink.stalled" if is_stalled else "sink.moves_on")
-        if not is_stalled or self._core.way_back.error is not None:
+        if not is_stalled or self._context.reconnect.error is not None:
             return
         try:
             self._metrics.source_position = self._parts.source.current_position()

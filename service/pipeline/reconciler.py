@@ -21,7 +21,7 @@ from service.backfill.view_build import ViewBuild
 from service.engine.definition import ViewDefinition
 from service.engine.engine import Engine
 from service.factory.planning import plan_definition
-from service.pipeline.source_status_reporter import SourceDesk
+from service.pipeline.source_status_reporter import SourceStatusReporter
 from service.runtime.log import log
 from service.views import lifecycle, requested_changes
 from service.views.dependencies import parents_of, readers_of
@@ -32,7 +32,7 @@ from service.views.view_facts import is_coming_back, is_pausing, require_kept
 from storage.failpoints import failpoint
 
 if TYPE_CHECKING:
-    from service.factory.service_factory import Parts
+    from service.factory.service_factory import ServiceFactory
 
 # A view that stands still, though nobody asks for that.
 _UNASKED_PAUSE = (ViewState.PAUSED, DesiredState.LIVE, None)
@@ -45,17 +45,17 @@ def is_lost(row: ViewRow) -> bool:
     return is_failed and row.code in LOST
 
 
-class Desk:
+class CatalogReconciler:
     """One for a pipeline, used by its thread alone. sink_epoch: at the last look, if any."""
 
-    def __init__(self, control: Control, engine: Engine, parts: Parts) -> None:
+    def __init__(self, control: Control, engine: Engine, parts: ServiceFactory) -> None:
         self._control = control
         self._engine = engine
         self._parts = parts
         self._reports = StatusReports(control)
-        self._given_up: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._abandoned: dict[str, tuple[str, dict[str, Any]]] = {}
         self._refused: set[str] = set()
-        self.sources = SourceDesk(control, parts.settings.sink_key, parts.feed_source)
+        self.sources = SourceStatusReporter(control, parts.settings.sink_key, parts.feed_source)
         self._rows = self._all_rows = list[ViewRow]()
         self._is_called = True
         self.sink_epoch: int | None = None
@@ -96,7 +96,7 @@ class Desk:
         """This group's views, as the catalog had them at the last look."""
         return self._rows
 
-    def unwanted(self) -> list[ViewRow]:
+    def to_drop(self) -> list[ViewRow]:
         """Views to drop, children first."""
         found = [r for r in self._rows if r.desired == DesiredState.DROPPED]
         # A parent may be younger than its child, which has had another query since.
@@ -113,7 +113,7 @@ class Desk:
             and r.identity not in builds
             and not self._reports.is_in_flight(r.identity)
         )
-        return [r for r in rows if self.renewal(r) is not None or self._is_to_build(r, live)]
+        return [r for r in rows if self.replacement(r) is not None or self._is_to_build(r, live)]
 
     def _is_to_build(self, row: ViewRow, live: set[str]) -> bool:
         is_idle = row.status in (ViewState.FAILED, ViewState.PAUSED)
@@ -124,7 +124,7 @@ class Desk:
         """The catalog's row of a view of this group."""
         return next((r for r in self._rows if r.identity == identity), None)
 
-    def renewal(self, row: ViewRow) -> Mapping[str, Any] | None:
+    def replacement(self, row: ViewRow) -> Mapping[str, Any] | None:
         """The version that is to be built of a view, unless it has been, or was given up."""
         change, live = requested_changes.numbered(row), self.live(row.identity)
         if change is None or change["kind"] != requested_changes.VERSION:
@@ -134,31 +134,31 @@ class Desk:
         return None if change["id"] in self._refused else change
 
     @property
-    def asks_renewal(self) -> bool:
+    def asks_replacement(self) -> bool:
         """Whether another version of any view is asked for."""
-        return any(self.renewal(row) is not None for row in self._rows)
+        return any(self.replacement(row) is not None for row in self._rows)
 
-    def is_wanted(self, build: ViewBuild) -> bool:
+    def is_desired(self, build: ViewBuild) -> bool:
         """Whether the version that is being built is still asked for."""
         row, version = self.row(build.definition.identity), build.definition.version
         if row is None or version == row.version:
             return row is not None
-        change = self.renewal(row)
+        change = self.replacement(row)
         return change is not None and change["version"] == version
 
     def to_pause(self) -> list[ViewRow]:
         """Views that are to stand still and do not yet."""
         # What is still to be told of a view would be told after the pause, and call it live.
-        return [r for r in self._rows if is_pausing(r) and self._reports.is_settled(r.identity)]
+        return [r for r in self._rows if is_pausing(r) and self._reports.is_resolved(r.identity)]
 
     def to_rename(self) -> list[ViewRow]:
         """Views that are to have another name."""
         asked = [r for r in self._rows if r.change and r.change["kind"] == requested_changes.RENAME]
-        return [r for r in asked if r.identity not in self._given_up]
+        return [r for r in asked if r.identity not in self._abandoned]
 
     def options(self, row: ViewRow) -> Mapping[str, Any]:
         """Of the version that is to be built."""
-        change = self.renewal(row)
+        change = self.replacement(row)
         return row.options if change is None else change["options"]
 
     def has_views(self) -> bool:
@@ -172,7 +172,7 @@ class Desk:
     def define(self, row: ViewRow, known: ViewDefinition | None = None) -> ViewDefinition:
         """Plan a view again, as the source is now: the version that is to be built, or this one."""
         name = row.schema, row.name
-        query, version, names = requested_changes.version_of(row, self.renewal(row), known)
+        query, version, names = requested_changes.version_of(row, self.replacement(row), known)
         more = {"sources": self.sources.rows, "asker": row.created_by, "names": names}
         found = plan_definition(row.identity, name, query, self._parts, self._all_rows, **more)
         return replace(found, version=version)
@@ -233,7 +233,7 @@ class Desk:
 
     def refuse(self, row: ViewRow, error: TidemarkError) -> None:
         """What was asked for cannot be built; a view that is there stays what it is."""
-        change = self.renewal(row)
+        change = self.replacement(row)
         if change is None:
             self.fail_view(row.identity, error)
         else:
@@ -244,18 +244,18 @@ class Desk:
         assert row.change is not None
         if row.change["kind"] == requested_changes.VERSION:
             self._refused.add(row.change["id"])
-        told: dict[str, Any] = {"replacing": requested_changes.given_up(row.replacing, error)}
+        told: dict[str, Any] = {"replacing": requested_changes.abandoned(row.replacing, error)}
         if row.status == ViewState.PAUSED:
             told["desired"] = DesiredState.PAUSED
         log.warning("change.given_up", view=row.title, why=error.described)
-        self._given_up[row.identity] = (row.change["id"], told)
-        self._tell_given_up()
+        self._abandoned[row.identity] = (row.change["id"], told)
+        self._report_abandoned()
 
-    def _tell_given_up(self) -> None:
-        for identity, (change, told) in list(self._given_up.items()):
+    def _report_abandoned(self) -> None:
+        for identity, (change, told) in list(self._abandoned.items()):
             try:
                 change_requests.end_change(self._control, identity, change, **told)
-                del self._given_up[identity]
+                del self._abandoned[identity]
             except TemporaryError as error:
                 log.warning("catalog.retry", code=error.code)
 
@@ -280,15 +280,15 @@ class Desk:
     def fail_build(self, build: ViewBuild, error: TidemarkError) -> None:
         """A build ended in an error; a temporary one is tried again."""
         row, told = self.row(build.definition.identity), requested_changes.problem_facts(error)
-        is_renewal = row is not None and row.version != build.definition.version
-        if error.is_temporary and not is_renewal:
+        is_replacement = row is not None and row.version != build.definition.version
+        if error.is_temporary and not is_replacement:
             self._reports.write(build.definition.identity, **told)
         elif error.is_temporary and row is not None:
             self._reports.write(row.identity, replacing={**(row.replacing or {}), **told})
         elif row is not None:
             self.refuse(row, error)
 
-    def tell_waiting(self, identity: str, error: TidemarkError | None) -> None:
+    def report_waiting(self, identity: str, error: TidemarkError | None) -> None:
         """What a view waits for that is not live yet; None when it goes on."""
         row = self.row(identity)
         if row is None or row.status in (ViewState.FAILED, ViewState.PAUSED):
@@ -314,7 +314,7 @@ class Desk:
         """Call live what joined up to epoch `written`."""
         self._reports.written(written)
 
-    def settle_recovered(self) -> None:
+    def complete_recovered(self) -> None:
         """What the engine has the sink has by now; a pause that nobody asked it for is none."""
         live = {d.identity for d in self._engine.views.values()}
         for row in self._rows:
@@ -330,8 +330,8 @@ class Desk:
         is_new = self._engine.positions.progress is None
         kept = {d.identity for d in self._engine.views.values()}
         for row in self._rows:
-            is_wanted = row.status == ViewState.LIVE and row.desired != DesiredState.DROPPED
-            if is_wanted and row.identity not in kept:
+            is_desired = row.status == ViewState.LIVE and row.desired != DesiredState.DROPPED
+            if is_desired and row.identity not in kept:
                 log.warning("view.state_lost", view=row.title)
                 lifecycle.change(self._control, row.identity, ViewEvent.RECALL, "its state is gone")
             elif is_new and is_lost(row):
@@ -345,14 +345,14 @@ class Desk:
             if build.failure is None and not (build.is_cancelled or build.is_comparison):
                 self._tell_progress(build)
         self._reports.retry()
-        self._tell_given_up()
+        self._report_abandoned()
 
     def _tell_progress(self, build: ViewBuild) -> None:
         facts, row = build.status.facts(), self.row(build.definition.identity)
         if row is None:
             return
         if row.version != build.definition.version:
-            if self.is_wanted(build):
+            if self.is_desired(build):
                 self._reports.write(
                     row.identity, replacing={**(row.replacing or {}), "progress": facts}
                 )
@@ -366,7 +366,7 @@ class Desk:
         sink.drop([SinkTable(row.schema, row.name, (), key)])
         failpoint("view.drop.table")
         self._reports.forget(row.identity)
-        self._given_up.pop(row.identity, None)
+        self._abandoned.pop(row.identity, None)
         self._control.delete_view(row.identity)
         self._rows = [r for r in self._rows if r.identity != row.identity]
 

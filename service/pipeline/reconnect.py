@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dataflow.errors import TemporaryError, TidemarkError
-from service.runtime.runtime import HOST, Host
+from service.runtime.runtime import RUNTIME, Runtime
 from storage.backoff import Backoff
 
 RETRY_S, JITTER = (0.1, 5.0), (0.75, 1.25)
 
 
-class WayBack:
+class Reconnect:
     """Used by the pipeline's thread. ask: raises TemporaryError while the database is away;
     on_found: called from any thread when it is back."""
 
     def __init__(
-        self, ask: Callable[[], object], on_found: Callable[[], None], *, host: Host = HOST
+        self, ask: Callable[[], object], on_found: Callable[[], None], *, host: Runtime = RUNTIME
     ) -> None:
         self._ask = ask
         self._on_found = on_found

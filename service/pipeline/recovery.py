@@ -20,7 +20,7 @@ from service.engine.engine import Engine
 from service.metrics.metrics import PipelineMetrics
 from service.pipeline.sink_writer import SinkWriter
 from service.runtime.log import log
-from service.runtime.runtime import HOST, Host
+from service.runtime.runtime import RUNTIME, Runtime
 from service.views.lifecycle import ViewState
 
 
@@ -32,7 +32,7 @@ def recover(
     waiting_bytes: int,
     *,
     is_older: bool = False,
-    host: Host = HOST,
+    host: Runtime = RUNTIME,
 ) -> tuple[SinkWriter, dict[str, Any]]:
     """The sink's writer, and for each source the position up to which the sink has all already.
 

@@ -13,25 +13,29 @@ from collections.abc import Mapping
 from dataflow.errors import SourceError, TidemarkError
 from service.engine.engine import ViewDefinition
 from service.ingest.table_watch import SourceWatch, TablesChanged
-from service.pipeline.reconciler import Desk
+from service.pipeline.reconciler import CatalogReconciler
 from service.pipeline.view_failures import Failures
-from service.sinks.sink_workers import Followers
+from service.sinks.sink_workers import SinkWorkers
 from storage.failpoints import failpoint
 
 # What another look at the query cannot heal: somebody has to give the table back first.
 _FINAL = ("source.table_missing", "source.not_published")
 
 
-class Mending:
+class SchemaChangeRecovery:
     """Used by the pipeline's thread."""
 
     def __init__(
-        self, failures: Failures, desk: Desk, watch: SourceWatch, followers: Followers
+        self,
+        failures: Failures,
+        desk: CatalogReconciler,
+        watch: SourceWatch,
+        sink_workers: SinkWorkers,
     ) -> None:
         self._failures = failures
         self._desk = desk
         self._watch = watch
-        self._followers = followers
+        self._sink_workers = sink_workers
 
     def take_out(self, error: TidemarkError) -> list[ViewDefinition]:
         """The views that leave the engine for this refusal; part of the open epoch."""
@@ -83,7 +87,7 @@ class Mending:
         was, now = definition.table, newer.table
         if [(f.name, f.type) for f in was.fields] != [(f.name, f.type) for f in now.fields]:
             return _with_detail(error, "the columns of the view would have other types")
-        if self._followers.has_sinks_of(definition.identity):
+        if self._sink_workers.has_sinks_of(definition.identity):
             return _with_detail(error, "its sinks cannot be told what building it anew changes")
         if was.key != now.key:
             return _with_detail(error, "the view would have another key")

@@ -20,20 +20,22 @@ from dataflow.schema import RelationName
 from service.backfill.view_build import ViewBuild
 from service.engine.definition import ViewDefinition
 from service.engine.engine import named
-from service.engine.epoch_buffer import Gathered
-from service.pipeline.context import Core
+from service.engine.epoch_buffer import EpochBuffer
+from service.pipeline.context import PipelineContext
 from service.pipeline.epochs import Epochs
-from service.pipeline.source_subscriptions import Following
+from service.pipeline.source_subscriptions import SourceSubscriptions
 from service.runtime.log import log
 from service.views.lifecycle import DesiredState
 from storage.failpoints import failpoint
 
 
-class SetBack:
+class SinkRewind:
     """What `ViewLife` asks while the sink is behind; nothing else is joined, paused or renamed."""
 
-    def __init__(self, core: Core, epochs: Epochs, following: Following) -> None:
-        self._core = core
+    def __init__(
+        self, core: PipelineContext, epochs: Epochs, following: SourceSubscriptions
+    ) -> None:
+        self._context = core
         self._engine = core.engine
         self._desk = core.desk
         self._builds = core.builds
@@ -42,7 +44,7 @@ class SetBack:
 
     def begin(self) -> None:
         """Views that the sink's catalog knows otherwise are built anew; the others are compared."""
-        core = self._core
+        core = self._context
         core.failures.remove_unmatched()
         self._desk.recall_lost()
         if not (self._engine.views or self._desk.has_views()):
@@ -52,7 +54,7 @@ class SetBack:
     def tell(self, caught_up: int = 0) -> None:
         """For people."""
         behind, views = self._epochs.behind, len(self._engine.views)
-        self._core.metrics.sink_error = (
+        self._context.metrics.sink_error = (
             ""
             if behind is None
             else (
@@ -72,7 +74,7 @@ class SetBack:
         definition = self._desk.live(build.definition.identity)
         error = build.refusal or build.failure
         if definition is not None and error is not None and not build.is_cancelled:
-            self._following.settle_failed(self._core.failures.fail([definition], error))
+            self._following.complete_failed(self._context.failures.fail([definition], error))
 
     def settle(self, caught_up: Collection[str]) -> None:
         """Bring the sink back once every view has caught up with the engine."""
@@ -94,7 +96,7 @@ class SetBack:
             return
         builds = [self._builds.pop(d.identity) for d in views]
         for build in builds:
-            self._core.store.drop(build.definition.scope + "/")
+            self._context.store.drop(build.definition.scope + "/")
         failpoint("sink.return.before")
         self._epochs.bring_back(epoch)
         failpoint("sink.return.after")
@@ -110,19 +112,19 @@ class SetBack:
         if gone:
             what = "the table was not in the sink when that was set back"
             why = SinkError("sink.table_missing", what)
-            self._following.settle_failed(self._core.failures.degrade(gone, why))
+            self._following.complete_failed(self._context.failures.degrade(gone, why))
         return bool(gone)
 
     def _epoch(self, views: Collection[ViewDefinition]) -> SinkEpoch:
         """What brings all tables to where the state is."""
-        found: dict[RelationName, Gathered] = {}
+        found: dict[RelationName, EpochBuffer] = {}
         rejected: list[Delta] = []
         for definition in views:
             build = self._builds[definition.identity]
             try:
                 found[definition.name] = self._changes(definition, build, found)
             except ViewError as error:
-                self._following.settle_failed(self._core.failures.fail([definition], error))
+                self._following.complete_failed(self._context.failures.fail([definition], error))
                 raise
             letters = build.take_over()[2].rejected
             rejected += [] if letters is None else [letters]
@@ -142,19 +144,19 @@ class SetBack:
         self,
         definition: ViewDefinition,
         build: ViewBuild,
-        parents: Mapping[RelationName, Gathered],
-    ) -> Gathered:
+        parents: Mapping[RelationName, EpochBuffer],
+    ) -> EpochBuffer:
         """What makes a view's rows of those that its table shows, and its error rows."""
         view, gathered, result = build.take_over()
         for parent in definition.parents():
             table = self._engine.views[parent].table
-            for rows in self._core.staging.read_rows(table):
+            for rows in self._context.staging.read_rows(table):
                 build.add(view.step({parent: rows}))
-                self._core.store.relieve()
+                self._context.store.relieve()
             for part in parents[parent]:
                 for _, delta in part.deltas:
                     build.add(view.step({parent: delta}))
-                    self._core.store.relieve()
+                    self._context.store.relieve()
         for errors in (result.errors, view.errors.take()):
             if errors is not None and len(errors):
                 table = definition.table

@@ -18,7 +18,7 @@ from dataflow.errors import TidemarkError
 from dataflow.schema import RelationName
 from service.metrics.metrics import PipelineMetrics
 from service.runtime.log import log
-from service.runtime.runtime import HOST, Host
+from service.runtime.runtime import RUNTIME, Runtime
 from storage.backoff import Backoff
 from storage.failpoints import failpoint
 
@@ -41,7 +41,7 @@ class SinkWriter:
         metrics: PipelineMetrics,
         waiting_bytes: int = 64 << 20,
         *,
-        host: Host = HOST,
+        host: Runtime = RUNTIME,
     ) -> None:
         self._sink = sink
         self._host = host
@@ -76,7 +76,7 @@ class SinkWriter:
         return self._written >= self._submitted
 
     @property
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         """Whether another epoch may be made; False while the sink is too far behind."""
         return len(self._waiting) < DEPTH and self._held_bytes <= self._most_bytes
 

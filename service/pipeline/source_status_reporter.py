@@ -13,13 +13,13 @@ from connectors.postgres.catalog.dead_letters import DeadLetter, DeadLetters, to
 from dataflow.delta import Delta
 from dataflow.errors import SourceError, TemporaryError
 from dataflow.schema import RelationName
-from service.ingest.external_sources import SideStatus
+from service.ingest.external_sources import ExternalStatus
 from service.runtime.log import log
 
 DEAD_LETTERS = 1_000
 
 
-class SourceDesk:
+class SourceStatusReporter:
     """One for a pipeline, used by its thread alone. sink_key: whose dead letters; make: what a row
     of the catalog declares."""
 
@@ -56,7 +56,7 @@ class SourceDesk:
             )
         return self._make(row)
 
-    def tell(self, statuses: Mapping[str, SideStatus]) -> None:
+    def tell(self, statuses: Mapping[str, ExternalStatus]) -> None:
         """Tell how the sources stand, where that has changed."""
         for name, status in statuses.items():
             told = (status.status, str(status.error))

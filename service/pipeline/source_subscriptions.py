@@ -14,23 +14,23 @@ from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from dataflow.schema import Relation
 from service.engine.column_requirements import Read
 from service.engine.engine import ViewDefinition
-from service.ingest.external_sources import is_main, side_relations
-from service.pipeline.context import Core
+from service.ingest.external_sources import external_relations, is_main
+from service.pipeline.context import PipelineContext
 from service.pipeline.epochs import Epochs
 from service.runtime.log import log
 from storage.failpoints import failpoint
 
 
-class Following:
+class SourceSubscriptions:
     """Used by the pipeline's thread."""
 
-    def __init__(self, core: Core, epochs: Epochs) -> None:
-        self._core = core
+    def __init__(self, core: PipelineContext, epochs: Epochs) -> None:
+        self._context = core
         self._epochs = epochs
 
     def follow(self) -> None:
         """Stream what is read; where just that is streamed already, nothing is opened anew."""
-        core = self._core
+        core = self._context
         if core.feed.follows(self._main_reads()):
             core.sides.open(core.failures.reads())
             self._epochs.commit()
@@ -39,7 +39,7 @@ class Following:
 
     def open(self) -> None:
         """Stream what is read; what turns out to be gone fails its views and no others."""
-        core = self._core
+        core = self._context
         core.sides.open(core.failures.reads())
         is_open = False
         while core.engine.position and not is_open:
@@ -50,22 +50,22 @@ class Following:
             except TidemarkError as error:
                 if not self.fail_readers(error):
                     raise
-        core.way_back.regained()
+        core.reconnect.regained()
         # What tables were like before a snapshot is opened is not forgotten.
         self._epochs.commit()
 
     def look(self) -> None:
         """See what has become of the tables that are read, and let go what cannot go on."""
         try:
-            self._core.watch.look()
+            self._context.watch.look()
         except TidemarkError as error:
-            self._core.feed.close()
+            self._context.feed.close()
             if not self.fail_readers(error):
                 raise
 
     def release(self, relations: Sequence[Relation]) -> None:
         """Stop watching what no view reads any more; the last view takes the slot with it."""
-        core = self._core
+        core = self._context
         reads = core.failures.reads()
         if not reads and not core.desk.has_views():
             self.forget()
@@ -76,7 +76,7 @@ class Following:
         core.feed.narrow(reads)
         used = {_place(relation) for relation, _ in reads}
         unused = [r for r in relations if _place(r) not in used]
-        for name, gone in side_relations(unused).items():
+        for name, gone in external_relations(unused).items():
             core.engine.positions.forget(name, [n.name for n in gone])
         core.sides.open(reads)
         # On disk first: an older state would miss what is not told any more.
@@ -93,8 +93,8 @@ class Following:
 
         What an earlier process was building must have begun again: it reads on from such places.
         """
-        core = self._core
-        read = side_relations(relation for relation, _ in core.failures.reads())
+        core = self._context
+        read = external_relations(relation for relation, _ in core.failures.reads())
         for source in core.engine.positions.by_source.keys() - {MAIN_SOURCE}:
             used = {name.name for name in read.get(source, ())}
             unread = core.engine.positions.places(source).keys() - used
@@ -107,7 +107,7 @@ class Following:
 
         The rows that these views last showed stay. A rebuild begins with a new slot.
         """
-        core = self._core
+        core = self._context
         core.feed.close()
         readers = [d for d in core.failures.definitions() if core.reads_database(d)]
         core.failures.fail(readers, error)
@@ -124,18 +124,18 @@ class Following:
 
     def _drop_slot(self) -> None:
         try:
-            self._core.parts.source.drop_slot()
+            self._context.parts.source.drop_slot()
         except SourceError as error:
             if error.code != "source.slot_in_use":
                 raise
             log.warning("source.slot_left", why=error.described)
 
     def _forget_database(self) -> None:
-        core = self._core
+        core = self._context
         core.watch.forget()
         core.desk.forget_source()
         core.wal_budget.forget()
-        core.way_back.regained()
+        core.reconnect.regained()
 
     def forget(self, *, leaves_slot: bool = False) -> None:
         """Nothing depends on the source's position any more: leave no slot, no progress.
@@ -143,7 +143,7 @@ class Following:
         leaves_slot: a slot that someone else reads stays; else it is SourceError
         source.slot_in_use.
         """
-        core = self._core
+        core = self._context
         # On disk first: an older state would still have views, and no slot to go on from.
         self._epochs.commit(sync=True)
         core.feed.close()
@@ -166,7 +166,7 @@ class Following:
         failpoint("source.forget.progress")
         core.desk.forget_source()
         core.wal_budget.forget()
-        core.way_back.regained()
+        core.reconnect.regained()
 
     # --- views that cannot go on -------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class Following:
 
         A batch that was refused was not stepped: the next stream begins with it.
         """
-        core, relation = self._core, error.relation
+        core, relation = self._context, error.relation
         if error.is_temporary or relation is None:
             return False
         is_of_database = relation.source == MAIN_SOURCE
@@ -183,38 +183,38 @@ class Following:
             # It may be for what nobody reads any more: one that is opened for what is read tells.
             return True
         try:
-            failed = core.mending.take_out(error)
+            failed = core.schema_recovery.take_out(error)
         except TemporaryError as again:
             # Nobody can be judged now: the same is found when the stream is opened again.
             log.warning("source.retry", code=again.code)
             return True
-        self.settle_failed(failed)
+        self.complete_failed(failed)
         return bool(failed)
 
     def _main_reads(self) -> list[Read]:
         """What is read of the database."""
-        return [read for read in self._core.failures.reads() if is_main(read[0])]
+        return [read for read in self._context.failures.reads() if is_main(read[0])]
 
     def drop_refused(self) -> None:
         """Take out the views that the sink has refused."""
         writer = self._epochs.writer
         errors = writer.refusals()
         for error in errors:
-            failures = self._core.failures
+            failures = self._context.failures
             if error.code == NOT_STAGED:
                 failed = failures.degrade(failures.readers_of(error.relation), error)
             else:
                 failed = failures.fail_readers(error)
-            self.settle_failed(failed)
+            self.complete_failed(failed)
             for definition in failed:
                 # The rows that another version of it has staged are not those that were refused.
-                if definition.identity not in self._core.builds:
-                    self._core.staging.drop_staged(definition.table)
+                if definition.identity not in self._context.builds:
+                    self._context.staging.drop_staged(definition.table)
         if errors:
             writer.forgive()
-            self._core.change_logs.forgive()
+            self._context.change_logs.forgive()
 
-    def settle_failed(self, failed: Sequence[ViewDefinition]) -> None:
+    def complete_failed(self, failed: Sequence[ViewDefinition]) -> None:
         """Views have left the engine: nothing is read for them any more."""
         if failed:
             self._epochs.commit()

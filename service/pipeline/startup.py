@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
-from service.pipeline.context import Core
+from service.pipeline.context import PipelineContext
 from service.pipeline.epochs import Epochs
 from service.pipeline.recovery import recover, require_known
 from service.pipeline.view_builds import ViewLife
@@ -28,9 +28,9 @@ class Start:
     """Used by the pipeline's thread, once. reopen: opens the stream, or lets it be looked for."""
 
     def __init__(
-        self, core: Core, epochs: Epochs, views: ViewLife, reopen: Callable[[], None]
+        self, core: PipelineContext, epochs: Epochs, views: ViewLife, reopen: Callable[[], None]
     ) -> None:
-        self._core = core
+        self._context = core
         self._engine = core.engine
         self._desk = core.desk
         self._epochs = epochs
@@ -58,11 +58,11 @@ class Start:
 
     def _await(self, error: SinkError, pause_s: float, is_stopping: Callable[[], bool]) -> None:
         """Tell why nothing moves, and wait; what is committed goes on to further sinks."""
-        host = self._core.host
+        host = self._context.host
         self._epochs.close()
         until = host.monotonic() + pause_s
         while host.monotonic() < until and not is_stopping():
-            self._core.parts.report_failure(error)
+            self._context.parts.report_failure(error)
             self._serve_others()
             host.sleep(min(0.5, pause_s))
 
@@ -70,44 +70,44 @@ class Start:
         if not self._is_ours:
             return
         try:
-            self._core.followers.reconcile(is_muted=False, is_behind=True)
-            self._core.followers.start()
-            self._core.followers.report()
+            self._context.sink_workers.reconcile(is_muted=False, is_lagging=True)
+            self._context.sink_workers.start()
+            self._context.sink_workers.report()
         except TidemarkError as error:
             log.debug("sink.retry", code=error.code)
 
     def _recover(self) -> None:
         """Bring sink and state to one position (DESIGN 4)."""
         self._desk.claim()
-        self._core.sink.claim()
+        self._context.sink.claim()
         self._is_ours = True
         self._refresh()
         self._check_owner()
-        require_known(self._engine, self._core.sink)
-        is_older = self._core.failures.remove_strangers()
+        require_known(self._engine, self._context.sink)
+        is_older = self._context.failures.remove_strangers()
         self._desk.recall_lost()
-        failed, waiting = self._desk.failed_names(), self._core.settings.budget.waiting
-        before, metrics = self._engine.epoch, self._core.metrics
+        failed, waiting = self._desk.failed_names(), self._context.settings.budget.waiting
+        before, metrics = self._engine.epoch, self._context.metrics
         found = recover(
             self._engine,
-            self._core.sink,
+            self._context.sink,
             metrics,
             failed,
             waiting,
             is_older=is_older,
-            host=self._core.host,
+            host=self._context.host,
         )
         self._epochs.start(*found)
         # What was on its way to the sink may have changed the catalog.
         self._refresh()
-        self._core.failures.remove_failed()
+        self._context.failures.remove_failed()
         if self._epochs.writer.written > before:
             self._remove_outdated()
         self._views.bring_back()
         self._epochs.commit()
         self._reopen()
-        if not self._epochs.is_behind:
-            self._desk.settle_recovered()
+        if not self._epochs.is_lagging:
+            self._desk.complete_recovered()
 
     def _refresh(self) -> None:
         if not self._desk.refresh():
@@ -117,11 +117,11 @@ class Start:
         """The state is of the database that the catalog follows. StorageError state.foreign."""
         identity = self._desk.source_identity()
         if self._engine.views:
-            state_owner.check(self._core.store, identity, str(self._core.settings.state))
-        state_owner.note(self._core.store, identity)
+            state_owner.check(self._context.store, identity, str(self._context.settings.state))
+        state_owner.note(self._context.store, identity)
 
     def _remove_outdated(self) -> None:
         """The state is older than the sink: what cannot be told again is built anew."""
-        failures, sides = self._core.failures, self._core.sides
+        failures, sides = self._context.failures, self._context.sides
         failures.remove_outdated(sides.not_replayable(self._epochs.mute))
         self._desk.recall_lost()

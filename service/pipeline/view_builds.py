@@ -15,16 +15,16 @@ from dataflow.errors import SinkError, TemporaryError, TidemarkError, ViewError
 from dataflow.operators.base import view_error
 from dataflow.schema import Relation
 from service.backfill.backfill_manifest import forget_others, is_left
-from service.backfill.build_parts import SideRead
+from service.backfill.build_parts import ExternalRead
 from service.backfill.initial_load import Beside
 from service.backfill.view_build import ViewBuild
 from service.engine.definition import ViewDefinition
 from service.ingest.external_sources import is_main
-from service.pipeline.context import Core
+from service.pipeline.context import PipelineContext
 from service.pipeline.epochs import Epochs
-from service.pipeline.sink_rewind import SetBack
-from service.pipeline.source_subscriptions import Following
-from service.pipeline.view_replacement import Renewals
+from service.pipeline.sink_rewind import SinkRewind
+from service.pipeline.source_subscriptions import SourceSubscriptions
+from service.pipeline.view_replacement import ViewReplacement
 from service.runtime import state_owner
 from service.runtime.log import log
 from service.runtime.settings import DEFAULT_GROUP
@@ -42,33 +42,35 @@ _PASSING = waits_for("rows from before a change of its table have to pass first"
 class ViewLife:
     """is_unused: the group beside the default one has no views any more, and nothing is left."""
 
-    def __init__(self, core: Core, epochs: Epochs, following: Following) -> None:
-        self._core = core
+    def __init__(
+        self, core: PipelineContext, epochs: Epochs, following: SourceSubscriptions
+    ) -> None:
+        self._context = core
         self._engine = core.engine
         self._desk = core.desk
         self._builds = core.builds
         self._staging = core.staging
         self._epochs = epochs
         self._following = following
-        self._renewals = Renewals(core, epochs)
-        self._set_back = SetBack(core, epochs, following)
+        self._replacement = ViewReplacement(core, epochs)
+        self._set_back = SinkRewind(core, epochs, following)
         self._folder = core.settings.state / "builds"
         self._held: dict[str, tuple[ViewDefinition, int]] = {}
         self._tried = ""
         self._unsure: set[str] = set()
-        self._waiting = Waiting(core.desk.tell_waiting, core.host)
-        self._has_more = self._awaits_room = False
+        self._waiting = Waiting(core.desk.report_waiting, core.host)
+        self._has_more = self._awaits_space = False
         self.is_unused = False
 
     @property
     def is_due(self) -> bool:
         """Whether more builds may begin than began at the last look."""
-        return self._has_more or (self._awaits_room and self._has_room())
+        return self._has_more or (self._awaits_space and self._has_space())
 
     def bring_back(self) -> None:
         """At the start: where the sink was set back, begin to bring its tables to the state; where
         the last view had gone but not all that is forgotten with it, go on with that."""
-        if self._epochs.is_behind:
+        if self._epochs.is_lagging:
             self._set_back.begin()
         elif self._desk.sink_epoch is not None and not (
             self._engine.views or self._desk.has_views()
@@ -77,13 +79,13 @@ class ViewLife:
 
     def reconcile(self) -> None:
         """Do what the catalog asks for: drop, then build what is neither live nor being built."""
-        self._following.settle_failed(self._core.failures.remove_unknown())
-        for row in self._desk.unwanted():
+        self._following.complete_failed(self._context.failures.remove_unknown())
+        for row in self._desk.to_drop():
             self._drop(row)
         self._change()
         self._begin_builds()
         self._attach_followers()
-        self._core.change_logs.reconcile(self._desk.rows, is_muted=self._is_sink_elsewhere)
+        self._context.change_logs.reconcile(self._desk.rows, is_muted=self._is_sink_elsewhere)
         self._end_unused()
 
     @property
@@ -93,23 +95,23 @@ class ViewLife:
 
     def _begin_builds(self) -> None:
         """Begin with what is to be built, in turn and a few at a time: live views do not wait."""
-        self._has_more = self._awaits_room = False
+        self._has_more = self._awaits_space = False
         # Every view is looked at by the database first: while that is away, none is begun.
-        if self._core.way_back.error is not None:
+        if self._context.reconnect.error is not None:
             for row in self._desk.wanted(self._builds):
-                self._waiting.note(row.identity, self._core.way_back.error)
+                self._waiting.note(row.identity, self._context.reconnect.error)
             return
-        until, begun = self._core.host.monotonic() + BEGIN_S, len(self._builds)
-        is_behind = self._epochs.is_behind
-        rows = self._set_back.wanted() if is_behind else self._desk.wanted(self._builds)
+        until, begun = self._context.host.monotonic() + BEGIN_S, len(self._builds)
+        is_lagging = self._epochs.is_lagging
+        rows = self._set_back.wanted() if is_lagging else self._desk.wanted(self._builds)
         # What could not begin must not stand before the others for ever.
         tried = next((i for i, row in enumerate(rows) if row.identity == self._tried), -1) + 1
         for row in [*rows[tried:], *rows[:tried]]:
             if row.identity in self._unsure or self._is_renamed(row):
                 continue
-            self._awaits_room = not self._has_room()
-            is_late = self._core.host.monotonic() > until
-            if self._awaits_room or is_late:
+            self._awaits_space = not self._has_space()
+            is_late = self._context.host.monotonic() > until
+            if self._awaits_space or is_late:
                 self._await_turn([r for r in rows if r.identity not in self._builds])
                 # Where none could begin, the next look comes in its own time.
                 self._has_more = is_late and len(self._builds) > begun
@@ -137,10 +139,10 @@ class ViewLife:
 
     def _why_opening(self, identity: str) -> TidemarkError:
         least = waits_for("a snapshot of the source is being opened")
-        if self._waiting.seconds(identity) < WAITS_S or self._core.way_back.error is not None:
+        if self._waiting.seconds(identity) < WAITS_S or self._context.reconnect.error is not None:
             return least
         try:
-            return self._core.parts.source.open_transactions(round(WAITS_S)) or least
+            return self._context.parts.source.open_transactions(round(WAITS_S)) or least
         except TidemarkError as error:
             return error
 
@@ -149,7 +151,7 @@ class ViewLife:
         live = self._desk.live(row.identity)
         return live is not None and (live.table.schema, live.table.name) != (row.schema, row.name)
 
-    def _has_room(self) -> bool:
+    def _has_space(self) -> bool:
         """Whether another child may run: each has a process, and its view's rows in memory."""
         working = (b for b in self._builds.values() if b.is_working and b.status.road != "spark")
         return sum(1 for _ in working) < MOST_CHILDREN
@@ -158,22 +160,22 @@ class ViewLife:
         """Give up what is not asked for any more; pause, and give other names."""
         self._unsure.clear()
         for build in self._builds.values():
-            if not self._desk.is_wanted(build):
+            if not self._desk.is_desired(build):
                 build.cancel()
         paused = self._desk.to_pause()
         renamed = [r for r in self._desk.to_rename() if r.identity not in self._builds]
         if self._is_sink_elsewhere or not (paused or renamed):
             return
-        if not (self._epochs.is_sink_drained() and self._core.followers.are_known):
+        if not (self._epochs.is_sink_drained() and self._context.sink_workers.are_known):
             return
         if paused:
-            self._following.release(self._renewals.pause(paused))
+            self._following.release(self._replacement.pause(paused))
         for row in renamed:
             self._held.pop(row.identity, None)
             # What is built from now on is built under its new name, once that is known.
             self._unsure.add(row.identity)
             try:
-                self._renewals.rename(row)
+                self._replacement.rename(row)
                 if self._desk.refresh():
                     self._unsure.discard(row.identity)
             except TidemarkError as error:
@@ -185,17 +187,17 @@ class ViewLife:
 
     def _attach_followers(self) -> None:
         """Begin what the catalog asks for beside the views' tables, once the state is on disk."""
-        followers, epochs = self._core.followers, self._epochs
-        if followers.reconcile(is_muted=bool(epochs.mute), is_behind=epochs.is_behind):
+        sink_workers, epochs = self._context.sink_workers, self._epochs
+        if sink_workers.reconcile(is_muted=bool(epochs.mute), is_lagging=epochs.is_lagging):
             self._epochs.commit(sync=True)
-            followers.start()
+            sink_workers.start()
 
     def _end_unused(self) -> None:
         """A group beside the default one ends with its last view; nothing of it is left."""
-        is_default = self._core.settings.group == DEFAULT_GROUP
+        is_default = self._context.settings.group == DEFAULT_GROUP
         if is_default or self._engine.views or self._builds:
             return
-        if self._desk.has_rows() or self._core.followers.has_rows:
+        if self._desk.has_rows() or self._context.sink_workers.has_rows:
             return
         self._following.forget()
         self.is_unused = True
@@ -205,7 +207,7 @@ class ViewLife:
     def resume_builds(self) -> None:
         """Go on with what was being built, before the stream is read: no change may be missed."""
         # A sink that was set back comes first; what was being built begins again after it.
-        for row in () if self._epochs.is_behind else self._desk.wanted(self._builds):
+        for row in () if self._epochs.is_lagging else self._desk.wanted(self._builds):
             if is_left(self._folder, row.identity):
                 self._try_build(row)
         in_use = {build.definition.scope for build in self._builds.values()}
@@ -224,12 +226,12 @@ class ViewLife:
             found = view_error("start of the build", error)
             if found is None:
                 raise
-            self._desk.refuse(row, self._core.failures.reports.reported(found, row.title))
+            self._desk.refuse(row, self._context.failures.reports.reported(found, row.title))
 
     def _start_build(self, row: ViewRow) -> None:
-        core = self._core
+        core = self._context
         held = self._held.get(row.identity)
-        live = self._desk.live(row.identity) if self._epochs.is_behind else None
+        live = self._desk.live(row.identity) if self._epochs.is_lagging else None
         if held is None and live is None and self._desk.awaits_parents(row):
             return
         # Who builds a view is told from the live one by the definition that it has.
@@ -255,7 +257,7 @@ class ViewLife:
         definition = self._engine.in_free_scope(definition)
         before = self._engine.positions.by_source
         is_resumed = is_left(self._folder, row.identity)
-        feeds = core.side_work.begin(definition, is_resumed=is_resumed)
+        feeds = core.external_snapshots.begin(definition, is_resumed=is_resumed)
         if feeds is None:
             self._waiting.note(row.identity, waits_for("its sources are asked where they stand"))
             return
@@ -289,11 +291,11 @@ class ViewLife:
         self,
         row: ViewRow,
         definition: ViewDefinition,
-        feeds: Mapping[str, SideRead],
+        feeds: Mapping[str, ExternalRead],
         *,
         reads_database: bool,
     ) -> ViewBuild:
-        core, road = self._core, self._desk.options(row).get("backfill", "auto")
+        core, road = self._context, self._desk.options(row).get("backfill", "auto")
         parts = core.parts.build(definition, road, feeds)
         parts = replace(parts, reads_database=reads_database, beside=self._beside(row))
         columns = self._engine.columns_to_keep(definition, core.failures.reads())
@@ -302,11 +304,11 @@ class ViewLife:
         return build
 
     def _begin_database(self) -> None:
-        source = self._core.parts.source
+        source = self._context.parts.source
         source.drop_lost_slot()
         position = source.ensure_slot()
         self._desk.remember_source()
-        state_owner.note(self._core.store, self._desk.source_identity())
+        state_owner.note(self._context.store, self._desk.source_identity())
         self._epochs.begin_database(position)
 
     def _beside(self, row: ViewRow) -> Beside | None:
@@ -336,19 +338,19 @@ class ViewLife:
             elif build.catch_up(self._engine.epoch):
                 if not self._epochs.mute and self._engine.position >= build.position:
                     caught_up.add(identity)
-                    if not self._epochs.is_behind:
+                    if not self._epochs.is_lagging:
                         self._join(identity)
                 elif not build.is_nudged:
                     # The snapshot is ahead of the stream, which has nothing to move it.
                     self._nudge(build)
 
-        if self._epochs.is_behind:
+        if self._epochs.is_lagging:
             self._set_back.settle(caught_up)
 
     def _nudge(self, build: ViewBuild) -> None:
-        if self._core.way_back.error is None:
+        if self._context.reconnect.error is None:
             try:
-                self._core.parts.source.heartbeat()
+                self._context.parts.source.heartbeat()
                 build.is_nudged = True
             except TemporaryError as error:
                 log.warning("build.retry", view=build.definition.table.title, code=error.code)
@@ -357,14 +359,14 @@ class ViewLife:
         self._waiting.forget(identity)
         build = self._builds.pop(identity)
         build.close()
-        self._core.store.drop(build.definition.scope + "/")
+        self._context.store.drop(build.definition.scope + "/")
         self._epochs.commit()
         self._staging.drop_staged(build.definition.table)
         error = build.refusal or (None if build.is_cancelled else build.failure)
         if build.is_comparison:
             self._set_back.failed(build)
         elif error is not None:
-            reports, title = self._core.failures.reports, build.definition.table.title
+            reports, title = self._context.failures.reports, build.definition.table.title
             error = reports.reported(error, title)
             log.warning("build.failed", view=build.definition.table.title, why=error.described)
             self._desk.fail_build(build, error)
@@ -373,13 +375,13 @@ class ViewLife:
     def _join(self, identity: str) -> None:
         """Make a caught-up view live: its staged rows and what came since, in one epoch."""
         build = self._builds[identity]
-        if not self._desk.is_wanted(build):
+        if not self._desk.is_desired(build):
             # It was given up, and is known to be since the last time that all were looked at.
             build.cancel()
             return
         parents = build.definition.parents()
         # What a view's further sinks can be told decides whether another version may come.
-        is_ready = self._epochs.writer.has_room and self._core.followers.are_known
+        is_ready = self._epochs.writer.has_space and self._context.sink_workers.are_known
         if not is_ready or (parents and not self._epochs.is_sink_drained()):
             return
         if parents:
@@ -389,7 +391,7 @@ class ViewLife:
                 build.cancel()
             if build.is_cancelled:
                 return
-        build.failure = self._renewals.why_not(build)
+        build.failure = self._replacement.why_not(build)
         if build.failure is not None:
             return
         view, gathered, result = build.take_over()
@@ -397,7 +399,7 @@ class ViewLife:
             for parent in parents:
                 for rows in self._staging.read_rows(self._engine.views[parent].table):
                     build.add(view.step({parent: rows}))
-                    self._core.store.relieve()
+                    self._context.store.relieve()
         except ViewError as error:
             build.failure = error
             return
@@ -405,11 +407,11 @@ class ViewLife:
             if error.relation is None:
                 raise
             # Someone has dropped or changed a parent's table: it fails, and so does this view.
-            self._following.settle_failed(self._core.failures.fail_readers(error))
+            self._following.complete_failed(self._context.failures.fail_readers(error))
             return
         del self._builds[identity]
-        epoch, read_before = self._renewals.take_over(build, view, gathered, result)
-        failures = self._core.failures
+        epoch, read_before = self._replacement.take_over(build, view, gathered, result)
+        failures = self._context.failures
         failed = [d for e in self._engine.refused() for d in failures.fail_readers(e)]
         # What is told of a view as a whole cannot be told again: it is on disk first.
         failpoint("view.join.before")
@@ -418,7 +420,7 @@ class ViewLife:
         self._waiting.forget(identity)
         self._desk.joined(build, epoch.progress.epoch)
         build.close()
-        self._following.settle_failed(failed)
+        self._following.complete_failed(failed)
         if read_before:
             self._following.release(read_before)
         log.info("view.joined", view=view.definition.table.title, epoch=epoch.progress.epoch)
@@ -428,7 +430,7 @@ class ViewLife:
     def _drop(self, row: ViewRow) -> None:
         self._waiting.forget(row.identity)
         self._held.pop(row.identity, None)
-        self._core.side_work.pins.forget(row.identity)
+        self._context.external_snapshots.snapshot_offsets.forget(row.identity)
         build = self._builds.get(row.identity)
         if build is not None:
             build.cancel()
@@ -449,7 +451,7 @@ class ViewLife:
         """Take a view out of the state; the relations that it read."""
         self._epochs.writer.drain()
         relations: Sequence[Relation] = ()
-        self._core.followers.end_view(row.identity)
+        self._context.sink_workers.end_view(row.identity)
         live = self._desk.live(row.identity)
         if live is not None:
             relations = live.relations()

@@ -14,7 +14,7 @@ from dataflow.schema import RelationName
 from service.backfill.view_build import ViewBuild
 from service.engine.column_requirements import Read, fits, is_same_table, name_in_use
 from service.engine.engine import Engine, ViewDefinition
-from service.pipeline.reconciler import Desk
+from service.pipeline.reconciler import CatalogReconciler
 from service.runtime.error_reports import Reports
 from service.runtime.log import log
 from service.views.lifecycle import ViewState
@@ -24,7 +24,11 @@ class Failures:
     """Fails views by what they read. builds: the pipeline's own, by identity."""
 
     def __init__(
-        self, engine: Engine, desk: Desk, builds: dict[str, ViewBuild], reports: Reports
+        self,
+        engine: Engine,
+        desk: CatalogReconciler,
+        builds: dict[str, ViewBuild],
+        reports: Reports,
     ) -> None:
         self.reports = reports
         self._engine = engine

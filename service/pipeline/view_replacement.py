@@ -20,8 +20,8 @@ from service.backfill.row_difference import is_one_shape
 from service.backfill.view_build import ViewBuild
 from service.engine.definition import View, ViewDefinition
 from service.engine.engine import named
-from service.engine.epoch_buffer import Gathered
-from service.pipeline.context import Core
+from service.engine.epoch_buffer import EpochBuffer
+from service.pipeline.context import PipelineContext
 from service.pipeline.epochs import Epochs
 from service.runtime.log import log
 from service.sinks.sink_workers import shown_positions
@@ -32,14 +32,14 @@ from storage import clock
 from storage.failpoints import failpoint
 
 # Why a view that has further sinks keeps its name.
-TOLD_BY_NAME = "what they have written is told by the view's name"
+REPORTED_BY_NAME = "what they have written is told by the view's name"
 
 
-class Renewals:
+class ViewReplacement:
     """What `ViewLife` asks when a view is there already."""
 
-    def __init__(self, core: Core, epochs: Epochs) -> None:
-        self._core = core
+    def __init__(self, core: PipelineContext, epochs: Epochs) -> None:
+        self._context = core
         self._engine = core.engine
         self._desk = core.desk
         self._epochs = epochs
@@ -54,20 +54,20 @@ class Renewals:
             return readers_refuse(definition.table.title, missing)
         if beside is None:
             return None
-        why = why_untold(beside.before, definition.table, is_staged=not build.first.is_in_place)
-        if why and (sinks := self._core.followers.followed(definition.identity)):
+        why = why_unreported(beside.before, definition.table, is_staged=not build.first.is_in_place)
+        if why and (sinks := self._context.sink_workers.followed(definition.identity)):
             row = self._desk.row(definition.identity)
-            if row is not None and self._desk.renewal(row) is not None:
+            if row is not None and self._desk.replacement(row) is not None:
                 return sinks_refuse(definition.table.title, sinks, why)
             # Nobody has asked for it: the view had to be built anew.
-            self._core.followers.fail_view(definition.identity, "the view was built anew")
+            self._context.sink_workers.fail_view(definition.identity, "the view was built anew")
         if build.first.is_in_place:
             return None
-        found = self._core.tables.dependents(beside.before)
+        found = self._context.tables.dependents(beside.before)
         return has_dependents(definition.table.title, found) if found else None
 
     def take_over(
-        self, build: ViewBuild, view: View, gathered: Gathered, result: BackfillResult
+        self, build: ViewBuild, view: View, gathered: EpochBuffer, result: BackfillResult
     ) -> tuple[SinkEpoch, Sequence[Relation]]:
         """The epoch in which a built view becomes visible, and what the version before it read.
 
@@ -87,12 +87,12 @@ class Renewals:
             epoch.changes = (self._change(build),)
         return epoch, () if old is None else old.relations()
 
-    def _renew(self, build: ViewBuild, view: View, gathered: Gathered) -> Gathered:
+    def _renew(self, build: ViewBuild, view: View, gathered: EpochBuffer) -> EpochBuffer:
         """Replace the live version, and tell what reads it the difference."""
         engine, name = self._engine, build.definition.name
         engine.renew(view)
         failpoint("view.replace.renewed")
-        for other in self._core.builds.values():
+        for other in self._context.builds.values():
             if name in other.definition.parents() and not build.first.is_in_place:
                 # It was planned over columns that stand elsewhere now.
                 other.cancel()
@@ -169,20 +169,20 @@ class Renewals:
         assert row.change is not None
         before = table_of(row)
         table = replace(before, schema=row.change["schema"], name=row.change["name"])
-        sinks = self._core.followers.followed(row.identity)
+        sinks = self._context.sink_workers.followed(row.identity)
         if sinks:
-            raise sinks_refuse(row.title, sinks, TOLD_BY_NAME)
-        self._core.tables.check(table)
+            raise sinks_refuse(row.title, sinks, REPORTED_BY_NAME)
+        self._context.tables.check(table)
         live = self._desk.live(row.identity)
         change = ViewChange(row.identity, before, table, {}, ends=row.change["id"])
         changes = [change, *self._reader_changes(row, table)]
         if live is None:
-            self._core.tables.change(changes)
+            self._context.tables.change(changes)
             return
         table = replace(live.table, schema=table.schema, name=table.name)
         changes[0] = replace(change, before=live.table, table=table)
         gathered = self._engine.gather()
-        errors = _retitled(self._core.tables.read_errors(live.table), table)
+        errors = _retitled(self._context.tables.read_errors(live.table), table)
         if errors is not None:
             gathered.add(table, errors, is_errors=True)
         self._engine.rename(live.name, table)
@@ -226,7 +226,7 @@ def readers_refuse(title: str, missing: dict[str, list[str]]) -> TidemarkError:
     )
 
 
-def why_untold(before: SinkTable, table: SinkTable, *, is_staged: bool = False) -> str:
+def why_unreported(before: SinkTable, table: SinkTable, *, is_staged: bool = False) -> str:
     """Why further sinks of a view cannot be told of a version of it; "" where they can. is_staged:
     its rows are not known as changes of those of before."""
     if is_staged or not is_one_shape(before, table):
@@ -256,7 +256,7 @@ def has_dependents(title: str, found: Sequence[str]) -> TidemarkError:
     )
 
 
-def _through(gathered: Gathered, both: Gathered, table: SinkTable) -> Iterator[Delta]:
+def _through(gathered: EpochBuffer, both: EpochBuffer, table: SinkTable) -> Iterator[Delta]:
     """The deltas of a view on their way to its table and to what reads it."""
     for part in gathered:
         if part.errors is not None:

@@ -17,7 +17,7 @@ from typing import Any
 from connectors.postgres.catalog.catalog import Control
 from connectors.postgres.catalog.requests import Doorbell, Outcome, Request, Requests
 from dataflow.errors import TemporaryError, TidemarkError
-from service.factory.service_factory import Parts
+from service.factory.service_factory import ServiceFactory
 from service.psql import psql_verify
 from service.psql.psql_errors import failure_of
 from service.psql.psql_lifecycle import LifeOperations
@@ -33,7 +33,7 @@ RING_S = 2.0
 AT_ONCE = 4
 
 
-class PsqlDesk:
+class RequestWorker:
     """Runs from `start` until `close`. nudge: makes the source's position move on."""
 
     def __init__(
@@ -95,8 +95,8 @@ class PsqlDesk:
             if request.id not in self._beginning and request.id not in self._running:
                 log.info("psql.request", id=request.id, operation=request.operation)
                 self._beginning[request.id] = request, self._pool.submit(self._begin, request)
-        self._settle_beginning()
-        self._settle_running()
+        self._resolve_beginning()
+        self._resolve_running()
         self._requests.wait(BEGINNING_LOOK_S if self._beginning else LOOK_S)
 
     def _begin(self, request: Request) -> Look:
@@ -110,7 +110,7 @@ class PsqlDesk:
                 if time.monotonic() > until or self._stopping.wait(RETRY_S):
                     raise
 
-    def _settle_beginning(self) -> None:
+    def _resolve_beginning(self) -> None:
         for number, (request, future) in list(self._beginning.items()):
             if not future.done():
                 continue
@@ -121,7 +121,7 @@ class PsqlDesk:
             elif not self._stopping.is_set():
                 self._requests.end(request, _failure(request, error))
 
-    def _settle_running(self) -> None:
+    def _resolve_running(self) -> None:
         if not self._running:
             return
         rows = {row.identity: row for row in self._control.list_views()}
@@ -149,14 +149,14 @@ class PsqlDesk:
         self._bell.close()
 
 
-def desk_of(settings: Settings, state: Any) -> PsqlDesk:
+def worker_of(settings: Settings, state: Any) -> RequestWorker:
     """The desk of an application. state: its catalogs, as create_app keeps them."""
-    control = Parts(settings).control()
+    control = ServiceFactory(settings).control()
     owned = Owned(control, state.authorization)
     operations = Operations(owned, control, state.catalog, state.sinks, state.sources)
     operations.add(psql_verify.operations(operations.owned, state.verify))
     operations.add(LifeOperations(control, operations.owned, state.life).by_name)
-    return PsqlDesk(settings.sink, control, operations, state.catalog.nudge_source)
+    return RequestWorker(settings.sink, control, operations, state.catalog.nudge_source)
 
 
 def _failure(request: Request, error: BaseException) -> Outcome:

@@ -40,7 +40,7 @@ def disk_error(error: BaseException, doing: str) -> TemporaryError | None:
     return TemporaryError(found.code, what, detail=found.detail, hint=found.hint)
 
 
-def no_room(free_bytes: int) -> str:
+def no_space(free_bytes: int) -> str:
     """In words, when there is hardly any; else empty."""
     if free_bytes > LEAST_FREE_BYTES:
         return ""

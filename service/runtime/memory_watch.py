@@ -59,7 +59,7 @@ class MemoryWatch:
             self._give_back()
         self._left_bytes = self._resident()
 
-    def has_room(self, wanted_bytes: int, cache: Yielding) -> bool:
+    def has_space(self, wanted_bytes: int, cache: Yielding) -> bool:
         """Whether the kernel would give so many bytes more, having given back what can be."""
         wanted_bytes += _LEFT_BYTES
         if wanted_bytes <= self._free():

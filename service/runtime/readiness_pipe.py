@@ -30,7 +30,7 @@ def tell() -> None:
             os.close(int(number))
 
 
-class Headway:
+class ReadinessPipe:
     """The supervisor's side, for one life of a child."""
 
     def __init__(self) -> None:

@@ -77,7 +77,7 @@ class Condition(Protocol):
         ...
 
 
-class Host:
+class Runtime:
     """The machine as it is."""
 
     def monotonic(self) -> float:
@@ -123,4 +123,4 @@ class Host:
         return made
 
 
-HOST = Host()
+RUNTIME = Runtime()

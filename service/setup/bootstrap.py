@@ -24,7 +24,7 @@ _SETTING = "ALTER SYSTEM"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Desired:
     """What to prepare. source, sink: DSNs, of an administrator where there is one. role: the
     service's, None: the DSN's own. tables: that views will read, None: any; schemas: where
     views will lie. may_alter_system: settings of the whole server may be changed."""
@@ -49,7 +49,7 @@ class Step:
     why: str = ""
 
 
-def prepare(wanted: Wanted, *, is_dry: bool) -> list[Step]:
+def prepare(wanted: Desired, *, is_dry: bool) -> list[Step]:
     """Look, do what may be done (unless is_dry), look again, and tell."""
     source, sink = Session(wanted.source), Session(wanted.sink, "sink")
     try:
@@ -72,7 +72,7 @@ def prepare(wanted: Wanted, *, is_dry: bool) -> list[Step]:
     return steps
 
 
-def checks_of(wanted: Wanted) -> list[Check]:
+def checks_of(wanted: Desired) -> list[Check]:
     """The checks alone; for `tidemark doctor`."""
     source, sink = Session(wanted.source), Session(wanted.sink, "sink")
     try:
@@ -84,12 +84,12 @@ def checks_of(wanted: Wanted) -> list[Check]:
         sink.close()
 
 
-def _source(wanted: Wanted, session: Session) -> list[Check]:
+def _source(wanted: Desired, session: Session) -> list[Check]:
     names = slot_name(session, wanted.prefix, MAIN_SOURCE), object_name(wanted.prefix, MAIN_SOURCE)
     return check_source(session, names, wanted.role, wanted.tables)
 
 
-def _sink(wanted: Wanted, session: Session) -> Sequence[Check]:
+def _sink(wanted: Desired, session: Session) -> Sequence[Check]:
     return check_sink(session, wanted.role, wanted.schemas)
 
 
@@ -127,7 +127,7 @@ def _step(check: Check, was_ill: bool, said: str | None) -> Step:
     return Step("note" if check.is_optional else "to do", check, hint, said or "")
 
 
-def _make_schema(wanted: Wanted) -> Step:
+def _make_schema(wanted: Desired) -> Step:
     """Schema tidemark, as the service's role, so that the service can bring it up to date."""
     name = "sink: schema tidemark"
     try:

@@ -24,13 +24,13 @@ from dataflow.errors import TidemarkError
 from service.api.exposure import check_port
 from service.engine import state_version
 from service.engine.state_version import STORE
-from service.factory.service_factory import Parts
+from service.factory.service_factory import ServiceFactory
 from service.ingest import wal_retention
 from service.ingest.declared_sources import feed_source
 from service.metrics.metrics import is_fresh, read_metrics
 from service.runtime import release
 from service.runtime.settings import DEFAULT_GROUP, GROUPS, Settings
-from service.setup.bootstrap import Wanted, checks_of
+from service.setup.bootstrap import Desired, checks_of
 from service.views.groups import follows_database, groups_on_disk
 from storage import clock
 from storage.errors import StorageError
@@ -88,7 +88,7 @@ class Finding:
 
 def check_service(settings: Settings) -> list[Finding]:
     """What keeps the service from working at all, and what it can do without: source and sink."""
-    parts = Parts(settings)
+    parts = ServiceFactory(settings)
     source = _look("source", parts.source.check)
     code = "" if source.problem is None else source.problem.code
     if code.startswith(_SLOT):
@@ -105,9 +105,9 @@ def check_service(settings: Settings) -> list[Finding]:
 
 def check_all(settings: Settings, *, is_deep: bool = False) -> list[Finding]:
     """Everything that can be known before there are views. is_deep: read all of the state too."""
-    parts = Parts(settings)
+    parts = ServiceFactory(settings)
     is_followed = _follows_tables(parts)
-    wanted = Wanted(settings.source, settings.sink, prefix=settings.prefix)
+    wanted = Desired(settings.source, settings.sink, prefix=settings.prefix)
     databases = [_of_check(check, is_followed=is_followed) for check in checks_of(wanted)]
     found = [_versions(), *databases]
     if all(f.status != PROBLEM for f in databases):
@@ -168,7 +168,7 @@ def _running(settings: Settings) -> Iterator[Finding]:
 # --- source and sink ----------------------------------------------------------------------------
 
 
-def _follows_tables(parts: Parts) -> bool:
+def _follows_tables(parts: ServiceFactory) -> bool:
     """Whether there are views that follow the source's own tables."""
     control = parts.control()
     try:
@@ -180,7 +180,7 @@ def _follows_tables(parts: Parts) -> bool:
     return any(map(follows_database, rows))
 
 
-def _clock(parts: Parts) -> str:
+def _clock(parts: ServiceFactory) -> str:
     before = clock.wall()
     theirs = parts.source.clock()
     skew_s = theirs - (before + clock.wall()) / 2
@@ -194,13 +194,13 @@ def _clock(parts: Parts) -> str:
     return f"{skew_s * 1000:+.0f} ms"
 
 
-def _slot(parts: Parts, settings: Settings) -> str:
+def _slot(parts: ServiceFactory, settings: Settings) -> str:
     wal_retention.check(settings, parts.source)
     kept = parts.source.kept_wal_bytes()
     return f"{parts.source.slot_name}: {kept >> 20} MiB of WAL kept"
 
 
-def _declared(parts: Parts) -> Iterator[Finding]:
+def _declared(parts: ServiceFactory) -> Iterator[Finding]:
     """The sources beside the database: each is reached as the service reaches it."""
     control = parts.control()
     try:

@@ -18,13 +18,13 @@ from connectors.view_sink import ViewEpoch, ViewSink
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from service.runtime.log import log
-from service.runtime.runtime import HOST, Host, Thread
+from service.runtime.runtime import RUNTIME, Runtime, Thread
 from storage import clock
 from storage.backoff import Backoff
 from storage.failpoints import failpoint
 
 RETRY_S, JITTER = (0.1, 30.0), (0.5, 1.0)
-ADD_ANEW = "drop the sink and add it again, with its rows"
+ADD_AGAIN = "drop the sink and add it again, with its rows"
 # Epochs that do not change the view are told to the sink's readers at most this often.
 IDLE_PROGRESS_S = 5.0
 # A transaction takes the epochs that wait, up to so many rows.
@@ -67,7 +67,7 @@ class Reached:
     has_begun: bool = False
 
 
-class Follower:
+class SinkWorker:
     """Runs from `start` until `close`, or until it has failed.
 
     reached: None for a sink that nothing was ever written to; then epochs after the newest one
@@ -75,7 +75,7 @@ class Follower:
     """
 
     def __init__(
-        self, title: str, road: Road, reached: Reached | None, newest: int, host: Host = HOST
+        self, title: str, road: Road, reached: Reached | None, newest: int, host: Runtime = RUNTIME
     ) -> None:
         self.title = title
         self.status = STARTING
@@ -89,8 +89,8 @@ class Follower:
         self._road = road
         self._newest = newest
         self._host = host
-        self._told_at = host.monotonic()
-        self._untold: ViewEpoch | None = None
+        self._reported_at = host.monotonic()
+        self._unreported: ViewEpoch | None = None
         self._stopping = host.event()
         self._moved = host.condition()
         self._thread: Thread | None = None
@@ -174,7 +174,7 @@ class Follower:
                     "sink.lost",
                     "what the sink had written is gone",
                     detail=f"epoch {self.reached.epoch} was there",
-                    hint=ADD_ANEW,
+                    hint=ADD_AGAIN,
                 )
             self._is_untouched = False
             if not self._await_table():
@@ -182,7 +182,7 @@ class Follower:
             found = self._begin()
         elif self._is_untouched or found > self._newest:
             raise _lost(f"the sink is at epoch {found}, the state at {self._newest}")
-        self._untold = None
+        self._unreported = None
         self.reached = Reached(max(self.reached.epoch, found), has_begun=True)
         self.status, self.error = LIVE, None
         self.live_at = self.live_at or clock.utc()
@@ -229,9 +229,9 @@ class Follower:
             if epoch.rows:
                 epochs.append(epoch)
                 rows, held_bytes = rows + epoch.rows, held_bytes + size
-            self._untold = None if epoch.rows else epoch
-        if not epochs and self._untold is not None and self._patience() <= 0:
-            epochs = [self._untold]
+            self._unreported = None if epoch.rows else epoch
+        if not epochs and self._unreported is not None and self._patience() <= 0:
+            epochs = [self._unreported]
         if epochs:
             self._road.sink.write(epochs)
             failpoint("follower.written.before")
@@ -240,17 +240,17 @@ class Follower:
         self.reached = Reached(reached, has_begun=True)
 
     def _told(self, epoch: ViewEpoch) -> None:
-        if self._untold is epoch:
-            self._untold = None
+        if self._unreported is epoch:
+            self._unreported = None
         self.positions = epoch.positions
         self.transactions_total += 1
-        self._told_at = self._host.monotonic()
+        self._reported_at = self._host.monotonic()
 
     def _patience(self) -> float:
         """Seconds until what was passed over is to be told."""
-        if self._untold is None:
+        if self._unreported is None:
             return IDLE_PROGRESS_S
-        return max(0.0, self._told_at + IDLE_PROGRESS_S - self._host.monotonic())
+        return max(0.0, self._reported_at + IDLE_PROGRESS_S - self._host.monotonic())
 
     def _read(self, number: int) -> tuple[ViewEpoch, int]:
         """An epoch of the outbox, and what it takes in memory."""
@@ -289,5 +289,5 @@ def _lost(detail: str) -> SinkError:
         "sink.state_lost",
         "what the sink lacks is not in the state",
         detail=detail,
-        hint=f"the state was rebuilt or restored: {ADD_ANEW}",
+        hint=f"the state was rebuilt or restored: {ADD_AGAIN}",
     )

@@ -23,22 +23,24 @@ from connectors.view_sink import ViewSink
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from service.engine.engine import Engine
 from service.runtime.log import log
-from service.runtime.runtime import HOST, Host
-from service.sinks.sink_worker import ADD_ANEW, FAILED, RETRY_S, Follower, Reached, Road
+from service.runtime.runtime import RUNTIME, Runtime
+from service.sinks.sink_worker import ADD_AGAIN, FAILED, RETRY_S, Reached, Road, SinkWorker
 from storage.backoff import Backoff
 
 if TYPE_CHECKING:
-    from service.factory.service_factory import Parts
+    from service.factory.service_factory import ServiceFactory
 
 FENCED = "sink.fenced"
 LIVE, ERASED = "live", "erased"
 _KEY = "follower/"
 
 
-class Followers:
+class SinkWorkers:
     """One for a pipeline, used by its thread alone."""
 
-    def __init__(self, control: Control, engine: Engine, parts: Parts, host: Host = HOST) -> None:
+    def __init__(
+        self, control: Control, engine: Engine, parts: ServiceFactory, host: Runtime = RUNTIME
+    ) -> None:
         self._control = control
         self._engine = engine
         self._parts = parts
@@ -47,14 +49,14 @@ class Followers:
         self._group = parts.settings.group
         self._written: Callable[[], int] = lambda: 0
         self._rows: dict[str, SinkRow] = {}
-        self._followers: dict[str, Follower] = {}
+        self._sink_workers: dict[str, SinkWorker] = {}
         self._removals: dict[str, Removal] = {}
         self._noted = {
             key[len(_KEY) :]: Reached(**json.loads(value))
             for key, value in engine.store.items(_KEY)
         }
         self._told: dict[str, dict[str, Any]] = {}
-        self._given_up: dict[str, TidemarkError] = {}
+        self._abandoned: dict[str, TidemarkError] = {}
         self._unerased: set[str] = set()
 
     @property
@@ -85,19 +87,19 @@ class Followers:
 
     def fail_view(self, view_identity: str, why: str) -> None:
         """The sinks of a view cannot be told what becomes of it."""
-        error = SinkError("sink.view_failed", why, hint=ADD_ANEW)
+        error = SinkError("sink.view_failed", why, hint=ADD_AGAIN)
         for identity, row in list(self._rows.items()):
             if row.view_identity != view_identity or identity not in self._noted:
                 continue
-            if identity in self._followers:
-                self._followers[identity].fail(error)
+            if identity in self._sink_workers:
+                self._sink_workers[identity].fail(error)
             else:
                 self._give_up(identity, error)
 
     def hold(self, written: int) -> int:
         """Up to which epoch the outbox may forget, with `written` of them in the views' tables;
         notes in the open epoch how far each sink is."""
-        for identity, follower in self._followers.items():
+        for identity, follower in self._sink_workers.items():
             self._note(identity, follower.reached)
         return min([written, *(reached.epoch for reached in self._noted.values())])
 
@@ -107,18 +109,18 @@ class Followers:
 
     def advance(self) -> None:
         """The views' tables have another epoch; from any thread."""
-        for follower in list(self._followers.values()):
+        for follower in list(self._sink_workers.values()):
             follower.advance(self._written())
 
     def check(self) -> None:
         """SinkError sink.fenced when another service writes to one of the sinks."""
-        for follower in self._followers.values():
+        for follower in self._sink_workers.values():
             if follower.error is not None and follower.error.code == FENCED:
                 raise follower.error
 
     # --- what is wanted ------------------------------------------------------------------------
 
-    def reconcile(self, *, is_muted: bool, is_behind: bool = False) -> bool:
+    def reconcile(self, *, is_muted: bool, is_lagging: bool = False) -> bool:
         """Do what the catalog asks for; whether the state must be synced before it goes on.
 
         is_muted: the views' tables are ahead of the state, so nothing can begin yet; is_behind:
@@ -135,18 +137,18 @@ class Followers:
         for row in list(self._rows.values()):
             if row.desired != LIVE:
                 self._drop(row)
-        self._settle_removals()
-        return not is_muted and self._attach_new(is_behind=is_behind)
+        self._resolve_removals()
+        return not is_muted and self._attach_new(is_lagging=is_lagging)
 
-    def _attach_new(self, *, is_behind: bool) -> bool:
+    def _attach_new(self, *, is_lagging: bool) -> bool:
         waiting = [
             row
             for row in self._rows.values()
             if row.desired == LIVE
             and row.status != FAILED
-            and row.identity not in self._followers
-            and row.identity not in self._given_up
-            and (self._has_begun(row) or not is_behind)
+            and row.identity not in self._sink_workers
+            and row.identity not in self._abandoned
+            and (self._has_begun(row) or not is_lagging)
         ]
         for row in waiting:
             try:
@@ -161,7 +163,7 @@ class Followers:
     def start(self) -> None:
         """Begin what was attached; the state has been synced."""
         self.advance()
-        for follower in self._followers.values():
+        for follower in self._sink_workers.values():
             follower.start()
 
     def _attach(self, row: SinkRow) -> None:
@@ -178,7 +180,7 @@ class Followers:
                 "sink.state_lost",
                 "what the sink lacks is not in the state",
                 detail="the state does not know the sink",
-                hint=ADD_ANEW,
+                hint=ADD_AGAIN,
             )
         table = found[0].table
         road = Road(
@@ -190,8 +192,8 @@ class Followers:
             has_rows=row.options.get("initial", "rows") == "rows",
             begins=self._engine.epoch,
         )
-        follower = Follower(row.title, road, reached, self._written(), self._host)
-        self._followers[row.identity] = follower
+        follower = SinkWorker(row.title, road, reached, self._written(), self._host)
+        self._sink_workers[row.identity] = follower
         self._note(row.identity, follower.reached)
         log.info("sink.attached", sink=row.title, epoch=follower.reached.epoch)
 
@@ -205,11 +207,11 @@ class Followers:
             # Its columns are not known any more, nor asked for.
             table = SinkTable(row.schema, row.view, (), (0,))
             self._told.pop(row.identity, None)
-            self._given_up.pop(row.identity, None)
+            self._abandoned.pop(row.identity, None)
             sink = self._parts.view_sink(row, table)
             self._removals[row.identity] = Removal(row.title, sink, self._host)
 
-    def _settle_removals(self) -> None:
+    def _resolve_removals(self) -> None:
         for identity, removal in list(self._removals.items()):
             if removal.is_done:
                 del self._removals[identity]
@@ -225,7 +227,7 @@ class Followers:
 
     def _forget(self, row: SinkRow) -> None:
         sink_records.delete_sink(self._control, row.identity)
-        self._given_up.pop(row.identity, None)
+        self._abandoned.pop(row.identity, None)
         self._told.pop(row.identity, None)
         self._rows = {i: r for i, r in self._rows.items() if i != row.identity}
         log.info("sink.dropped", sink=row.title)
@@ -239,7 +241,7 @@ class Followers:
 
     def close(self) -> None:
         """Stop all threads; before the store is closed."""
-        running = (*self._followers.values(), *self._removals.values())
+        running = (*self._sink_workers.values(), *self._removals.values())
         for one in running:
             one.stop()
         for one in running:
@@ -251,9 +253,9 @@ class Followers:
     def report(self) -> None:
         """Look after the sinks, and tell the catalog how they stand."""
         views = {d.identity for d in self._engine.views.values()}
-        for identity, error in self._given_up.items():
-            self._tell(identity, status=FAILED, **_facts(error))
-        for identity, follower in list(self._followers.items()):
+        for identity, error in self._abandoned.items():
+            self._report(identity, status=FAILED, **_facts(error))
+        for identity, follower in list(self._sink_workers.items()):
             backlog_bytes = self._engine.outbox_bytes(follower.reached.epoch)
             if identity in self._rows and self._rows[identity].view_identity not in views:
                 follower.fail(SinkError("sink.view_failed", "the view has failed or is gone"))
@@ -262,7 +264,7 @@ class Followers:
             if follower.status == FAILED and follower.error is not None:
                 self._give_up(identity, follower.error)
                 continue
-            self._tell(
+            self._report(
                 identity,
                 status=follower.status,
                 live_at=follower.live_at,
@@ -274,12 +276,12 @@ class Followers:
 
     def figures(self) -> dict[str, dict[str, Any]]:
         """For the metrics, by the sinks' titles."""
-        given_up = {
+        abandoned = {
             self._rows[identity].title: {"status": FAILED, "rows_total": 0}
-            for identity in self._given_up
+            for identity in self._abandoned
             if identity in self._rows
         }
-        return given_up | {
+        return abandoned | {
             f.title: {
                 "status": f.status,
                 "epoch": f.reached.epoch,
@@ -287,17 +289,17 @@ class Followers:
                 "transactions_total": f.transactions_total,
                 "backlog_bytes": self._engine.outbox_bytes(f.reached.epoch),
             }
-            for f in self._followers.values()
+            for f in self._sink_workers.values()
         }
 
     def _give_up(self, identity: str, error: TidemarkError) -> None:
-        self._given_up[identity] = error
+        self._abandoned[identity] = error
         self._end(identity)
-        self._tell(identity, status=FAILED, **_facts(error))
+        self._report(identity, status=FAILED, **_facts(error))
 
     def _end(self, identity: str) -> None:
         """Follow a sink no more, and keep nothing for it; part of the open epoch."""
-        follower = self._followers.pop(identity, None)
+        follower = self._sink_workers.pop(identity, None)
         if follower is not None:
             follower.close()
         if self._noted.pop(identity, None) is not None:
@@ -309,7 +311,7 @@ class Followers:
             facts = {"epoch": reached.epoch, "has_begun": reached.has_begun}
             self._engine.store.put(_KEY + identity, json.dumps(facts).encode())
 
-    def _tell(self, identity: str, **changes: Any) -> None:
+    def _report(self, identity: str, **changes: Any) -> None:
         """What the sink database could not be told is told the next time."""
         if self._told.get(identity) == changes:
             return
@@ -325,7 +327,7 @@ class Followers:
 class Removal:
     """A thread that deletes what a sink has written, again and again until that is done."""
 
-    def __init__(self, title: str, sink: ViewSink, host: Host) -> None:
+    def __init__(self, title: str, sink: ViewSink, host: Runtime) -> None:
         self.failure: TidemarkError | None = None
         self.is_done = False
         self._title = title
@@ -374,5 +376,5 @@ def _too_far_behind(backlog_bytes: int, budget_bytes: int) -> SinkError:
         "sink.too_far_behind",
         "the sink is too far behind: what it lacks is not kept any longer",
         detail=f"{backlog_bytes >> 20} MB waited for it, {budget_bytes >> 20} MB may",
-        hint=ADD_ANEW,
+        hint=ADD_AGAIN,
     )

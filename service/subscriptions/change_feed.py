@@ -55,7 +55,7 @@ class ChangeFeed:
         loop = asyncio.get_running_loop()
         told = loop.create_future()
         self._waiting[told] = None
-        timer = loop.call_later(seconds, _tell, told)
+        timer = loop.call_later(seconds, _report, told)
         try:
             await told
         finally:
@@ -147,7 +147,7 @@ class ChangeFeeds:
     async def _look_after(self) -> None:
         """Touch, and look where nothing was told."""
         assert self._watch is not None
-        pause = LOOK_S[0] if self._watch.is_told else LOOK_S[1]
+        pause = LOOK_S[0] if self._watch.is_reported else LOOK_S[1]
         touch_at = 0.0
         while not self.is_stopped:
             await asyncio.sleep(pause)
@@ -199,6 +199,6 @@ def framed(framing: Framing, name: bytes, line: bytes, identity: bytes = b"") ->
     return b'{"event":"%b","data":%b}' % (name, line)
 
 
-def _tell(told: asyncio.Future[None]) -> None:
+def _report(told: asyncio.Future[None]) -> None:
     if not told.done():
         told.set_result(None)

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import xxhash
 
-from service.runtime.runtime import HOST, Host
+from service.runtime.runtime import RUNTIME, Runtime
 from storage.failpoints import failpoint
 
 # Epoch, where its lines end, when it was written, the checksum of its lines and of these.
@@ -70,7 +70,7 @@ def read_head(folder: Path) -> LogHead | None:
     return head if head.version == _VERSION else None
 
 
-def is_checked(folder: Path, host: Host) -> bool:
+def is_checked(folder: Path, host: Runtime) -> bool:
     """Whether the writer of a log has begun it, or looked it through, since the machine started."""
     try:
         return (folder / CHECKED).read_text() == host.boot()
@@ -103,7 +103,9 @@ class ChangeLog:
     reached: the newest epoch whose record is in the index, or the one after which it began.
     """
 
-    def __init__(self, folder: Path, head: LogHead, most_bytes: int, host: Host = HOST) -> None:
+    def __init__(
+        self, folder: Path, head: LogHead, most_bytes: int, host: Runtime = RUNTIME
+    ) -> None:
         self._host = host
         self.folder = folder
         self.head = head
@@ -115,7 +117,7 @@ class ChangeLog:
 
     @staticmethod
     def begin(
-        folder: Path, floor: int, retention_s: float, most_bytes: int, *, host: Host = HOST
+        folder: Path, floor: int, retention_s: float, most_bytes: int, *, host: Runtime = RUNTIME
     ) -> ChangeLog:
         """A new log that begins after epoch `floor`, in place of what is there."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -131,7 +133,7 @@ class ChangeLog:
         return log
 
     @staticmethod
-    def reopen(folder: Path, most_bytes: int, host: Host = HOST) -> ChangeLog | None:
+    def reopen(folder: Path, most_bytes: int, host: Runtime = RUNTIME) -> ChangeLog | None:
         """The log that an earlier writer has left, after its last whole epoch; None without.
 
         ValueError: it is not as it was written.

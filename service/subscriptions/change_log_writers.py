@@ -22,7 +22,7 @@ from dataflow.errors import TidemarkError
 from dataflow.schema import RelationName
 from service.engine.engine import Engine
 from service.runtime.log import log
-from service.runtime.runtime import HOST, Host, Thread
+from service.runtime.runtime import RUNTIME, Runtime, Thread
 from service.runtime.settings import Settings
 from service.sinks.sink_workers import shown_positions
 from service.subscriptions.change_encoder import change_lines, mark_line
@@ -30,7 +30,7 @@ from service.subscriptions.change_log import FOLDER, WANTED, ChangeLog, forget
 from service.views.lifecycle import ViewState
 
 # Epochs that do not change a view are told to its readers at most this often.
-IDLE_MARK_S = 0.1
+IDLE_PROGRESS_S = 0.1
 EXPIRE_S = 1.0
 # How long a log that has ended stays for its readers.
 ENDED_S = 60.0
@@ -39,7 +39,7 @@ REFUSED = "the sink has refused what came for the view"
 
 
 @dataclass
-class _Followed:
+class _Served:
     """A log and its view. passed: the newest epoch that was looked at; unmarked: its positions,
     while the log does not have it. ending: why it is to end; only the thread ends it."""
 
@@ -53,14 +53,14 @@ class _Followed:
 class ChangeLogs:
     """One for a pipeline, used by its thread; the writing is another's."""
 
-    def __init__(self, settings: Settings, engine: Engine, host: Host = HOST) -> None:
+    def __init__(self, settings: Settings, engine: Engine, host: Runtime = RUNTIME) -> None:
         self._host = host
         self._engine = engine
         self._home = settings.state / FOLDER
         self._retention_s = settings.changes_retention_s
         self._most_bytes = settings.changes_budget_mb << 20
         self._budget_bytes = settings.sink_budget_mb << 20
-        self._logs: dict[str, _Followed] = {}
+        self._logs: dict[str, _Served] = {}
         self._written: Callable[[], int] = int
         self._is_stopping = False
         self._refused: set[RelationName] = set()
@@ -84,7 +84,7 @@ class ChangeLogs:
             if found is not None and definition is None:
                 found.end("the view is gone")
             elif found is not None and definition is not None:
-                self._logs[folder.name] = _Followed(definition.table, found, found.reached)
+                self._logs[folder.name] = _Served(definition.table, found, found.reached)
 
     # --- for the pipeline's loop ---------------------------------------------------------------
 
@@ -149,14 +149,14 @@ class ChangeLogs:
                 followed.ending = GONE
             elif self._engine.outbox_bytes(followed.log.reached) > self._budget_bytes:
                 followed.ending = "it fell too far behind"
-            elif identity not in kept and not self._is_wanted(folders.get(identity), followed.log):
+            elif identity not in kept and not self._is_desired(folders.get(identity), followed.log):
                 followed.ending = UNREAD
         live = {r.identity for r in rows if r.status == ViewState.LIVE}
         for identity in {*folders, *kept} - known.keys():
             folder = folders.get(identity, self._home / identity)
             retention_s = kept.get(identity, self._retention_s)
-            is_wanted = identity in kept or self._is_touched(folder, retention_s)
-            if identity in views and identity in live and is_wanted:
+            is_desired = identity in kept or self._is_touched(folder, retention_s)
+            if identity in views and identity in live and is_desired:
                 if not is_muted and views[identity].name not in self._refused:
                     self._begin(identity, views[identity].table, folder, retention_s)
             elif not self._is_touched(folder, ENDED_S):
@@ -182,10 +182,10 @@ class ChangeLogs:
             log.warning("changes.refused", view=table.title, why=str(error))
             return
         with self._moved:
-            self._logs[identity] = _Followed(table, made, floor)
+            self._logs[identity] = _Served(table, made, floor)
         log.info("changes.began", view=table.title, epoch=floor)
 
-    def _is_wanted(self, folder: Path | None, found: ChangeLog) -> bool:
+    def _is_desired(self, folder: Path | None, found: ChangeLog) -> bool:
         return folder is not None and self._is_touched(folder, found.head.retention_s)
 
     def _is_touched(self, folder: Path, seconds: float) -> bool:
@@ -218,7 +218,7 @@ class ChangeLogs:
             try:
                 self._write_waiting()
                 now = self._host.monotonic()
-                if now - marked_at > IDLE_MARK_S:
+                if now - marked_at > IDLE_PROGRESS_S:
                     marked_at = now
                     self._mark()
                 if now - expired_at > EXPIRE_S:
@@ -237,7 +237,7 @@ class ChangeLogs:
             is_idle = not self._is_stopping and not any(f.ending for f in self._logs.values())
             if is_idle and self._next() > self._written():
                 has_unmarked = any(f.unmarked is not None for f in self._logs.values())
-                self._moved.wait(IDLE_MARK_S if has_unmarked else EXPIRE_S)
+                self._moved.wait(IDLE_PROGRESS_S if has_unmarked else EXPIRE_S)
             number, newest = self._next(), self._written()
         while number <= newest and not self._is_stopping:
             self._write(number)
@@ -268,7 +268,7 @@ class ChangeLogs:
 
     def _append(
         self,
-        followed: _Followed,
+        followed: _Served,
         number: int,
         positions: Mapping[str, Any],
         lines: Iterable[bytes] = (),

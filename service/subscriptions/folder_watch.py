@@ -28,17 +28,17 @@ class FolderWatch:
         self._libc = ctypes.CDLL(None, use_errno=True)
         has_inotify = hasattr(self._libc, "inotify_init1")
         self._file = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC) if has_inotify else -1
-        if self.is_told:
+        if self.is_reported:
             asyncio.get_running_loop().add_reader(self._file, self._read)
 
     @property
-    def is_told(self) -> bool:
+    def is_reported(self) -> bool:
         """Whether changes are told at all."""
         return self._file >= 0
 
     def add(self, folder: Path) -> bool:
         """Tell of this folder from now on; False when the system does not."""
-        if not self.is_told:
+        if not self.is_reported:
             return False
         number = self._libc.inotify_add_watch(self._file, os.fsencode(folder), _EVENTS)
         if number >= 0:
@@ -53,7 +53,7 @@ class FolderWatch:
 
     def close(self) -> None:
         """Tell of nothing any more."""
-        if self.is_told:
+        if self.is_reported:
             asyncio.get_running_loop().remove_reader(self._file)
             os.close(self._file)
             self._file = -1

@@ -37,7 +37,7 @@ from service.views.view_lookup import find_view
 ErrorJson = Callable[[TidemarkError], bytes]
 
 if TYPE_CHECKING:
-    from service.factory.service_factory import Parts
+    from service.factory.service_factory import ServiceFactory
 
 # How long a log may take to begin.
 BEGIN_S = 15.0
@@ -57,13 +57,13 @@ class Wish:
 class Subscriptions:
     """One for an API process; used in its event loop."""
 
-    def __init__(self, parts: Parts, feeds: ChangeFeeds) -> None:
+    def __init__(self, parts: ServiceFactory, feeds: ChangeFeeds) -> None:
         self._parts = parts
         self._settings = parts.settings
         self._control = parts.control()
         self._feeds = feeds
         self._sinks: dict[str, PostgresSink] = {}
-        self.patience_s = float(parts.settings.changes_patience_s)
+        self.timeout_s = float(parts.settings.changes_patience_s)
 
     async def open(self, view: str, wish: Wish) -> Subscription:
         """A reader more. TidemarkError view.not_found, view.not_live, changes.bad_token,
@@ -168,13 +168,13 @@ class Subscriptions:
         """The running log of a view; asked for if there is none."""
         deadline = asyncio.get_running_loop().time() + BEGIN_S
         await run_in_threadpool(touch, [folder])
-        is_told = False
+        is_reported = False
         while True:
             head = read_head(folder) if is_checked(folder, self._parts.host) else None
             if head is not None and not (folder / ENDED).exists():
                 return head
-            if not is_told:
-                is_told = True
+            if not is_reported:
+                is_reported = True
                 await run_in_threadpool(self._control.notify)
             if asyncio.get_running_loop().time() > deadline:
                 raise TemporaryError(
@@ -196,7 +196,7 @@ class Subscription:
         self.epoch: int | None = None
         self.error: TidemarkError | None = None
         self.title = row.title
-        self.patience_s = home.patience_s
+        self.timeout_s = home.timeout_s
         self.retention_s = feed.reader.head.retention_s
         self._home = home
         self._row = row

@@ -15,7 +15,7 @@ from connectors.postgres.catalog.catalog import Control
 from service.api import tls
 from service.api.app import create_app
 from service.api.connections import limited
-from service.psql.request_worker import desk_of
+from service.psql.request_worker import worker_of
 from service.runtime import readiness_pipe, signals
 from service.runtime.log import configure, log
 from service.runtime.process_title import set_title
@@ -63,7 +63,7 @@ def main() -> int:
     protect(settings)
     settings.state.mkdir(parents=True, exist_ok=True)
     app = create_app(settings)
-    desk = desk_of(settings, app.state)
+    desk = worker_of(settings, app.state)
     rounds = VerifyRounds(settings, app.state.verify, Control(settings.sink))
     config = uvicorn.Config(
         app,

@@ -14,7 +14,7 @@ import sys
 
 from connectors.spark import leftovers
 from dataflow.errors import TidemarkError
-from service.factory.service_factory import Parts
+from service.factory.service_factory import ServiceFactory
 from service.pipeline.pipeline import Pipeline
 from service.runtime import deep_stack, signals
 from service.runtime.disk_errors import disk_error
@@ -38,7 +38,7 @@ def main(group: str = DEFAULT_GROUP) -> int:
     set_title(name)
     configure(settings.log_level, name, settings.log_format)
     protect(settings)
-    parts = Parts(settings)
+    parts = ServiceFactory(settings)
     calm_collector()
     parts.prepare_builds()
     leftovers.sweep()

@@ -25,7 +25,7 @@ from service.runtime.forking import Forked
 from service.runtime.log import log
 from service.runtime.memory_budget import MALLOC, allow_files, calm_malloc
 from service.runtime.private_files import replace_file
-from service.runtime.readiness_pipe import Headway
+from service.runtime.readiness_pipe import ReadinessPipe
 from service.runtime.restart_policy import Restarts
 from service.runtime.settings import Settings
 from service.runtime.signals import FINAL, SIGNALLED
@@ -49,7 +49,7 @@ class Child:
     keep: tuple[int, ...] = ()
     process: Forked | None = None
     restarts: Restarts = field(default_factory=Restarts)
-    headway: Headway | None = None
+    readiness: ReadinessPipe | None = None
 
 
 class Supervisor:
@@ -83,7 +83,7 @@ class Supervisor:
         # Objects that stay are not looked at again by a collector: their pages remain shared.
         gc.freeze()
         try:
-            self._tell()
+            self._report()
             while not self._signals and not self._has_failed:
                 self._add_groups()
                 for child in list(self.children):
@@ -120,13 +120,13 @@ class Supervisor:
         return is_late and child.name.startswith("pipeline")
 
     def _start(self, child: Child, now: float) -> None:
-        headway = child.headway = Headway()
-        environment = headway.given(self._environment)
-        child.process = Forked(child.main, environment, (headway.descriptor, *child.keep))
-        headway.started()
+        readiness = child.readiness = ReadinessPipe()
+        environment = readiness.given(self._environment)
+        child.process = Forked(child.main, environment, (readiness.descriptor, *child.keep))
+        readiness.started()
         child.restarts.started(now)
         log.info("process.started", name=child.name, child=child.process.pid)
-        self._tell()
+        self._report()
 
     def _ended(self, child: Child, code: int, now: float) -> None:
         child.process = None
@@ -135,7 +135,7 @@ class Supervisor:
             self._has_failed = code == FINAL
             self.children.remove(child)
             return
-        has_got_on = child.headway is not None and child.headway.ended()
+        has_got_on = child.readiness is not None and child.readiness.ended()
         found = child.restarts.ended(code, now, has_got_on=has_got_on)
         if found == "done":
             log.info("process.done", name=child.name)
@@ -148,11 +148,11 @@ class Supervisor:
             if child.restarts.dies_again:
                 times = child.restarts.in_a_row
                 log.error("process.dies_again", name=child.name, code=code, times=times)
-        self._tell()
+        self._report()
         if found == "again":
             failpoint("supervisor.child.ended")
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """For the metrics, and for whoever decides how the service stands."""
         told = {
             "restarts": {child.name: child.restarts.count for child in self.children},

@@ -20,12 +20,12 @@ from typing import Any
 from connectors.postgres.catalog import verification_records
 from connectors.postgres.catalog.catalog import ViewRow
 from connectors.postgres.query.answer_comparison import Comparison, SortedRows, compare
-from connectors.postgres.query.verify_session import Reader, SinkMoment, open_confined
+from connectors.postgres.query.verify_session import Reader, VerifySession, open_sandboxed
 from connectors.postgres.session.lsn import format_lsn
-from connectors.postgres.snapshot.point_in_time import Moment
+from connectors.postgres.snapshot.point_in_time import PointInTimeRead
 from dataflow.errors import TemporaryError, TidemarkError
 from service.engine import output_fields
-from service.factory.service_factory import SOURCE, Parts
+from service.factory.service_factory import SOURCE, ServiceFactory
 from service.runtime.log import log
 from service.runtime.settings import Settings
 from service.runtime.view_names import parse_name
@@ -57,7 +57,7 @@ class Limits:
 class Verify:
     """One for an API process; safe for several threads, of which one works at a time."""
 
-    def __init__(self, settings: Settings, parts: Parts) -> None:
+    def __init__(self, settings: Settings, parts: ServiceFactory) -> None:
         self._settings = settings
         self._parts = parts
         self._control = parts.control()
@@ -89,9 +89,9 @@ class Verify:
             try:
                 found = self._verified(row, min(limit, MOST_EXAMPLES), limits)
             except TidemarkError as error:
-                self._tell(row, {"result": FAILED, "code": error.code, "reason": error.what})
+                self._report(row, {"result": FAILED, "code": error.code, "reason": error.what})
                 raise
-            self._tell(row, found.model_dump(exclude={"examples"}))
+            self._report(row, found.model_dump(exclude={"examples"}))
             return found
         finally:
             self._turn.release()
@@ -142,12 +142,12 @@ class Verify:
         settings = self._settings.for_group(group_of(row))
         relations = promise.relations()
         with ExitStack() as held:
-            sink = SinkMoment(settings.sink, settings.sink_key)
+            sink = VerifySession(settings.sink, settings.sink_key)
             held.callback(sink.close)
             moment = None
             if relations:
-                publication = Parts(settings).source.publication_name
-                moment = Moment(settings.source, relations, publication)
+                publication = ServiceFactory(settings).source.publication_name
+                moment = PointInTimeRead(settings.source, relations, publication)
                 held.callback(moment.close)
             positions = self._reach(sink, moment)
             self._require_same(row, known, sink)
@@ -158,7 +158,7 @@ class Verify:
             held.callback(expected.close)
             held.callback(got.close)
             snapshot_id = moment.snapshot_id if moment else None
-            opened = open_confined(settings.source, promise.role, query, snapshot_id)
+            opened = open_sandboxed(settings.source, promise.role, query, snapshot_id)
             source, query, cost = opened
             with self._reading(Reader("source", source, limits.timeout_s)) as reader:
                 self._check_cost(row, cost, limits)
@@ -174,8 +174,8 @@ class Verify:
         self,
         row: ViewRow,
         promise: Promise,
-        sink: SinkMoment,
-        moment: Moment | None,
+        sink: VerifySession,
+        moment: PointInTimeRead | None,
         positions: dict[str, Any],
     ) -> str:
         """What PostgreSQL is asked: the promise at the sink's position."""
@@ -190,7 +190,7 @@ class Verify:
                 out[view.title] = left_out(view, found, below, self._parts, (rows, sources))
         return promise.query(moment.overlays if moment else {}, out)
 
-    def _reach(self, sink: SinkMoment, moment: Moment | None) -> dict[str, Any]:
+    def _reach(self, sink: VerifySession, moment: PointInTimeRead | None) -> dict[str, Any]:
         """Take the sink's snapshot at or after the source's; its positions."""
         deadline = time.monotonic() + _REACH_S
         nudged_at = 0.0
@@ -212,7 +212,7 @@ class Verify:
                 self._parts.source.heartbeat()
             time.sleep(_POLL_S)
 
-    def _require_same(self, row: ViewRow, known: Sequence[ViewRow], sink: SinkMoment) -> None:
+    def _require_same(self, row: ViewRow, known: Sequence[ViewRow], sink: VerifySession) -> None:
         """The view, and those below it, were not dropped, stopped, replaced or renamed since they
         were planned; the sink's tables are as of its snapshot."""
         found = sink.views([r.identity for r in known])
@@ -257,7 +257,7 @@ class Verify:
             raise _not_live(row.title)
         return row
 
-    def _tell(self, row: ViewRow, facts: dict[str, Any]) -> None:
+    def _report(self, row: ViewRow, facts: dict[str, Any]) -> None:
         facts.setdefault("at", clock.utc().isoformat())
         try:
             verification_records.tell(self._control, row.identity, facts)

@@ -36,7 +36,7 @@ from dataflow.sql.lower.footprint import (
 )
 from dataflow.sql.lower.lowering import Node, lower
 from service.engine.engine import ViewDefinition
-from service.factory.service_factory import Parts
+from service.factory.service_factory import ServiceFactory
 from service.runtime.deep_stack import deeply
 from service.runtime.log import log
 from service.views.estimate_models import EffectModel, Estimate, RiskModel, StateModel
@@ -273,7 +273,7 @@ def _whole(number: float) -> int:
 
 
 def estimated(
-    parts: Parts,
+    parts: ServiceFactory,
     definition: ViewDefinition,
     rows: Sequence[ViewRow],
     wanted: str,
@@ -281,7 +281,7 @@ def estimated(
 ) -> Estimate | None:
     """What a view would cost on the road that is wanted; None where the source does not tell."""
     try:
-        road = parts.choose_road(definition, wanted)
+        road = parts.choose_engine(definition, wanted)
         speed = speed_of(built_before(rows, road))
         dsn = parts.settings.source
         return deeply(lambda: Estimator(dsn, definition, rows).estimate(road, speed, budget_s))

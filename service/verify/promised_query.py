@@ -23,7 +23,7 @@ from dataflow.sql.bind.analysis import Analysis, Table
 from dataflow.sql.lower.lowering import lower
 from dataflow.sql.parse.flatten import flattened, relations_named
 from service.factory.planning import plan_definition, relation_of
-from service.factory.service_factory import Parts
+from service.factory.service_factory import ServiceFactory
 from service.ingest.declared_sources import relations_of
 from service.views.name_tracking import names_in, with_names_of_now
 
@@ -103,7 +103,7 @@ class Promise:
 
 
 def promise_of(
-    row: ViewRow, parts: Parts, rows: Iterable[ViewRow], sources: Iterable[SourceRow]
+    row: ViewRow, parts: ServiceFactory, rows: Iterable[ViewRow], sources: Iterable[SourceRow]
 ) -> Promise:
     """What the view of a catalog row promises. SqlError, SourceError.
 
@@ -175,7 +175,7 @@ def left_out(
     row: ViewRow,
     errors: Sequence[tuple[str, str]],
     promise: Promise,
-    parts: Parts,
+    parts: ServiceFactory,
     catalog: tuple[Iterable[ViewRow], Iterable[SourceRow]],
 ) -> list[LeftOut]:
     """Which rows of base relations the view's error rows, (operator, row), stand for.

@@ -26,7 +26,7 @@ __all__ = [
     "CHANGEABLE",
     "INITIAL",
     "READABLE",
-    "SETTLED",
+    "RESOLVED",
     "STAYING",
     "DesiredState",
     "ViewEvent",
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 # Nothing moves on by itself from these, as far as the user sees.
-SETTLED = (ViewState.LIVE, ViewState.DEGRADED, ViewState.FAILED, ViewState.PAUSED)
+RESOLVED = (ViewState.LIVE, ViewState.DEGRADED, ViewState.FAILED, ViewState.PAUSED)
 # A change of the view, or of one that it reads, may begin.
 CHANGEABLE = (ViewState.LIVE, ViewState.PAUSED, ViewState.FAILED)
 # The rows are known to be the view's as of one position.

@@ -6,7 +6,7 @@ from typing import Any
 
 from dataflow.plan.explain import explain_text, explain_tree
 from dataflow.plan.nodes import ViewPlan
-from dataflow.plan.properties.pushdown_requirements import asks_of
+from dataflow.plan.properties.pushdown_requirements import requirements_of
 from dataflow.schema import VIEW_SOURCE
 from dataflow.sharing import planned_nodes
 from dataflow.sql.lower.lowering import lower
@@ -25,13 +25,13 @@ def plan_facts(definition: ViewDefinition, estimate: Estimate | None) -> dict[st
         "nodes": planned_nodes(lower(plan.root)),
         "in_postgres": list(plan.evaluates),
         "reads": [[r.name.source, r.name.name] for r in definition.relations()],
-        "asks": asks_facts(plan),
+        "asks": requirement_facts(plan),
         "names": names_facts(definition.names),
         "parents": [[p.schema, p.name] for p in definition.parents()],
     }
 
 
-def asks_facts(plan: ViewPlan) -> list[dict[str, Any]]:
+def requirement_facts(plan: ViewPlan) -> list[dict[str, Any]]:
     """What a plan reads of each base relation, as `AskModel` has it."""
     return [
         {
@@ -49,6 +49,6 @@ def asks_facts(plan: ViewPlan) -> list[dict[str, Any]]:
                 for c in asked.conditions
             ],
         }
-        for asked in asks_of(plan.root)
+        for asked in requirements_of(plan.root)
         if asked.relation.source != VIEW_SOURCE
     ]

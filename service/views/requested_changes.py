@@ -89,7 +89,7 @@ def _told(identifier: str, kind: str) -> dict[str, Any]:
     return {"id": identifier, "kind": kind, "status": UNDER_WAY, "asked_at": clock.wall()}
 
 
-def given_up(replacing: Mapping[str, Any] | None, error: TidemarkError) -> dict[str, Any]:
+def abandoned(replacing: Mapping[str, Any] | None, error: TidemarkError) -> dict[str, Any]:
     """What is told of a change that came to nothing."""
     kept = {k: v for k, v in (replacing or {}).items() if k != "progress"}
     return {**kept, "status": FAILED, **problem_facts(error)}

@@ -68,7 +68,7 @@ class StatusReports:
         """Return True while the epoch that shows the view is on its way to the sink."""
         return identity in self._in_flight
 
-    def is_settled(self, identity: str) -> bool:
+    def is_resolved(self, identity: str) -> bool:
         """Return True if nothing is left to be reported that could call the view live."""
         found = self._in_flight.get(identity)
         return identity not in self._pending and (found is None or found.taken is not None)

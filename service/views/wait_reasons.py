@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dataflow.errors import TemporaryError, TidemarkError
-from service.runtime.runtime import HOST, Host
+from service.runtime.runtime import RUNTIME, Runtime
 
 WAITS_S = 5.0
 
@@ -28,9 +28,9 @@ class Waiting:
     """Used by the pipeline's thread. tell: what a view waits for, None for nothing any more."""
 
     def __init__(
-        self, tell: Callable[[str, TidemarkError | None], None], host: Host = HOST
+        self, tell: Callable[[str, TidemarkError | None], None], host: Runtime = RUNTIME
     ) -> None:
-        self._tell = tell
+        self._report = tell
         self._host = host
         self._waits: dict[str, _Wait] = {}
 
@@ -49,7 +49,7 @@ class Waiting:
         """It goes on."""
         wait = self._waits.pop(identity, None)
         if wait is not None and wait.told:
-            self._tell(identity, None)
+            self._report(identity, None)
 
     def forget(self, identity: str) -> None:
         """Something else is told of it, or it is gone."""
@@ -68,7 +68,7 @@ class Waiting:
             text = f"{wait.why.code}{wait.why.described}"
             if text != wait.told:
                 wait.told = text
-                self._tell(identity, wait.why)
+                self._report(identity, wait.why)
 
 
 def waits_for(what: str, detail: str = "", hint: str = "") -> TemporaryError:

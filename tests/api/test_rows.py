@@ -16,7 +16,7 @@ from dataflow.errors import TidemarkError
 from service.api import reading
 from service.api.reading import Reading
 from service.api.row_pages import RowWish
-from service.factory.service_factory import Parts
+from service.factory.service_factory import ServiceFactory
 from service.runtime.settings import Settings
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
@@ -168,7 +168,7 @@ def test_a_view_that_changes_while_it_is_read(
     service.create("moved", "SELECT id, price FROM goods WHERE id < 3", backfill="local")
     for name, value in service.environment.items():
         monkeypatch.setenv(name, value)
-    read = Reading(Parts(Settings.load()))
+    read = Reading(ServiceFactory(Settings.load()))
     stale = Control(place.dsn).get_view("public", "moved")
     assert stale is not None and stale.fields is not None
     looked: list[ViewRow] = []

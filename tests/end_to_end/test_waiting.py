@@ -42,13 +42,13 @@ def await_told(service: RunningService, name: str, *words: str) -> dict:
     """Until the view says what it waits for, before it is live."""
     found: dict = {}
 
-    def is_told() -> bool:
+    def is_reported() -> bool:
         view = service.call("GET", f"/views/{name}").json()
         assert view["status"] != "live", view
         found.update(view["error"] or {})
         return all(word in str(view["error"]) for word in words)
 
-    service.await_so(is_told, 60)
+    service.await_so(is_reported, 60)
     return found
 
 

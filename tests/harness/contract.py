@@ -67,7 +67,7 @@ class Checked:
         self.kind = type(self._operator)
         self._again, self._in_two, self._in_parts = (Twin(make, evaluator) for _ in range(3))
         self._unconsolidated, self._skipping = Twin(make, evaluator), Twin(make, evaluator)
-        skip_consolidation(self._skipping.operator, is_loose=True)
+        skip_consolidation(self._skipping.operator, is_unconsolidated=True)
 
     def _check_shape(self) -> None:
         traits = self.traits

@@ -99,7 +99,7 @@ class Proxy:
         """No fault for anything more that comes; what was swallowed stays so."""
         self._do(self._heal())
 
-    def bury(self) -> None:
+    def terminate_orphan(self) -> None:
         """Both sides of half-open links hear of their end."""
         self._do(self._bury())
 

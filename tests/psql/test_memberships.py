@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
-from service.setup.bootstrap import Step, Wanted, prepare
+from service.setup.bootstrap import Desired, Step, prepare
 from tests.harness.postgres import Database, new_database
 from tests.harness.psql import as_role, psql, refusal
 from tests.harness.service import RunningService
@@ -58,7 +58,7 @@ def dsn_of(shop: Database, user: str) -> str:
 
 def init(shop: Database, user: str, role: str | None = None) -> list[Step]:
     dsn = dsn_of(shop, user)
-    return prepare(Wanted(dsn, dsn, role), is_dry=False)
+    return prepare(Desired(dsn, dsn, role), is_dry=False)
 
 
 def role_sql(shop: Database) -> None:
@@ -114,7 +114,7 @@ def test_no_hint_names_a_superuser(shop: Database) -> None:
     shop.execute("GRANT CREATE, USAGE ON SCHEMA public TO svc")
     init(shop, "postgres")
     tables = ("plain", "admins", "halves")
-    said = [s for s in prepare(Wanted(dsn, dsn, None, tables=tables), is_dry=False) if s.left]
+    said = [s for s in prepare(Desired(dsn, dsn, None, tables=tables), is_dry=False) if s.left]
     assert {s.check.name for s in said} == {
         *(f"source: table public.{name}" for name in tables),
         "sink: schema tidemark",
@@ -124,7 +124,7 @@ def test_no_hint_names_a_superuser(shop: Database) -> None:
     for step in said:
         assert "\n" not in step.left
         shop.execute(step.left)
-    ended = prepare(Wanted(dsn, dsn, None, tables=tables), is_dry=False)
+    ended = prepare(Desired(dsn, dsn, None, tables=tables), is_dry=False)
     assert [s.check.name for s in ended if s.outcome == "to do"] == []
     assert members(shop) - before == DOCUMENTED
     owners = "SELECT relname, relowner::regrole::text FROM pg_class WHERE relname = ANY (%s)"

@@ -12,7 +12,7 @@ import pytest
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from connectors.postgres.evaluation.query_role import QUERY_ROLE
 from service.runtime.settings import Settings
-from service.setup.bootstrap import Step, Wanted, prepare
+from service.setup.bootstrap import Desired, Step, prepare
 from service.setup.doctor import NOTE, check_all
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, versions_to_test
 from tests.harness.psql import as_role, psql
@@ -51,7 +51,7 @@ def shop(server: EmbeddedPostgres) -> Iterator[Database]:
 
 def init(shop: Database, user: str, role: str | None = None) -> dict[str, Step]:
     dsn = f"host=127.0.0.1 port={shop.server.port} user={user} dbname={shop.name}"
-    wanted = Wanted(dsn, dsn, role, tables=("sales.orders",), schemas=("shown",))
+    wanted = Desired(dsn, dsn, role, tables=("sales.orders",), schemas=("shown",))
     return {step.check.name: step for step in prepare(wanted, is_dry=False)}
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from connectors.partition_cache import KeptPart
+from connectors.partition_cache import CachedPartition
 from connectors.shuffle_storage import FolderExchange
 from dataflow.errors import TemporaryError
 from service.backfill.spool import Spool
@@ -156,13 +156,13 @@ def fail_part(pick: random.Random, seed: int, folder: Path, number: int, _: dict
     with failing(pick, folder, number, 4 if number == errno.ENOSPC else 2) as at:
         told = f"{_NAMES[number]} at call {at} of a kept part, seed {seed}"
         try:
-            list(KeptPart(Part(), exchange, "part").read())
+            list(CachedPartition(Part(), exchange, "part").read())
         except OSError as error:
             _named(error, number, told)
             outcome = "refused"
     assert (folder / "part").exists() == (outcome == "went on"), told
     try:
-        rows = [chunk.rows() for chunk in KeptPart(Part(), exchange, "part").read()]
+        rows = [chunk.rows() for chunk in CachedPartition(Part(), exchange, "part").read()]
     except TemporaryError as error:
         raise AssertionError(told) from error
     assert rows == PART_ROWS, told

@@ -24,7 +24,7 @@ from service.checkpoint.checkpoint_key import FILE as KEY_FILE
 from service.checkpoint.checkpoint_key import read_key
 from service.checkpoint.checkpoint_repository import Manifest, groups_in, open_place
 from service.checkpoint.checkpoints import Checkpoints
-from service.checkpoint.restore import Wanted, restore
+from service.checkpoint.restore import Desired, restore
 from service.runtime.settings import Settings
 from tests.harness import figures
 from tests.harness.object_store import object_store
@@ -246,7 +246,7 @@ class Copied:
         state = self.folder / "restored"
         shutil.rmtree(state, ignore_errors=True)
         wanted = {"key": read_key(self.folder / "state" / KEY_FILE), **options}
-        restore(Wanted(self.url, state, number=number, **wanted), lambda _: None)
+        restore(Desired(self.url, state, number=number, **wanted), lambda _: None)
         known = read_world(self.folder)
         known.confirmed = 0
         return go_on(state, known, self.world)

@@ -116,7 +116,7 @@ def _one_fault(world: World, pick: random.Random, checker: Checker, number: int)
         answer = world.service.call("DELETE", "/views/late")
         assert answer.status_code in (204, 404, 503, 504), answer.text
     for proxy in proxies:
-        proxy.bury()
+        proxy.terminate_orphan()
     return took_s
 
 

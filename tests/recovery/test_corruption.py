@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from rocksdict import Options, Rdict
 
-from connectors.partition_cache import KeptPart
+from connectors.partition_cache import CachedPartition
 from connectors.shuffle_storage import FolderExchange
 from dataflow.delta import Column, Delta
 from dataflow.errors import TemporaryError, TidemarkError
@@ -230,10 +230,10 @@ def _logged(folder: Path) -> list[bytes] | None:
 def _kept(folder: Path) -> list[list[tuple]] | None:
     exchange = FolderExchange(folder)
     try:
-        return [chunk.rows() for chunk in KeptPart(Part(), exchange, "part").read()]
+        return [chunk.rows() for chunk in CachedPartition(Part(), exchange, "part").read()]
     except TemporaryError:
         # The next try reads from the source.
-        assert [c.rows() for c in KeptPart(Part(), exchange, "part").read()] == PART_ROWS
+        assert [c.rows() for c in CachedPartition(Part(), exchange, "part").read()] == PART_ROWS
         return None
 
 
@@ -265,7 +265,7 @@ def _make_own_files(folder: Path) -> dict[str, Callable[[Path], Any]]:
     for epoch in range(1, 30):
         log.append(epoch, [b'{"row": %d}' % i for i in range(epoch)], b'{"mark": %d}' % epoch)
     log.close()
-    for _ in KeptPart(Part(), FolderExchange(folder / "kept"), "part").read():
+    for _ in CachedPartition(Part(), FolderExchange(folder / "kept"), "part").read():
         pass
     return {"spooled": _spooled, "logged": _logged, "kept": _kept}
 

@@ -117,7 +117,7 @@ def test_faults_between_us_and_the_broker(service: RunningService, database: Dat
                 reached, started = checker.check(), time.monotonic()
                 service.await_so(lambda seen=reached: checker.check() > seen)
                 longest_s = max(longest_s, time.monotonic() - started)
-                proxy.bury()
+                proxy.terminate_orphan()
             sent = stream.stop()
             service.await_so(lambda: checker.check() == (sent, sent))
             checker.close()

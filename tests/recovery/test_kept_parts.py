@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from connectors.partition_cache import KeptPart, is_kept
+from connectors.partition_cache import CachedPartition, is_kept
 from connectors.postgres.replication.stream import ReplicationStream
 from connectors.postgres.source import PostgresSource
 from connectors.shuffle_storage import FolderExchange
@@ -119,7 +119,7 @@ def test_parts_of_several_snapshots_make_the_newest(
         build = Interrupted(database, tmp_path, relation_of(database, "t"))
         for _ in range(2):
             with build.snapshot(source, stream) as (parts, _, _):
-                fresh = [p for p in parts if isinstance(p, KeptPart) and not is_kept(p)]
+                fresh = [p for p in parts if isinstance(p, CachedPartition) and not is_kept(p)]
                 change(database, rng)
                 for part in rng.sample(fresh, 3):
                     read(part, build.relation)
@@ -293,7 +293,7 @@ def test_a_source_with_places_is_read_on_where_the_build_began(tmp_path: Path) -
     def parts_of(columns: tuple[int, ...], count: int, known: object) -> list[DrawnPart]:
         return [DrawnPart(LOG, columns, range(n, n + 9)) for n in range(0, 9 * count, 9)]
 
-    def opened(place: int) -> tuple[Kept, object, list[KeptPart]]:
+    def opened(place: int) -> tuple[Kept, object, list[CachedPartition]]:
         kept = Kept(tmp_path, FolderExchange(tmp_path), "v1")
         kept.recall()
         kept.begin(0)
@@ -314,7 +314,7 @@ def test_parts_that_lie_elsewhere_are_read_with_the_key_of_their_build(tmp_path:
     """Which the manifest has, in the state; whoever can write elsewhere cannot give it rows."""
     columns, elsewhere = tuple(range(len(LOG.fields))), FolderExchange(tmp_path / "elsewhere")
 
-    def opened(folder: str) -> list[KeptPart]:
+    def opened(folder: str) -> list[CachedPartition]:
         (tmp_path / folder).mkdir(exist_ok=True)
         kept = Kept(tmp_path / folder, elsewhere.below(folder), "v1")
         kept.recall()

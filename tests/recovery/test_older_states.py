@@ -32,7 +32,7 @@ from dataflow.schema import Relation
 from service.checkpoint.checkpoint_key import FILE as KEY_FILE
 from service.checkpoint.checkpoint_key import read_key
 from service.checkpoint.checkpoints import Checkpoints
-from service.checkpoint.restore import Wanted, restore
+from service.checkpoint.restore import Desired, restore
 from service.engine import state_version
 from service.engine.encoding import version_1
 from service.engine.engine import Engine
@@ -319,7 +319,7 @@ def test_a_checkpoint_of_version_1_goes_the_same_way(
         checkpoints._make()
         checkpoints.close()
     store.close()
-    restore(Wanted(str(place), restored, key=read_key(state / KEY_FILE)), lambda _: None)
+    restore(Desired(str(place), restored, key=read_key(state / KEY_FILE)), lambda _: None)
     assert state_version.check(restored) == 1
     state_version.claim(restored)
     assert values_of(restored) == upgraded

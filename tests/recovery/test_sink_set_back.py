@@ -183,7 +183,7 @@ def _positions(sink: Database) -> int:
 
 def _await_told_behind(scene: Scene, at: int) -> None:
     """Until the views have come back: what is shown and told of them is the older position."""
-    deadline, is_told = time.monotonic() + WITHIN_S, False
+    deadline, is_reported = time.monotonic() + WITHIN_S, False
     while not scene.told("sink.returns"):
         assert time.monotonic() < deadline, scene.service.log_tail()
         scene.checker.check()
@@ -191,8 +191,8 @@ def _await_told_behind(scene: Scene, at: int) -> None:
         view = scene.service.call("GET", "/views/prefix").json()
         if any("sink.behind" in reason for reason in health["reasons"]):
             shown = view["positions"].get("source")
-            is_told |= shown is None or _position(shown) < at
-    assert is_told
+            is_reported |= shown is None or _position(shown) < at
+    assert is_reported
 
 
 def _position(text: str) -> int:

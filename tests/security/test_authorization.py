@@ -275,8 +275,8 @@ def test_every_route_as_every_caller(place: Place, subject: str) -> None:
                 may = LEVELS.index(level) >= LEVELS.index(least)
                 may = may and (not has_role or subject in allowed)
                 is_let_in = status not in (401, 403)
-                is_told = is_let_in or status == 401 or code in REFUSALS
-                if is_let_in != may or not is_told:
+                is_reported = is_let_in or status == 401 or code in REFUSALS
+                if is_let_in != may or not is_reported:
                     who = f"{level or 'nobody'}{' with a role' if has_role else ''}"
                     faults.append(f"{method} {path} of {subject} as {who}: {status} {code}")
     assert not faults, "\n".join(faults)

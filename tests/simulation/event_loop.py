@@ -61,7 +61,7 @@ async def in_fiber(run: Callable[..., Any], *given: Any) -> Any:
             raise
         except BaseException as raised:
             answer, error = None, raised
-        loop.call_soon_threadsafe(_settle, done, answer, error)
+        loop.call_soon_threadsafe(_resolve, done, answer, error)
 
     fiber = getcurrent()
     assert isinstance(fiber, Fiber)
@@ -69,7 +69,7 @@ async def in_fiber(run: Callable[..., Any], *given: Any) -> Any:
     return await done
 
 
-def _settle(done: asyncio.Future[Any], answer: Any, error: BaseException | None) -> None:
+def _resolve(done: asyncio.Future[Any], answer: Any, error: BaseException | None) -> None:
     if done.cancelled():
         return
     if error is None:
@@ -91,7 +91,7 @@ def touch(folders: Sequence[Path]) -> None:
 class SilentWatch:
     """As FolderWatch where nothing is told in time: folders are looked at now and then."""
 
-    is_told = True
+    is_reported = True
 
     def __init__(self, changed: Callable[[Path], None]) -> None:
         del changed

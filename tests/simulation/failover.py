@@ -37,5 +37,5 @@ class Standby:
             at = past[place].progress if past and self._database.progress else None
             if at and not faults.is_calm and faults.is_allowed("sink.set_back"):
                 faults.late.clear()
-                self._database.set_back(place)
+                self._database.rewound(place)
                 faults.trace("set back", f"to epoch {at.epoch}")

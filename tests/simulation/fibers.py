@@ -13,7 +13,7 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-from service.runtime.runtime import Host
+from service.runtime.runtime import Runtime
 
 FOREVER = float("inf")
 
@@ -224,7 +224,7 @@ class FiberCondition:
         self._told += 1
 
 
-class FiberHost(Host):
+class FiberHost(Runtime):
     """The machine that one process runs on. forced: told of each file that is forced to disk."""
 
     def __init__(

@@ -13,12 +13,12 @@ from connectors.sink import SinkTable
 from connectors.spark.result import BackfillResult
 from dataflow.errors import TidemarkError
 from dataflow.schema import Relation
-from service.backfill.build_parts import BuildParts, SideRead
+from service.backfill.build_parts import BuildParts, ExternalRead
 from service.backfill.local_backfill import BackfillJob, backfill
 from service.engine.definition import ViewDefinition
 from service.ingest.declared_sources import relations_of
 from service.runtime.memory_budget import MemoryBudget
-from service.runtime.runtime import Host
+from service.runtime.runtime import Runtime
 from service.runtime.settings import Settings
 from storage.errors import StorageError
 from storage.store import Store
@@ -59,7 +59,7 @@ class SimParts:
     source_row = "source"
     shown_source = "simulated"
 
-    def __init__(self, world: World, host: Host) -> None:
+    def __init__(self, world: World, host: Runtime) -> None:
         self.settings = world.settings
         self.host = host
         self._world = world
@@ -78,7 +78,7 @@ class SimParts:
     def sink(self) -> SimSink:
         return SimSink(self._world.database, self._world.faults, self._owner)
 
-    def choose_road(self, definition: ViewDefinition, wanted: str) -> str:
+    def choose_engine(self, definition: ViewDefinition, wanted: str) -> str:
         """No planner tells what a view would cost here."""
         raise TidemarkError("source.unreachable", "there is no planner to ask")
 
@@ -112,7 +112,7 @@ class SimParts:
         self._world.refused(error)
 
     def build(
-        self, definition: ViewDefinition, wanted: str, feeds: Mapping[str, SideRead]
+        self, definition: ViewDefinition, wanted: str, feeds: Mapping[str, ExternalRead]
     ) -> BuildParts:
         return BuildParts(
             open_snapshot=self.source.open_snapshot,

@@ -16,7 +16,7 @@ from typing import Any
 
 from connectors.postgres.catalog.catalog import SourceRow, ViewRow
 from connectors.postgres.catalog.sink_records import SinkRow
-from connectors.sink import NOT_STAGED, Progress, SinkBehind, SinkEpoch, SinkTable, ViewChange
+from connectors.sink import NOT_STAGED, Progress, SinkEpoch, SinkLagging, SinkTable, ViewChange
 from connectors.view_states import is_legal
 from dataflow.delta import Delta
 from dataflow.errors import SinkError
@@ -110,7 +110,7 @@ class Database:
         history = {identity: list(rows) for identity, rows in self.history.items()}
         return replace(self, **own, history=history, past=[])
 
-    def set_back(self, place: int) -> None:
+    def rewound(self, place: int) -> None:
         """A standby takes over that has not more than this."""
         found = self.past[place]._copied()
         if self.progress is not None:
@@ -131,7 +131,7 @@ class Database:
         at = number - 1 if before is None else before.epoch
         if at != (number - 1 if epoch.returns is None else epoch.returns.follows):
             if at < number - 1 and epoch.returns is None:
-                raise SinkBehind(at, number - 1)
+                raise SinkLagging(at, number - 1)
             raise SinkError("sink.fenced", f"the sink is not at epoch {number - 1}")
         kept = dict(self.tables), dict(self.staged), list(self.views), self.version
         errors = self.errors.copy()

@@ -27,13 +27,13 @@ from service.engine.outbox import Outbox
 from service.engine.positions import Positions
 from service.factory import planning
 from service.ingest.database_feed import Feed
-from service.ingest.external_sources import SideFeeds
+from service.ingest.external_sources import ExternalSources
 from service.ingest.table_watch import Seen, SourceWatch
 from service.pipeline import recovery
 from service.pipeline.epochs import Epochs
 from service.pipeline.sink_writer import SinkWriter
-from service.sinks.sink_worker import Follower
-from service.sinks.sink_workers import Followers
+from service.sinks.sink_worker import SinkWorker
+from service.sinks.sink_workers import SinkWorkers
 from service.subscriptions.change_reader import ChangeReader
 from service.views.name_tracking import with_names_of_now
 from storage.write_set import WriteSet
@@ -44,14 +44,14 @@ MOST_SEEDS = 400
 
 def confirm_before_sync(self: Epochs) -> None:
     """The source may forget what is not on disk yet (P5)."""
-    self._core.feed.confirm(self._engine.position)
+    self._context.feed.confirm(self._engine.position)
     self.commit(sync=True)
 
 
 def checkpoint_without_sync(self: Epochs) -> None:
     """The same, by a commit that is not forced."""
     self.commit()
-    self._core.feed.confirm(self._engine.position)
+    self._context.feed.confirm(self._engine.position)
 
 
 def progress_apart(
@@ -141,7 +141,7 @@ def errors_since_snapshot_lost(self: ViewBuild, output: Delta) -> None:
     ADD(self, output)
 
 
-def tells_again(self: SideFeeds, batch: SourceBatch) -> bool:
+def tells_again(self: ExternalSources, batch: SourceBatch) -> bool:
     """What a source cannot tell a second time is shown before it is on disk."""
     return True
 
@@ -171,24 +171,24 @@ def told_twice(self: ChangeReader, epoch: int) -> Any:
     return PLACE(self, epoch - 1)
 
 
-def forgets_for_sinks(self: Followers, written: int) -> int:
+def forgets_for_sinks(self: SinkWorkers, written: int) -> int:
     """The outbox keeps nothing for sinks that are behind."""
     HOLD(self, written)
     return written
 
 
-def ahead_of_tables(self: Followers) -> None:
+def ahead_of_tables(self: SinkWorkers) -> None:
     """Sinks get what the views' tables do not have yet."""
-    for follower in list(self._followers.values()):
+    for follower in list(self._sink_workers.values()):
         follower.advance(self._engine.epoch)
 
 
-def any_begin(self: Follower) -> int:
+def any_begin(self: SinkWorker) -> int:
     """What a sink holds already is written again."""
     return BEGIN(self) - 1
 
 
-def nobody(self: Followers, view_identity: str) -> list[str]:
+def nobody(self: SinkWorkers, view_identity: str) -> list[str]:
     """Views change as a whole whatever their sinks are told."""
     return []
 
@@ -222,9 +222,9 @@ def names_looked_at_once(query: str, known: KnownNames, analyzer: Any) -> tuple[
 
 LOOK, ACCEPT = SourceWatch.look, SourceWatch.accept
 PLACE = ChangeReader.place_after
-HOLD, BEGIN = Followers.hold, Follower._begin
+HOLD, BEGIN = SinkWorkers.hold, SinkWorker._begin
 WRITE = WriteSet.commit
-POLL: Callable[..., Any] = SideFeeds.poll
+POLL: Callable[..., Any] = ExternalSources.poll
 TAKE, ADD = ErrorRows.take, ViewBuild.add
 REFUSED = SinkEpoch.refused
 START, CATCH_UP = Epochs.start, ViewBuild.catch_up
@@ -261,12 +261,12 @@ BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
         ("errors",),
     ),
     "not on disk": (
-        "service.ingest.external_sources.SideFeeds.is_replayable",
+        "service.ingest.external_sources.ExternalSources.is_replayable",
         tells_again,
         ("feeds",),
     ),
     "beyond the sink": (
-        "service.ingest.external_sources.SideFeeds.poll",
+        "service.ingest.external_sources.ExternalSources.poll",
         beyond_the_sink,
         ("feeds",),
     ),
@@ -278,20 +278,20 @@ BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
         ("subscribers",),
     ),
     "nothing kept for sinks": (
-        "service.sinks.sink_workers.Followers.hold",
+        "service.sinks.sink_workers.SinkWorkers.hold",
         forgets_for_sinks,
         ("sinks",),
     ),
     "ahead of the tables": (
-        "service.sinks.sink_workers.Followers.advance",
+        "service.sinks.sink_workers.SinkWorkers.advance",
         ahead_of_tables,
         ("sinks",),
     ),
-    "sinks not on disk": ("service.sinks.sink_workers.Followers.is_any", False, ("sinks",)),
-    "first rows twice": ("service.sinks.sink_worker.Follower._begin", any_begin, ("sinks",)),
-    "sinks not asked": ("service.sinks.sink_workers.Followers.followed", nobody, ("sinks",)),
+    "sinks not on disk": ("service.sinks.sink_workers.SinkWorkers.is_any", False, ("sinks",)),
+    "first rows twice": ("service.sinks.sink_worker.SinkWorker._begin", any_begin, ("sinks",)),
+    "sinks not asked": ("service.sinks.sink_workers.SinkWorkers.followed", nobody, ("sinks",)),
     "refused and kept": (
-        "service.pipeline.source_subscriptions.Following.drop_refused",
+        "service.pipeline.source_subscriptions.SourceSubscriptions.drop_refused",
         nothing,
         ("refusals",),
     ),
@@ -306,7 +306,11 @@ BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
         newest_shape_alone,
         ("ddl",),
     ),
-    "failures told late": ("service.pipeline.reconciler.Desk.owes_failures", False, ("ddl",)),
+    "failures told late": (
+        "service.pipeline.reconciler.CatalogReconciler.owes_failures",
+        False,
+        ("ddl",),
+    ),
     "unread and refused": ("service.ingest.database_feed.Feed.was_opened_for", always, ("ddl",)),
     "names looked at once": ("service.factory.planning._plan", names_looked_at_once, ("ddl",)),
 }

@@ -26,7 +26,7 @@ def why_not_well(world: World) -> str:
     database, is_changing = world.database, isinstance(world.server, DdlServer)
     if isinstance(world.server, DdlServer) and world.server.locked:
         return "somebody changes a table"
-    if len(world.server.log) < 3 * world.steps or not world.is_told:
+    if len(world.server.log) < 3 * world.steps or not world.is_reported:
         return "the application still writes"
     for row in database.views:
         wanted = {"live": "live", "paused": "paused", "dropped": "gone"}[row.desired]

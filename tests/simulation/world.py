@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from connectors.postgres.catalog.catalog import SourceRow
-from connectors.sink import SinkBehind
+from connectors.sink import SinkLagging
 from dataflow.errors import SinkError, TidemarkError
 from service.pipeline.pipeline import Pipeline
 from service.runtime.restart_policy import Restarts, exit_code
@@ -109,7 +109,7 @@ class World:
         self.process: Process | None = None
         self.pipeline: Pipeline | None = None
         self._is_over = False
-        self.is_told = "feeds" not in self.parts
+        self.is_reported = "feeds" not in self.parts
         self.api: Api | None = None
         self.topics: Topics | None = None
         self.pids = 0
@@ -132,7 +132,7 @@ class World:
                 self._stream("feed.away")
                 self._stream("feed.stall")
                 self.database.sources += self._sources()
-                self.loop.start(self._guarded(self._tell), "topics")
+                self.loop.start(self._guarded(self._report), "topics")
             if "sinks" in self.parts:
                 for kind in TOPIC_FAULTS:
                     self._stream(kind)
@@ -308,13 +308,13 @@ class World:
             self.faults.trace("commit", f"{count} at {commit.end}, {len(commit.changes)} changes")
             self.loop.pause(self.random.choice((0.0, 0.01, 0.05, 0.4)))
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Records come to the topics."""
         random = self.broker.random
         for _ in range(3 * self.steps):
             self.faults.trace("records", self.broker.write(self.loop.now))
             self.loop.pause(random.choice((0.0, 0.02, 0.1, 0.5)))
-        self.is_told = True
+        self.is_reported = True
 
     def _operate(self) -> None:
         parts = self._api_parts()
@@ -353,7 +353,7 @@ class World:
                 try:
                     self.database.apply(epoch)
                     self.faults.trace("shown late", f"epoch {epoch.progress.epoch}")
-                except (SinkError, SinkBehind) as error:
+                except (SinkError, SinkLagging) as error:
                     self.faults.trace("not late", f"epoch {epoch.progress.epoch}: {error.code}")
             soonest = min((late.at for late in self.faults.late), default=float("inf"))
             known = len(self.faults.late)

@@ -58,10 +58,10 @@ def planning_database(server: EmbeddedPostgres) -> Iterator[Database]:
 
 
 def plan(
-    database: Database, query: str, views: Sequence[Relation] = (), *, has_shadows: bool = False
+    database: Database, query: str, views: Sequence[Relation] = (), *, has_stubs: bool = False
 ) -> ViewPlan:
     """The query planned on that database."""
-    with PostgresAnalyzer(database.dsn, SOURCE, views, has_shadows=has_shadows) as analyzer:
+    with PostgresAnalyzer(database.dsn, SOURCE, views, has_stubs=has_stubs) as analyzer:
         return plan_view(query, analyzer)
 
 

@@ -116,6 +116,6 @@ def test_an_ordinary_view_is_taken_apart(shop: Database) -> None:
 def test_a_relation_may_have_the_name_of_a_type(database: Database) -> None:
     named = maintained("letters", "text", [Field("n", INT4)], ())
     query = "SELECT n::text AS word, 'x' AS kind, text.n FROM letters.text WHERE text.n::text <> ''"
-    found = plan(database, query, views=[named], has_shadows=True)
+    found = plan(database, query, views=[named], has_stubs=True)
     assert [s.relation.name for s in scans_of(found.root)] == [named.name]
     assert [f.type.name for f in found.root.fields] == ["text", "text", "integer"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.runtime.runtime import Host
+from service.runtime.runtime import Runtime
 from service.subscriptions import change_log
 from service.subscriptions.change_encoder import mark_line
 from service.subscriptions.change_feed import ChangeFeeds
@@ -26,7 +26,7 @@ from service.subscriptions.change_reader import ChangeReader, Place
 MOST = 1 << 30
 
 
-class Started(Host):
+class Started(Runtime):
     """A machine that was started once more."""
 
     def __init__(self, boot: str) -> None:

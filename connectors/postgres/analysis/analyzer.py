@@ -21,7 +21,7 @@ from psycopg2.extensions import new_type, string_types
 
 from connectors.postgres.analysis import foreign_code
 from connectors.postgres.analysis.rights import check_rights
-from connectors.postgres.analysis.stub_relations import Shadows, quoted
+from connectors.postgres.analysis.stub_relations import StubRelations, quoted
 from connectors.postgres.analysis.table_lookup import find_relation, look_up
 from connectors.postgres.analysis.table_names import KnownNames, read_named, read_names
 from connectors.postgres.evaluation import sandbox
@@ -97,7 +97,7 @@ class PostgresAnalyzer:
         source_name: str,
         views: Sequence[Relation] = (),
         *,
-        has_shadows: bool = False,
+        has_stubs: bool = False,
         feeds: Sequence[Relation] = (),
         asker: str = "",
         keeps_rows: bool = True,
@@ -112,9 +112,9 @@ class PostgresAnalyzer:
         # What the query analyzed last names itself.
         self.named = KnownNames()
         self._source_name = source_name
-        here = () if has_shadows else views
+        here = () if has_stubs else views
         self._views = {(v.name.schema, v.name.name): v for v in here}
-        self._shadows = Shadows([*(views if has_shadows else ()), *feeds])
+        self._stubs = StubRelations([*(views if has_stubs else ()), *feeds])
         self._connection: Connection | None = None
 
     def __enter__(self) -> PostgresAnalyzer:
@@ -129,13 +129,13 @@ class PostgresAnalyzer:
             self._connection.close()
             self._connection = None
             self._sandbox = None
-            self._shadows.forget()
+            self._stubs.forget()
 
     def analyze(self, query: str) -> Analysis:
         """What a query means; see `Analyzer`."""
         query = one_query(query)
-        self._shadows.make(query, self._make_shadow)
-        body, moved = self._shadows.rename(query, self._exists)
+        self._stubs.make(query, self._make_stub)
+        body, moved = self._stubs.rename(query, self._exists)
         with self._step("the query cannot be analyzed", query, moved):
             self._make(body, is_users=True)
             found = self._described(f"pg_temp.{_VIEW}")
@@ -179,7 +179,7 @@ class PostgresAnalyzer:
         known = self._views.get((schema, name))
         if known is not None:
             self._require_made(schema, name)
-        known = known or self._shadows.find(schema, name)
+        known = known or self._stubs.find(schema, name)
         if known is not None:
             columns = tuple((f.name, i) for i, f in enumerate(known.fields))
             return Table(known, columns, has_row_type=False)
@@ -341,7 +341,7 @@ class PostgresAnalyzer:
             _named_rows(tree),
         )
 
-    def _make_shadow(self, relation: Relation, statement: str) -> None:
+    def _make_stub(self, relation: Relation, statement: str) -> None:
         with self._kept_step(f'the relation "{relation.name}" cannot be shown to the source'):
             self._cursor().execute(statement)
 

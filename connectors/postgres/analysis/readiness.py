@@ -161,7 +161,7 @@ def check_slots(session: Session, slot: str) -> Check:
         " coalesce(bool_or(slot_name = %s), false) FROM pg_replication_slots",
         (slot,),
     )[0]
-    return _room("source: max_replication_slots", (used, allowed, is_there), no_free_slot)
+    return _space("source: max_replication_slots", (used, allowed, is_there), no_free_slot)
 
 
 def check_senders(session: Session, slot: str) -> Check:
@@ -171,7 +171,7 @@ def check_senders(session: Session, slot: str) -> Check:
         " pg_replication_slots WHERE slot_name = %s AND active) FROM pg_stat_replication",
         (slot,),
     )[0]
-    return _room("source: max_wal_senders", (used, allowed, is_there), no_free_wal_sender)
+    return _space("source: max_wal_senders", (used, allowed, is_there), no_free_wal_sender)
 
 
 def check_slot_limit(session: Session) -> Check:
@@ -370,7 +370,7 @@ def _view_schema(session: Session, role: str, schema: str) -> Check:
     return Check(name, "no CREATE", SinkError("sink.privilege", what, hint=hint), fix=hint)
 
 
-def _room(
+def _space(
     name: str, figures: tuple[int, int, bool], refusal: Callable[[str], SourceError]
 ) -> Check:
     used, allowed, is_there = figures

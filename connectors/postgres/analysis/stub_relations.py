@@ -16,7 +16,7 @@ from dataflow.types import SqlType
 SCHEMA = "pg_temp"
 
 
-class Shadows:
+class StubRelations:
     """Of one transaction; `forget` when it is over. relations: all that may be named."""
 
     def __init__(self, relations: Iterable[Relation]) -> None:

@@ -38,7 +38,7 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class KeptAnswer:
+class StoredAnswer:
     """What was answered; status None: nothing yet. fingerprint: of the first request."""
 
     fingerprint: str
@@ -59,7 +59,7 @@ def free(control: Control, worker: Worker) -> int:
 
 def claim(
     control: Control, worker: Worker, key: RequestKey, fingerprint: str, wait_s: float
-) -> KeptAnswer | None:
+) -> StoredAnswer | None:
     """None when the request is to be carried out, else what is known of the first one."""
     control.rows("DELETE FROM tidemark.idempotency_keys WHERE good_until < now() RETURNING 1")
     claimed = control.rows(
@@ -80,10 +80,10 @@ def claim(
     if not found:
         return claim(control, worker, key, fingerprint, wait_s)
     first, status, headers, body = found[0]
-    return KeptAnswer(first, status, headers or {}, bytes(body or b""))
+    return StoredAnswer(first, status, headers or {}, bytes(body or b""))
 
 
-def keep(control: Control, key: RequestKey, answer: KeptAnswer) -> None:
+def keep(control: Control, key: RequestKey, answer: StoredAnswer) -> None:
     """Remember an answer."""
     control.rows(
         "UPDATE tidemark.idempotency_keys SET status = %s, headers = %s, body = %s, "

@@ -39,15 +39,15 @@ def with_search_path(dsn: str) -> str:
 class EngineLock:
     """`with EngineLock(dsn, patience_s):`. TidemarkError engine.in_use."""
 
-    def __init__(self, dsn: str, patience_s: float) -> None:
+    def __init__(self, dsn: str, timeout_s: float) -> None:
         self._dsn = dsn
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._session: Connection | None = None
 
     def __enter__(self) -> Self:
         session = self._session = connect(self._dsn, application_name="tidemark engine")
         session.autocommit = True
-        deadline = time.monotonic() + self._patience_s
+        deadline = time.monotonic() + self._timeout_s
         try:
             with translated("source", "the lock of engines cannot be taken"):
                 while not self._is_free(session):

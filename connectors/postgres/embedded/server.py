@@ -293,7 +293,7 @@ def _is_postgres(pid: int) -> bool:
         return False
 
 
-class KeptPostgres(EmbeddedPostgres):
+class PersistentPostgres(EmbeddedPostgres):
     """A server whose cluster lies in a folder that stays, and is used again at the next start.
 
     settings: as of EmbeddedPostgres. SourceError postgres.folder when the server's user cannot

@@ -86,7 +86,7 @@ def _look_up(cursor: Cursor, table: sql.Identifier) -> None:
     )
 
 
-class LentTable:
+class RestrictedTable:
     """A table, or a part of one, in a session's transaction, which is read-write to begin with.
 
     dsn: of the session; oid: of the table or what it is a part of; source: what stands after FROM;

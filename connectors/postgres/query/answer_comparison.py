@@ -26,7 +26,7 @@ from dataflow.types import TypeKind
 Row = tuple[str | None, ...]
 TOLERANCE = 1e-9
 FLOATS = (TypeKind.FLOAT4, TypeKind.FLOAT8)
-_LOOSE = (*FLOATS, TypeKind.DECIMAL, TypeKind.JSONB)
+_UNCONSOLIDATED = (*FLOATS, TypeKind.DECIMAL, TypeKind.JSONB)
 _SPOOL_BYTES = 16 << 20
 # Rows that differ and are looked at a second time; of more the first so many.
 _MOST_UNPAIRED = 20_000
@@ -201,7 +201,7 @@ def _pair_up(
     if inexact and missing and surplus:
         lefts, rights = without_near(missing, surplus, inexact)
         _take_away(found, missing, surplus, missing - lefts, surplus - rights)
-    loose = [i for i, f in enumerate(fields) if f.type.kind in _LOOSE]
+    loose = [i for i, f in enumerate(fields) if f.type.kind in _UNCONSOLIDATED]
     if not loose:
         return
     kept = [(a, b) for a, b in changed if _form(a, fields) != _form(b, fields)]
@@ -276,7 +276,7 @@ def _form(row: Row, fields: Sequence[Field]) -> Hashable:
 
 
 def _value(text: str | None, kind: TypeKind) -> Hashable:
-    if text is None or kind not in _LOOSE:
+    if text is None or kind not in _UNCONSOLIDATED:
         return text
     if kind is TypeKind.JSONB:
         return json.dumps(json.loads(text, parse_float=_plain, parse_int=_plain), sort_keys=True)

@@ -27,7 +27,7 @@ _CANCELLED = "57014"
 _VIEW = "tidemark_verified"
 
 
-class SinkMoment:
+class VerifySession:
     """A read-only snapshot of the sink; `take` renews it. key: whose progress is meant."""
 
     def __init__(self, dsn: str, key: str) -> None:
@@ -111,7 +111,7 @@ class Reader:
         self._connection.close()
 
 
-def open_confined(
+def open_sandboxed(
     dsn: str, role: str, query: str, snapshot_id: str | None
 ) -> tuple[Connection, str, float]:
     """A read-only session on the source, in a snapshot if one is given, the query as it is to be

@@ -103,7 +103,7 @@ class Slot:
     def __init__(self, session: Session, name: str) -> None:
         self.name = name
         self._session = session
-        self._patience_s = LEAST_PATIENCE_S
+        self._timeout_s = LEAST_PATIENCE_S
 
     def state(self) -> SlotState | None:
         """What the server says of the slot; None when there is none of the name."""
@@ -139,7 +139,7 @@ class Slot:
         """
         more = ", false, false, true" if self._session.server_version >= FAILOVER_VERSION else ""
         # A short while at first: who waits is told, and tries again.
-        limit_s, self._patience_s = self._patience_s, min(2 * self._patience_s, MOST_PATIENCE_S)
+        limit_s, self._timeout_s = self._timeout_s, min(2 * self._timeout_s, MOST_PATIENCE_S)
         try:
             found = self._session.rows(
                 f"SET lock_timeout TO '{limit_s}s';"
@@ -154,7 +154,7 @@ class Slot:
         finally:
             # The next statement gets a session with the usual limit.
             self._session.close()
-        self._patience_s = LEAST_PATIENCE_S
+        self._timeout_s = LEAST_PATIENCE_S
         return parse_lsn(found[0][0])
 
     def require(self, position: int | None = None) -> SlotState:
@@ -271,7 +271,7 @@ def check_server(session: Session, slot: str, publication: str) -> None:
             hint="ALTER SYSTEM SET wal_level = logical; then restart the server",
         )
     _check_privileges(session, publication)
-    _check_room(session, slot)
+    _check_space(session, slot)
 
 
 def _check_privileges(session: Session, publication: str) -> None:
@@ -298,7 +298,7 @@ def _check_privileges(session: Session, publication: str) -> None:
         )
 
 
-def _check_room(session: Session, slot: str) -> None:
+def _check_space(session: Session, slot: str) -> None:
     used, allowed, is_there = session.rows(
         "SELECT count(*), current_setting('max_replication_slots')::int,"
         " coalesce(bool_or(slot_name = %s), false) FROM pg_replication_slots",

@@ -20,7 +20,7 @@ import psycopg2
 from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
 
-from connectors.postgres.evaluation.restricted_source import LentTable, is_foreign
+from connectors.postgres.evaluation.restricted_source import RestrictedTable, is_foreign
 from connectors.postgres.replication.publication import VERSION_OF, sent_columns, withheld
 from connectors.postgres.session.lsn import parse_lsn
 from connectors.postgres.session.session import connect, to_error
@@ -145,7 +145,7 @@ class PartFacts:
     identity: str
     file: int
     link: str
-    has_untold: bool = False
+    has_unreported: bool = False
     emptied_by: int = 0
 
 
@@ -357,7 +357,7 @@ def _exist_lent(where_to: tuple[str, str], table: _Named, where: str, *, unknown
         with session.cursor() as cursor:
             cursor.execute("SET TRANSACTION SNAPSHOT %s", (snapshot_id,))
             columns = [sql.SQL("t.xmin"), sql.SQL("t.cmin")]
-            lent = LentTable((session, dsn), oid, sql.SQL("ONLY {}").format(name), columns)
+            lent = RestrictedTable((session, dsn), oid, sql.SQL("ONLY {}").format(name), columns)
             where = where.format(at="t.at", xmin="t.c0", cmin="t.c1")
             function = lent.function("", f"{where} LIMIT 1")
             lent.close()
@@ -377,19 +377,19 @@ def _parts(rows: _Rows, oid: int, before: TableFacts | None) -> dict[int, PartFa
         part, parent, link, at, schema, name, kind, identity, file, wrote, made = row
         known = None if before is None else before.parts.get(part)
         table = (part, sql.Identifier(schema, name))
-        has_untold, emptied_by = False, 0
+        has_unreported, emptied_by = False, 0
         if before is not None and kind != "p":
             if known is None:
                 is_old_parent = parent == oid or parent in before.parts
                 is_made_inside = is_old_parent and link == made
-                has_untold = _came_with_rows(rows, table, link, at if is_made_inside else "")
+                has_unreported = _came_with_rows(rows, table, link, at if is_made_inside else "")
             elif known.link != link:
-                has_untold = True
+                has_unreported = True
             elif known.file != file:
-                has_untold = not _kept_rows(rows, table, before.seen)
-                emptied_by = wrote if has_untold else 0
+                has_unreported = not _kept_rows(rows, table, before.seen)
+                emptied_by = wrote if has_unreported else 0
         parts[part] = PartFacts(
-            f"{schema}.{name}", kind, identity, file, link, has_untold, emptied_by
+            f"{schema}.{name}", kind, identity, file, link, has_unreported, emptied_by
         )
     return parts
 

@@ -35,7 +35,7 @@ WHERE pg_backend_pid() = %(own)s AND {_IS_LEFT}
 """
 
 
-class Patience:
+class TimeLimits:
     """Of this process; settings say it when it starts. silence_s: how long a server may give no
     sign of life before a connection to it counts as lost."""
 
@@ -72,7 +72,7 @@ class Patience:
         }
 
 
-PATIENCE = Patience()
+PATIENCE = TimeLimits()
 
 
 class Verdict(Enum):
@@ -84,7 +84,7 @@ class Verdict(Enum):
     UNKNOWN = 4
 
 
-class Lost(Protocol):
+class ProbedSession(Protocol):
     """A session as far as it is asked after. keywords: libpq's, None where it cannot be; pid: of
     its backend, as the server has told; beside: of which kind the session is that asks."""
 
@@ -109,7 +109,7 @@ class Lost(Protocol):
         ...
 
 
-def ask(lost: Lost) -> Verdict:
+def ask(lost: ProbedSession) -> Verdict:
     """What the server is doing for a session of ours."""
     try:
         session = _open_beside(lost)
@@ -131,7 +131,7 @@ def ask(lost: Lost) -> Verdict:
         session.close()
 
 
-def end_left(lost: Lost | None) -> None:
+def end_left(lost: ProbedSession | None) -> None:
     """End what the server still has of a session that is lost to us: its locks, and a transaction
     that might still be committed. psycopg2.Error while that cannot be done."""
     if lost is None or lost.keywords is None:
@@ -151,7 +151,7 @@ def end_left(lost: Lost | None) -> None:
         session.close()
 
 
-def bury(lost: Lost) -> None:
+def terminate_orphan(lost: ProbedSession) -> None:
     """End what is left of it as soon as the server can be reached."""
     for _ in range(_END_TRIES):
         try:
@@ -161,13 +161,13 @@ def bury(lost: Lost) -> None:
             time.sleep(PATIENCE.next_look_s)
 
 
-def _facts(lost: Lost) -> dict[str, Any]:
+def _facts(lost: ProbedSession) -> dict[str, Any]:
     assert lost.keywords is not None
     age_s = time.monotonic() - lost.opened_at
     return {"pid": lost.pid, "name": lost.keywords["application_name"], "age_s": age_s}
 
 
-def _open_beside(lost: Lost) -> Any:
+def _open_beside(lost: ProbedSession) -> Any:
     """A session with the same server, which is never waited for long."""
     assert lost.keywords is not None
     keywords = {
@@ -196,7 +196,7 @@ def _library() -> ctypes.CDLL:
 _pq = _library()
 
 
-def cancel(session: Lost) -> None:
+def cancel(session: ProbedSession) -> None:
     """Ask the server to cancel what runs; waits for its answer, however long that takes."""
     with session.lock:
         if session.closed:

@@ -179,7 +179,7 @@ class Watched(ext.connection):
             elif now - self._sign_at > PATIENCE.silence_s:
                 self.cut(f"no sign of life for {now - self._sign_at:.0f} s", number)
             if self.why_cut:
-                backend_probe.bury(self)
+                backend_probe.terminate_orphan(self)
         except (psycopg2.Error, OSError):
             # It has ended meanwhile.
             self._look_at = time.monotonic() + PATIENCE.next_look_s

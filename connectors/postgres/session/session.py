@@ -64,7 +64,7 @@ _TEMPORARY_CLASSES = {"08"}
 # libpq gives no SQLSTATE for a refused start-up, so its words must do.
 _REFUSED_LOGIN = ("authentication failed", "no pg_hba.conf entry", "no password supplied")
 # Told of a role or a database by its name; it passes.
-_NO_ROOM = "too many connections"
+_NO_SPACE = "too many connections"
 
 
 def connect(
@@ -317,7 +317,7 @@ def _refused_start(error: psycopg2.Error, keywords: dict[str, str], side: str) -
         text = without(text, keywords.get(secret, ""))
     shown = redact(make_dsn(**keywords))
     is_refused = any(words in text for words in _REFUSED_LOGIN) or 'role "' in text
-    if is_refused and _NO_ROOM not in text:
+    if is_refused and _NO_SPACE not in text:
         return _ERRORS[side](
             f"{side}.login",
             f"the {side} refuses the login",

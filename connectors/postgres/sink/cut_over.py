@@ -26,14 +26,14 @@ def apply(cursor: Any, change: ViewChange) -> None:
         _rename(cursor, change)
     if change.is_renewed:
         sink_tables.forget_errors(cursor, [change.table])
-    _tell(cursor, change)
+    _report(cursor, change)
     found = carry_over.oids_of(cursor, change.table)
     # A table of the other kind is about to give way to one that says itself what it is.
     if found is not None and (found[0] != found[1]) == target_of(change.table).is_bag:
         sink_tables.comment(cursor, change.table)
 
 
-def _tell(cursor: Any, change: ViewChange) -> None:
+def _report(cursor: Any, change: ViewChange) -> None:
     facts = {c: Json(v) if isinstance(v, dict | list) else v for c, v in change.facts.items()}
     sets = "".join(f", {quote_name(c)} = %s" for c in facts)
     cursor.execute(

@@ -20,7 +20,7 @@ from connectors.postgres.session.quoting import quote_name
 from connectors.postgres.session.session import to_error
 from connectors.postgres.sink.apply_deltas import key_violation, rows_missing
 from connectors.postgres.sink.sink_reader import progress_of
-from connectors.sink import SinkBehind, SinkEpoch, SinkTable
+from connectors.sink import SinkEpoch, SinkLagging, SinkTable
 from dataflow.errors import SinkError, TidemarkError
 
 _REBUILD = "rebuild the view, or drop it"
@@ -40,7 +40,7 @@ def refusal_of(cursor: Any, key: str, epoch: SinkEpoch, error: psycopg2.Error) -
         found = progress_of(cursor, key)
         at = 0 if found is None else found.epoch
         if at < number - 1 and epoch.returns is None:
-            return SinkBehind(at, number - 1)
+            return SinkLagging(at, number - 1)
         return SinkError(
             "sink.fenced",
             f"epoch {number} does not follow what the sink holds",

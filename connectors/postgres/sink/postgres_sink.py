@@ -235,7 +235,7 @@ class PostgresSink:
                     patiently(cursor, partial(sink_tables.swap, token=token), table)
             failpoint("sink.change.after", psycopg2.OperationalError)
             for table, error in epoch.refusals:
-                sink_tables.tell_refusal(cursor, table, error)
+                sink_tables.report_refusal(cursor, table, error)
             self._forget()
         for table, delta in deltas_of(epoch, place):
             target, guard = ERRORS, b""

@@ -360,7 +360,7 @@ class NamesOf:
             ) from None
 
 
-def tell_refusal(cursor: Any, table: SinkTable, error: TidemarkError) -> None:
+def report_refusal(cursor: Any, table: SinkTable, error: TidemarkError) -> None:
     """The catalog says from now on that this view has failed, or is built anew, and why."""
     event = ViewEvent.UNSTAGE if error.code == NOT_STAGED else ViewEvent.REFUSE
     where = "(schema, name) = (%s, %s)", [table.schema, table.name]

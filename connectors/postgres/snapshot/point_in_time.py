@@ -25,7 +25,7 @@ _WAIT_S = 30.0
 _POLL_ROWS = 5_000
 
 
-class Moment:
+class PointInTimeRead:
     """Relations from `start` on; `settle` fixes the moment. Close it in any case."""
 
     def __init__(self, dsn: str, relations: Sequence[Relation], publication: str) -> None:

@@ -18,7 +18,7 @@ from psycopg2 import sql
 from psycopg2.extensions import ISOLATION_LEVEL_REPEATABLE_READ
 from psycopg2.extensions import connection as Connection
 
-from connectors.postgres.evaluation.restricted_source import LentTable, is_foreign
+from connectors.postgres.evaluation.restricted_source import RestrictedTable, is_foreign
 from connectors.postgres.replication import decode_kernels as kernels
 from connectors.postgres.replication.decode import parse_column
 from connectors.postgres.session.session import connect, to_error
@@ -286,11 +286,11 @@ def _lent(
     part: PostgresSnapshotPart | PostgresKeysPart,
     table: sql.Composable,
     columns: Sequence[sql.Composable],
-) -> LentTable | None:
+) -> RestrictedTable | None:
     """A table that others have a say in, lent; None of another one."""
     with connection.cursor() as cursor:
         if is_foreign(cursor, part.relation.oid):
-            return LentTable((connection, part.dsn), part.relation.oid, table, columns)
+            return RestrictedTable((connection, part.dsn), part.relation.oid, table, columns)
         cursor.execute("SET LOCAL transaction_read_only = on")
         return None
 

@@ -32,7 +32,7 @@ from dataflow.operators.aggregates.linear import (
     text_form,
 )
 from dataflow.operators.aggregates.number_moments import NumberMoments
-from dataflow.operators.aggregates.percentiles import Percentiles, Wanted
+from dataflow.operators.aggregates.percentiles import Desired, Percentiles
 from dataflow.operators.aggregates.recomputed import Recomputed
 from dataflow.operators.aggregates.sparse_sums import Family, Ledger, SparseSums
 from dataflow.operators.base import Context, Traits, kinds_of, types_of
@@ -237,7 +237,7 @@ class AggregateOperator:
 
     def advance_percentiles(
         self, place: tuple[int, bool], touched: Touched, feed: Feed
-    ) -> dict[Wanted, Column]:
+    ) -> dict[Desired, Column]:
         """Step the percentiles of a column in a direction, once an epoch."""
         return self._percentiles[place].advance(touched, feed)
 
@@ -280,7 +280,7 @@ class _Epoch:
         self.recomputed: list[Column] = []
         self.failures = RowErrors()
         self._extremes: dict[int, dict[str, Column]] = {}
-        self._percentiles: dict[tuple[int, bool], dict[Wanted, Column]] = {}
+        self._percentiles: dict[tuple[int, bool], dict[Desired, Column]] = {}
         self._ledgers: dict[Place, list[Ledger]] = {}
 
     def extremes(self, column: int) -> dict[str, Column]:
@@ -289,7 +289,7 @@ class _Epoch:
             self._extremes[column] = self._operator.advance_extremes(column, self._touched, feed)
         return self._extremes[column]
 
-    def percentiles(self, place: tuple[int, bool]) -> dict[Wanted, Column]:
+    def percentiles(self, place: tuple[int, bool]) -> dict[Desired, Column]:
         if place not in self._percentiles:
             feed = self._feeds[INPUT]
             found = self._operator.advance_percentiles(place, self._touched, feed)

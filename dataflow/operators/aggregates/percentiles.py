@@ -18,7 +18,7 @@ from dataflow.operators.ordered.ordered_rows import Order, OrderedRows
 from dataflow.types import SqlType
 from dataflow.values import one_nan
 
-Wanted = tuple[str, float]
+Desired = tuple[str, float]
 
 
 class Percentiles:
@@ -36,15 +36,15 @@ class Percentiles:
         order = [Order(len(key), type, is_descending)]
         role = f"percentiles {self._position}" + (" descending" if is_descending else "")
         self._rows = OrderedRows(context, role, key_kinds + type.physical, key, order)
-        self._wanted: list[Wanted] = []
+        self._desired: list[Desired] = []
         self._kind = type.physical
 
     def want(self, function: str, fraction: float) -> None:
         """Also answer with this percentile, 0 <= fraction <= 1."""
-        if (function, fraction) not in self._wanted:
-            self._wanted.append((function, fraction))
+        if (function, fraction) not in self._desired:
+            self._desired.append((function, fraction))
 
-    def advance(self, touched: Touched, feed: Feed) -> dict[Wanted, Column]:
+    def advance(self, touched: Touched, feed: Feed) -> dict[Desired, Column]:
         """Take a feed: each percentile before, then after; NULL for a group without values."""
         column, weights, group = feed.columns[self._position], feed.weights, feed.group
         if column.valid is not None:
@@ -54,13 +54,13 @@ class Percentiles:
         keys = [k.take(group) for k in touched.keys]
         self._rows.apply(Delta([*keys, column], weights).consolidate())
         new = self._values(touched)
-        return {w: Column.concat([a, b]) for w, a, b in zip(self._wanted, old, new, strict=True)}
+        return {w: Column.concat([a, b]) for w, a, b in zip(self._desired, old, new, strict=True)}
 
     def _values(self, touched: Touched) -> list[Column]:
         """One column for each wanted percentile."""
         sizes = self._rows.sizes(touched.keys, touched.count)
         answers = []
-        for function, fraction in self._wanted:
+        for function, fraction in self._desired:
             if function == "percentile_disc":
                 place = np.ceil(fraction * sizes).astype(np.int64) - 1
                 answers.append(self._at(touched.keys, np.maximum(place, 0), sizes))

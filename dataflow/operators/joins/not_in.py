@@ -13,7 +13,7 @@ import numpy as np
 from dataflow.delta import Column, Delta
 from dataflow.errors import InvariantError
 from dataflow.operators.base import Context, Traits, kinds_of
-from dataflow.operators.chunking import EVERY_ROW, in_shares, whole
+from dataflow.operators.chunking import EVERY_ROW, in_chunks, whole
 from dataflow.operators.groups import columns_at, plain_columns, touch
 from dataflow.operators.joins.unmatched import turn
 from dataflow.plan.nodes import SemiJoin
@@ -49,7 +49,7 @@ class NotInOperator:
 
     def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
         """See InParts."""
-        yield from in_shares(self._changes(left, right, most_rows), most_rows)
+        yield from in_chunks(self._changes(left, right, most_rows), most_rows)
 
     def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
         keys, change = self._count_changes(right)

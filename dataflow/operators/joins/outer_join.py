@@ -11,7 +11,7 @@ import numpy as np
 
 from dataflow.delta import Column, Delta
 from dataflow.operators.base import Context, Traits, kinds_of
-from dataflow.operators.chunking import EVERY_ROW, in_shares, whole
+from dataflow.operators.chunking import EVERY_ROW, in_chunks, whole
 from dataflow.operators.groups import split_nulls
 from dataflow.operators.joins.pairs import LEFT, RIGHT, Sides
 from dataflow.operators.joins.unmatched import KeyTurns, kept_turns, row_turns
@@ -54,7 +54,7 @@ class OuterJoinOperator:
         left, left_nulls = split_nulls(left, self._sides.keys[LEFT])
         right, right_nulls = split_nulls(right, self._sides.keys[RIGHT])
         changes = self._changes if self._sides.has_residual else self._changes_by_key
-        yield from in_shares(changes(left, right, most_rows), most_rows)
+        yield from in_chunks(changes(left, right, most_rows), most_rows)
         for side, nulls in ((LEFT, left_nulls), (RIGHT, right_nulls)):
             if side in self._preserved and nulls is not None:
                 yield self._pad(side, nulls)

@@ -11,7 +11,7 @@ import numpy as np
 
 from dataflow.delta import Delta
 from dataflow.operators.base import Context, Traits, kinds_of
-from dataflow.operators.chunking import EVERY_ROW, in_shares, whole
+from dataflow.operators.chunking import EVERY_ROW, in_chunks, whole
 from dataflow.operators.groups import columns_at, plain_columns, split_nulls
 from dataflow.operators.joins.pairs import LEFT, RIGHT, Sides
 from dataflow.operators.joins.unmatched import KeyTurns, row_turns
@@ -43,7 +43,7 @@ class SemiJoinOperator:
 
     def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
         """See InParts."""
-        yield from in_shares(self._changes(left, right, most_rows), most_rows)
+        yield from in_chunks(self._changes(left, right, most_rows), most_rows)
 
     def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
         left, left_nulls = split_nulls(left, self._keys[LEFT])
@@ -99,7 +99,7 @@ class ResidualSemiJoinOperator:
 
     def parts(self, left: Delta, right: Delta, *, most_rows: int) -> Iterator[Delta]:
         """See InParts."""
-        yield from in_shares(self._changes(left, right, most_rows), most_rows)
+        yield from in_chunks(self._changes(left, right, most_rows), most_rows)
 
     def _changes(self, left: Delta, right: Delta, most_rows: int) -> Iterator[Delta]:
         sides = self._sides

@@ -65,12 +65,12 @@ class OrderedChange:
         """Take a change of the leaves, each row of it in the leaf `at`."""
         level = 0
         while len(change):
-            change, at = self._settle(level, change, at)
+            change, at = self._resolve(level, change, at)
             level += 1
         if self._lonely:
             self._collapse(np.unique(np.concatenate(self._lonely)))
 
-    def _settle(self, level: int, change: Delta, at: np.ndarray) -> tuple[Delta, np.ndarray]:
+    def _resolve(self, level: int, change: Delta, at: np.ndarray) -> tuple[Delta, np.ndarray]:
         """Change the items of a level: the change of the level above, and in which nodes."""
         content = self._merged(level, change, at)
         nodes = self._levels[level]

@@ -15,7 +15,7 @@ import numpy as np
 from dataflow.delta import KIND_INT, Column, Delta
 from dataflow.operators.base import Context, kinds_of, types_of
 from dataflow.operators.groups import columns_at, touch
-from dataflow.operators.recursion.round_queue import Agenda
+from dataflow.operators.recursion.round_queue import RoundQueue
 from dataflow.plan.nodes import Loop
 from dataflow.types import SqlType
 from dataflow.values import to_text
@@ -51,9 +51,9 @@ class FirstRounds:
         kinds = kinds_of(plan.inputs[0].fields) + KIND_INT
         self._derived = context.arrange("derived", kinds, plan.keys)
         self._again: dict[int, list[_Again]] = {}
-        self._agenda = Agenda()
+        self._agenda = RoundQueue()
 
-    def begin(self, agenda: Agenda) -> None:
+    def begin(self, agenda: RoundQueue) -> None:
         """A new step. agenda: where rounds are asked for in which keys are to be looked at."""
         self._again, self._agenda = {}, agenda
 

@@ -18,7 +18,7 @@ from dataflow.expressions.evaluator import RowErrors
 from dataflow.operators.base import Context, Traits, kinds_of, types_of
 from dataflow.operators.recursion.first_rounds import FirstRounds
 from dataflow.operators.recursion.loop_body import Body
-from dataflow.operators.recursion.round_queue import Agenda
+from dataflow.operators.recursion.round_queue import RoundQueue
 from dataflow.plan.nodes import LOOP_INPUT, LOOP_ROUNDS, LOOP_ROWS, Loop
 
 # PostgreSQL would go on for ever; these end what has no end.
@@ -55,12 +55,12 @@ class RecursiveOperator:
         self._counts = None
         if LOOP_ROUNDS in body.leaves:
             self._counts = context.arrange_sums("rounds", "i", 1)
-        self._agenda = Agenda()
+        self._agenda = RoundQueue()
         self._derived: dict[int, list[Delta]] = {}
 
     def step(self, base: Delta, *inputs: Delta) -> Delta:
         """The change of the rows of all rounds."""
-        self._agenda, self._derived = Agenda(), {}
+        self._agenda, self._derived = RoundQueue(), {}
         if self._first is not None:
             self._first.begin(self._agenda)
         if len(base):
@@ -71,7 +71,7 @@ class RecursiveOperator:
         total = 0
         while self._agenda:
             number = self._agenda.pop()
-            rows = self._settle(number)
+            rows = self._resolve(number)
             if len(rows) == 0:
                 continue
             total += int(np.abs(rows.weights).sum())
@@ -82,7 +82,7 @@ class RecursiveOperator:
                 continue
             found.append(rows)
             # What is found is held until the end, and once more when it is added up.
-            self._context.store.require_room(rows.nbytes())
+            self._context.store.require_space(rows.nbytes())
             self._derive({LOOP_ROWS: _in_round(rows, number)} | self._turned(number, rows))
         if not found:
             return Delta.empty(self._kinds)
@@ -104,7 +104,7 @@ class RecursiveOperator:
         self._derived.setdefault(number, []).append(rows)
         self._agenda.add(number)
 
-    def _settle(self, number: int) -> Delta:
+    def _resolve(self, number: int) -> Delta:
         """The change of the rows found in a round; all that is derived in it is known."""
         parts = self._derived.pop(number, [])
         derived = Delta.concat(parts).consolidate() if parts else Delta.empty(self._row_kinds)

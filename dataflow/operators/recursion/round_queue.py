@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 
 
-class Agenda:
+class RoundQueue:
     """Rounds by number. A round may be added until it has come, and only after the last one."""
 
     def __init__(self) -> None:

@@ -67,7 +67,7 @@ class WindowOperator:
         held_bytes = old.nbytes() + new.nbytes()
         if held_bytes > LARGE_BYTES:
             rows_bytes = _BYTES_A_ROW * (len(old) + len(new))
-            self._context.store.require_room(_TIMES_HELD * held_bytes + rows_bytes)
+            self._context.store.require_space(_TIMES_HELD * held_bytes + rows_bytes)
         partition = np.concatenate([2 * before, 2 * after + 1])
         both = Delta.concat([old, new])
         del old, new

@@ -29,7 +29,7 @@ _FIRST_ROWS = 8
 _GROWTH = 3
 
 
-class FollowedWindowOperator:
+class IncrementalWindowOperator:
     """Group: of each partition the rows that a change can reach are computed again.
 
     For numbers of rows, running values, and what looks at rows nearby (see window_reach).
@@ -104,13 +104,13 @@ class FollowedWindowOperator:
         unreached = (turn.index >= behind) & (low - rows.begin >= behind)
         rest = turn.counts_of(unreached).min(axis=0)
         ran = self._run(turn, origin)
-        is_settled = rest > 0
+        is_resolved = rest > 0
         if self._goes_on:
             edge = self._edge(turn)
-            is_settled = (edge > 0) & (edge <= rest) & self._is_settled(turn, edge, ran)
+            is_resolved = (edge > 0) & (edge <= rest) & self._is_resolved(turn, edge, ran)
             rest = np.where(turn.is_right_open, edge, 0)
         is_cut = _at_rows(turn, turn.count - rest - 1, high >= rows.end)
-        right = turn.is_right_open & (~is_settled | is_cut)
+        right = turn.is_right_open & (~is_resolved | is_cut)
         last = turn.of_sides(turn.count - rest)
         zone = np.flatnonzero((turn.index >= first[turn.slab]) & (turn.index < last))
         return _Look(left, right, zone, frames, errors, ran)
@@ -170,7 +170,7 @@ class FollowedWindowOperator:
             edges.append(np.where(is_same, turn.count[side] - index, 0))
         return np.where(edges[0] == edges[1], edges[1], 0)
 
-    def _is_settled(self, turn: Turn, edge: np.ndarray, ran: Mapping[int, Ran]) -> np.ndarray:
+    def _is_resolved(self, turn: Turn, edge: np.ndarray, ran: Mapping[int, Ran]) -> np.ndarray:
         """bool[s]: whether everything that goes on is behind the edge what it was."""
         old, new = (turn.at(side, turn.count[side] - edge) for side in (0, 1))
         settled = (old >= 0) & (new >= 0)

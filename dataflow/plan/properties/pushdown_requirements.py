@@ -63,7 +63,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Asks:
+class PushdownRequirements:
     """Of one relation: every column that is read somewhere, the conditions that hold everywhere."""
 
     relation: RelationName
@@ -71,7 +71,7 @@ class Asks:
     conditions: tuple[Asked, ...]
 
 
-def asks_of(root: Plan) -> tuple[Asks, ...]:
+def requirements_of(root: Plan) -> tuple[PushdownRequirements, ...]:
     """What a plan, after the rules, asks of the relations that it reads, each once."""
     columns: dict[RelationName, dict[str, None]] = {}
     conditions: dict[RelationName, list[Asked]] = {}
@@ -81,7 +81,10 @@ def asks_of(root: Plan) -> tuple[Asks, ...]:
         columns.setdefault(name, {}).update(dict.fromkeys(read))
         before = conditions.get(name)
         conditions[name] = found if before is None else [c for c in before if c in found]
-    return tuple(Asks(name, tuple(read), tuple(conditions[name])) for name, read in columns.items())
+    return tuple(
+        PushdownRequirements(name, tuple(read), tuple(conditions[name]))
+        for name, read in columns.items()
+    )
 
 
 def _readings(root: Plan) -> Iterator[tuple[Scan, list[Asked]]]:

@@ -166,10 +166,10 @@ class CallWriter:
         compared = shape.within or (shape.arguments if shape.is_distinct else ())
         alike = [self._number(node) for node in compared]
         is_open = shape.within is None and not shape.is_distinct and shape.name not in UNORDERED
-        has_place = shape.name != "json_objectagg"
-        if is_open and has_place:
+        has_offset = shape.name != "json_objectagg"
+        if is_open and has_offset:
             edits += self._ties()
-        rows_by = self._sorted_by() if is_open and not has_place else []
+        rows_by = self._sorted_by() if is_open and not has_offset else []
         begin, end = self._span()
         return CallText(
             edited(self.context.text, begin, end, edits),

@@ -33,7 +33,7 @@ from dataflow.operators.tables.remember_answers import RememberAnswersOperator
 from dataflow.operators.union_all import UnionAllOperator
 from dataflow.operators.values import ValuesOperator
 from dataflow.operators.windows.window import WindowOperator
-from dataflow.operators.windows.window_follow import FollowedWindowOperator
+from dataflow.operators.windows.window_follow import IncrementalWindowOperator
 from dataflow.operators.windows.window_reach import is_followed
 from dataflow.plan.nodes import (
     Aggregate,
@@ -136,7 +136,7 @@ def _loop(plan: Loop, context: Context) -> Operator:
 
 
 def _window(plan: Window, context: Context) -> Operator:
-    make = FollowedWindowOperator if is_followed(plan) else WindowOperator
+    make = IncrementalWindowOperator if is_followed(plan) else WindowOperator
     return make(plan, context)
 
 

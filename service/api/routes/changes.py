@@ -176,7 +176,7 @@ async def _until_closed(socket: WebSocket) -> None:
 async def _is_taken(sending: Awaitable[None], subscription: Subscription) -> bool:
     """Whether the connection has taken a piece while there was patience."""
     try:
-        async with asyncio.timeout(subscription.patience_s):
+        async with asyncio.timeout(subscription.timeout_s):
             await sending
         return True
     except TimeoutError:
@@ -187,7 +187,7 @@ async def _is_taken(sending: Awaitable[None], subscription: Subscription) -> boo
 async def _say(sending: Awaitable[None], subscription: Subscription) -> None:
     """Last words, if they are taken while there is patience."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(subscription.patience_s):
+        async with asyncio.timeout(subscription.timeout_s):
             await sending
 
 

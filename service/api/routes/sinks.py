@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from service.api.call_limits import run_limited
 from service.api.models import CreateSink, SinkList, SinkModel
 from service.api.routes.paging import After, Limit, paged
-from service.api.routes.waiting import GOING, until_gone, until_settled
+from service.api.routes.waiting import GOING, until_gone, until_resolved
 from service.api.sink_catalog import SinkCatalog
 
 router = APIRouter(prefix="/views/{view}/sinks", tags=["sinks"])
@@ -33,7 +33,7 @@ async def add_sink(
     """Send a live view to a further place. With wait_s the answer comes once that has begun."""
     sinks = _sinks(request)
     await run_limited(request, sinks.add, view, body, request.state.caller)
-    return await until_settled(lambda: sinks.show(view, body.name), wait_s)
+    return await until_resolved(lambda: sinks.show(view, body.name), wait_s)
 
 
 @router.get("")

@@ -26,7 +26,7 @@ from service.api.models import (
     WaitAnswer,
 )
 from service.api.routes.paging import After, Limit, one_more, paged
-from service.api.routes.waiting import GOING, until_gone, until_settled, until_visible
+from service.api.routes.waiting import GOING, until_gone, until_resolved, until_visible
 
 router = APIRouter(prefix="/views", tags=["views"])
 
@@ -45,7 +45,7 @@ async def create_view(
     """Create a view. With wait_s the answer comes once it is live or failed, or time is up."""
     catalog = _catalog(request)
     name = await run_limited(request, catalog.create, body, request.state.caller)
-    view = await until_settled(lambda: catalog.view(name), wait_s)
+    view = await until_resolved(lambda: catalog.view(name), wait_s)
     response.headers["Location"] = f"/views/{name}"
     return view
 

@@ -15,7 +15,7 @@ from fastapi import Response
 from starlette.concurrency import run_in_threadpool
 
 from service.api.catalog import Catalog
-from service.views.lifecycle import SETTLED
+from service.views.lifecycle import RESOLVED
 
 # Of `until_gone`, for the description.
 GOING: dict[str, Any] = {"description": "still under way after wait_s; there is no body"}
@@ -36,11 +36,11 @@ class HasStatus(Protocol):
 Found = TypeVar("Found", bound=HasStatus)
 
 
-async def until_settled(show: Callable[[], Found], wait_s: float) -> Found:
+async def until_resolved(show: Callable[[], Found], wait_s: float) -> Found:
     """What is shown once it is live or failed, or time is up."""
     deadline = time.monotonic() + wait_s
     found = await run_in_threadpool(show)
-    while found.status not in SETTLED and time.monotonic() < deadline:
+    while found.status not in RESOLVED and time.monotonic() < deadline:
         await asyncio.sleep(_POLL_S)
         found = await run_in_threadpool(show)
     return found

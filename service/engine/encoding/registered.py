@@ -14,10 +14,10 @@ from connectors.postgres.replication.wire_shapes import KnownTable, ShapeColumn
 from connectors.sink import Return, SinkTable, ViewChange
 from dataflow import errors
 from dataflow.expressions import ir
-from dataflow.live_tables import TableHome
+from dataflow.live_tables import TableLocation
 from dataflow.plan import nodes as plan
 from dataflow.schema import Field, Relation, RelationName
-from dataflow.shared import Home
+from dataflow.shared import StateLocation
 from dataflow.types import SqlType, TypeKind
 from service.engine.definition import StateLayout, ViewDefinition
 from service.engine.encoding.object_graph import Registered, Registry
@@ -100,8 +100,8 @@ _VIEWS = (
         "identity table query plan rebuilt version role names",
     ),
     _type("state.layout", StateLayout, "homes tables"),
-    _type("state.home", Home, "scope name"),
-    _type("state.table_home", TableHome, "scope relation columns dead"),
+    _type("state.home", StateLocation, "scope name"),
+    _type("state.table_home", TableLocation, "scope relation columns dead"),
 )
 _SOURCE_TABLES = (
     _type("source.known_table", KnownTable, "facts shapes until"),

@@ -69,7 +69,7 @@ def value(id: int, name: str | None = "a") -> bytes:
 
 
 @dataclass
-class Held:
+class TransactionBuffer:
     """Rows of relations as batches make them."""
 
     rows: dict[str, Counter[Row]] = field(default_factory=dict)
@@ -114,9 +114,9 @@ class Held:
 
 def snapshot(
     source: KafkaSource, places: Places, notes: Mapping[str, bytes], count: int = 4
-) -> Held:
+) -> TransactionBuffer:
     """All rows of all relations as of their places."""
-    held = Held(places=dict(places))
+    held = TransactionBuffer(places=dict(places))
     opened = source.open_snapshot(source.relations(), places, notes)
     for relation in source.relations():
         parts = opened.parts(relation, range(len(relation.fields)), count)
@@ -129,7 +129,7 @@ def snapshot(
     return held
 
 
-def pins(source: KafkaSource) -> tuple[dict[str, Any], dict[str, bytes]]:
+def snapshot_offsets(source: KafkaSource) -> tuple[dict[str, Any], dict[str, bytes]]:
     """(places, notes) of all relations where nothing reads them yet."""
     places, notes = {}, {}
     for relation in source.relations():
@@ -139,10 +139,12 @@ def pins(source: KafkaSource) -> tuple[dict[str, Any], dict[str, bytes]]:
     return places, notes
 
 
-class Following:
+class SourceSubscriptions:
     """A feed, and what it has told so far."""
 
-    def __init__(self, source: KafkaSource, held: Held, notes: Mapping[str, bytes]) -> None:
+    def __init__(
+        self, source: KafkaSource, held: TransactionBuffer, notes: Mapping[str, bytes]
+    ) -> None:
         self._ready = threading.Event()
         self.held = held
         self.notes: dict[str, bytes] = {}
@@ -150,7 +152,7 @@ class Following:
             source.relations(), dict(held.places), notes, self._ready.set
         )
 
-    def __enter__(self) -> Following:
+    def __enter__(self) -> SourceSubscriptions:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -167,7 +169,9 @@ class Following:
             self.notes.update(batch.notes)
         return batch
 
-    def until(self, is_enough: Callable[[Held], bool], *, places: Places | None = None) -> Held:
+    def until(
+        self, is_enough: Callable[[TransactionBuffer], bool], *, places: Places | None = None
+    ) -> TransactionBuffer:
         """Poll until it is."""
         deadline = time.monotonic() + TIMEOUT_S
         while not is_enough(self.held):
@@ -186,13 +190,13 @@ class Following:
         raise AssertionError("nothing was raised")
 
 
-def ids(held: Held, name: str = "clicks") -> list[int]:
+def ids(held: TransactionBuffer, name: str = "clicks") -> list[int]:
     """The ids of an append relation's rows, in order; each row once."""
     assert set(held.rows.get(name, Counter()).values()) <= {1}
     return sorted(row[2] for row in held.rows.get(name, Counter()))
 
 
-def names(held: Held, name: str = "clicks") -> dict[int, str | None]:
+def names(held: TransactionBuffer, name: str = "clicks") -> dict[int, str | None]:
     """The rows of an upsert relation: id -> name."""
     rows: Iterable[Row] = held.keyed.get(name, {}).values()
     return {row[0]: None if row[1] is None else row[1].decode() for row in rows}

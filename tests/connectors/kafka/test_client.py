@@ -12,7 +12,7 @@ from connectors.kafka.broker_settings import USERS
 from connectors.kafka.client import Client
 from connectors.kafka.connection import MECHANISMS, Connection
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.option_reader import Given
+from connectors.kafka.option_reader import OptionReader
 from connectors.loopback import free_port
 from dataflow.errors import SinkError, SourceError, TemporaryError, TidemarkError
 from tests.harness.broker import new_topic
@@ -21,7 +21,7 @@ NAME, PASSWORD = next(iter(USERS.items()))
 
 
 def client_of(options: dict[str, Any], side: str = "source") -> Client:
-    given = Given(options, side)
+    given = OptionReader(options, side)
     connection = Connection.of(given)
     given.end()
     return Client(connection, side, "clicks")

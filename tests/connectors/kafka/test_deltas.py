@@ -8,7 +8,7 @@ from connectors.kafka.client import Client
 from connectors.kafka.connection import Connection
 from connectors.kafka.deltas import DeltaReader
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.option_reader import Given
+from connectors.kafka.option_reader import OptionReader
 from tests.harness.broker import new_topic, send
 
 BURSTS, EACH = 4, 3
@@ -18,7 +18,7 @@ GAP_S = 0.8
 
 def test_what_comes_after_the_end_in_one_batch_is_read_too(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
-    options = Given({"bootstrap_servers": broker.bootstrap}, "source")
+    options = OptionReader({"bootstrap_servers": broker.bootstrap}, "source")
     reader = DeltaReader(Client(Connection.of(options), "source", "deltas"), topic)
     assert reader.read(30) == []
     for burst in range(BURSTS):

@@ -17,12 +17,12 @@ from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.source import KafkaSource
 from dataflow.errors import SourceError, TemporaryError
 from tests.connectors.kafka.reading import (
-    Following,
-    Held,
+    SourceSubscriptions,
+    TransactionBuffer,
     ids,
     names,
-    pins,
     snapshot,
+    snapshot_offsets,
     source_of,
     topic_options,
     upsert_options,
@@ -44,9 +44,11 @@ def numbered(count: int, partitions: int = 1, first: int = 0) -> list[Any]:
 
 
 @contextmanager
-def following(source: KafkaSource, held: Held | None = None) -> Iterator[Following]:
-    places, notes = pins(source)
-    with Following(source, held or Held(places=places), notes) as feed:
+def following(
+    source: KafkaSource, held: TransactionBuffer | None = None
+) -> Iterator[SourceSubscriptions]:
+    places, notes = snapshot_offsets(source)
+    with SourceSubscriptions(source, held or TransactionBuffer(places=places), notes) as feed:
         yield feed
 
 
@@ -75,7 +77,7 @@ def test_places_are_offsets_by_partition(broker: EmbeddedKafka) -> None:
     send(broker, topic, numbered(5, 2))
     source = source_of(broker, {"clicks": topic_options(topic)})
     source.check()
-    places, _ = pins(source)
+    places, _ = snapshot_offsets(source)
     assert places["clicks"]["next"] == {"0": 3, "1": 2}
     with following(source) as feed:
         send(broker, topic, numbered(3, 2, first=5))
@@ -115,7 +117,7 @@ def test_aborted_transactions_are_not_seen_and_their_marks_are_passed(
         producer.send(topic, value(6))
         producer.flush()
         send(broker, topic, numbered(1, first=7))
-        assert pins(source)[0]["clicks"]["next"] == {"0": 12}
+        assert snapshot_offsets(source)[0]["clicks"]["next"] == {"0": 12}
         assert feed.step() is None
         producer.commit_transaction()
         assert ids(feed.until(lambda held: len(ids(held)) == 5)) == [1, 3, 5, 6, 7]
@@ -131,7 +133,7 @@ def transactions(broker: EmbeddedKafka) -> Iterator[KafkaProducer]:
 def test_until_is_never_passed(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker, 2)
     source = source_of(broker, {"clicks": topic_options(topic)})
-    places, notes = pins(source)
+    places, notes = snapshot_offsets(source)
     with transactions(broker) as producer:
         producer.begin_transaction()
         for n in range(1000):
@@ -139,7 +141,7 @@ def test_until_is_never_passed(broker: EmbeddedKafka) -> None:
         producer.commit_transaction()
     ends = json.loads(json.dumps(places))
     ends["clicks"]["next"] = {"0": 137, "1": 501}
-    with Following(source, Held(places=dict(places)), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(places=dict(places)), notes) as feed:
         held = feed.until(lambda held: held.places == ends, places=ends)
         assert ids(held) == sorted([*range(0, 274, 2), *range(1, 1000, 2)])
         assert feed.feed.poll(10, until=ends) is None
@@ -150,12 +152,12 @@ def test_until_is_never_passed(broker: EmbeddedKafka) -> None:
 def test_a_feed_goes_on_where_another_ended(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker, 3)
     source = source_of(broker, {"clicks": topic_options(topic)})
-    places, notes = pins(source)
-    held = Held(places=dict(places))
+    places, notes = snapshot_offsets(source)
+    held = TransactionBuffer(places=dict(places))
     send(broker, topic, numbered(3000, 3))
     while len(ids(held)) < 3000:
         held.places = json.loads(json.dumps(held.places))
-        with Following(source, held, notes) as feed:
+        with SourceSubscriptions(source, held, notes) as feed:
             while feed.step(max_rows=100) is None:
                 pass
     assert ids(held) == list(range(3000))
@@ -165,8 +167,8 @@ def test_new_partitions_are_read_from_their_beginning(broker: EmbeddedKafka) -> 
     topic = new_topic(broker)
     send(broker, topic, numbered(2, first=-2))
     source = source_of(broker, {"clicks": topic_options(topic, start="latest")})
-    places, notes = pins(source)
-    with Following(source, Held(places=places), notes) as feed:
+    places, notes = snapshot_offsets(source)
+    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
         send(broker, topic, numbered(2))
         feed.until(lambda held: len(ids(held)) == 2)
         with admin_of(broker) as admin:
@@ -204,18 +206,18 @@ def test_a_topic_that_was_made_again_is_refused(broker: EmbeddedKafka) -> None:
         error = feed.failure()
         assert (error.code, str(error.relation)) == ("source.topic_recreated", "shop.clicks")
         assert ids(feed.held) == list(range(10))
-    with Following(source, held, {}) as feed:
+    with SourceSubscriptions(source, held, {}) as feed:
         assert feed.failure().code == "source.topic_recreated"
 
 
 def test_records_that_are_gone_are_refused(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
     source = source_of(broker, {"clicks": topic_options(topic)})
-    places, notes = pins(source)
+    places, notes = snapshot_offsets(source)
     send(broker, topic, numbered(10))
     with admin_of(broker) as admin:
         admin.delete_records({TopicPartition(topic, 0): 5})
-    with Following(source, Held(places=dict(places)), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(places=dict(places)), notes) as feed:
         error = feed.failure()
     assert (error.code, str(error.relation)) == ("source.offsets_gone", "shop.clicks")
     assert "0:0" in error.detail
@@ -225,9 +227,9 @@ def test_a_log_that_ends_before_our_place_is_refused(broker: EmbeddedKafka) -> N
     topic = new_topic(broker)
     send(broker, topic, numbered(10))
     source = source_of(broker, {"clicks": topic_options(topic)})
-    places, notes = pins(source)
+    places, notes = snapshot_offsets(source)
     places["clicks"]["next"] = {"0": 500}
-    with Following(source, Held(places=dict(places)), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(places=dict(places)), notes) as feed:
         assert feed.failure().code == "source.offsets_gone"
 
 
@@ -237,7 +239,7 @@ def test_a_log_that_was_lost_and_grew_past_our_place_is_refused(own_broker: Embe
     topics = {name: new_topic(own_broker) for name in ("clicks", "orders")}
     source = source_of(own_broker, {name: topic_options(t) for name, t in topics.items()})
     send(own_broker, topics["orders"], numbered(10))
-    places, notes = pins(source)
+    places, notes = snapshot_offsets(source)
     with transactions(own_broker) as producer:
         producer.begin_transaction()
         for n in range(10):
@@ -246,17 +248,17 @@ def test_a_log_that_was_lost_and_grew_past_our_place_is_refused(own_broker: Embe
         own_broker.kill()
         own_broker.start()
         producer.commit_transaction()
-    held = Held(places=places)
-    with Following(source, held, notes) as feed:
+    held = TransactionBuffer(places=places)
+    with SourceSubscriptions(source, held, notes) as feed:
         feed.until(lambda held: held.places["clicks"]["next"] == {"0": 11})
         notes |= feed.notes
-    with Following(source, held, notes) as feed:
+    with SourceSubscriptions(source, held, notes) as feed:
         send(own_broker, topics["clicks"], numbered(10, first=10))
         feed.until(lambda held: len(ids(held)) == 20)
         notes |= feed.notes
     with admin_of(own_broker) as admin:
         admin.delete_records({TopicPartition(topics["clicks"], 0): 21})
-    with Following(source, held, notes) as feed:
+    with SourceSubscriptions(source, held, notes) as feed:
         send(own_broker, topics["clicks"], numbered(5, first=20))
         feed.until(lambda held: len(ids(held)) == 25)
         notes |= feed.notes
@@ -268,7 +270,9 @@ def test_a_log_that_was_lost_and_grew_past_our_place_is_refused(own_broker: Embe
         send(own_broker, topic, numbered(50, first=1000))
     for name in ("clicks", "orders"):
         alone = source_of(own_broker, {name: topic_options(topics[name])})
-        with Following(alone, Held(places={name: held.places[name]}), notes) as feed:
+        with SourceSubscriptions(
+            alone, TransactionBuffer(places={name: held.places[name]}), notes
+        ) as feed:
             error = feed.failure()
             assert (error.code, str(error.relation)) == ("source.offsets_gone", f"shop.{name}")
             assert not feed.held.rows
@@ -312,33 +316,33 @@ def test_a_source_behind_tls_and_a_password(
     source = source_of(broker, {"clicks": topic_options(topic)}, **secured)
     monkeypatch.setenv("KAFKA_PASSWORD", password)
     send(broker, topic, numbered(5))
-    places, notes = pins(source)
+    places, notes = snapshot_offsets(source)
     held = snapshot(source, places, notes)
     send(broker, topic, numbered(5, first=5))
-    with Following(source, held, notes) as feed:
+    with SourceSubscriptions(source, held, notes) as feed:
         assert ids(feed.until(lambda held: len(ids(held)) == 10)) == list(range(10))
     monkeypatch.setenv("KAFKA_PASSWORD", "wrong")
-    with Following(source, held, notes) as feed:
+    with SourceSubscriptions(source, held, notes) as feed:
         assert feed.failure().code == "source.login"
 
 
 def test_a_broker_that_is_killed_loses_and_doubles_nothing(own_broker: EmbeddedKafka) -> None:
     topic = new_topic(own_broker, 2)
     source = source_of(own_broker, {"clicks": topic_options(topic)})
-    places, notes = pins(source)
-    held = Held(places=dict(places))
-    with Following(source, held, notes) as feed:
+    places, notes = snapshot_offsets(source)
+    held = TransactionBuffer(places=dict(places))
+    with SourceSubscriptions(source, held, notes) as feed:
         send(own_broker, topic, numbered(500, 2))
         feed.until(lambda held: len(ids(held)) > 0)
         own_broker.kill()
         error = feed.failure()
         assert isinstance(error, TemporaryError), getattr(error, "detail", "")
         assert error.code == "source.unreachable"
-    with Following(source, held, notes) as feed:  # still away
+    with SourceSubscriptions(source, held, notes) as feed:  # still away
         assert isinstance(feed.failure(), TemporaryError)
     own_broker.start()
     send(own_broker, topic, numbered(500, 2, first=500))
-    with Following(source, held, notes) as feed:
+    with SourceSubscriptions(source, held, notes) as feed:
         feed.until(lambda held: len(ids(held)) == 1000)
     assert ids(held) == list(range(1000))
     assert len(read_all(own_broker, topic)) == 1000

@@ -12,12 +12,12 @@ from connectors.kafka.source import KafkaSource
 from dataflow.delta import Delta
 from dataflow.errors import SourceError
 from tests.connectors.kafka.reading import (
-    Following,
-    Held,
+    SourceSubscriptions,
+    TransactionBuffer,
     ids,
     names,
-    pins,
     snapshot,
+    snapshot_offsets,
     source_of,
     topic_options,
     upsert_options,
@@ -37,9 +37,9 @@ def mixed(first: int = 0) -> list[Any]:
     return records
 
 
-def start(source: KafkaSource) -> tuple[Held, dict[str, bytes]]:
-    places, notes = pins(source)
-    return Held(places=places), notes
+def start(source: KafkaSource) -> tuple[TransactionBuffer, dict[str, bytes]]:
+    places, notes = snapshot_offsets(source)
+    return TransactionBuffer(places=places), notes
 
 
 def test_dead_letters_are_told_whole(broker: EmbeddedKafka) -> None:
@@ -47,7 +47,7 @@ def test_dead_letters_are_told_whole(broker: EmbeddedKafka) -> None:
     source = source_of(broker, {"clicks": topic_options(topic)}, on_error="dead_letter")
     held, notes = start(source)
     send(broker, topic, mixed())
-    with Following(source, held, notes) as feed:
+    with SourceSubscriptions(source, held, notes) as feed:
         feed.until(lambda held: held.places["clicks"]["next"] == {"0": 9})
     assert ids(held) == [0, 1, 2, 3, 4]
     assert [row[:3] for row in held.rejected] == [
@@ -66,7 +66,7 @@ def test_skipped_records_are_counted(broker: EmbeddedKafka) -> None:
     source = source_of(broker, {"clicks": options}, on_error="fail")
     held, notes = start(source)
     send(broker, topic, mixed())
-    with Following(source, held, notes) as feed:
+    with SourceSubscriptions(source, held, notes) as feed:
         feed.until(lambda held: held.places["clicks"]["next"] == {"0": 9})
         assert feed.feed.skipped == 4
     assert (ids(held), held.rejected) == ([0, 1, 2, 3, 4], [])
@@ -81,7 +81,7 @@ def test_dead_letters_go_to_a_topic_before_the_place_moves(broker: EmbeddedKafka
     source.check()
     held, notes = start(source)
     send(broker, topic, mixed())
-    with Following(source, held, notes) as feed:
+    with SourceSubscriptions(source, held, notes) as feed:
         feed.until(lambda held: len(held.rejected) == 4)
         # The feed is still open: what it has told is there already.
         found = read_all(broker, dead)
@@ -108,12 +108,12 @@ def test_no_place_moves_past_what_the_topic_does_not_take(broker: EmbeddedKafka)
     held, notes = start(source)
     before = dict(held.places)
     send(broker, topic, [(0, b"k", b"{" * 2000)])
-    with Following(source, held, notes) as feed:
+    with SourceSubscriptions(source, held, notes) as feed:
         assert feed.failure().code == "source.dead_letter_topic"
     assert (held.places, held.rejected) == (before, [])
     drop_topic(broker, dead)
     new_topic(broker, name=dead)
-    with Following(source, held, notes) as feed:
+    with SourceSubscriptions(source, held, notes) as feed:
         feed.until(lambda held: len(held.rejected) == 1)
     assert [record.value for record in read_all(broker, dead)] == [b"{" * 2000]
 
@@ -133,18 +133,18 @@ def test_a_bad_record_stops_its_source_where_it_lies(broker: EmbeddedKafka) -> N
     held, notes = start(source)
     send(broker, topic, mixed())
     for _ in range(2):  # again and again at the same place
-        with Following(source, held, notes) as feed:
+        with SourceSubscriptions(source, held, notes) as feed:
             error = feed.failure()
         assert (error.code, str(error.relation)) == ("source.bad_record", "shop.clicks")
         assert "0:1" in error.detail
         assert held.places["clicks"]["next"] == {"0": 1}
         assert ids(held) == [0]
-    places, _ = pins(source)
+    places, _ = snapshot_offsets(source)
     with pytest.raises(SourceError, match=r"source\.bad_record"):
         snapshot(source, places, notes)
     # Once the source is told to pass them over, it goes on from there.
     repaired = source_of(broker, {"clicks": topic_options(topic)}, on_error="skip")
-    with Following(repaired, held, notes) as feed:
+    with SourceSubscriptions(repaired, held, notes) as feed:
         feed.until(lambda held: len(ids(held)) == 5)
     assert ids(held) == [0, 1, 2, 3, 4]
 
@@ -156,13 +156,13 @@ def test_removals_of_what_is_only_added_are_rejected(broker: EmbeddedKafka) -> N
     source = source_of(broker, {"clicks": options})
     held, notes = start(source)
     send(broker, topic, [(0, b"1", b"{}"), (0, b"1", None)])
-    with Following(source, held, notes) as feed:
+    with SourceSubscriptions(source, held, notes) as feed:
         feed.until(lambda held: held.places["clicks"]["next"] == {"0": 2})
     assert list(held.rows["clicks"].elements()) == [(1,)]
     assert [row[2:4] for row in held.rejected] == [(b"0:1", b"record.removal")]
 
 
-def rejected_delta(held: Held) -> Delta:
+def rejected_delta(held: TransactionBuffer) -> Delta:
     return Delta.of(REJECTED_KINDS, held.rejected)
 
 
@@ -175,7 +175,7 @@ def test_rejected_records_are_rows_once_their_columns_are_repaired(broker: Embed
         for number, at in ((1, 1000), (70_000, 2000)):
             producer.send(topic, value(number), timestamp_ms=946_684_800_000 + at)
         producer.send(topic, b"never")
-    with Following(source_of(broker, {"clicks": options}), held, notes) as feed:
+    with SourceSubscriptions(source_of(broker, {"clicks": options}), held, notes) as feed:
         feed.until(lambda held: held.places["clicks"]["next"] == {"0": 3})
     assert len(held.rejected) == 2
     repaired = source_of(broker, {"clicks": {**options, "columns": {**columns, "id": "int8"}}})
@@ -200,7 +200,7 @@ def test_an_old_upsert_never_replaces_a_newer_row(broker: EmbeddedKafka) -> None
     texts = [(1, "long one"), (2, "long two"), (3, "long three"), (1, "new"), (3, None)]
     records = [(0, b"%d" % k, value(k, t) if t else None) for k, t in texts]
     send(broker, topic, records)
-    with Following(source, held, notes) as feed:
+    with SourceSubscriptions(source, held, notes) as feed:
         feed.until(lambda held: held.places["clicks"]["next"] == {"0": 5})
     assert names(held) == {1: "new"}
     assert len(held.rejected) == 3

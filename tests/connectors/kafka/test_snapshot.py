@@ -16,12 +16,12 @@ from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.source import KafkaSource
 from dataflow.errors import SourceError, TemporaryError
 from tests.connectors.kafka.reading import (
-    Following,
-    Held,
+    SourceSubscriptions,
+    TransactionBuffer,
     ids,
     names,
-    pins,
     snapshot,
+    snapshot_offsets,
     source_of,
     topic_options,
     upsert_options,
@@ -77,11 +77,11 @@ def test_snapshot_and_feed_make_all_records_wherever_it_is_pinned(broker: Embedd
                 producer.commit_transaction()
                 written += fresh
             _await_marks(broker, topic)
-            pinned.append((*pins(source), len(written)))
+            pinned.append((*snapshot_offsets(source), len(written)))
     for places, notes, count in chance.sample(pinned, 5):
         held = snapshot(source, places, notes, chance.choice([1, 3, 8]))
         assert ids(held) == written[:count]
-        with Following(source, held, notes) as feed:
+        with SourceSubscriptions(source, held, notes) as feed:
             feed.until(lambda held: len(ids(held)) == len(written))
         assert ids(held) == written
 
@@ -103,12 +103,12 @@ def test_upserts_wherever_they_are_pinned(broker: EmbeddedKafka) -> None:
             if not is_removed:
                 state[key] = text
         send(broker, topic, records)
-        pinned.append((*pins(source), dict(state)))
+        pinned.append((*snapshot_offsets(source), dict(state)))
     ends = pinned[-1][0]
     for places, notes, then in chance.sample(pinned, 4):
         held = snapshot(source, places, notes)
         assert names(held) == then
-        with Following(source, held, notes) as feed:
+        with SourceSubscriptions(source, held, notes) as feed:
             feed.until(lambda held: held.places == ends)
         assert names(held) == state
 
@@ -117,7 +117,7 @@ def test_parts_are_disjoint_stable_and_travel(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker, 2)
     send(broker, topic, [(n % 2, None, value(n)) for n in range(1000)])
     source = source_of(broker, {"clicks": topic_options(topic)})
-    places, notes = pins(source)
+    places, notes = snapshot_offsets(source)
     parts = parts_of(source, places, notes, 8)
     assert len(parts) >= 8
     before = [part.name for part in parts]
@@ -141,13 +141,13 @@ def test_a_place_is_cut_as_before_when_records_have_gone(broker: EmbeddedKafka, 
     topic = new_topic(broker, 3)
     send(broker, topic, [(n % 3, b"%d" % n, value(n)) for n in range(300)])
     source = source_of(broker, {"clicks": kind(topic)})
-    places, notes = pins(source)
+    places, notes = snapshot_offsets(source)
     before = [part.name for part in parts_of(source, places, notes, 8)]
     with admin_of(broker) as admin:
         admin.delete_records({TopicPartition(topic, 0): 100, TopicPartition(topic, 1): 90})
     parts = parts_of(source, places, notes, 8, before)
     assert [part.name for part in parts] == before
-    held = Held()
+    held = TransactionBuffer()
     for part in parts:
         for delta in part.read():
             held.add_snapshot(source.relations()[0], delta)
@@ -159,7 +159,7 @@ def test_only_asked_columns_are_told(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
     send(broker, topic, [(0, None, value(5, "x"))])
     source = source_of(broker, {"clicks": topic_options(topic)})
-    places, notes = pins(source)
+    places, notes = snapshot_offsets(source)
     [relation] = source.relations()
     opened = source.open_snapshot([relation], places, notes)
     [part] = opened.parts(relation, [3, 1], 1)
@@ -188,11 +188,11 @@ def test_where_it_starts(broker: EmbeddedKafka, start: Any, expected: list[int])
             at = midnight_ms + n * 1000
             producer.send(topic, value(n), partition=n // 4, timestamp_ms=at)
     source = source_of(broker, {"clicks": topic_options(topic, start=start)})
-    places, notes = pins(source)
+    places, notes = snapshot_offsets(source)
     assert ids(snapshot(source, places, notes)) == expected
     # Whatever the start, the feed begins at the place, with nothing of before.
     send(broker, topic, [(0, None, value(6)), (1, None, value(7))])
-    with Following(source, Held(places=places), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
         assert ids(feed.until(lambda held: len(ids(held)) == 2)) == [6, 7]
 
 
@@ -211,7 +211,7 @@ def test_a_topic_made_again_has_no_snapshot(broker: EmbeddedKafka) -> None:
     topic = new_topic(broker)
     send(broker, topic, [(0, None, value(n)) for n in range(10)])
     source = source_of(broker, {"clicks": topic_options(topic)})
-    places, notes = pins(source)
+    places, notes = snapshot_offsets(source)
     [part] = parts_of(source, places, notes, 1)
     drop_topic(broker, topic)
     new_topic(broker, name=topic)
@@ -227,12 +227,12 @@ def test_compaction_and_marks_leave_holes(broker: EmbeddedKafka) -> None:
     source = source_of(broker, {"clicks": upsert_options(topic)})
     for turn in range(30):
         send(broker, topic, [(0, b"%d" % k, value(k, f"{turn}")) for k in range(20)])
-    places, notes = pins(source)
+    places, notes = snapshot_offsets(source)
     wait_for_compaction(broker, topic, source, places, notes)
     assert names(snapshot(source, places, notes)) == dict.fromkeys(range(20), "29")
     begin = json.loads(json.dumps(places))
     begin["clicks"]["next"] = {"0": 0}
-    with Following(source, Held(places=begin), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(places=begin), notes) as feed:
         held = feed.until(lambda held: held.places == places, places=places)
     assert names(held) == dict.fromkeys(range(20), "29")
 
@@ -258,7 +258,7 @@ def test_retention_while_a_part_is_read_is_worth_another_try(broker: EmbeddedKaf
     send(broker, topic, [(0, None, wide)] * 400)
     options = {"fetch.max.bytes": 1 << 20, "queued.min.messages": 1}
     source = source_of(broker, {"clicks": topic_options(topic)}, client=options)
-    places, notes = pins(source)
+    places, notes = snapshot_offsets(source)
     [part] = parts_of(source, places, notes, 1)
     reading = part.read()
     next(reading)

@@ -15,7 +15,13 @@ from connectors.kafka.source import KafkaSource
 from connectors.kafka.transactions import Lane, Transactions
 from connectors.source import SourceBatch
 from dataflow.errors import SourceError
-from tests.connectors.kafka.reading import Following, Held, pins, snapshot, source_of
+from tests.connectors.kafka.reading import (
+    SourceSubscriptions,
+    TransactionBuffer,
+    snapshot,
+    snapshot_offsets,
+    source_of,
+)
 from tests.connectors.kafka.test_debezium import options_of
 from tests.harness.broker import drop_topic, new_topic, send, unique_name
 
@@ -84,7 +90,9 @@ def kept(notes: dict[str, bytes], batch: SourceBatch) -> None:
     notes.update({key: text for key, text in batch.notes.items() if text is not None})
 
 
-def next_told(feed: Following, notes: dict[str, bytes], **more: Any) -> list[tuple[str, int, str]]:
+def next_told(
+    feed: SourceSubscriptions, notes: dict[str, bytes], **more: Any
+) -> list[tuple[str, int, str]]:
     """What the next batch with rows tells."""
     for _ in range(100):
         batch = feed.step(**more)
@@ -103,8 +111,8 @@ def shop(broker: EmbeddedKafka) -> Shop:
 
 def test_a_transaction_is_told_in_one_batch(shop: Shop) -> None:
     source = shop.source()
-    places, notes = pins(source)
-    with Following(source, Held(places=places), notes) as feed:
+    places, notes = snapshot_offsets(source)
+    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
         shop.begin("t1")
         shop.put("orders", None, 0, 90)
         shop.put("orders", "t1", 1, 1)
@@ -126,8 +134,8 @@ def test_a_transaction_is_told_in_one_batch(shop: Shop) -> None:
 
 def test_an_interrupted_feed_goes_on_with_what_was_held(shop: Shop) -> None:
     source = shop.source()
-    places, notes = pins(source)
-    held = Held(places=places)
+    places, notes = snapshot_offsets(source)
+    held = TransactionBuffer(places=places)
     shop.whole("t1", 1)
     shop.begin("t2")
     shop.put("orders", "t2", 1, 5)
@@ -136,12 +144,12 @@ def test_an_interrupted_feed_goes_on_with_what_was_held(shop: Shop) -> None:
     seen: list[tuple[str, int, str]] = []
     states = [(json.loads(json.dumps(places)), dict(notes))]
     while len(seen) < 4:
-        with Following(source, held, notes) as feed:
+        with SourceSubscriptions(source, held, notes) as feed:
             seen += next_told(feed, notes, max_rows=1)
             states.append((json.loads(json.dumps(feed.held.places)), dict(notes)))
             held = feed.held
     assert held.places["orders"]["next"]["0"] == 1
-    with Following(source, held, notes) as feed:
+    with SourceSubscriptions(source, held, notes) as feed:
         shop.put("items", "t2", 2, 6)
         seen += next_told(feed, notes)
         end = json.loads(json.dumps(feed.held.places))
@@ -149,7 +157,9 @@ def test_an_interrupted_feed_goes_on_with_what_was_held(shop: Shop) -> None:
     # From every state that was: the same places are reached, and nothing beyond them.
     shop.whole("t3", 10)
     for places, notes in states:
-        with Following(source, Held(places=dict(places)), dict(notes)) as feed:
+        with SourceSubscriptions(
+            source, TransactionBuffer(places=dict(places)), dict(notes)
+        ) as feed:
             feed.until(lambda held: held.places == end, places=end)
             assert feed.step(until=end) is None
             again = {(n, *k) for n, rows in feed.held.keyed.items() for k in rows}
@@ -166,7 +176,7 @@ def test_a_pin_amid_a_transaction_loses_and_doubles_nothing(shop: Shop, is_late:
         shop.begin("t1")
     shop.put("orders", "t1", 1, 1)
     shop.put("items", "t1", 2, 1)
-    places, notes = pins(source)
+    places, notes = snapshot_offsets(source)
     held = snapshot(source, places, notes)
     assert set(held.keyed["orders"]) == {(1,)}
     if is_late:
@@ -174,7 +184,7 @@ def test_a_pin_amid_a_transaction_loses_and_doubles_nothing(shop: Shop, is_late:
     shop.put("orders", "t1", 3, 2)
     shop.end("t1", orders=3, items=1)
     shop.whole("t2", 5)
-    with Following(source, held, notes) as feed:
+    with SourceSubscriptions(source, held, notes) as feed:
         seen = next_told(feed, notes)
         shop.put("orders", "t1", 4, 3, 1)
         while len(seen) < 5:
@@ -185,39 +195,39 @@ def test_a_pin_amid_a_transaction_loses_and_doubles_nothing(shop: Shop, is_late:
 
 def test_what_is_delivered_again_is_told_once_and_holds_nothing(shop: Shop) -> None:
     source = shop.source()
-    places, notes = pins(source)
+    places, notes = snapshot_offsets(source)
     shop.whole("t1", 1)
-    with Following(source, Held(places=places), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
         assert len(next_told(feed, notes)) == 3
         held = feed.held
     shop.lsn = 0
     shop.whole("t1", 1)
     shop.whole("t2", 5)
-    with Following(source, held, notes) as feed:
+    with SourceSubscriptions(source, held, notes) as feed:
         assert {id for _, _, id in next_told(feed, notes)} == {"t2"}
         assert feed.held.places["orders"]["next"]["0"] == 3
 
 
 def test_a_transaction_that_does_not_fit_is_refused(shop: Shop) -> None:
     source = shop.source(transaction_buffer_bytes=2000)
-    places, notes = pins(source)
+    places, notes = snapshot_offsets(source)
     shop.begin("big")
     for row in range(10):
         shop.put("orders", "big", row + 1, row)
-    with Following(source, Held(places=places), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
         failure = feed.failure()
     assert failure.code == "source.transaction_too_large" and "big" in failure.detail
 
 
 def test_a_bad_record_stops_before_its_transaction(shop: Shop) -> None:
     source = shop.source()
-    places, notes = pins(source)
+    places, notes = snapshot_offsets(source)
     shop.whole("t1", 1)
     shop.begin("t2")
     shop.put("orders", "t2", 1, 5)
     send(shop.broker, shop.topics["items"], [(0, b"k", b"{")])
     shop.end("t2", orders=1, items=1)
-    with Following(source, Held(places=places), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
         assert {id for _, _, id in next_told(feed, notes)} == {"t1"}
         assert feed.failure().code == "source.bad_record"
         assert feed.held.places["orders"]["next"]["0"] == 1
@@ -226,23 +236,23 @@ def test_a_bad_record_stops_before_its_transaction(shop: Shop) -> None:
 
 def test_a_transaction_topic_that_is_gone_or_another_is_refused(shop: Shop) -> None:
     source = shop.source()
-    places, notes = pins(source)
+    places, notes = snapshot_offsets(source)
     drop_topic(shop.broker, shop.marks)
     with pytest.raises(SourceError, match=r"source\.topic_missing"):
         source.check()
-    with Following(source, Held(places=places), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
         assert feed.failure().code == "source.topic_missing"
     new_topic(shop.broker, name=shop.marks)
-    with Following(source, Held(places=places), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
         assert feed.failure().code == "source.topic_recreated"
 
 
 def test_a_table_by_another_name_is_refused(shop: Shop) -> None:
     topics = {"orders": options_of(shop.topics["orders"], collection="shop.orders")}
     source = source_of(shop.broker, topics, transactions=shop.marks)
-    places, notes = pins(source)
+    places, notes = snapshot_offsets(source)
     shop.whole("t1", 1)
-    with Following(source, Held(places=places), notes) as feed:
+    with SourceSubscriptions(source, TransactionBuffer(places=places), notes) as feed:
         assert feed.failure().code == "source.transaction_collection"
     late = Transactions({"a": "shop.a"}, {})
     late.add_marker(0, 0, {"id": "t", "status": "END", "data_collections": []})

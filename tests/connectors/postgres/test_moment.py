@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from connectors.postgres.analysis.analyzer import PostgresAnalyzer
-from connectors.postgres.snapshot.point_in_time import Moment
+from connectors.postgres.snapshot.point_in_time import PointInTimeRead
 from connectors.postgres.source import PostgresSource
 from dataflow.changes import Changes
 from dataflow.delta import Column
@@ -96,7 +96,7 @@ def test_tables_at_a_later_position(database: Database, source: PostgresSource, 
     source.ensure_slot()
     source.watch(relations)
     connection = database.connect()
-    moment = Moment(database.dsn, relations, source.publication_name)
+    moment = PointInTimeRead(database.dsn, relations, source.publication_name)
     try:
         with connection.cursor() as cursor:
             for _ in range(80):
@@ -128,7 +128,7 @@ def test_too_much_in_between_is_told(database: Database, source: PostgresSource)
     relation = tables(database)["split"].relation
     source.ensure_slot()
     source.watch([relation])
-    moment = Moment(database.dsn, [relation], source.publication_name)
+    moment = PointInTimeRead(database.dsn, [relation], source.publication_name)
     try:
         database.execute("INSERT INTO split SELECT i, 1 FROM generate_series(100, 999) i")
         for _ in range(25):

@@ -13,7 +13,7 @@ from connectors.postgres.sink.postgres_sink import PostgresSink
 from connectors.sink import Progress, SinkEpoch, SinkPart, SinkTable
 from dataflow.delta import Delta
 from dataflow.errors import ViewError
-from service.engine.epoch_buffer import Gathered
+from service.engine.epoch_buffer import EpochBuffer
 from tests.harness.postgres import Database
 from tests.harness.sink_rows import SETUP, Oracle, bag_table, delta_of, keyed_table
 
@@ -21,7 +21,7 @@ from tests.harness.sink_rows import SETUP, Oracle, bag_table, delta_of, keyed_ta
 class Reversed:
     """Parts in the opposite order: any order must do."""
 
-    def __init__(self, inner: Gathered) -> None:
+    def __init__(self, inner: EpochBuffer) -> None:
         self._inner = inner
 
     @property
@@ -67,7 +67,7 @@ def test_an_epoch_in_parts_is_one_transaction(
         return [len(Delta.concat(list(pair)).consolidate()) for pair in both]
 
     for number in range(1, 5):
-        gathered = Gathered(20_000)
+        gathered = EpochBuffer(20_000)
         for _ in range(4):
             for oracle in oracles:
                 gathered.add(oracle.table, oracle.change(60))

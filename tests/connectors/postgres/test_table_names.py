@@ -205,14 +205,14 @@ def test_names_of_what_is_looked_after_elsewhere_are_not_kept(database: Database
     database.execute("CREATE TABLE base (id int PRIMARY KEY); CREATE TABLE maintained (id int)")
     query, fields = "SELECT id FROM base JOIN maintained USING (id)", (Field("id", INT4),)
     maintained = Relation(RelationName(VIEW_SOURCE, "public", "maintained"), 0, fields)
-    for views, has_shadows, named in (
+    for views, has_stubs, named in (
         ([], False, ["base", "maintained"]),
         ([maintained], False, ["base"]),
         ([maintained], True, ["base"]),
     ):
-        if has_shadows:
+        if has_stubs:
             database.execute("DROP TABLE maintained")
-        with PostgresAnalyzer(database.dsn, "source", views, has_shadows=has_shadows) as analyzer:
+        with PostgresAnalyzer(database.dsn, "source", views, has_stubs=has_stubs) as analyzer:
             analyzer.analyze(query)
             assert [t.name for t in analyzer.named.tables] == named
 

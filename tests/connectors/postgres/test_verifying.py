@@ -6,8 +6,8 @@ import psycopg2
 import pytest
 
 from connectors.postgres.query.answer_comparison import SortedRows, compare
-from connectors.postgres.query.verify_session import Reader, open_confined
-from connectors.postgres.snapshot.point_in_time import Moment
+from connectors.postgres.query.verify_session import Reader, open_sandboxed
+from connectors.postgres.snapshot.point_in_time import PointInTimeRead
 from connectors.postgres.source import PostgresSource
 from dataflow.errors import TidemarkError
 from dataflow.schema import Field
@@ -38,7 +38,7 @@ def test_functions_of_a_query_have_its_creators_rights(database: Database) -> No
     database.execute(HOSTILE)
     query = "SELECT id, steal(id) AS word FROM open"
     fields = (Field("id", INT4, False), Field("word", TEXT))
-    session, asked, _ = open_confined(database.dsn, "maker", query, None)
+    session, asked, _ = open_sandboxed(database.dsn, "maker", query, None)
     rows = SortedRows(fields, (0,))
     with session.cursor() as cursor:
         rows.fill(cursor, asked)
@@ -47,7 +47,7 @@ def test_functions_of_a_query_have_its_creators_rights(database: Database) -> No
     session.close()
     assert list(rows.lines()) == ["1\tmaker"]
     with pytest.raises(TidemarkError, match=r"source\.role"):
-        open_confined(database.dsn, "nobody at all", query, None)
+        open_sandboxed(database.dsn, "nobody at all", query, None)
     database.execute("DROP OWNED BY maker; DROP ROLE maker")
 
 
@@ -61,7 +61,7 @@ def test_a_statement_ends_in_time(database: Database) -> None:
 def test_a_moment_takes_its_slot_with_it(database: Database) -> None:
     source = PostgresSource(database.dsn)
     source.ensure_slot()
-    moment = Moment(database.dsn, [], source.publication_name)
+    moment = PointInTimeRead(database.dsn, [], source.publication_name)
     count = "SELECT count(*) FROM pg_replication_slots WHERE temporary"
     assert database.rows(count)[0][0] == 1
     moment.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from connectors.authenticated_shuffle import AuthenticatedExchange, new_key
-from connectors.partition_cache import RUNS, KeptPart, Progress
+from connectors.partition_cache import RUNS, CachedPartition, Progress
 from connectors.shuffle_storage import FolderExchange
 from connectors.sink import SinkChanged
 from connectors.spark.backfill import gather
@@ -120,9 +120,9 @@ def test_a_kept_part_that_was_exchanged_is_read_from_its_source(tmp_path: Path) 
     plain = FolderExchange(tmp_path / "elsewhere")
     exchange = AuthenticatedExchange(plain, new_key())
     [drawn, other, *_] = next(iter(parts_of(PLANS["words"]).values()))
-    part = KeptPart(drawn, exchange, "parts/1/one")
+    part = CachedPartition(drawn, exchange, "parts/1/one")
     rows = [delta.rows() for delta in part.read()]
-    list(KeptPart(other, exchange, "parts/1/two").read())
+    list(CachedPartition(other, exchange, "parts/1/two").read())
     assert [delta.rows() for delta in part.read()] == rows
     swap(plain.path / "parts/1/one", plain.path / "parts/1/two")
     with pytest.raises(TemporaryError, match=r"\[backfill\.unauthentic\]"):

@@ -20,7 +20,7 @@ import httpx
 import psycopg2
 from psycopg2.extensions import connection as Connection
 
-from service.setup.bootstrap import Wanted, prepare
+from service.setup.bootstrap import Desired, prepare
 from tests.harness.postgres import Database
 from tests.harness.psql import psql, session_of
 from tests.harness.service import RunningService
@@ -239,7 +239,7 @@ def ground_of(database: Database, folder: Path, kind: str) -> Iterator[Ground]:
             if kind == "apart":
                 database.execute(f"ALTER TABLE m.t OWNER TO {login}; GRANT ALL ON m.t TO {mallory}")
         else:
-            prepare(Wanted(database.dsn, database.dsn, None), is_dry=False)
+            prepare(Desired(database.dsn, database.dsn, None), is_dry=False)
         script = Path("deploy/creators.sql").read_text()
         for creator in (mallory, alice):
             assert psql(database, script, creators=creator).returncode == 0
@@ -273,7 +273,7 @@ def _harden(ground: Ground) -> None:
     script = Path("deploy/role.sql").read_text()
     ended = psql(database, script, role=login, schemas="public,m", views="public,m")
     assert ended.returncode == 0, ended.stderr
-    prepare(Wanted(ground.dsn, ground.dsn, None, schemas=("public", "m")), is_dry=False)
+    prepare(Desired(ground.dsn, ground.dsn, None, schemas=("public", "m")), is_dry=False)
 
 
 def _make_tokens(ground: Ground) -> None:

@@ -178,7 +178,7 @@ def test_shadows_are_never_called_by_the_service(ground: Ground) -> None:
     """Overloads of all functions and operators that our statements call, in schema public, with
     types that fit better than PostgreSQL's own."""
     ground.database.execute(f"GRANT CREATE ON SCHEMA public TO {ground.mallory}")
-    make, drop = _shadows(ground)
+    make, drop = _stubs(ground)
     ground.attack(make)
     try:
         body = {
@@ -221,7 +221,7 @@ _GIVEN += ("text, oid, text", "name, oid, text", "text, text, boolean", "anyelem
 _SIDES = ("oid, bigint", "name, varchar", "regclass, oid", "oid, regclass", '"char", text')
 
 
-def _shadows(ground: Ground) -> tuple[str, str]:
+def _stubs(ground: Ground) -> tuple[str, str]:
     """Statements that make and drop them."""
     texts = [p.read_text() for p in Path("connectors/postgres").glob("*.py")]
     words = sorted({word for text in texts for word in re.findall(r"\b([a-z_]+)\(", text)})

@@ -23,7 +23,7 @@ from dataflow.operators.windows import window, window_follow, window_slabs
 from dataflow.operators.windows.window import WindowOperator
 from dataflow.operators.windows.window_reach import is_followed
 from dataflow.plan.nodes import Window
-from storage.errors import OutOfRoomError
+from storage.errors import OutOfSpaceError
 from storage.memory import MemoryStore
 from storage.rocks import RocksStore
 from storage.store import Store
@@ -175,9 +175,9 @@ class NarrowStore(MemoryStore):
 
     room_bytes = 600_000
 
-    def require_room(self, nbytes: int) -> None:
+    def require_space(self, nbytes: int) -> None:
         if nbytes > self.room_bytes:
-            raise OutOfRoomError(nbytes)
+            raise OutOfSpaceError(nbytes)
 
 
 def test_a_partition_that_needs_more_memory_than_there_is_is_refused(
@@ -187,5 +187,5 @@ def test_a_partition_that_needs_more_memory_than_there_is_is_refused(
     operator = open_operator(window_over(CALLS["whole"], ORDERS["up"]), NarrowStore())
     operator.step(long_partition(500))
     operator.step(one_row(7_000))
-    with pytest.raises(OutOfRoomError):
+    with pytest.raises(OutOfSpaceError):
         operator.step(long_partition(1500))

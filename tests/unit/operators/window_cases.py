@@ -17,7 +17,7 @@ from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import ColumnRef, Expression, Literal
 from dataflow.operators.base import Context
 from dataflow.operators.windows.window import WindowOperator
-from dataflow.operators.windows.window_follow import FollowedWindowOperator
+from dataflow.operators.windows.window_follow import IncrementalWindowOperator
 from dataflow.operators.windows.window_reach import is_followed
 from dataflow.plan.nodes import Frame, FrameBound, SortKey, Values, Window, WindowCall
 from dataflow.schema import Field
@@ -130,10 +130,10 @@ def window_over(
     return Window(Values((), FIELDS), keys, (order,), tuple(calls), fields)
 
 
-def open_operator(plan: Window, store: Store) -> WindowOperator | FollowedWindowOperator:
+def open_operator(plan: Window, store: Store) -> WindowOperator | IncrementalWindowOperator:
     """The operator that the plan is lowered to, over a store."""
     context = Context("03.window", "v", store, NoEvaluator(), ErrorRows())
-    return (FollowedWindowOperator if is_followed(plan) else WindowOperator)(plan, context)
+    return (IncrementalWindowOperator if is_followed(plan) else WindowOperator)(plan, context)
 
 
 class _Partition:

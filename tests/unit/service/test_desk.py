@@ -6,12 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from connectors.postgres.catalog.catalog import ViewRow
-from service.pipeline.reconciler import Desk
+from service.pipeline.reconciler import CatalogReconciler
 
 ASKED = {"id": "b", "kind": "version", "version": 2, "query": "SELECT 2", "options": {}}
 
 
-def desk_of(row: ViewRow, live: Any) -> Desk:
+def worker_of(row: ViewRow, live: Any) -> CatalogReconciler:
     """A desk whose catalog has one view, of which the engine has a version."""
     control: Any = SimpleNamespace(
         list_views=lambda: [row],
@@ -24,7 +24,7 @@ def desk_of(row: ViewRow, live: Any) -> Desk:
     settings = SimpleNamespace(group="default", sink_key=b"")
     parts: Any = SimpleNamespace(settings=settings, feed_source=None)
     engine: Any = SimpleNamespace(views={"v": live})
-    desk = Desk(control, engine, parts)
+    desk = CatalogReconciler(control, engine, parts)
     assert desk.refresh()
     return desk
 
@@ -33,7 +33,7 @@ def test_a_version_waits_until_the_sink_has_the_one_before() -> None:
     """Both are staged in the same table, and the sink may not have taken the first rows yet."""
     definition = SimpleNamespace(identity="1", version=1, plan=SimpleNamespace(pinned={}))
     row = ViewRow("public", "v", "SELECT 0", "1", status="live", change=ASKED)
-    desk = desk_of(row, definition)
+    desk = worker_of(row, definition)
     assert desk.wanted({}) == [row]
     build: Any = SimpleNamespace(definition=definition, first=SimpleNamespace(count=3))
     desk.joined(build, 6)
@@ -48,7 +48,7 @@ def test_a_view_to_be_built_anew_waits_as_well() -> None:
     """It leaves the engine at once, while its epoch is still on its way to the sink."""
     definition = SimpleNamespace(identity="1", version=0, plan=SimpleNamespace(pinned={}))
     row = ViewRow("public", "v", "SELECT 0", "1", status="degraded")
-    desk = desk_of(row, definition)
+    desk = worker_of(row, definition)
     build: Any = SimpleNamespace(definition=definition, first=SimpleNamespace(count=3))
     desk.joined(build, 6)
     desk._engine.views.clear()

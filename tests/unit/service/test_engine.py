@@ -22,7 +22,7 @@ from dataflow.expressions.ir import ColumnRef
 from dataflow.plan.nodes import Aggregate, AggregateCall, Join, Plan, Scan, ViewPlan
 from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
 from dataflow.types import INT4, INT8
-from service.engine.batch_sizer import Pace
+from service.engine.batch_sizer import BatchSizer
 from service.engine.engine import Engine, View, ViewDefinition
 from service.engine.replay import Replay
 from storage.rocks import RocksStore, StoreBudget
@@ -169,8 +169,8 @@ def test_a_view_that_fails_in_a_later_slice_leaves_nothing(shown: Shown) -> None
     model = Model(2)
     shown.step([model.changes(200)], 1)
     root = shown.engine.dataflow.views[JOINED.name].root
-    assert root.in_parts is not None
-    parts, given = root.in_parts, []
+    assert root.in_chunks_of is not None
+    parts, given = root.in_chunks_of, []
 
     def fail(*deltas, most_rows):
         for part in parts(*deltas, most_rows=most_rows):
@@ -179,7 +179,7 @@ def test_a_view_that_fails_in_a_later_slice_leaves_nothing(shown: Shown) -> None
                 raise ViewError("view.test", "the second part fails")
             yield part
 
-    root.in_parts = fail
+    root.in_chunks_of = fail
     before = shown.views()
     epoch = shown.step([model.changes(200), model.changes(200)], 2)
     assert [error.relation for error in shown.engine.refused()] == [JOINED.name]
@@ -212,12 +212,12 @@ def test_changes_of_a_view_that_is_being_built_add_up_part_by_part(
 
 
 def test_slices_keep_the_order_and_never_part_an_update() -> None:
-    model, pace = Model(3), Pace(1000)
+    model, batch_sizer = Model(3), BatchSizer(1000)
     changes = model.changes(2_000)
     slices = []
-    for found in pace.slices(changes):
+    for found in batch_sizer.slices(changes):
         slices.append(found)
-        pace.learn(found, 500 * sum(map(len, found)))
+        batch_sizer.learn(found, 500 * sum(map(len, found)))
     # Of a table nothing is known at first, then that each row becomes 500.
     assert sorted({min(sum(map(len, s)), 9) for s in slices})[-1] == 9 and len(slices) > 200
     flat = [change for found in slices for change in found]
@@ -235,11 +235,13 @@ def test_slices_keep_the_order_and_never_part_an_update() -> None:
         assert texts[:2] == texts[2:]
 
 
-def _sizes(pace: Pace, changes: list[Changes], made_of_one: dict[str, int]) -> list[int]:
+def _sizes(
+    batch_sizer: BatchSizer, changes: list[Changes], made_of_one: dict[str, int]
+) -> list[int]:
     sizes = []
-    for found in pace.slices(changes):
+    for found in batch_sizer.slices(changes):
         sizes.append(sum(map(len, found)))
-        pace.learn(found, sum(made_of_one[c.relation.name.name] * len(c) for c in found))
+        batch_sizer.learn(found, sum(made_of_one[c.relation.name.name] * len(c) for c in found))
     return sizes
 
 
@@ -249,15 +251,19 @@ def _rows(relation: Relation, count: int) -> Changes:
 
 
 def test_the_pace_follows_what_the_rows_of_each_table_become() -> None:
-    pace, quiet, wide = Pace(4_000), {"owners": 1, "things": 1}, {"owners": 1000, "things": 1}
+    batch_sizer, quiet, wide = (
+        BatchSizer(4_000),
+        {"owners": 1, "things": 1},
+        {"owners": 1000, "things": 1},
+    )
     both = [_rows(THINGS, 900), _rows(OWNERS, 100)]
-    assert _sizes(pace, both, wide) == [64, 256, 580, 64, 8, 8, 8, 8, 4]
-    assert _sizes(pace, both, wide) == [900, *[8] * 12, 4]
+    assert _sizes(batch_sizer, both, wide) == [64, 256, 580, 64, 8, 8, 8, 8, 4]
+    assert _sizes(batch_sizer, both, wide) == [900, *[8] * 12, 4]
     # What was wide may be so again: it comes back step by step.
-    found = [_sizes(pace, both, quiet) for _ in range(5)]
+    found = [_sizes(batch_sizer, both, quiet) for _ in range(5)]
     assert len(found[0]) < 14 and found[-1] == [1000]
-    assert _sizes(pace, both[1:], wide)[0] == 100, "what no row before has shown"
-    assert _sizes(pace, [_rows(OWNERS, 20)], wide) == [20], "a few rows are never cut"
+    assert _sizes(batch_sizer, both[1:], wide)[0] == 100, "what no row before has shown"
+    assert _sizes(batch_sizer, [_rows(OWNERS, 20)], wide) == [20], "a few rows are never cut"
 
 
 def test_the_pace_is_not_slowed_by_what_a_step_makes_whatever_its_rows() -> None:
@@ -267,9 +273,9 @@ def test_the_pace_is_not_slowed_by_what_a_step_makes_whatever_its_rows() -> None
         (lambda rows: 100_000 + rows, 8, 40),
         (lambda r: 1_000 * r, 900, 9e9),
     ):
-        pace, taken = Pace(20_000), []
-        for found in pace.slices(changes):
+        batch_sizer, taken = BatchSizer(20_000), []
+        for found in batch_sizer.slices(changes):
             taken.append(sum(map(len, found)))
-            pace.learn(found, made(taken[-1]))
+            batch_sizer.learn(found, made(taken[-1]))
         assert sum(taken) == 20_000 and least <= len(taken) <= most
         assert max(taken) <= 20_000

@@ -52,7 +52,7 @@ def engine_of(**plans: Plan) -> Engine:
 
 
 def told(engine: Engine, folder: Path) -> dict[str, Any]:
-    PipelineMetrics(folder).tell_dataflow(engine.figures)
+    PipelineMetrics(folder).report_dataflow(engine.figures)
     return read_dataflow(folder)
 
 

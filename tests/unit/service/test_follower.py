@@ -13,8 +13,8 @@ from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from dataflow.schema import Field
 from dataflow.types import INT8
-from service.runtime.runtime import Host
-from service.sinks.sink_worker import FAILED, LIVE, UNNAMED, Follower, Reached, Road
+from service.runtime.runtime import Runtime
+from service.sinks.sink_worker import FAILED, LIVE, UNNAMED, Reached, Road, SinkWorker
 
 TABLE = SinkTable("public", "totals", (Field("n", INT8),), ())
 AWAY = TemporaryError("sink.unreachable", "away")
@@ -44,7 +44,7 @@ class RefusingSink:
     def close(self) -> None: ...
 
 
-class NoPause(Host):
+class NoPause(Runtime):
     """Draws pauses of no length, so that what is tried again is tried at once."""
 
     def draw(self, low: float, high: float) -> float:
@@ -60,10 +60,10 @@ def _rows() -> Iterator[tuple[Progress, list[Delta]]]:
     yield Progress(1, {}), []
 
 
-def _follow(sink: RefusingSink, reached: Reached | None) -> Follower:
+def _follow(sink: RefusingSink, reached: Reached | None) -> SinkWorker:
     """Runs in this thread, until it fails or has written epoch 3."""
     road = Road(TABLE, sink, _epoch, _rows, dict)
-    follower = Follower("totals/copy", road, reached, 1, NoPause())
+    follower = SinkWorker("totals/copy", road, reached, 1, NoPause())
     follower.advance(3)
     write = sink.write
 

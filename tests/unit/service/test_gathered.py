@@ -12,7 +12,7 @@ from dataflow.delta import Delta
 from dataflow.errors import InvariantError, TemporaryError, ViewError
 from dataflow.schema import Field
 from dataflow.types import INT4, TEXT
-from service.engine.epoch_buffer import Gathered
+from service.engine.epoch_buffer import EpochBuffer
 from service.engine.outbox import Outbox
 from storage.rocks import RocksStore, StoreBudget
 
@@ -32,7 +32,7 @@ class Sums:
             (BAG, True): Counter(),
         }
 
-    def fill(self, gathered: Gathered, deltas: int, ids: int) -> None:
+    def fill(self, gathered: EpochBuffer, deltas: int, ids: int) -> None:
         for _ in range(deltas):
             owner = self.random.choice(list(self.rows))
             changes: Counter = Counter()
@@ -72,7 +72,7 @@ def rows_of(parts: list[SinkPart]) -> list[Counter]:
     ("budget_bytes", "deltas", "ids"), [(1 << 20, 40, 50), (3_000, 400, 5_000)]
 )
 def test_parts_add_up_to_the_deltas(budget_bytes: int, deltas: int, ids: int) -> None:
-    sums, gathered = Sums(deltas), Gathered(budget_bytes)
+    sums, gathered = Sums(deltas), EpochBuffer(budget_bytes)
     sums.fill(gathered, deltas, ids)
     assert gathered.is_spilled == (budget_bytes < 10_000)
     wanted = sums.wanted((KEYED, False), (BAG, False), (BAG, True))
@@ -88,7 +88,7 @@ def test_parts_add_up_to_the_deltas(budget_bytes: int, deltas: int, ids: int) ->
 
 
 def test_what_cancels_out_takes_no_disk() -> None:
-    gathered = Gathered(10_000)
+    gathered = EpochBuffer(10_000)
     for n in range(200):
         rows = [(n * 50 + i, b"row") for i in range(50)]
         gathered.add(BAG, Delta.of("is", rows))
@@ -100,7 +100,7 @@ def test_what_cancels_out_takes_no_disk() -> None:
 @pytest.mark.whole
 def test_a_byte_that_has_changed_on_disk_is_refused() -> None:
     """Wherever it is, and what is cut off too: nothing of the epoch is taken."""
-    sums, gathered = Sums(7), Gathered(3_000)
+    sums, gathered = Sums(7), EpochBuffer(3_000)
     sums.fill(gathered, 400, 5_000)
     whole = rows_of(list(gathered))
     assert gathered._file is not None
@@ -122,7 +122,7 @@ def test_a_byte_that_has_changed_on_disk_is_refused() -> None:
     gathered.close()
 
 
-def epoch_of(number: int, gathered: Gathered) -> SinkEpoch:
+def epoch_of(number: int, gathered: EpochBuffer) -> SinkEpoch:
     part = gathered.take()
     later = gathered if gathered.is_spilled else None
     return SinkEpoch(Progress(number, {}), part.deltas, part.errors, later=later)
@@ -135,7 +135,7 @@ def test_the_outbox_gives_back_what_was_committed_and_nothing_else(tmp_path) -> 
     for number, (budget_bytes, epoch_sums) in enumerate(
         zip((1 << 20, 3000), sums, strict=False), 1
     ):
-        gathered = Gathered(budget_bytes)
+        gathered = EpochBuffer(budget_bytes)
         epoch_sums.fill(gathered, 300, 5_000)
         epoch = epoch_of(number, gathered)
         outbox.put(epoch)
@@ -153,7 +153,7 @@ def test_the_outbox_gives_back_what_was_committed_and_nothing_else(tmp_path) -> 
         refused = epoch.refused(ViewError("x", "y", relation=KEYED.relation))
         assert {t for part in refused.parts() for t, _ in part.deltas} == {BAG}
     # Killed before its commit: parts of epoch 3 are on disk already.
-    gathered = Gathered(3_000)
+    gathered = EpochBuffer(3_000)
     sums[2].fill(gathered, 300, 5_000)
     outbox.put(epoch_of(3, gathered))
     gathered.close()

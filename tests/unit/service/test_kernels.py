@@ -34,7 +34,7 @@ def test_what_a_kernel_may_hold_inlined() -> None:
 
 AT_ONCE = """
 from pathlib import Path
-from service import kernels
+from service.runtime import kernels
 kernels.LIST, late = Path("list.txt"), []
 kernels.watch(late.append)
 kernels.compile_all(lambda done, total: None)
@@ -43,7 +43,7 @@ print(len(late))
 SCRIPT = """
 from pathlib import Path
 import numpy as np
-from service import kernels
+from service.runtime import kernels
 kernels.LIST = Path("list.txt")
 gone = "storage.kernels.gone(int64)"
 changed = "storage.kernels.group_hashes((int64, int64,), int64)"

@@ -13,7 +13,7 @@ import pytest
 from service.runtime.memory_limits import free_bytes
 from service.runtime.memory_watch import MARK, MemoryWatch, resident_reader
 from storage.delta import Column
-from storage.errors import OutOfRoomError
+from storage.errors import OutOfSpaceError
 from storage.memory import MemoryStore
 from storage.pages import Tuning
 from storage.rocks import RocksStore
@@ -82,9 +82,9 @@ def test_what_a_step_wants_is_made_room_for_before_it_is_refused() -> None:
         process = Process(held=30, freed=50, pages=20)
         free = lambda: 120 * MEBIBYTE - process.resident()  # noqa: B023, E731
         watch = MemoryWatch(CAP, process.resident, process.give_back, free)
-        assert watch.has_room(wanted * MEBIBYTE, process) == is_there
+        assert watch.has_space(wanted * MEBIBYTE, process) == is_there
         assert (process.freed, process.pages) == left
-    assert not watch.has_room(75 * MEBIBYTE, process)
+    assert not watch.has_space(75 * MEBIBYTE, process)
     assert process.pages == 0
 
 
@@ -121,7 +121,7 @@ def test_more_rows_at_once_than_there_is_room_for_are_refused(
 
         def look(self, cache: Yielding) -> None: ...
 
-        def has_room(self, wanted_bytes: int, cache: Yielding) -> bool:
+        def has_space(self, wanted_bytes: int, cache: Yielding) -> bool:
             self.wanted.append(wanted_bytes)
             return wanted_bytes < 300_000
 
@@ -133,12 +133,12 @@ def test_more_rows_at_once_than_there_is_room_for_are_refused(
     few, all_keys = ([Column(np.arange(n))] for n in (1, 3))
     assert len(arrangement.lookup(few)[1]) == 3_000
     assert not [n for n in Full.wanted if n >= 300_000]
-    with pytest.raises(OutOfRoomError):
+    with pytest.raises(OutOfSpaceError):
         arrangement.lookup(all_keys)
     assert 300_000 <= max(Full.wanted) < 600_000
     assert sum(len(rows) for _, rows in arrangement.lookup_parts(all_keys, 400)) == 9_000
-    with pytest.raises(OutOfRoomError):
-        store.require_room(300_000)
+    with pytest.raises(OutOfSpaceError):
+        store.require_space(300_000)
     store.close()
 
 
@@ -159,7 +159,7 @@ def test_a_pressed_cache_answers_the_same_from_fewer_bytes(tmp_path, rows: int) 
         def look(self, cache: Yielding) -> None:
             cache.press(excess[0])
 
-        def has_room(self, wanted_bytes: int, cache: Yielding) -> bool:
+        def has_space(self, wanted_bytes: int, cache: Yielding) -> bool:
             return True
 
     spec = ArrangementSpec("scope/join/left", "ii", (0,))

@@ -11,7 +11,7 @@ from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import TEXT
 from service.engine.positions import Positions
 from service.pipeline.epochs import Epochs
-from service.pipeline.source_subscriptions import Following
+from service.pipeline.source_subscriptions import SourceSubscriptions
 from storage.memory import MemoryStore
 
 KNOWN = {"stock": {"next": 1}, "visits": {"next": 2}}
@@ -65,6 +65,6 @@ def test_a_topic_that_is_read_mutes_until_it_is_there() -> None:
 def test_what_nothing_reads_has_no_place() -> None:
     for names in (("stock",), ("stock", "visits"), ()):
         core = core_of(*names)
-        Following(core, Epochs(core)).forget_unread()
+        SourceSubscriptions(core, Epochs(core)).forget_unread()
         left = {"events": {name: KNOWN[name] for name in names}} if names else {}
         assert core.engine.positions.by_source == {MAIN_SOURCE: 10, **left}

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from service.runtime.readiness_pipe import Headway
+from service.runtime.readiness_pipe import ReadinessPipe
 from service.runtime.restart_policy import Restarts
 
 
@@ -29,19 +29,19 @@ def _pause(restarts: Restarts, lived_s: float, *, has_got_on: bool = False) -> f
 
 @pytest.mark.parametrize(("calls", "wanted"), [("tell(); tell()", True), ("", False)])
 def test_a_killed_process_has_told_before_or_not(calls: str, wanted: bool) -> None:
-    headway = Headway()
+    readiness = ReadinessPipe()
     program = (
         "import os; from service.runtime.readiness_pipe import tell; "
         f"{calls}; os.kill(os.getpid(), 9)"
     )
     child = subprocess.Popen(
         [sys.executable, "-c", program],
-        env=headway.given(os.environ),
-        pass_fds=(headway.descriptor,),
+        env=readiness.given(os.environ),
+        pass_fds=(readiness.descriptor,),
     )
-    headway.started()
+    readiness.started()
     child.wait()
-    assert headway.ended() is wanted
+    assert readiness.ended() is wanted
 
 
 def test_what_dies_again_and_again_is_known_until_it_stays_up() -> None:

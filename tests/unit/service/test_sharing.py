@@ -16,7 +16,7 @@ from dataflow.errors import InvariantError, TemporaryError, ViewError, internal_
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import Call, ColumnRef, InPostgres, Literal
 from dataflow.operators.base import Traits
-from dataflow.plan.fingerprint import likenesses, repeatable
+from dataflow.plan.fingerprint import fingerprints, repeatable
 from dataflow.plan.nodes import (
     Aggregate,
     AggregateCall,
@@ -36,7 +36,7 @@ from service.engine.encoding.registered import encode
 from service.engine.engine import Engine, View, ViewDefinition
 from service.engine.replay import Replay
 from service.runtime.error_reports import Reports
-from storage.errors import NegativeWeightError, OutOfRoomError
+from storage.errors import NegativeWeightError, OutOfSpaceError
 from storage.memory import MemoryStore
 
 T = Relation(
@@ -129,7 +129,7 @@ class Hungry:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (OutOfRoomError(7 << 20), "view.out_of_memory"),
+        (OutOfSpaceError(7 << 20), "view.out_of_memory"),
         (MemoryError(), "view.out_of_memory"),
         (NegativeWeightError("01.top_k/kept", "(7, 5)", -1), "state.negative_weight"),
         (ValueError("of no operator's making"), "view.internal_error"),
@@ -328,7 +328,7 @@ def test_rows_are_added_up_only_where_it_matters() -> None:
     engine = engine_of(MemoryStore(), one=narrowed, two=counted(narrowed))
 
     def loose(view: str) -> list[bool]:
-        return [node.is_loose for node in nodes_of(engine, view)]
+        return [node.is_unconsolidated for node in nodes_of(engine, view)]
 
     assert loose("one") == loose("two")[:3] == [True, True, False]
     found = answers(engine, inserts((1, 7, 5, b""), (2, 7, 5, b"")))
@@ -360,15 +360,15 @@ def test_what_is_shared_is_told_with_its_size() -> None:
 
 
 def test_likeness_is_of_work_not_of_names() -> None:
-    def likeness(plan: Plan) -> Plan:
-        return likenesses(plan)[id(plan)]
+    def fingerprint(plan: Plan) -> Plan:
+        return fingerprints(plan)[id(plan)]
 
     newer = replace(T, fields=(T.fields[1], T.fields[0], *T.fields[2:]), row_estimate=50, key=(1,))
-    assert likeness(counted(scan(1))) == likeness(counted(scan(0, of=newer), "other"))
-    assert likeness(counted(scan(1))) != likeness(counted(scan(2)))
-    assert likeness(scan(1)) != likeness(scan(1, of=replace(T, oid=10)))
-    assert likeness(scan(1)) != likeness(scan(1, of=replace(T, is_full=True)))
-    assert likeness(positive(scan(1))) != likeness(scan(1))
+    assert fingerprint(counted(scan(1))) == fingerprint(counted(scan(0, of=newer), "other"))
+    assert fingerprint(counted(scan(1))) != fingerprint(counted(scan(2)))
+    assert fingerprint(scan(1)) != fingerprint(scan(1, of=replace(T, oid=10)))
+    assert fingerprint(scan(1)) != fingerprint(scan(1, of=replace(T, is_full=True)))
+    assert fingerprint(positive(scan(1))) != fingerprint(scan(1))
 
 
 def test_what_a_stable_function_said_is_not_shared() -> None:

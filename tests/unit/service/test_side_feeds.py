@@ -15,8 +15,8 @@ from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
 from dataflow.types import INT8
 from service.engine.positions import Positions
 from service.ingest import external_sources
-from service.ingest.external_sources import SideFeeds, side_relations
-from service.runtime.runtime import Host
+from service.ingest.external_sources import ExternalSources, external_relations
+from service.runtime.runtime import Runtime
 from storage.memory import MemoryStore
 
 
@@ -79,7 +79,7 @@ class ListedSource:
         raise NotImplementedError
 
 
-class Clock(Host):
+class Clock(Runtime):
     """Time that passes when the test says so."""
 
     def __init__(self) -> None:
@@ -111,7 +111,9 @@ class World:
     def __init__(self, clock: Clock) -> None:
         self.sources = {name: ListedSource(name) for name in ("a", "b")}
         self.positions = Positions(MemoryStore(), MAIN_SOURCE)
-        self.feeds = SideFeeds(self.sources.__getitem__, self.positions, lambda: None, host=clock)
+        self.feeds = ExternalSources(
+            self.sources.__getitem__, self.positions, lambda: None, host=clock
+        )
         self.reads = [(_relation(name, "t"), (0,)) for name in self.sources]
         self.feeds.open(self.reads)
 
@@ -207,7 +209,7 @@ def test_a_feed_goes_on_unless_what_is_read_changes(clock: Clock) -> None:
 def test_other_options_of_one_source_leave_the_others_open(clock: Clock) -> None:
     world = World(clock)
     world.poll()
-    world.feeds.declared_anew({"a", "unread"})
+    world.feeds.declared_again({"a", "unread"})
     world.poll()
     assert [len(source.opened) for source in world.sources.values()] == [2, 1]
     assert world.sources["a"].opened[0].is_closed
@@ -222,4 +224,4 @@ def test_what_has_no_place_cannot_be_read_again(clock: Clock) -> None:
 
 def test_what_is_read_elsewhere_is_left_alone() -> None:
     relations = [_relation(name, "t") for name in (MAIN_SOURCE, VIEW_SOURCE, "a")]
-    assert list(side_relations(relations)) == ["a"]
+    assert list(external_relations(relations)) == ["a"]

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service.api.prometheus import Told, render
 from service.engine.positions import Positions
-from service.ingest.external_sources import SideFeeds
+from service.ingest.external_sources import ExternalSources
 from service.metrics.metrics import PipelineMetrics
 from storage.memory import MemoryStore
 from tests.connectors.files.kept import make_source
@@ -27,7 +27,7 @@ def test_skipped_records_are_counted_across_feeds(tmp_path: Path) -> None:
     declared = source.relations()[0]
     positions, ready = Positions(MemoryStore(), "source"), threading.Event()
     positions.begin("in", {"t": source.pin(declared)})
-    feeds = SideFeeds(lambda name: source, positions, ready.set)
+    feeds = ExternalSources(lambda name: source, positions, ready.set)
     feeds.open([(declared, [0])])
 
     def read(rows: int) -> None:
@@ -42,7 +42,7 @@ def test_skipped_records_are_counted_across_feeds(tmp_path: Path) -> None:
     (folder / "a.jsonl").write_text('{"id": 1}\n{"id": "x"}\nno row\n')
     read(1)
     assert feeds.statuses()["in"].facts()["skipped_total"] == 2
-    feeds.declared_anew({"in"})
+    feeds.declared_again({"in"})
     assert feeds.statuses()["in"].skipped == 2
     (folder / "b.jsonl").write_text('no row\n{"id": 2}\n')
     read(2)

@@ -49,11 +49,11 @@ def test_a_view_is_live_once_the_sink_has_its_epoch() -> None:
     reports.joined("v", 7, 3)
     reports.written(6)
     assert catalog.status == ViewState.CATCHING_UP
-    assert reports.is_in_flight("v") and not reports.is_settled("v")
+    assert reports.is_in_flight("v") and not reports.is_resolved("v")
     reports.written(7)
     assert catalog.status == ViewState.LIVE
     assert (catalog.columns["epoch"], catalog.columns["row_estimate"]) == (7, 3)
-    assert reports.is_settled("v") and not reports.is_in_flight("v")
+    assert reports.is_resolved("v") and not reports.is_in_flight("v")
 
 
 def test_a_failure_is_reported_again_after_the_epoch_that_shows_the_view() -> None:
@@ -79,12 +79,12 @@ def test_what_could_not_be_written_is_joined_and_written_later() -> None:
     reports.happened("v", ViewEvent.READ, "", progress={"rows": 1})
     reports.happened("v", ViewEvent.READ, "", progress={"rows": 2})
     reports.retry()
-    assert catalog.status == ViewState.LIVE and not reports.is_settled("v")
+    assert catalog.status == ViewState.LIVE and not reports.is_resolved("v")
     catalog.is_away = False
     reports.retry()
     assert catalog.status == ViewState.BACKFILLING
     assert catalog.columns == {**WHY, "progress": {"rows": 2}}
-    assert reports.is_settled("v") and not reports.owes_failures
+    assert reports.is_resolved("v") and not reports.owes_failures
 
 
 def test_a_version_that_joined_drops_what_was_pending_of_the_one_before() -> None:
@@ -101,7 +101,7 @@ def test_an_illegal_report_is_refused() -> None:
     reports, catalog = reports_of(ViewState.PAUSED)
     with pytest.raises(InvariantError):
         reports.happened("v", ViewEvent.CATCH_UP, "a build reports")
-    assert catalog.status == ViewState.PAUSED and reports.is_settled("v")
+    assert catalog.status == ViewState.PAUSED and reports.is_resolved("v")
 
 
 def test_a_path_of_events_stays_short() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
-from service.pipeline.reconnect import WayBack
-from service.runtime.runtime import Host
+from service.pipeline.reconnect import Reconnect
+from service.runtime.runtime import Runtime
 
 AWAY = TemporaryError("source.unreachable", "it is away")
 
 
-class Quick(Host):
+class Quick(Runtime):
     """Pauses are none."""
 
     def draw(self, low: float, high: float) -> float:
@@ -24,7 +24,7 @@ class Asked:
     def __init__(self, *errors: TidemarkError) -> None:
         self.errors = list(errors)
         self.found = threading.Event()
-        self.way_back = WayBack(self._ask, self.found.set, host=Quick())
+        self.reconnect = Reconnect(self._ask, self.found.set, host=Quick())
 
     def _ask(self) -> None:
         if self.errors:
@@ -33,20 +33,20 @@ class Asked:
 
 def test_it_is_asked_until_it_answers() -> None:
     asked = Asked(AWAY, AWAY, TemporaryError("source.busy", "it is full"))
-    assert asked.way_back.is_open and asked.way_back.error is None
-    asked.way_back.lost(AWAY)
-    assert asked.found.wait(10) and asked.way_back.is_open
+    assert asked.reconnect.is_open and asked.reconnect.error is None
+    asked.reconnect.lost(AWAY)
+    assert asked.found.wait(10) and asked.reconnect.is_open
     # It was found, and nobody has opened it yet: it still counts as away.
-    error = asked.way_back.error
+    error = asked.reconnect.error
     assert error is not None and error.code == "source.busy" and not asked.errors
-    asked.way_back.regained()
-    assert asked.way_back.error is None
+    asked.reconnect.regained()
+    assert asked.reconnect.error is None
 
 
 def test_a_refusal_is_for_the_pipeline_to_meet() -> None:
     asked = Asked(SourceError("source.login", "no"), AWAY)
-    asked.way_back.lost(AWAY)
-    assert asked.found.wait(10) and asked.way_back.is_open and len(asked.errors) == 1
+    asked.reconnect.lost(AWAY)
+    assert asked.found.wait(10) and asked.reconnect.is_open and len(asked.errors) == 1
 
 
 def test_pauses_grow_until_it_is_read_again() -> None:
@@ -54,11 +54,11 @@ def test_pauses_grow_until_it_is_read_again() -> None:
     pauses = []
     for _ in range(3):
         asked.found.clear()
-        pauses.append(asked.way_back.lost(AWAY))
+        pauses.append(asked.reconnect.lost(AWAY))
         assert asked.found.wait(10)
-    asked.way_back.regained()
-    assert pauses == [0.1, 0.2, 0.4] and asked.way_back.lost(AWAY) == 0.1
-    asked.way_back.close()
+    asked.reconnect.regained()
+    assert pauses == [0.1, 0.2, 0.4] and asked.reconnect.lost(AWAY) == 0.1
+    asked.reconnect.close()
 
 
 def test_what_an_old_search_finds_says_nothing() -> None:
@@ -70,12 +70,12 @@ def test_what_an_old_search_finds_says_nothing() -> None:
         go_on.wait(10)
         raise AWAY
 
-    way_back = WayBack(ask, lambda: None, host=Quick())
-    way_back.lost(AWAY)
+    reconnect = Reconnect(ask, lambda: None, host=Quick())
+    reconnect.lost(AWAY)
     assert asks.wait(10)
-    way_back.regained()
+    reconnect.regained()
     go_on.set()
     for thread in threading.enumerate():
         if thread.name == "way-back":
             thread.join(10)
-    assert way_back.error is None and way_back.is_open
+    assert reconnect.error is None and reconnect.is_open
