@@ -50,7 +50,7 @@ WANTED = 1.6
 
 
 @dataclass(frozen=True)
-class ServiceFactory:
+class Parts:
     """CPU µs of an epoch of one process: what workers could share, and the rest."""
 
     changes: int
@@ -127,7 +127,7 @@ class Clock:
         self.spent[place] = self.spent.get(place, 0.0) + time.process_time() - started
         return result
 
-    def parts(self, changes: int) -> ServiceFactory:
+    def parts(self, changes: int) -> Parts:
         """Of the epochs of this size: operators and their store can be shared out."""
         step, whole, write, commit = (
             1e6 * self.spent[changes, label] / self.epochs[changes]
@@ -138,10 +138,10 @@ class Clock:
                 "Engine.commit",
             )
         )
-        return ServiceFactory(changes, step + write, whole - step + commit - write)
+        return Parts(changes, step + write, whole - step + commit - write)
 
 
-def measure_parts(job: Job) -> list[ServiceFactory]:
+def measure_parts(job: Job) -> list[Parts]:
     """Run the job; call it in a process of its own."""
     clock = Clock()
     fault = engine.run(job).fault
@@ -253,9 +253,7 @@ def measure_waits(count: int) -> dict[str, float]:
     return {"cpu_us": 1e6 * cpu / count, "p50_us": p50, "p99_us": p99}
 
 
-def bound(
-    whole: ServiceFactory, half: ServiceFactory, exchanges: list[Exchange], wait_us: float
-) -> dict[str, float]:
+def bound(whole: Parts, half: Parts, exchanges: list[Exchange], wait_us: float) -> dict[str, float]:
     """The most that two workers gain on two idle cores, decoding included and not."""
     n = whole.changes
     one_us = whole.shared_us + whole.rest_us

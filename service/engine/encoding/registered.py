@@ -107,7 +107,11 @@ _SOURCE_TABLES = (
     _type("source.known_table", KnownTable, "facts shapes until"),
     _type("source.shape_column", ShapeColumn, "number name oid typmod version"),
     _type("source.column", ColumnFacts, "field version is_sent labels"),
-    _type("source.partition", PartFacts, "title kind identity file link has_untold emptied_by"),
+    _type(
+        "source.partition",
+        PartFacts,
+        "title kind identity file link has_untold=has_unreported emptied_by",
+    ),
     _type(
         "source.table",
         TableFacts,
