@@ -221,6 +221,7 @@ def test_a_name_that_cannot_be_put_into_a_query(case: Case) -> None:
     drop(case, ["spelled_out"])
 
 
+@pytest.mark.whole
 def test_the_first_view_of_a_service_goes_on_too(database: Database, tmp_path: Path) -> None:
     """Its stream is opened before anything is known of the table."""
     database.execute("CREATE TABLE first (id int PRIMARY KEY, a int)")

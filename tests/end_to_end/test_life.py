@@ -55,9 +55,7 @@ def service(shop: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def nothing_left(service: RunningService, shop: Database) -> Iterator[None]:
     yield
     shop.execute("DROP VIEW IF EXISTS mine")
-    while views := service.call("GET", "/views").json()["views"]:
-        for view in views:
-            service.call("DELETE", f'/views/"{view["schema"]}"."{view["name"]}"')
+    service.clear()
 
 
 def create_two(service: RunningService) -> None:

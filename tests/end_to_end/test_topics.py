@@ -142,6 +142,7 @@ def test_a_bag_from_its_changes_on(shop: Database, broker: EmbeddedKafka, tmp_pa
         assert shop.rows("SELECT count(*) FROM tidemark.views") == [(0,)]
 
 
+@pytest.mark.whole
 def test_a_large_epoch_and_what_is_refused(
     shop: Database, broker: EmbeddedKafka, tmp_path: Path
 ) -> None:

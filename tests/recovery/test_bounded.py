@@ -182,6 +182,7 @@ def test_an_idle_source_beside_a_busy_database_keeps_no_wal(
     service.drop("idle")
 
 
+@pytest.mark.whole
 def test_many_views_at_once(case: Case) -> None:
     """Built a few at a time, while one that is live goes on; then a kill, and all are dropped."""
     service, database = case

@@ -151,6 +151,7 @@ def test_a_state_is_restored_and_catches_up(database: Database, tmp_path: Path) 
         world.checker.close()
 
 
+@pytest.mark.whole
 def test_what_the_source_cannot_tell_any_more_is_rebuilt(
     database: Database, tmp_path: Path
 ) -> None:

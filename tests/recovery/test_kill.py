@@ -120,6 +120,7 @@ def test_kill_supervisor_leaves_nothing_running(database: Database, tmp_path: Pa
         assert database.rows("SELECT id FROM prefix") == [(1,)]
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_postgres_restarts(own_postgres: EmbeddedPostgres, tmp_path: Path) -> None:
     with new_database(own_postgres) as database:
@@ -137,6 +138,7 @@ def test_postgres_restarts(own_postgres: EmbeddedPostgres, tmp_path: Path) -> No
         assert checker.distinct > 10
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_sink_is_down_for_a_while(
     database: Database, own_postgres: EmbeddedPostgres, tmp_path: Path

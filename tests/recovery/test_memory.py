@@ -136,6 +136,7 @@ def test_a_sink_that_stands_still_stops_the_reading_and_nothing_else(
         time.sleep(0.05)
 
 
+@pytest.mark.whole
 def test_kill_in_the_middle_of_an_epoch_that_is_on_disk(
     service: RunningService, database: Database
 ) -> None:

@@ -66,6 +66,7 @@ def _restart_with(server: EmbeddedPostgres, level: str) -> None:
     server.start()
 
 
+@pytest.mark.whole
 def test_a_source_that_does_not_decode_is_told_and_followed_once_it_does(
     database: Database, tmp_path: Path
 ) -> None:

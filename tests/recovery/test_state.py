@@ -86,6 +86,7 @@ def test_lost_state_is_rebuilt(database: Database, tmp_path: Path) -> None:
     checker.close()
 
 
+@pytest.mark.whole
 def test_second_service_on_a_state_is_refused(database: Database, tmp_path: Path) -> None:
     database.execute(SCHEMA)
     with RunningService(database.dsn, tmp_path) as service:
@@ -107,6 +108,7 @@ def test_second_service_on_a_state_is_refused(database: Database, tmp_path: Path
         assert database.rows("SELECT id FROM prefix") == [(1,)]
 
 
+@pytest.mark.whole
 def test_dropped_slot_is_told_and_not_made_again(database: Database, tmp_path: Path) -> None:
     database.execute(SCHEMA)
     service = RunningService(database.dsn, tmp_path)
