@@ -151,6 +151,11 @@ class RunningService:
 
     # --- REST --------------------------------------------------------------------------------
 
+    @property
+    def client(self) -> httpx.Client:
+        """For many requests: a client for each of them reads all certificates of the machine."""
+        return self._client
+
     def call(self, method: str, path: str, body: Any = None) -> httpx.Response:
         """One request; tried again while the API process is being restarted."""
         deadline = time.monotonic() + 90

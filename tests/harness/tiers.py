@@ -23,7 +23,6 @@ KINDS = {"unit": "core", "property": "core", "recovery": "fault", "simulation": 
 
 # Of tests with many cases: those that the fast tier has, each as its id or a pattern of ids.
 CASES = {
-    "end_to_end/test_recursion.py::test_what_does_not_end_stops_no_one": ("live",),
     "end_to_end/test_serve.py::test_a_dsn_that_is_wrong": ("port",),
     "equality/test_queries.py::test_every_view_equals_its_query": (
         *("hr-rocks", "bank-rocks", "wide-rocks", "logs-rocks", "events-rocks"),
@@ -71,7 +70,20 @@ CASES = {
     "end_to_end/test_rebuild_by_hand.py::test_a_view_whose_table_was_dropped_comes_back": (
         *("noticed by a change", "a reader too"),
     ),
+    "security/hostile/test_attacks.py::test_a_domain_s_condition_has_nobody_s_rights": (
+        *("*-the domain", "*-an array of rows", "*-an argument", "*-json"),
+    ),
+    "security/hostile/test_attacks.py::test_what_an_owner_puts_on_a_views_table": (
+        *("*-a row trigger", "*-a rule", "*-an index", "*-a policy"),
+    ),
+    "security/hostile/test_tables.py::test_a_column_of_another_type": (
+        *("*-text", "*-a domain of hers"),
+    ),
     "security/test_authorization.py::test_every_procedure_as_every_caller": ("own", "granted"),
+    "security/test_cli_refusals.py::test_a_refusal_has_a_code_and_a_hint": (
+        *("token create bob --direct, ", "serve, TIDEMARK_SOURCE= *", "serve --memory abc*"),
+        *("doctor --source garbage*", "restore folder*", "list --url foo*", "validate binary*"),
+    ),
     "security/test_floods.py::test_a_byte_now_and_then_buys_no_time": ("GET *", "sent3-*"),
     "security/test_authorization.py::test_every_route_as_every_caller": ("own", "granted"),
     "simulation/test_mutations.py::test_the_simulation_finds": (

@@ -74,6 +74,7 @@ def _difference(database: Database, query: str, name: str) -> int:
     return database.rows(f"SELECT count(*) FROM ({both}) d")[0][0]
 
 
+@pytest.mark.whole
 def test_large_values_come_change_and_go(case: Case) -> None:
     """Text, bytea and jsonb, through a key too, beside values that stay as they were (TOAST)."""
     service, database = case

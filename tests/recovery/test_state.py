@@ -14,9 +14,13 @@ import pytest
 from connectors.postgres.embedded import EmbeddedPostgres
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
+from tests.harness.tiers import is_fast
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 
 pytestmark = pytest.mark.timeout(600)
+
+# That are seen from one fault to the next.
+PREFIXES = 8 if is_fast() else 20
 
 
 def _flush_position(database: Database) -> str:
@@ -26,7 +30,7 @@ def _flush_position(database: Database) -> str:
 def _run_a_while(
     service: RunningService, database: Database, writer: Writer, checker: Checker
 ) -> None:
-    checker.await_further(20, log=service.log_tail)
+    checker.await_further(PREFIXES, log=service.log_tail)
 
 
 def _finish(service: RunningService, database: Database, writer: Writer, checker: Checker) -> None:

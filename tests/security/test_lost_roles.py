@@ -56,8 +56,8 @@ class Place:
         """(status, code) of what is asked in every way."""
         found = set()
         for method, path, body in CALLS:
-            url = f"{self.service.url}{path}"
-            with httpx.stream(method, url, json=body, headers=self.headers, timeout=60) as answer:
+            client, headers = self.service.client, self.headers
+            with client.stream(method, path, json=body, headers=headers, timeout=60) as answer:
                 is_stream = answer.status_code == 200 and path.endswith("/changes")
                 told = "" if is_stream else answer.read() and answer.text
                 code = answer.json().get("code", "") if told else ""
