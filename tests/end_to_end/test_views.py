@@ -110,7 +110,7 @@ def test_drop_leaves_nothing_behind(service: RunningService, shop: Database) -> 
     service.create("names_and_notes", QUERIES["names_and_notes"], backfill="local")
     assert shop.rows(
         "SELECT count(*) FROM pg_replication_slots WHERE NOT temporary"
-        " AND shop = current_database()"
+        " AND database = current_database()"
     ) == [(1,)]
     service.drop("by_region")
     assert shop.rows("SELECT to_regclass('public.by_region')") == [(None,)]
@@ -121,7 +121,7 @@ def test_drop_leaves_nothing_behind(service: RunningService, shop: Database) -> 
     assert shop.rows("SELECT count(*) FROM tidemark.views") == [(0,)]
     assert shop.rows("SELECT count(*) FROM tidemark.errors") == [(0,)]
     assert shop.rows("SELECT count(*) FROM pg_publication") == [(0,)]
-    slots = "SELECT count(*) FROM pg_replication_slots WHERE shop = current_database()"
+    slots = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
     assert shop.rows(slots) == [(0,)]
     # And the same again on what is left.
     service.create("by_region", QUERIES["by_region"], backfill="local")
