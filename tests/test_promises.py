@@ -5,13 +5,22 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
+from tests.harness import tiers
+
 ROOT = Path(__file__).resolve().parent.parent
 ROW = re.compile(r"^\| (P\d)? *\| \*\*.*?\| ([^|]*) \|$", re.MULTILINE)
 FILE = re.compile(r"`(tests/[\w/]+/test_\w+\.py)`")
 
 
+def _rows() -> list[tuple[str, str]]:
+    """(number or "", what shows it) of each promise."""
+    return ROW.findall((ROOT / "docs" / "CONSISTENCY.md").read_text())
+
+
 def test_every_promise_has_tests_that_are_there() -> None:
-    rows = ROW.findall((ROOT / "docs" / "CONSISTENCY.md").read_text())
+    rows = _rows()
     assert [number for number, _ in rows if number] == [f"P{n}" for n in range(1, 10)]
     faults = []
     for number, shown_by in rows:
@@ -22,3 +31,12 @@ def test_every_promise_has_tests_that_are_there() -> None:
             if not path.is_file() or "\ndef test_" not in path.read_text():
                 faults.append(f"{number}: {file} has no test")
     assert not faults, "\n" + "\n".join(faults)
+
+
+def test_every_promise_is_shown_by_a_test_of_this_run(request: pytest.FixtureRequest) -> None:
+    """In the fast tier as well, whatever is left out of it."""
+    if not tiers.is_whole_run(request.config):
+        pytest.skip("this is not a run of all folders")
+    run = {str(item.path.relative_to(ROOT)) for item in request.session.items}
+    hidden = [row for row in _rows() if run.isdisjoint(FILE.findall(row[1]))]
+    assert not hidden, hidden

@@ -192,7 +192,7 @@ class RunningService:
         started = time.monotonic()
         while not is_so():
             assert time.monotonic() - started < within_s, self.log_tail()
-            time.sleep(0.02)
+            time.sleep(0.05)
         return time.monotonic() - started
 
     def drop(self, name: str) -> None:

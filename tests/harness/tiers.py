@@ -23,21 +23,9 @@ KINDS = {"unit": "core", "property": "core", "recovery": "fault", "simulation": 
 
 # Of tests with many cases: those that the fast tier has, each as its id or a pattern of ids.
 CASES = {
-    "end_to_end/test_serve.py::test_a_dsn_that_is_wrong": ("port",),
-    "equality/test_queries.py::test_every_view_equals_its_query": (
-        *("hr-rocks", "bank-rocks", "wide-rocks", "logs-rocks", "events-rocks"),
-        *("lists-memory", "odd-memory", "nested-memory", "figures-memory", "market-memory"),
-    ),
-    "equality/test_forms.py::test_every_query_is_maintained": (
-        *("*applications", "*nested_names", "*integer_limits"),
-    ),
-    "equality/test_postgres.py::test_every_query_runs_and_moves": ("*-shop", "*-odd"),
-    "equality/test_postgres.py::test_a_seed_names_a_history": ("shop", "bank"),
-    "equality/test_shared.py::test_views_that_share_equal_their_queries": ("hr-rocks",),
-    "equality/test_generated.py::test_generated_queries_equal_postgres": ("0", "1"),
-    "equality/test_service.py::test_kept_tables_equal_their_queries": ("shop",),
-    "recovery/test_connections.py::test_other_sources_go_on_while_the_database_is_away": (
-        "half-open",
+    "bench/test_smoke.py::test_the_engine_is_right": ("w1 full", "w2r default", "q3 default"),
+    "connectors/files/test_large.py::test_a_long_file_needs_little_memory": (
+        *("jsonl.gz-snapshot", "parquet-feed"),
     ),
     "connectors/kafka/test_client.py::test_tls_and_sasl": ("SCRAM-SHA-256",),
     "connectors/kafka/test_embedded.py::test_the_secured_listener_asks_who_it_is": ("PLAIN",),
@@ -55,10 +43,29 @@ CASES = {
     "connectors/spark/test_every_format.py::test_both_roads_give_the_answer": (
         *("parquet plain", "jsonl gzip", "topic avro"),
     ),
+    "end_to_end/test_rebuild_by_hand.py::test_a_view_whose_table_was_dropped_comes_back": (
+        *("noticed by a change", "a reader too"),
+    ),
+    "end_to_end/test_serve.py::test_a_dsn_that_is_wrong": ("port",),
+    "equality/test_forms.py::test_every_query_is_maintained": (
+        *("*applications", "*nested_names", "*integer_limits"),
+    ),
+    "equality/test_generated.py::test_generated_queries_equal_postgres": ("0", "1"),
+    "equality/test_postgres.py::test_a_seed_names_a_history": ("shop", "bank"),
+    "equality/test_postgres.py::test_every_query_runs_and_moves": ("*-shop", "*-odd"),
+    "equality/test_queries.py::test_every_view_equals_its_query": (
+        *("hr-rocks", "bank-rocks", "wide-rocks", "logs-rocks", "events-rocks"),
+        *("lists-memory", "odd-memory", "nested-memory", "figures-memory", "market-memory"),
+    ),
+    "equality/test_service.py::test_kept_tables_equal_their_queries": ("shop",),
+    "equality/test_shared.py::test_views_that_share_equal_their_queries": ("hr-rocks",),
     "recovery/test_checkpoint_keys.py::test_a_file_of_a_checkpoint_lies_in_its_folder": (
         "../../outside",
     ),
     "recovery/test_checkpoints.py::test_a_kill_leaves_no_half_copy": ("sent", "finished"),
+    "recovery/test_connections.py::test_other_sources_go_on_while_the_database_is_away": (
+        "half-open",
+    ),
     "recovery/test_kept_parts.py::test_parts_of_several_snapshots_make_the_newest": ("0-*",),
     "recovery/test_older_states.py::test_a_step_that_is_killed_is_done_again": (
         "*-state.commit.before=kill",
@@ -66,9 +73,6 @@ CASES = {
     ),
     "recovery/test_slots.py::test_each_is_told_by_name_and_can_be_put_right": (
         *("dropped", "lost", "taken", "may not replicate"),
-    ),
-    "end_to_end/test_rebuild_by_hand.py::test_a_view_whose_table_was_dropped_comes_back": (
-        *("noticed by a change", "a reader too"),
     ),
     "security/hostile/test_attacks.py::test_a_domain_s_condition_has_nobody_s_rights": (
         *("*-the domain", "*-an array of rows", "*-an argument", "*-json"),
@@ -80,12 +84,12 @@ CASES = {
         *("*-text", "*-a domain of hers"),
     ),
     "security/test_authorization.py::test_every_procedure_as_every_caller": ("own", "granted"),
+    "security/test_authorization.py::test_every_route_as_every_caller": ("own", "granted"),
     "security/test_cli_refusals.py::test_a_refusal_has_a_code_and_a_hint": (
         *("token create bob --direct, ", "serve, TIDEMARK_SOURCE= *", "serve --memory abc*"),
         *("doctor --source garbage*", "restore folder*", "list --url foo*", "validate binary*"),
     ),
     "security/test_floods.py::test_a_byte_now_and_then_buys_no_time": ("GET *", "sent3-*"),
-    "security/test_authorization.py::test_every_route_as_every_caller": ("own", "granted"),
     "simulation/test_mutations.py::test_the_simulation_finds": (
         *("errors lost", "refused with its epoch", "beyond the sink", "refused and kept"),
         *("shapes forgotten", "mute forgotten"),
