@@ -36,15 +36,18 @@ CASES = {
     "connectors/kafka/test_topic_sink.py::test_broker_is_killed_and_comes_back": ("during",),
     "connectors/kafka/test_topic_sink.py::test_every_epoch_is_the_view": ("table1-*", "table2-*"),
     "connectors/kafka/test_topic_sink.py::test_every_epoch_is_the_view_in_avro": ("table0-*",),
+    "connectors/postgres/test_table_names.py::test_a_query_means_what_it_meant": (
+        *("*-ALTER TABLE t RENAME TO moved", "*-renames3", "*-ALTER TABLE wide RENAME *"),
+    ),
     "connectors/spark/test_backfill.py::test_both_roads_give_the_same_view_and_go_on_alike": (
         *("grouped join", "failing rows"),
     ),
     "connectors/spark/test_backfill.py::test_tasks_give_the_same_view_and_state": ("*-2",),
     "connectors/spark/test_every_format.py::test_both_roads_give_the_answer": (
-        *("parquet plain", "jsonl gzip", "topic avro"),
+        *("parquet plain", "topic avro"),
     ),
     "end_to_end/test_rebuild_by_hand.py::test_a_view_whose_table_was_dropped_comes_back": (
-        *("noticed by a change", "a reader too"),
+        *("not noticed yet", "a reader too"),
     ),
     "end_to_end/test_serve.py::test_a_dsn_that_is_wrong": ("port",),
     "equality/test_forms.py::test_every_query_is_maintained": (

@@ -107,6 +107,7 @@ def test_kill_during_snapshot(database: Database, tmp_path: Path) -> None:
         assert database.rows("SELECT count(*) FROM sums") == [(1000,)]
 
 
+@pytest.mark.whole
 def test_kill_supervisor_leaves_nothing_running(database: Database, tmp_path: Path) -> None:
     database.execute(SCHEMA)
     service = RunningService(database.dsn, tmp_path)

@@ -47,6 +47,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.whole
 def test_a_session_stays_on_loopback_and_leaves_nothing() -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", SCRIPT],
