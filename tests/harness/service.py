@@ -20,6 +20,10 @@ from connectors.loopback import free_port
 from service.title import title_of
 
 READY_S = 300.0  # a machine that has just been set up compiles first
+# What a service notes in its state once its kernels are compiled, by their folder ("": the usual
+# one): a new state that has it is not a second late because each kernel is looked at.
+_COMPILED = "kernels.json"
+_compiled: dict[str, bytes] = {}
 
 
 class RunningService:
@@ -40,6 +44,8 @@ class RunningService:
             "TIDEMARK_PORT": str(self.port),
             **{f"TIDEMARK_{k.upper()}": str(v) for k, v in settings.items()},
         }
+        # Whether a new state may know of the kernels; it is made by us then, not by the service.
+        self.knows_kernels = True
         self._process: subprocess.Popen | None = None
         self._client = httpx.Client(base_url=self.url, timeout=120)
 
@@ -57,6 +63,7 @@ class RunningService:
 
     def start(self) -> None:
         """Start and wait until REST answers."""
+        self._give_kernels()
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "service.cli", "serve"],
@@ -80,6 +87,7 @@ class RunningService:
         if self._process is None:
             return 0
         family = self._family()
+        self._keep_kernels()
         self._process.send_signal(signal.SIGTERM)
         try:
             code = self._process.wait(60)
@@ -91,6 +99,17 @@ class RunningService:
             left.kill()
         assert not alive, f"left behind: {alive}"
         return code
+
+    def _give_kernels(self) -> None:
+        known = _compiled.get(self._environment.get("NUMBA_CACHE_DIR", ""))
+        if self.knows_kernels and known is not None and not self.state.exists():
+            self.state.mkdir(mode=0o700)
+            (self.state / _COMPILED).write_bytes(known)
+
+    def _keep_kernels(self) -> None:
+        with contextlib.suppress(OSError):
+            cache = self._environment.get("NUMBA_CACHE_DIR", "")
+            _compiled[cache] = (self.state / _COMPILED).read_bytes()
 
     def kill(self) -> None:
         """kill -9 of the supervisor; the children follow it by themselves."""

@@ -77,6 +77,7 @@ def test_a_service_of_every_kind_of_file(database: Database, tmp_path: Path) -> 
         database.dsn, tmp_path / "service", checkpoint_to=copies, checkpoint_every_s=0.5
     )
     service.set_variable("TMPDIR", str(temporary))
+    service.knows_kernels = False
     query = "SELECT a, count(*) AS n FROM t GROUP BY a"
     with service:
         assert open_to_others(old) == []
