@@ -58,6 +58,7 @@ def test_what_is_well_is_ok(database: Database, tmp_path: Path) -> None:
     assert told.returncode == any(fact["status"] == PROBLEM for fact in facts)
 
 
+@pytest.mark.whole
 def test_a_source_that_cannot_be_followed_does_for_feeds(
     plain: EmbeddedPostgres, tmp_path: Path
 ) -> None:

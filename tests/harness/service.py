@@ -44,8 +44,6 @@ class RunningService:
             "TIDEMARK_PORT": str(self.port),
             **{f"TIDEMARK_{k.upper()}": str(v) for k, v in settings.items()},
         }
-        # Whether a new state may know of the kernels; it is made by us then, not by the service.
-        self.knows_kernels = True
         self._process: subprocess.Popen | None = None
         self._client = httpx.Client(base_url=self.url, timeout=120)
 
@@ -102,7 +100,7 @@ class RunningService:
 
     def _give_kernels(self) -> None:
         known = _compiled.get(self._environment.get("NUMBA_CACHE_DIR", ""))
-        if self.knows_kernels and known is not None and not self.state.exists():
+        if known is not None and not self.state.exists():
             self.state.mkdir(mode=0o700)
             (self.state / _COMPILED).write_bytes(known)
 

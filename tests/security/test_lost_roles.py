@@ -104,6 +104,7 @@ def _is_untouched(place: Place) -> bool:
     return found == [("mine", "SELECT id FROM orders", "live", None)]
 
 
+@pytest.mark.whole
 def test_a_role_that_the_service_is_no_member_of_any_more(place: Place) -> None:
     stream_url = f"{place.service.url}/views/mine/changes"
     ended = threading.Event()
@@ -150,6 +151,7 @@ def test_a_role_that_was_dropped(place: Place) -> None:
         place.database.execute(f"ALTER ROLE {renamed} RENAME TO {place.clerk}")
 
 
+@pytest.mark.whole
 def test_a_request_in_psql_whose_role_is_gone(place: Place) -> None:
     """It was written while the role was there, and is taken up when it is not."""
     passing = f"passing_{place.database.name}"
