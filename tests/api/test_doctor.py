@@ -118,6 +118,7 @@ def test_limits_and_disks_are_read_as_the_kernel_tells_them(tmp_path: Path) -> N
     assert doctor.file_system(Path("/elsewhere"), str(mounts)) == "overlay"
 
 
+@pytest.mark.whole
 def test_the_contents_of_a_state_are_read_to_the_end(database: Database, tmp_path: Path) -> None:
     """Beside the service that writes them; then one bit of a table is not what it was."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1)")

@@ -109,6 +109,7 @@ def test_a_promoted_standby_with_the_slot_goes_on(sink: Database, tmp_path: Path
         run.count, run.epochs = 1, checker.states
 
 
+@pytest.mark.whole
 def test_a_standby_that_lacks_what_was_shown_is_refused(sink: Database, tmp_path: Path) -> None:
     """Nothing keeps the stream from running ahead of this standby. Its changes would stand at
     positions that were shown already: by name, not one row goes back, and the old server does."""

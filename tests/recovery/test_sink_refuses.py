@@ -34,6 +34,7 @@ def _doctor(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> dict[st
     return {f.name: f.problem.code for f in found if f.problem is not None}
 
 
+@pytest.mark.whole
 def test_a_sink_that_cannot_be_written_is_tried_again_in_one_process(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def _finish(service: RunningService, database: Database, writer: Writer, checker
     checker.close()
 
 
+@pytest.mark.whole
 def test_state_behind_the_sink_catches_up_muted(database: Database, tmp_path: Path) -> None:
     """As after a crash of the machine: the sink has commits that the state has lost."""
     database.execute(SCHEMA)
@@ -66,6 +67,7 @@ def test_state_behind_the_sink_catches_up_muted(database: Database, tmp_path: Pa
         assert "recover.muted" in service.log_tail(1_000_000)
 
 
+@pytest.mark.whole
 def test_lost_state_is_rebuilt(database: Database, tmp_path: Path) -> None:
     database.execute(SCHEMA)
     writer = Writer(database, 4)
@@ -90,7 +92,6 @@ def test_lost_state_is_rebuilt(database: Database, tmp_path: Path) -> None:
     checker.close()
 
 
-@pytest.mark.whole
 def test_second_service_on_a_state_is_refused(database: Database, tmp_path: Path) -> None:
     database.execute(SCHEMA)
     with RunningService(database.dsn, tmp_path) as service:

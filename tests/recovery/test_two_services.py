@@ -84,6 +84,7 @@ def _is_of(process: psutil.Process, service: RunningService) -> bool:
     return (process.info["environ"] or {}).get("TIDEMARK_STATE") == str(service.state)
 
 
+@pytest.mark.whole
 def test_two_on_one_state(database: Database, tmp_path: Path) -> None:
     watched = Watched(database)
     with RunningService(database.dsn, tmp_path) as first:
