@@ -43,6 +43,7 @@ CASES = {
         *("*-ALTER TABLE t RENAME TO moved", "*-renames3", "*-ALTER TABLE wide RENAME *"),
     ),
     "connectors/spark/test_backfill.py::test_tasks_give_the_same_view_and_state": ("*-2",),
+    "console/test_console.py::test_every_screen_is_accessible_and_narrow": ("light",),
     "end_to_end/test_rebuild_by_hand.py::test_a_view_whose_table_was_dropped_comes_back": (
         *("not noticed yet", "a reader too"),
     ),
@@ -91,6 +92,8 @@ CASES = {
         *("errors lost", "refused with its epoch", "beyond the sink", "refused and kept"),
         *("shapes forgotten", "mute forgotten"),
     ),
+    "unit/operators/test_ordered_rows.py::test_equal_to_a_sorted_list": ("0-rocks", "3-memory"),
+    "unit/operators/test_recursive.py::test_memory": ("*-0", "*-1"),
     "unit/service/test_kernels.py::test_compiled_once_and_again_when_sources_change": ("True",),
     "unit/storage/test_recovery.py::test_killed_state_is_the_last_commit": ("0",),
 }
@@ -98,8 +101,36 @@ CASES = {
 # The files that take longest, longest first: processes are handed one file after another, and none
 # shall be left alone with a long one at the end.
 LONGEST = (
+    "console/test_console.py",
+    "end_to_end/test_spark.py",
+    "test_tidy.py",
     "recovery/test_checkpoints.py",
+    "simulation/test_mutations.py",
+    "simulation/test_seeds.py",
+    "api/test_rest.py",
+    "recovery/test_topics.py",
+    "end_to_end/test_life.py",
+    "security/hostile/test_tables.py",
+    "end_to_end/test_tour.py",
+    "security/test_authorization.py",
+    "api/test_client.py",
+    "end_to_end/test_demo.py",
+    "api/test_verify.py",
+    "end_to_end/test_ddl_in_order.py",
+    "security/hostile/test_attacks.py",
+    "end_to_end/test_views.py",
+    "recovery/test_kill.py",
+    "recovery/test_kafka_connections.py",
+    "connectors/test_expressions_postgres.py",
+    "security/test_floods.py",
     "recovery/test_failpoints.py",
+    "connectors/postgres/test_table_facts.py",
+    "recovery/test_two_services.py",
+    "psql/test_init.py",
+    "recovery/test_disk.py",
+    "recovery/test_connections.py",
+    "recovery/test_slots.py",
+    "equality/test_shapes.py",
 )
 
 
