@@ -92,6 +92,7 @@ CASES = {
         *("errors lost", "refused with its epoch", "beyond the sink", "refused and kept"),
         *("shapes forgotten", "mute forgotten"),
     ),
+    "sql/test_estimate.py::test_every_part_of_a_plan_is_a_query_that_postgresql_takes": ("tpch",),
     "unit/operators/test_ordered_rows.py::test_equal_to_a_sorted_list": ("0-rocks", "3-memory"),
     "unit/operators/test_recursive.py::test_memory": ("*-0", "*-1"),
     "unit/service/test_kernels.py::test_compiled_once_and_again_when_sources_change": ("True",),
