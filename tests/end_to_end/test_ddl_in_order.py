@@ -337,6 +337,7 @@ def failed(case: Case, name: str) -> dict:
     return case[0].await_status(name, "failed", 30)["error"]
 
 
+@pytest.mark.whole
 def test_columns_in_use(case: Case) -> None:
     """Widened: as before where the result has the same types, else an exact refusal. Dropped and
     added again: another column, though nothing of its name and type has changed."""

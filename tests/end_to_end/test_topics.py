@@ -77,6 +77,7 @@ def shop(database: Database) -> Database:
     return database
 
 
+@pytest.mark.whole
 def test_two_sinks_added_and_removed_while_it_runs(
     shop: Database, broker: EmbeddedKafka, tmp_path: Path
 ) -> None:

@@ -140,6 +140,7 @@ def test_pages_of_rows_go_by_bytes_too(case: Case, monkeypatch: pytest.MonkeyPat
     service.drop("pages")
 
 
+@pytest.mark.whole
 def test_a_thousand_columns_and_a_row_that_no_table_holds(case: Case) -> None:
     service, database = case
     query = "SELECT * FROM broad"

@@ -20,7 +20,7 @@ from tests.recovery.operations import Operations
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 from tests.recovery.scene import Scene, repeat_command
 
-KILLS = count("TIDEMARK_TEST_KILLS", 5, 20)
+KILLS = count("TIDEMARK_TEST_KILLS", 3, 20)
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "7"))
 # How often each is killed.
 VICTIMS = {"pipeline": 12, "api": 3, "backfill": 3, "supervisor": 1}

@@ -88,6 +88,7 @@ def _number(value: object) -> object:
     return int(value) if isinstance(value, str) and value.lstrip("-").isdigit() else value
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(900 + KILLS * 10)
 def test_kill_pipeline_while_topics_are_written(
     database: Database, broker: EmbeddedKafka, tmp_path: Path

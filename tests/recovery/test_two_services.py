@@ -152,6 +152,7 @@ def test_two_on_one_slot(database: Database, tmp_path: Path) -> None:
         watched.finish(first)
 
 
+@pytest.mark.whole
 def test_one_that_was_thought_dead_is_fenced(database: Database, tmp_path: Path) -> None:
     with _taken_over(database, tmp_path, lambda first: None):
         pass

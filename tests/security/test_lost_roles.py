@@ -131,6 +131,7 @@ def test_a_role_that_the_service_is_no_member_of_any_more(place: Place) -> None:
     assert httpx.get(url, headers=place.headers, timeout=60).json()["rows"] == [{"id": 1}]
 
 
+@pytest.mark.whole
 def test_a_role_that_became_a_superuser(place: Place) -> None:
     place.database.execute(f"ALTER ROLE {place.clerk} SUPERUSER")
     try:
