@@ -22,6 +22,7 @@ def test_the_tour_is_what_happens() -> None:
     assert not result.failed, "".join(told)
 
 
+@pytest.mark.whole
 def test_the_example_runs() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "engine.py"],
