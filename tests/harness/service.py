@@ -173,12 +173,14 @@ class RunningService:
         """For many requests: a client for each of them reads all certificates of the machine."""
         return self._client
 
-    def call(self, method: str, path: str, body: Any = None) -> httpx.Response:
+    def call(
+        self, method: str, path: str, body: Any = None, timeout_s: float = 120
+    ) -> httpx.Response:
         """One request; tried again while the API process is being restarted."""
         deadline = time.monotonic() + 90
         while True:
             try:
-                return self._client.request(method, path, json=body)
+                return self._client.request(method, path, json=body, timeout=timeout_s)
             except httpx.TransportError:
                 if time.monotonic() > deadline:
                     raise
@@ -187,7 +189,7 @@ class RunningService:
     def create(self, name: str, query: str, wait_s: float = 60, **options: str) -> dict[str, Any]:
         """Create a view and wait until it is live."""
         body = {"name": name, "query": query, "options": options}
-        answer = self.call("POST", f"/views?wait_s={wait_s}", body)
+        answer = self.call("POST", f"/views?wait_s={wait_s}", body, max(120, wait_s + 60))
         assert answer.status_code == 201, answer.text
         view = answer.json()
         if wait_s:
