@@ -38,10 +38,9 @@ BROKER_SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
 }
 
-# Files are handed to several processes in this order: what failed before first, then the long
-# ones, so that no process is left alone with one of them at the end.
-FOLDERS = ("regressions", "recovery", "end_to_end", "equality", "api", "psql", "console")
-FOLDERS += ("security", "connectors", "sql")
+# The order of folders, behind the longest files: those of long tests first.
+FOLDERS = ("recovery", "end_to_end", "security", "equality", "api", "psql", "console")
+FOLDERS += ("connectors", "sql")
 
 
 _meter = budgets.Meter()
@@ -63,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what the tier does not have; order the rest by folders, as above."""
+    """Leave out what the tier does not have; order the rest by files and folders."""
     tiers.select(config, items, versions_to_test())
     items.sort(key=_turn)
 
@@ -111,9 +110,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"over budget: {line}", red=True)
 
 
-def _turn(item: pytest.Item) -> int:
+def _turn(item: pytest.Item) -> tuple[int, int]:
     folder = tiers.folder_of(item)
-    return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
+    return tiers.turn(item), FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -127,10 +126,12 @@ def folders_of_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
 def servers() -> Iterator[Callable[[int], EmbeddedPostgres]]:
     """Servers by version, each started at its first use and kept until the end of the run."""
     running: dict[int, EmbeddedPostgres] = {}
+    # A database is gone before it would have to be vacuumed.
+    settings = {**SERVER_SETTINGS, "autovacuum": "off"}
 
     def start(version: int) -> EmbeddedPostgres:
         if version not in running:
-            running[version] = EmbeddedPostgres(version, SERVER_SETTINGS).start()
+            running[version] = EmbeddedPostgres(version, settings).start()
         return running[version]
 
     yield start

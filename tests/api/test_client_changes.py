@@ -103,6 +103,7 @@ class Kills(threading.Thread):
             time.sleep(0.02)
 
 
+@pytest.mark.whole
 def test_no_epoch_is_lost_or_doubled_when_the_api_is_killed(
     service: RunningService, place: Database
 ) -> None:

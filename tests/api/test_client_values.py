@@ -71,6 +71,7 @@ def test_every_way_gives_the_same_values(view: View, place: Database) -> None:
     same(view.rows(min_position=position), EXPECTED)
 
 
+@pytest.mark.whole
 def test_values_find_their_rows(view: View) -> None:
     for name, kind in KINDS.items():
         for number, value in enumerate(kind.values, start=1):

@@ -66,6 +66,7 @@ def test_what_is_well_is_ok(database: Database, tmp_path: Path) -> None:
     assert told.returncode == any(fact["status"] == PROBLEM for fact in facts)
 
 
+@pytest.mark.whole
 def test_a_source_that_cannot_be_followed_does_for_feeds(
     plain: EmbeddedPostgres, tmp_path: Path
 ) -> None:
@@ -125,6 +126,7 @@ def test_limits_and_disks_are_read_as_the_kernel_tells_them(tmp_path: Path) -> N
     assert doctor.file_system(Path("/elsewhere"), str(mounts)) == "overlay"
 
 
+@pytest.mark.whole
 def test_the_contents_of_a_state_are_read_to_the_end(database: Database, tmp_path: Path) -> None:
     """Beside the service that writes them; then one bit of a table is not what it was."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1)")

@@ -27,6 +27,7 @@ def test_every_call_is_shown_and_one_is_tried(open_page: Open, shop: Shop) -> No
     expect(call.locator(".live-responses-table")).to_contain_text("GROUP BY c.region")
 
 
+@pytest.mark.whole
 def test_it_asks_with_the_token_of_the_tab(open_page: Open) -> None:
     watched = open_page("docs")
     watched.expected = ("401",)
@@ -39,6 +40,7 @@ def test_it_asks_with_the_token_of_the_tab(open_page: Open) -> None:
     expect(page.get_by_text("This service asks for a token")).to_be_visible()
 
 
+@pytest.mark.whole
 def test_its_policy_names_no_other_host(shop: Shop) -> None:
     for path in ("/docs", "/", "/openapi.json", "/views"):
         answer = httpx.get(f"{shop.service.url}{path}")

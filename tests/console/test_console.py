@@ -109,6 +109,7 @@ def test_from_the_editor_to_live_and_dropped_again(open_page: Open, shop: Shop) 
     assert shop.service.call("GET", "/views/by_console").status_code == 404
 
 
+@pytest.mark.whole
 def test_a_view_is_verified_and_shown_wrong_when_it_is(open_page: Open, shop: Shop) -> None:
     page = open_page("#/views/ratios_of/manage").page
     page.get_by_role("button", name="Verify now").click()
@@ -152,6 +153,7 @@ def test_problems_are_told_with_their_rows(open_page: Open) -> None:
     expect(page.locator("table.rows")).to_contain_text("22012")
 
 
+@pytest.mark.whole
 def test_dead_letters_are_shown_whole_and_dropped(open_page: Open, shop: Shop) -> None:
     page = open_page().page
     page.get_by_role("link", name="depot").click()
@@ -204,6 +206,7 @@ def test_every_screen_is_accessible_and_narrow(open_page: Open, scheme: str) -> 
     assert not faults, "\n".join(faults)
 
 
+@pytest.mark.whole
 def test_light_and_dark_follow_the_system_until_chosen(open_page: Open) -> None:
     page = open_page(color_scheme="dark").page
     expect(row_of(page, "revenue")).to_be_visible()
@@ -384,6 +387,7 @@ def test_a_chart_keeps_to_its_frame_and_has_an_axis(open_page: Open, shop: Shop)
     assert chart.locator("svg").evaluate("e => getComputedStyle(e).overflow") == "hidden"
 
 
+@pytest.mark.whole
 def test_failed_views_come_first_and_are_rebuilt_where_they_stand(
     open_page: Open, shop: Shop
 ) -> None:
@@ -403,6 +407,7 @@ def test_failed_views_come_first_and_are_rebuilt_where_they_stand(
     shop.service.drop("zz_fleeting")
 
 
+@pytest.mark.whole
 def test_a_stopped_source_is_told_on_top_and_tried_again(open_page: Open, shop: Shop) -> None:
     folder = shop.folder / "halting"
     folder.mkdir()

@@ -221,6 +221,7 @@ def test_a_name_that_cannot_be_put_into_a_query(case: Case) -> None:
     drop(case, ["spelled_out"])
 
 
+@pytest.mark.whole
 def test_the_first_view_of_a_service_goes_on_too(database: Database, tmp_path: Path) -> None:
     """Its stream is opened before anything is known of the table."""
     database.execute("CREATE TABLE first (id int PRIMARY KEY, a int)")
@@ -336,6 +337,7 @@ def failed(case: Case, name: str) -> dict:
     return case[0].await_status(name, "failed", 30)["error"]
 
 
+@pytest.mark.whole
 def test_columns_in_use(case: Case) -> None:
     """Widened: as before where the result has the same types, else an exact refusal. Dropped and
     added again: another column, though nothing of its name and type has changed."""

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 
@@ -46,6 +48,7 @@ def reach(look: Callable[[], Any], wanted: Any) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.whole
 def test_a_view_over_a_watched_folder_and_a_table(database: Database, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()

@@ -40,6 +40,7 @@ VIEWS = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(300)
 def test_snapshot_and_stream_read_what_is_there(
     every_postgres: EmbeddedPostgres, tmp_path: Path

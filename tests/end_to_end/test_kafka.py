@@ -6,13 +6,13 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka
+from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.connectors.kafka.test_debezium import options_of
 from tests.connectors.kafka.test_transactions import Shop
 from tests.harness.broker import (
@@ -23,19 +23,39 @@ from tests.harness.broker import (
     topic_names,
     wait_until,
 )
-from tests.harness.postgres import Database
+from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
 
 TIMEOUT_S = 60.0
 KILLS = 4
 
 
+@pytest.fixture(scope="module")
+def place(postgres: EmbeddedPostgres) -> Iterator[Database]:
+    with new_database(postgres) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def running(place: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with RunningService(place.dsn, tmp_path_factory.mktemp("kafka")) as started:
+        yield started
+
+
 @pytest.fixture
-def service(database: Database, tmp_path: Path) -> Iterator[RunningService]:
-    database.execute("CREATE TABLE users (id integer PRIMARY KEY, region text NOT NULL)")
-    database.execute("INSERT INTO users SELECT n, 'r' || n % 3 FROM generate_series(0, 9) n")
-    with RunningService(database.dsn, tmp_path / "service") as running:
-        yield running
+def database(place: Database) -> Database:
+    """The module's, with the table of before."""
+    place.execute("DROP TABLE IF EXISTS users")
+    place.execute("CREATE TABLE users (id integer PRIMARY KEY, region text NOT NULL)")
+    place.execute("INSERT INTO users SELECT n, 'r' || n % 3 FROM generate_series(0, 9) n")
+    return place
+
+
+@pytest.fixture
+def service(database: Database, running: RunningService) -> Iterator[RunningService]:
+    """The module's, with no view and no source."""
+    yield running
+    running.clear()
 
 
 def _declare(
@@ -122,6 +142,7 @@ def test_topics_joined_with_a_table(
     assert set(facts["positions"]) == {"source", "shop"}
 
 
+@pytest.mark.whole
 def test_kills_lose_and_double_nothing(
     broker: EmbeddedKafka, service: RunningService, database: Database
 ) -> None:

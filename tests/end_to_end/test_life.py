@@ -55,9 +55,7 @@ def service(shop: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def nothing_left(service: RunningService, shop: Database) -> Iterator[None]:
     yield
     shop.execute("DROP VIEW IF EXISTS mine")
-    while views := service.call("GET", "/views").json()["views"]:
-        for view in views:
-            service.call("DELETE", f'/views/"{view["schema"]}"."{view["name"]}"')
+    service.clear()
 
 
 def create_two(service: RunningService) -> None:
@@ -176,6 +174,7 @@ def test_a_swap_waits_for_who_reads_and_lets_others_read(
     assert_follows(service, shop, {"sums": MORE})
 
 
+@pytest.mark.whole
 def test_what_an_older_snapshot_sees_of_a_new_table(
     service: RunningService, shop: Database
 ) -> None:
@@ -271,6 +270,7 @@ def test_a_pause_and_its_end(service: RunningService, shop: Database) -> None:
     assert_follows(service, shop, {"sums": SUMS, "above": ABOVE})
 
 
+@pytest.mark.whole
 def test_what_reads_a_view_that_was_paused_just_then_is_refused(
     service: RunningService, shop: Database
 ) -> None:

@@ -45,6 +45,7 @@ def check(service: RunningService, database: Database, **queries: str) -> None:
         assert_equal(database, name, query)
 
 
+@pytest.mark.whole
 def test_only_the_view_fails_whose_name_was_taken(
     service: RunningService, database: Database
 ) -> None:

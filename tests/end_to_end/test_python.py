@@ -33,6 +33,7 @@ def service(database: Database, tmp_path: Path) -> Iterator[RunningService]:
         yield running
 
 
+@pytest.mark.whole
 def test_errors_have_the_code_and_place_of_the_service(
     service: RunningService, database: Database
 ) -> None:

@@ -30,6 +30,7 @@ ABOVE = "SELECT max(place) AS last FROM walks"
 ERRORS = "SELECT sqlstate, message, count FROM tidemark.errors WHERE view = 'public.walks'"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("road", ["live", "backfill"])
 def test_what_does_not_end_stops_no_one(database: Database, road: str, tmp_path: Path) -> None:
     database.execute(ROADS)

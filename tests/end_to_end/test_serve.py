@@ -162,6 +162,7 @@ def test_a_terminal_is_told_where_it_is_and_how_to_stop(database: Database, tmp_
     assert code == 0 and "crashed" not in told and "Traceback" not in told
 
 
+@pytest.mark.whole
 def test_elsewhere_each_line_is_json(database: Database, tmp_path: Path) -> None:
     port = free_port()
     process = subprocess.Popen(

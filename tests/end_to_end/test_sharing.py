@@ -111,6 +111,7 @@ def shared(service: RunningService, name: str) -> list[dict[str, Any]]:
     return plan["shared"]
 
 
+@pytest.mark.whole
 def test_views_come_and_go_while_the_source_is_written(
     service: RunningService, database: Database
 ) -> None:

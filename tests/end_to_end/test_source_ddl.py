@@ -135,6 +135,7 @@ def assert_comes_back(service: RunningService, database: Database, queries: dict
         check(service, database, {**queries, **OTHERS})
 
 
+@pytest.mark.whole
 def test_a_used_column_is_dropped(service: RunningService, database: Database) -> None:
     ddl = "ALTER TABLE orders DROP COLUMN note"
     assert_only_these_fail(service, database, ddl, "source.column_dropped", ["notes"])

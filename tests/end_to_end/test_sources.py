@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.harness.postgres import Database
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
 
 SPENT = (
@@ -41,14 +42,49 @@ def _write(path: Path, rows: list[tuple[Any, ...]]) -> None:
     part.rename(path)
 
 
+@pytest.fixture(scope="module")
+def place(postgres: EmbeddedPostgres) -> Iterator[Database]:
+    with new_database(postgres) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the folders of the tests are."""
+    return tmp_path_factory.mktemp("shops")
+
+
+@pytest.fixture(scope="module")
+def running(
+    place: Database, folders: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningService]:
+    folder = tmp_path_factory.mktemp("service")
+    with RunningService(place.dsn, folder, allow_folders=folders) as started:
+        yield started
+
+
 @pytest.fixture
-def service(database: Database, tmp_path: Path) -> Iterator[RunningService]:
-    database.execute("CREATE TABLE customers (id integer PRIMARY KEY, region text NOT NULL)")
-    database.execute("INSERT INTO customers SELECT n, 'r' || n % 3 FROM generate_series(1, 9) n")
-    shop = tmp_path / "shop"
-    shop.mkdir()
-    with RunningService(database.dsn, tmp_path / "service", allow_folders=shop) as running:
-        yield running
+def database(place: Database) -> Database:
+    """The module's, with the table of before."""
+    place.execute("DROP TABLE IF EXISTS customers")
+    place.execute("CREATE TABLE customers (id integer PRIMARY KEY, region text NOT NULL)")
+    place.execute("INSERT INTO customers SELECT n, 'r' || n % 3 FROM generate_series(1, 9) n")
+    return place
+
+
+@pytest.fixture
+def folder(folders: Path, request: pytest.FixtureRequest) -> Path:
+    """Of this test's records."""
+    made = folders / request.node.name
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def service(database: Database, running: RunningService) -> Iterator[RunningService]:
+    """The module's, with no view and no source."""
+    yield running
+    running.clear()
 
 
 def _declare(service: RunningService, options: dict[str, Any]) -> None:
@@ -83,9 +119,8 @@ def _read_folder(database: Database, folder: Path) -> list[tuple[Any, ...]]:
 
 
 def test_sources_are_declared_changed_and_dropped(
-    service: RunningService, database: Database, tmp_path: Path
+    service: RunningService, database: Database, folder: Path
 ) -> None:
-    folder = tmp_path / "shop"
     _write(folder / "a.csv", [(1, 1, "2.50"), (2, 2, "1.25"), (3, 4, "10")])
     _declare(service, _options(folder))
     service.create("spent", SPENT, backfill="local")
@@ -113,9 +148,8 @@ def test_sources_are_declared_changed_and_dropped(
 
 
 def test_records_that_are_not_rows_wait_for_their_repair(
-    service: RunningService, database: Database, tmp_path: Path
+    service: RunningService, database: Database, folder: Path
 ) -> None:
-    folder = tmp_path / "shop"
     _write(folder / "a.csv", [(1, 1, "2.50"), (2, 2, "much")])
     _declare(service, _options(folder, on_error="dead_letter"))
     service.create("spent", SPENT, backfill="local")

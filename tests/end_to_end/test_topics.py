@@ -77,6 +77,7 @@ def shop(database: Database) -> Database:
     return database
 
 
+@pytest.mark.whole
 def test_two_sinks_added_and_removed_while_it_runs(
     shop: Database, broker: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_bag_from_its_changes_on(shop: Database, broker: EmbeddedKafka, tmp_pa
         assert shop.rows("SELECT count(*) FROM tidemark.views") == [(0,)]
 
 
+@pytest.mark.whole
 def test_a_large_epoch_and_what_is_refused(
     shop: Database, broker: EmbeddedKafka, tmp_path: Path
 ) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.postgres import Database
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
 
 SHOP = """
@@ -43,11 +44,31 @@ CHANGES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def place(postgres: EmbeddedPostgres) -> Iterator[Database]:
+    with new_database(postgres) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def running(place: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with RunningService(place.dsn, tmp_path_factory.mktemp("views")) as started:
+        yield started
+
+
 @pytest.fixture
-def service(database: Database, tmp_path: Path) -> Iterator[RunningService]:
-    database.execute(SHOP)
-    with RunningService(database.dsn, tmp_path) as running:
-        yield running
+def shop(place: Database) -> Database:
+    """The module's database, with the tables of before."""
+    place.execute("DROP TABLE IF EXISTS customers, orders, unrelated")
+    place.execute(SHOP)
+    return place
+
+
+@pytest.fixture
+def service(shop: Database, running: RunningService) -> Iterator[RunningService]:
+    """The module's service, with no view."""
+    yield running
+    running.clear()
 
 
 def flush_position(database: Database) -> str:
@@ -66,17 +87,17 @@ def assert_equal(database: Database, name: str, query: str, sink: Database | Non
         assert sorted(map(repr, sink.rows(f"TABLE {name}"))) == wanted, name
 
 
-def test_views_follow_their_source(service: RunningService, database: Database) -> None:
+def test_views_follow_their_source(service: RunningService, shop: Database) -> None:
     for name, query in QUERIES.items():
         view = service.create(name, query, backfill="local")
         assert view["error"] is None if "error" in view else True
-        assert_equal(database, name, query)
+        assert_equal(shop, name, query)
     for change in CHANGES:
-        database.execute(change)
-        position = flush_position(database)
+        shop.execute(change)
+        position = flush_position(shop)
         for name, query in QUERIES.items():
             service.wait(name, position)
-            assert_equal(database, name, query)
+            assert_equal(shop, name, query)
     listed = service.call("GET", "/views").json()["views"]
     assert [v["name"] for v in listed] == sorted(QUERIES)
     kinds = {v["name"]: v["kind"] for v in listed}
@@ -84,30 +105,30 @@ def test_views_follow_their_source(service: RunningService, database: Database) 
     assert kinds["names_and_notes"] == "bag"
 
 
-def test_drop_leaves_nothing_behind(service: RunningService, database: Database) -> None:
+def test_drop_leaves_nothing_behind(service: RunningService, shop: Database) -> None:
     service.create("by_region", QUERIES["by_region"], backfill="local")
     service.create("names_and_notes", QUERIES["names_and_notes"], backfill="local")
-    assert database.rows(
+    assert shop.rows(
         "SELECT count(*) FROM pg_replication_slots WHERE NOT temporary"
         " AND database = current_database()"
     ) == [(1,)]
     service.drop("by_region")
-    assert database.rows("SELECT to_regclass('public.by_region')") == [(None,)]
+    assert shop.rows("SELECT to_regclass('public.by_region')") == [(None,)]
     service.drop("names_and_notes")
     left = "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace ORDER BY 1"
     wanted = [("customers",), ("customers_pkey",), ("orders",), ("orders_pkey",)]
-    assert database.rows(left) == wanted
-    assert database.rows("SELECT count(*) FROM tidemark.views") == [(0,)]
-    assert database.rows("SELECT count(*) FROM tidemark.errors") == [(0,)]
-    assert database.rows("SELECT count(*) FROM pg_publication") == [(0,)]
+    assert shop.rows(left) == wanted
+    assert shop.rows("SELECT count(*) FROM tidemark.views") == [(0,)]
+    assert shop.rows("SELECT count(*) FROM tidemark.errors") == [(0,)]
+    assert shop.rows("SELECT count(*) FROM pg_publication") == [(0,)]
     slots = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
-    assert database.rows(slots) == [(0,)]
+    assert shop.rows(slots) == [(0,)]
     # And the same again on what is left.
     service.create("by_region", QUERIES["by_region"], backfill="local")
-    assert_equal(database, "by_region", QUERIES["by_region"])
+    assert_equal(shop, "by_region", QUERIES["by_region"])
 
 
-def test_views_on_views(service: RunningService, database: Database) -> None:
+def test_views_on_views(service: RunningService, shop: Database) -> None:
     service.create("by_region", QUERIES["by_region"], backfill="local")
     service.create("bag", QUERIES["names_and_notes"], backfill="local")
     above = {
@@ -117,13 +138,13 @@ def test_views_on_views(service: RunningService, database: Database) -> None:
     }
     for name, query in above.items():
         service.create(name, query, backfill="local")
-        assert_equal(database, name, query)
+        assert_equal(shop, name, query)
     for change in CHANGES:
-        database.execute(change)
-        position = flush_position(database)
+        shop.execute(change)
+        position = flush_position(shop)
         for name, query in above.items():
             service.wait(name, position)
-            assert_equal(database, name, query)
+            assert_equal(shop, name, query)
     answer = service.call("DELETE", "/views/by_region")
     assert answer.status_code == 409
     assert answer.json()["code"] == "view.has_children"
@@ -132,22 +153,23 @@ def test_views_on_views(service: RunningService, database: Database) -> None:
     service.drop("by_region")
 
 
-def test_failing_rows_are_told_and_come_back(service: RunningService, database: Database) -> None:
+def test_failing_rows_are_told_and_come_back(service: RunningService, shop: Database) -> None:
     query = "SELECT id, 100 / (amount - 3) AS ratio FROM orders WHERE id < 20"
     service.create("ratio", query, backfill="local")
-    database.execute("UPDATE orders SET amount = 3 WHERE id IN (5, 6)")
-    service.wait("ratio", flush_position(database))
+    shop.execute("UPDATE orders SET amount = 3 WHERE id IN (5, 6)")
+    service.wait("ratio", flush_position(shop))
     errors = "SELECT view, sqlstate, message, count(*) FROM tidemark.errors GROUP BY 1, 2, 3"
-    assert database.rows(errors) == [("public.ratio", "22012", "division by zero", 2)]
+    assert shop.rows(errors) == [("public.ratio", "22012", "division by zero", 2)]
     assert service.call("GET", "/views/ratio").json()["errors"] == 2
     healthy = f"{query} AND amount <> 3"
-    assert_equal(database, "ratio", healthy)
-    database.execute("UPDATE orders SET amount = 4 WHERE id = 5; DELETE FROM orders WHERE id = 6")
-    service.wait("ratio", flush_position(database))
-    assert database.rows("SELECT count(*) FROM tidemark.errors") == [(0,)]
-    assert_equal(database, "ratio", query)
+    assert_equal(shop, "ratio", healthy)
+    shop.execute("UPDATE orders SET amount = 4 WHERE id = 5; DELETE FROM orders WHERE id = 6")
+    service.wait("ratio", flush_position(shop))
+    assert shop.rows("SELECT count(*) FROM tidemark.errors") == [(0,)]
+    assert_equal(shop, "ratio", query)
 
 
+@pytest.mark.whole
 def test_two_databases(database: Database, every_database: Database, tmp_path: Path) -> None:
     database.execute(SHOP)
     with RunningService(database.dsn, tmp_path, sink=every_database.dsn) as service:
@@ -165,10 +187,10 @@ def test_two_databases(database: Database, every_database: Database, tmp_path: P
         assert regions == every_database.rows(wanted)
 
 
-def test_position_moves_on_an_idle_source(service: RunningService, database: Database) -> None:
+def test_position_moves_on_an_idle_source(service: RunningService, shop: Database) -> None:
     service.create("by_region", QUERIES["by_region"], backfill="local")
-    database.execute("CREATE TABLE unrelated (a int); INSERT INTO unrelated VALUES (1)")
-    service.wait("by_region", flush_position(database), timeout_s=10)
+    shop.execute("CREATE TABLE unrelated (a int); INSERT INTO unrelated VALUES (1)")
+    service.wait("by_region", flush_position(shop), timeout_s=10)
     answer = service.call("GET", "/views/by_region/wait?position=FFFF/0&timeout_s=0.2")
     assert answer.status_code == 504
     assert answer.json()["code"] == "view.wait_timeout"
@@ -176,17 +198,14 @@ def test_position_moves_on_an_idle_source(service: RunningService, database: Dat
     assert answer.status_code == 400
 
 
-def test_restart_goes_on(database: Database, tmp_path: Path) -> None:
-    database.execute(SHOP)
-    service = RunningService(database.dsn, tmp_path)
-    with service:
-        for name, query in QUERIES.items():
-            service.create(name, query, backfill="local")
-        assert service.stop() == 0
-        database.execute(CHANGES[1])
-        database.execute(CHANGES[3])
-        service.start()
-        position = flush_position(database)
-        for name, query in QUERIES.items():
-            service.wait(name, position)
-            assert_equal(database, name, query)
+def test_restart_goes_on(service: RunningService, shop: Database) -> None:
+    for name, query in QUERIES.items():
+        service.create(name, query, backfill="local")
+    assert service.stop() == 0
+    shop.execute(CHANGES[1])
+    shop.execute(CHANGES[3])
+    service.start()
+    position = flush_position(shop)
+    for name, query in QUERIES.items():
+        service.wait(name, position)
+        assert_equal(shop, name, query)

@@ -78,6 +78,7 @@ def test_a_prepared_transaction(place: Database, service: RunningService) -> Non
     assert service.await_status("third")["error"] is None
 
 
+@pytest.mark.whole
 def test_a_key_that_is_generated(place: Database, service: RunningService) -> None:
     """It is not sent: refused by name, unless other columns tell the rows apart."""
     body = {"name": "keyed", "query": "SELECT id, v FROM told"}

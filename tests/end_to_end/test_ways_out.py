@@ -106,6 +106,7 @@ def lose(service: RunningService, database: Database, how: str) -> str:
     )
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(300)
 def test_a_slot_that_is_lost_while_the_service_is_down(
     own_postgres: EmbeddedPostgres, tmp_path: Path

@@ -7,18 +7,16 @@ version of PostgreSQL does not know is left out on it; all else must be maintain
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import psycopg2
 import pytest
 
-from connectors.postgres.embedded.server import EmbeddedPostgres
 from storage.memory import MemoryStore
 from tests.equality.history import History, run_history
 from tests.harness.changes import Statement, Transaction
 from tests.harness.compare import columns_of_query
-from tests.harness.postgres import new_database, versions_to_test
+from tests.harness.postgres import Database
 from tests.harness.schemas import TestSchema
 
 FILES = sorted((Path(__file__).parent / "forms").glob("*.sql"))
@@ -26,19 +24,15 @@ PARTS = re.compile(r"^-- (?:schema|changes|queries)\n", re.MULTILINE)
 UNKNOWN = (psycopg2.errors.UndefinedFunction, psycopg2.errors.SyntaxError)
 
 
-@pytest.mark.parametrize("version", versions_to_test())
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_query_is_maintained(
-    servers: Callable[[int], EmbeddedPostgres], path: Path, version: int
-) -> None:
+def test_every_query_is_maintained(every_database: Database, path: Path) -> None:
     _, ddl, changes, queries = PARTS.split(path.read_text())
     made = [Transaction((Statement(change, True),)) for change in statements(changes)]
     schema = TestSchema(path.stem, ddl, ())
     history = History(schema, 0, singles=len(made), batches=0, chosen=tuple(made))
     wanted = {f"{path.stem} {i}": query for i, query in enumerate(statements(queries), 1)}
-    with new_database(servers(version)) as database:
-        known = lambda connection: accepted(connection, wanted)  # noqa: E731
-        outcome = run_history(database, MemoryStore(), history, known)
+    known = lambda connection: accepted(connection, wanted)  # noqa: E731
+    outcome = run_history(every_database, MemoryStore(), history, known)
     assert not outcome.refused, outcome.refused
     assert not outcome.faults, outcome.text(wanted, f"pytest {__file__} -k {path.stem}")
     assert len(outcome.first) > 0.8 * len(wanted)

@@ -19,6 +19,7 @@ MEANT = "SELECT top FROM (SELECT max(a) AS top FROM t) m ORDER BY top FETCH FIRS
 CHANGES = ("UPDATE t SET a = 8 WHERE id % 5 = 0", "DELETE FROM t WHERE a = 8", "DELETE FROM t")
 
 
+@pytest.mark.whole
 def test_an_extreme_that_several_rows_have(every_database: Database, tmp_path: Path) -> None:
     database = every_database
     database.execute(

@@ -20,6 +20,10 @@ from connectors.loopback import free_port
 from service.runtime.process_title import title_of
 
 READY_S = 300.0  # a machine that has just been set up compiles first
+# What a service notes in its state once its kernels are compiled, by their folder ("": the usual
+# one): a new state that has it is not a second late because each kernel is looked at.
+_COMPILED = "kernels.json"
+_compiled: dict[str, bytes] = {}
 
 
 class RunningService:
@@ -57,6 +61,7 @@ class RunningService:
 
     def start(self) -> None:
         """Start and wait until REST answers."""
+        self._give_kernels()
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "service.cli.main", "serve"],
@@ -80,6 +85,7 @@ class RunningService:
         if self._process is None:
             return 0
         family = self._family()
+        self._keep_kernels()
         self._process.send_signal(signal.SIGTERM)
         try:
             code = self._process.wait(60)
@@ -91,6 +97,17 @@ class RunningService:
             left.kill()
         assert not alive, f"left behind: {alive}"
         return code
+
+    def _give_kernels(self) -> None:
+        known = _compiled.get(self._environment.get("NUMBA_CACHE_DIR", ""))
+        if known is not None and not self.state.exists():
+            self.state.mkdir(mode=0o700)
+            (self.state / _COMPILED).write_bytes(known)
+
+    def _keep_kernels(self) -> None:
+        with contextlib.suppress(OSError):
+            cache = self._environment.get("NUMBA_CACHE_DIR", "")
+            _compiled[cache] = (self.state / _COMPILED).read_bytes()
 
     def kill(self) -> None:
         """kill -9 of the supervisor; the children follow it by themselves."""
@@ -151,12 +168,19 @@ class RunningService:
 
     # --- REST --------------------------------------------------------------------------------
 
-    def call(self, method: str, path: str, body: Any = None) -> httpx.Response:
+    @property
+    def client(self) -> httpx.Client:
+        """For many requests: a client for each of them reads all certificates of the machine."""
+        return self._client
+
+    def call(
+        self, method: str, path: str, body: Any = None, timeout_s: float = 120
+    ) -> httpx.Response:
         """One request; tried again while the API process is being restarted."""
         deadline = time.monotonic() + 90
         while True:
             try:
-                return self._client.request(method, path, json=body)
+                return self._client.request(method, path, json=body, timeout=timeout_s)
             except httpx.TransportError:
                 if time.monotonic() > deadline:
                     raise
@@ -165,7 +189,7 @@ class RunningService:
     def create(self, name: str, query: str, wait_s: float = 60, **options: str) -> dict[str, Any]:
         """Create a view and wait until it is live."""
         body = {"name": name, "query": query, "options": options}
-        answer = self.call("POST", f"/views?wait_s={wait_s}", body)
+        answer = self.call("POST", f"/views?wait_s={wait_s}", body, max(120, wait_s + 60))
         assert answer.status_code == 201, answer.text
         view = answer.json()
         if wait_s:
@@ -187,13 +211,23 @@ class RunningService:
         started = time.monotonic()
         while not is_so():
             assert time.monotonic() - started < within_s, self.log_tail()
-            time.sleep(0.02)
+            time.sleep(0.05)
         return time.monotonic() - started
 
     def drop(self, name: str) -> None:
         """Drop a view and wait until nothing of it is left."""
         answer = self.call("DELETE", f"/views/{name}")
         assert answer.status_code == 204, answer.text
+
+    def clear(self) -> None:
+        """Drop all views and sources, for a test that comes after this one."""
+        while views := self.call("GET", "/views").json()["views"]:
+            for view in views:
+                # What others read goes after them.
+                self.call("DELETE", f'/views/"{view["schema"]}"."{view["name"]}"')
+        for source in self.call("GET", "/sources").json()["sources"]:
+            answer = self.call("DELETE", f"/sources/{source['name']}")
+            assert answer.status_code == 204, answer.text
 
     def wait(self, name: str, position: str, timeout_s: float = 30) -> str:
         """Wait until the position is visible; the position reached."""

@@ -8,6 +8,7 @@ and files come from `count`. Invariant: a test whose node is named on the comman
 
 from __future__ import annotations
 
+import fnmatch
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,29 +21,116 @@ TESTS = Path(__file__).parent.parent
 # Markers that say what a test needs, by the first folder of its path; `core` needs no server.
 KINDS = {"unit": "core", "property": "core", "recovery": "fault", "simulation": "fault"}
 
-# Of tests with many cases: those that the fast tier has.
+# Of tests with many cases: those that the fast tier has, each as its id or a pattern of ids.
 CASES = {
-    "end_to_end/test_recursion.py::test_what_does_not_end_stops_no_one": ("live",),
-    "end_to_end/test_serve.py::test_a_dsn_that_is_wrong": ("port", "word"),
-    "equality/test_queries.py::test_every_view_equals_its_query": (
-        *("hr-rocks", "bank-rocks", "wide-rocks", "logs-rocks", "events-rocks"),
-        *("lists-memory", "odd-memory", "nested-memory", "figures-memory", "market-memory"),
+    "api/test_client.py::test_every_call_says_what_rest_says": ("sync-*", "async-views*"),
+    "api/test_client.py::test_rows_over_all_pages": ("async",),
+    "api/test_client.py::test_sinks_are_made_and_dropped": ("sync",),
+    "bench/test_smoke.py::test_the_engine_is_right": ("w1 full", "w2r default", "q3 default"),
+    "connectors/files/test_large.py::test_a_long_file_needs_little_memory": (
+        *("jsonl.gz-snapshot", "parquet-feed"),
     ),
-    "equality/test_shared.py::test_views_that_share_equal_their_queries": ("hr-rocks",),
+    "connectors/kafka/test_client.py::test_tls_and_sasl": ("SCRAM-SHA-256",),
+    "connectors/kafka/test_embedded.py::test_the_secured_listener_asks_who_it_is": ("PLAIN",),
+    "connectors/kafka/test_snapshot.py::test_where_it_starts": ("latest-*", "start2-*", "start6-*"),
+    "connectors/kafka/test_topic_owner.py::test_topics_that_were_deleted_are_not_gone_on_with": (
+        *("rows gone", "marks anew"),
+    ),
+    "connectors/kafka/test_topic_sink.py::test_broker_is_killed_and_comes_back": ("during",),
+    "connectors/kafka/test_topic_sink.py::test_every_epoch_is_the_view": ("table1-*", "table2-*"),
+    "connectors/kafka/test_topic_sink.py::test_every_epoch_is_the_view_in_avro": ("table0-*",),
+    "connectors/postgres/test_table_names.py::test_a_query_means_what_it_meant": (
+        *("*-ALTER TABLE t RENAME TO moved", "*-renames3", "*-ALTER TABLE wide RENAME *"),
+    ),
+    "connectors/spark/test_backfill.py::test_tasks_give_the_same_view_and_state": ("*-2",),
+    "console/test_console.py::test_every_screen_is_accessible_and_narrow": ("light",),
+    "end_to_end/test_rebuild_by_hand.py::test_a_view_whose_table_was_dropped_comes_back": (
+        *("not noticed yet", "a reader too"),
+    ),
+    "end_to_end/test_serve.py::test_a_dsn_that_is_wrong": ("port",),
+    "equality/test_forms.py::test_every_query_is_maintained": (
+        *("*applications", "*nested_names", "*integer_limits"),
+    ),
     "equality/test_generated.py::test_generated_queries_equal_postgres": ("0", "1"),
-    "equality/test_service.py::test_kept_tables_equal_their_queries": ("shop", "odd"),
-    "recovery/test_connections.py::test_other_sources_go_on_while_the_database_is_away": (
-        "half-open",
+    "equality/test_postgres.py::test_a_seed_names_a_history": ("shop", "bank"),
+    "equality/test_postgres.py::test_every_query_runs_and_moves": ("*-shop", "*-odd"),
+    "equality/test_queries.py::test_every_view_equals_its_query": (
+        *("hr-rocks", "bank-rocks", "wide-rocks", "lists-memory", "odd-memory", "market-memory"),
     ),
-    "recovery/test_state_of_sources.py::test_state_behind_the_sink": ("lost",),
-    "security/test_authorization.py::test_every_route_as_every_caller": ("own", "granted"),
+    "equality/test_service.py::test_kept_tables_equal_their_queries": ("shop",),
+    "equality/test_shared.py::test_views_that_share_equal_their_queries": ("hr-rocks",),
+    "recovery/test_checkpoint_keys.py::test_a_file_of_a_checkpoint_lies_in_its_folder": (
+        "../../outside",
+    ),
+    "recovery/test_checkpoints.py::test_a_kill_leaves_no_half_copy": ("sent", "finished"),
+    "recovery/test_kept_parts.py::test_parts_of_several_snapshots_make_the_newest": ("0-*",),
+    "recovery/test_older_states.py::test_a_step_that_is_killed_is_done_again": (
+        "*-state.commit.before=kill",
+        "1000-state.upgrade.value=kill@5",
+    ),
+    "recovery/test_slots.py::test_each_is_told_by_name_and_can_be_put_right": (
+        *("dropped", "lost", "may not replicate"),
+    ),
+    "regressions/test_regressions.py::test_case_is_right_now": ("*-rocks",),
+    "security/hostile/test_attacks.py::test_a_domain_s_condition_has_nobody_s_rights": (
+        *("*-the domain", "*-an array of rows", "*-an argument", "*-json"),
+    ),
+    "security/hostile/test_attacks.py::test_what_an_owner_puts_on_a_views_table": (
+        *("*-a row trigger", "*-a rule", "*-an index", "*-a policy"),
+    ),
+    "security/hostile/test_tables.py::test_a_column_of_another_type": (
+        *("*-text", "*-a domain of hers"),
+    ),
+    "security/test_authorization.py::test_every_procedure_as_every_caller": ("own",),
+    "security/test_authorization.py::test_every_route_as_every_caller": ("own",),
+    "security/test_cli_refusals.py::test_a_refusal_has_a_code_and_a_hint": (
+        *("token create bob --direct, ", "serve --memory abc*", "restore folder*"),
+        *("list --url foo*", "validate binary*"),
+    ),
+    "security/test_floods.py::test_a_byte_now_and_then_buys_no_time": ("GET *", "sent3-*"),
     "simulation/test_mutations.py::test_the_simulation_finds": (
         *("errors lost", "refused with its epoch", "beyond the sink", "refused and kept"),
         *("shapes forgotten", "mute forgotten"),
     ),
+    "sql/test_estimate.py::test_every_part_of_a_plan_is_a_query_that_postgresql_takes": ("tpch",),
+    "unit/operators/test_ordered_rows.py::test_equal_to_a_sorted_list": ("0-rocks", "3-memory"),
+    "unit/operators/test_recursive.py::test_memory": ("*-0", "*-1"),
     "unit/service/test_kernels.py::test_compiled_once_and_again_when_sources_change": ("True",),
     "unit/storage/test_recovery.py::test_killed_state_is_the_last_commit": ("0",),
 }
+
+# The files that take longest, longest first: processes are handed one file after another, and none
+# shall be left alone with a long one at the end.
+LONGEST = (
+    "console/test_console.py",
+    "end_to_end/test_spark.py",
+    "test_tidy.py",
+    "recovery/test_checkpoints.py",
+    "simulation/test_mutations.py",
+    "simulation/test_seeds.py",
+    "api/test_rest.py",
+    "end_to_end/test_life.py",
+    "security/hostile/test_tables.py",
+    "end_to_end/test_tour.py",
+    "security/test_authorization.py",
+    "api/test_client.py",
+    "end_to_end/test_demo.py",
+    "api/test_verify.py",
+    "end_to_end/test_ddl_in_order.py",
+    "security/hostile/test_attacks.py",
+    "end_to_end/test_views.py",
+    "recovery/test_kill.py",
+    "recovery/test_kafka_connections.py",
+    "connectors/test_expressions_postgres.py",
+    "security/test_floods.py",
+    "recovery/test_failpoints.py",
+    "connectors/postgres/test_table_facts.py",
+    "psql/test_init.py",
+    "recovery/test_disk.py",
+    "recovery/test_connections.py",
+    "recovery/test_slots.py",
+    "equality/test_shapes.py",
+)
 
 
 def is_fast() -> bool:
@@ -82,14 +170,14 @@ def is_whole_run(config: pytest.Config) -> bool:
 def select(config: pytest.Config, items: list[pytest.Item], versions: Sequence[int]) -> None:
     """Mark the tests by kind, and leave out of the fast tier what does not belong to it.
 
-    UsageError where `CASES` lists a case that a run of all folders does not have.
+    UsageError where `CASES` or `LONGEST` lists what a run of all folders does not have.
     """
     for item in items:
         item.add_marker(KINDS.get(folder_of(item), "server"))
     if not is_fast() or any("::" in argument for argument in config.args):
         return
     if is_whole_run(config):
-        _require_cases(items)
+        _require_listed(items)
     left_out = [item for item in items if _is_left_out(item, versions)]
     if left_out:
         gone = set(left_out)
@@ -104,12 +192,29 @@ def _case_of(item: pytest.Item) -> tuple[str, str]:
     return test, "" if callspec is None else callspec.id
 
 
-def _require_cases(items: Sequence[pytest.Item]) -> None:
-    listed = {(test, case) for test, cases in CASES.items() for case in cases}
-    missing = sorted(listed.difference(map(_case_of, items)))
+def _is_listed(test: str, case: str) -> bool:
+    """Whether `CASES` has this one, where it has the test."""
+    return any(fnmatch.fnmatchcase(case, pattern) for pattern in CASES[test])
+
+
+def turn(item: pytest.Item) -> int:
+    """Where its file stands among the others: first what failed once, then the longest ones."""
+    if folder_of(item) == "regressions":
+        return -1
+    file = str(item.path.relative_to(TESTS))
+    return LONGEST.index(file) if file in LONGEST else len(LONGEST)
+
+
+def _require_listed(items: Sequence[pytest.Item]) -> None:
+    found: dict[str, list[str]] = {}
+    for test, case in map(_case_of, items):
+        found.setdefault(test, []).append(case)
+    listed = [(test, pattern) for test, cases in CASES.items() for pattern in cases]
+    missing = [(test, one) for test, one in listed if not fnmatch.filter(found.get(test, []), one)]
+    missing += [(file, "") for file in LONGEST if not (TESTS / file).is_file()]
     if missing:
         raise pytest.UsageError(
-            f"CASES of tests/harness/tiers.py lists what is not there: {missing}"
+            f"CASES or LONGEST of tests/harness/tiers.py lists what is not there: {missing}"
         )
 
 
@@ -117,7 +222,7 @@ def _is_left_out(item: pytest.Item, versions: Sequence[int]) -> bool:
     if item.get_closest_marker("whole"):
         return True
     test, case = _case_of(item)
-    if test in CASES and case not in CASES[test]:
+    if test in CASES and not _is_listed(test, case):
         return True
     callspec = getattr(item, "callspec", None)
     version = None if callspec is None else callspec.params.get("every_postgres")

@@ -110,6 +110,7 @@ def test_a_server_that_is_not_ready() -> None:
         assert Database(server, "postgres").rows(written) == [("wal_level", "logical")]
 
 
+@pytest.mark.whole
 def test_the_role_is_enough(server: EmbeddedPostgres, tmp_path: Path) -> None:
     """Source and sink are two databases; the creator is somebody else than the service."""
     shop, views = Database(server, "shop"), Database(server, "views")

@@ -84,6 +84,7 @@ def members(shop: Database) -> set[tuple[str, str]]:
     return set(shop.rows(MEMBERS))
 
 
+@pytest.mark.whole
 def test_no_order_makes_the_role_a_member_of_a_superuser(shop: Database) -> None:
     faults = []
     orders = [*itertools.permutations(WAYS, 2), *itertools.permutations(list(WAYS)[:4])]
@@ -158,6 +159,7 @@ def test_another_services_schema_is_not_taken_from_it(shop: Database) -> None:
     forget(shop)
 
 
+@pytest.mark.whole
 def test_a_service_that_was_a_superuser_goes_on_as_its_own_role(
     database: Database, tmp_path: Path
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from tests.harness.postgres import Database
 from tests.harness.psql import eventually, psql, states
 from tests.harness.service import RunningService
@@ -29,6 +31,7 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+@pytest.mark.whole
 def test_hostile_names(service: RunningService, place: Database) -> None:
     """A view of each name, asked for and dropped; the catalog has the very name."""
     assert len(set(NAMES)) == len(NAMES) >= 60

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from connectors.loopback import free_port
 from tests.harness.postgres import Database
 from tests.harness.psql import (
@@ -78,6 +80,7 @@ def test_a_killed_api_does_it_once(service: RunningService, place: Database) -> 
     call(place, "CALL tidemark.drop_view('gated')")
 
 
+@pytest.mark.whole
 def test_two_processes_do_nothing_twice(service: RunningService, place: Database) -> None:
     environment = {
         **os.environ,

@@ -118,6 +118,7 @@ def test_two_engines_never_share_a_database(database: Database) -> None:
         pass
 
 
+@pytest.mark.whole
 def test_what_keeps_an_engine_from_starting_is_told(database: Database, tmp_path: Path) -> None:
     def refusal(**options: object) -> tidemark.TidemarkError:
         with pytest.raises(tidemark.TidemarkError) as caught:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -22,6 +24,7 @@ def test_the_tour_is_what_happens() -> None:
     assert not result.failed, "".join(told)
 
 
+@pytest.mark.whole
 def test_the_example_runs() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "engine.py"],

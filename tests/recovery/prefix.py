@@ -19,8 +19,12 @@ from psycopg2 import Error
 
 from tests.harness.figures import WrongStateError
 from tests.harness.postgres import Database
+from tests.harness.tiers import is_fast
 
 ACCOUNTS = 40
+# In the fast tier most of the cores is left to the service.
+BETWEEN_LOOKS_S = 0.01 if is_fast() else 0.002
+BETWEEN_WRITES_S = (0, 0.002, 0.02) if is_fast() else (0, 0.001, 0.004)
 
 SCHEMA = f"""
 CREATE TABLE marker (id bigint PRIMARY KEY);
@@ -99,7 +103,7 @@ class Writer:
                 self.expected[number] = (self._model.by_owner(), self._model.rich())
                 connection = self._commit(connection, number, statements)
                 self._number = number
-                time.sleep(self._random.choice((0, 0.001, 0.004)))
+                time.sleep(self._random.choice(BETWEEN_WRITES_S))
         except BaseException as error:
             self.failure = error
 
@@ -192,7 +196,7 @@ class Checker:
             self.check()
             if time.monotonic() >= end:
                 return
-            time.sleep(0.002)
+            time.sleep(BETWEEN_LOOKS_S)
 
     def await_further(
         self, prefixes: int, within_s: float = 60, log: Callable[[], str] = str
@@ -204,7 +208,7 @@ class Checker:
             passed_s = time.monotonic() - started
             assert passed_s < within_s, f"the views do not move on\n{log()}"
             self.check()
-            time.sleep(0.002)
+            time.sleep(BETWEEN_LOOKS_S)
         return time.monotonic() - started
 
     def close(self) -> None:

@@ -64,6 +64,7 @@ def check(service: RunningService, database: Database) -> None:
         assert database.rows(different) == [(0,)]
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_a_killed_service_goes_on_where_it_was(database: Database, tmp_path: Path) -> None:
     database.execute(TABLE)

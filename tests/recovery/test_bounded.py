@@ -74,6 +74,7 @@ def _difference(database: Database, query: str, name: str) -> int:
     return database.rows(f"SELECT count(*) FROM ({both}) d")[0][0]
 
 
+@pytest.mark.whole
 def test_large_values_come_change_and_go(case: Case) -> None:
     """Text, bytea and jsonb, through a key too, beside values that stay as they were (TOAST)."""
     service, database = case
@@ -139,6 +140,7 @@ def test_pages_of_rows_go_by_bytes_too(case: Case, monkeypatch: pytest.MonkeyPat
     service.drop("pages")
 
 
+@pytest.mark.whole
 def test_a_thousand_columns_and_a_row_that_no_table_holds(case: Case) -> None:
     service, database = case
     query = "SELECT * FROM broad"
@@ -182,6 +184,7 @@ def test_an_idle_source_beside_a_busy_database_keeps_no_wal(
     service.drop("idle")
 
 
+@pytest.mark.whole
 def test_many_views_at_once(case: Case) -> None:
     """Built a few at a time, while one that is live goes on; then a kill, and all are dropped."""
     service, database = case

@@ -246,6 +246,7 @@ def command(copied: Copied, *arguments: str, **environment: str) -> subprocess.C
     )
 
 
+@pytest.mark.whole
 def test_the_commands_say_which_are_authentic(copied: Copied, tmp_path: Path) -> None:
     place, key = str(copied.place), str(copied.folder / "state" / FILE)
     environment = {"TIDEMARK_CHECKPOINT_KEY": f"${{file:{key}}}"}

@@ -30,7 +30,7 @@ from tests.harness import figures
 from tests.harness.object_store import object_store
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
-from tests.harness.tiers import count
+from tests.harness.tiers import count, is_fast
 from tests.recovery.damage import DAMAGES, damage_file
 from tests.recovery.history import World as History
 from tests.recovery.history import go_on, make, open_engine, read_world
@@ -41,6 +41,8 @@ pytestmark = pytest.mark.timeout(600)
 # Made by one state, taken in by others.
 FILES = count("TIDEMARK_TEST_FILES", 9, 30) // 3
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "0"))
+# Of the sink, that are compared from one fault to the next.
+STATES = 5 if is_fast() else 15
 FILE = "tests/recovery/test_checkpoints.py"
 OFTEN = {"checkpoint_every_s": 0.5, "checkpoint_keep": 2}
 
@@ -65,7 +67,7 @@ class World:
     def create(self, name: str, query: str) -> None:
         self.service.create(name, query, backfill="local")
 
-    def go_on(self, states: int = 15) -> None:
+    def go_on(self, states: int = STATES) -> None:
         wanted = self.checker.distinct + states
         self.service.await_so(lambda: self.checker.check() and self.checker.distinct > wanted, 180)
 
@@ -159,6 +161,7 @@ def test_a_state_is_restored_and_catches_up(database: Database, tmp_path: Path) 
         world.checker.close()
 
 
+@pytest.mark.whole
 def test_what_the_source_cannot_tell_any_more_is_rebuilt(
     database: Database, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ from tests.harness.tiers import count
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 
 RUN = "pytest tests/recovery/test_connections.py"
-FAULTS = count("TIDEMARK_TEST_FAULTS", 5, 20)
+FAULTS = count("TIDEMARK_TEST_FAULTS", 3, 20)
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "11"))
 SILENCE_S = 3.0
 # From the end of a fault until the views move on; the machine may be busy with other tests.
@@ -156,6 +156,7 @@ def test_faults_of_the_network(world: World) -> None:
         )
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", [REFUSE, HALF_OPEN])
 def test_other_sources_go_on_while_the_database_is_away(

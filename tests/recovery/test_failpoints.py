@@ -75,6 +75,7 @@ def test_killed_while_it_runs(database: Database, tmp_path: Path) -> None:
             scene.close()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "scenario",
     [s for n, s in enumerate(SPECIAL) if IS_ALL or (n % 3 == SEED % 3 and not s.is_slow)],

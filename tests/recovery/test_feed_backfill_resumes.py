@@ -168,6 +168,7 @@ def kill_worker(java: psutil.Process) -> None:
     workers[0].kill()
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(400)
 def test_a_folder_and_a_killed_service(
     service: RunningService, database: Database, tmp_path: Path

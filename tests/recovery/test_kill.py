@@ -20,7 +20,7 @@ from tests.recovery.operations import Operations
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 from tests.recovery.scene import Scene, repeat_command
 
-KILLS = count("TIDEMARK_TEST_KILLS", 5, 20)
+KILLS = count("TIDEMARK_TEST_KILLS", 3, 20)
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "7"))
 # How often each is killed.
 VICTIMS = {"pipeline": 12, "api": 3, "backfill": 3, "supervisor": 1}
@@ -107,6 +107,7 @@ def test_kill_during_snapshot(database: Database, tmp_path: Path) -> None:
         assert database.rows("SELECT count(*) FROM sums") == [(1000,)]
 
 
+@pytest.mark.whole
 def test_kill_supervisor_leaves_nothing_running(database: Database, tmp_path: Path) -> None:
     database.execute(SCHEMA)
     service = RunningService(database.dsn, tmp_path)
@@ -120,6 +121,7 @@ def test_kill_supervisor_leaves_nothing_running(database: Database, tmp_path: Pa
         assert database.rows("SELECT id FROM prefix") == [(1,)]
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_postgres_restarts(own_postgres: EmbeddedPostgres, tmp_path: Path) -> None:
     with new_database(own_postgres) as database:
@@ -137,6 +139,7 @@ def test_postgres_restarts(own_postgres: EmbeddedPostgres, tmp_path: Path) -> No
         assert checker.distinct > 10
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_sink_is_down_for_a_while(
     database: Database, own_postgres: EmbeddedPostgres, tmp_path: Path

@@ -105,6 +105,7 @@ def test_one_row_that_meets_very_many_stays_under_the_cap(
     _count(f"one row that meets {HOT_ROWS}", pid, len(fan_out.hot_steps(HOT_ROWS)))
 
 
+@pytest.mark.whole
 def test_a_sink_that_stands_still_stops_the_reading_and_nothing_else(
     service: RunningService, database: Database
 ) -> None:
@@ -136,6 +137,7 @@ def test_a_sink_that_stands_still_stops_the_reading_and_nothing_else(
         time.sleep(0.05)
 
 
+@pytest.mark.whole
 def test_kill_in_the_middle_of_an_epoch_that_is_on_disk(
     service: RunningService, database: Database
 ) -> None:

@@ -109,6 +109,7 @@ def test_a_promoted_standby_with_the_slot_goes_on(sink: Database, tmp_path: Path
         run.count, run.epochs = 1, checker.states
 
 
+@pytest.mark.whole
 def test_a_standby_that_lacks_what_was_shown_is_refused(sink: Database, tmp_path: Path) -> None:
     """Nothing keeps the stream from running ahead of this standby. Its changes would stand at
     positions that were shown already: by name, not one row goes back, and the old server does."""
@@ -139,6 +140,7 @@ def test_a_standby_that_lacks_what_was_shown_is_refused(sink: Database, tmp_path
         run.count, run.epochs = 1, checker.states
 
 
+@pytest.mark.whole
 def test_a_standby_of_the_sink_that_lacks_a_drop(database: Database, tmp_path: Path) -> None:
     """It has every epoch, and a view that was dropped since: nobody may take that for kept."""
     database.execute(SCHEMA)
@@ -186,6 +188,7 @@ def _looks(sink: Database, run: figures.Run) -> int:
     return prefix
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(OLD not in available_versions(), reason="no PostgreSQL 15 here")
 def test_a_standby_without_the_slot_is_refused(sink: Database, tmp_path: Path) -> None:
     """Before PostgreSQL 17 no slot is copied. What the views showed stays readable; dropped and

@@ -34,6 +34,7 @@ def _doctor(service: RunningService, monkeypatch: pytest.MonkeyPatch) -> dict[st
     return {f.name: f.problem.code for f in found if f.problem is not None}
 
 
+@pytest.mark.whole
 def test_a_sink_that_cannot_be_written_is_tried_again_in_one_process(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,6 +67,7 @@ def _restart_with(server: EmbeddedPostgres, level: str) -> None:
     server.start()
 
 
+@pytest.mark.whole
 def test_a_source_that_does_not_decode_is_told_and_followed_once_it_does(
     database: Database, tmp_path: Path
 ) -> None:

@@ -14,9 +14,13 @@ import pytest
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
+from tests.harness.tiers import is_fast
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 
 pytestmark = pytest.mark.timeout(600)
+
+# That are seen from one fault to the next.
+PREFIXES = 8 if is_fast() else 20
 
 
 def _flush_position(database: Database) -> str:
@@ -26,7 +30,7 @@ def _flush_position(database: Database) -> str:
 def _run_a_while(
     service: RunningService, database: Database, writer: Writer, checker: Checker
 ) -> None:
-    checker.await_further(20, log=service.log_tail)
+    checker.await_further(PREFIXES, log=service.log_tail)
 
 
 def _finish(service: RunningService, database: Database, writer: Writer, checker: Checker) -> None:
@@ -37,6 +41,7 @@ def _finish(service: RunningService, database: Database, writer: Writer, checker
     checker.close()
 
 
+@pytest.mark.whole
 def test_state_behind_the_sink_catches_up_muted(database: Database, tmp_path: Path) -> None:
     """As after a crash of the machine: the sink has commits that the state has lost."""
     database.execute(SCHEMA)
@@ -62,6 +67,7 @@ def test_state_behind_the_sink_catches_up_muted(database: Database, tmp_path: Pa
         assert "recover.muted" in service.log_tail(1_000_000)
 
 
+@pytest.mark.whole
 def test_lost_state_is_rebuilt(database: Database, tmp_path: Path) -> None:
     database.execute(SCHEMA)
     writer = Writer(database, 4)
@@ -107,6 +113,7 @@ def test_second_service_on_a_state_is_refused(database: Database, tmp_path: Path
         assert database.rows("SELECT id FROM prefix") == [(1,)]
 
 
+@pytest.mark.whole
 def test_dropped_slot_is_told_and_not_made_again(database: Database, tmp_path: Path) -> None:
     database.execute(SCHEMA)
     service = RunningService(database.dsn, tmp_path)

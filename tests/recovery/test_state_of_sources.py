@@ -87,6 +87,7 @@ class World:
         return found == [(50 * self.files, 1225 * self.files)]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("is_lost", [False, True], ids=["set back", "lost"])
 def test_state_behind_the_sink(
     broker: EmbeddedKafka, database: Database, tmp_path: Path, is_lost: bool

@@ -20,10 +20,11 @@ from tests.harness.broker import unique_name
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 from tests.harness.sinks import add_sink, await_sink, drop_sink
+from tests.harness.tiers import is_fast
 from tests.harness.topic_reader import TopicReader
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 
-KILLS = max(6, int(os.environ.get("TIDEMARK_TEST_KILLS", "0")) // 20)
+KILLS = max(3 if is_fast() else 6, int(os.environ.get("TIDEMARK_TEST_KILLS", "0")) // 20)
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "11"))
 # What the reader calls the columns of a row, as the model has them.
 COLUMNS = {"by_owner": ("owner", "entries", "moved"), "rich": ("owner", "balance")}
@@ -87,6 +88,7 @@ def _number(value: object) -> object:
     return int(value) if isinstance(value, str) and value.lstrip("-").isdigit() else value
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(900 + KILLS * 10)
 def test_kill_pipeline_while_topics_are_written(
     database: Database, broker: EmbeddedKafka, tmp_path: Path

@@ -84,6 +84,7 @@ def _is_of(process: psutil.Process, service: RunningService) -> bool:
     return (process.info["environ"] or {}).get("TIDEMARK_STATE") == str(service.state)
 
 
+@pytest.mark.whole
 def test_two_on_one_state(database: Database, tmp_path: Path) -> None:
     watched = Watched(database)
     with RunningService(database.dsn, tmp_path) as first:
@@ -151,6 +152,7 @@ def test_two_on_one_slot(database: Database, tmp_path: Path) -> None:
         watched.finish(first)
 
 
+@pytest.mark.whole
 def test_one_that_was_thought_dead_is_fenced(database: Database, tmp_path: Path) -> None:
     with _taken_over(database, tmp_path, lambda first: None):
         pass

@@ -119,6 +119,7 @@ def test_a_refusal_has_a_code_and_a_hint(
     assert len(ended.stderr) < 1500 and "hunter2" not in told, told
 
 
+@pytest.mark.whole
 def test_the_first_token_is_an_admins(database: Database, folder: Path, tmp_path: Path) -> None:
     """Whichever way it is asked for: else nobody could make another one, or take it back."""
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import httpx
+import pytest
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.postgres import new_database
@@ -24,6 +25,7 @@ GRANT SELECT ON closed.inside, "Odd.Name" TO {0};
 """
 
 
+@pytest.mark.whole
 def test_only_what_the_caller_may_read_is_named(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
     ann = f"ann_{os.getpid()}"
     with (

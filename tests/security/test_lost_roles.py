@@ -56,8 +56,8 @@ class Place:
         """(status, code) of what is asked in every way."""
         found = set()
         for method, path, body in CALLS:
-            url = f"{self.service.url}{path}"
-            with httpx.stream(method, url, json=body, headers=self.headers, timeout=60) as answer:
+            client, headers = self.service.client, self.headers
+            with client.stream(method, path, json=body, headers=headers, timeout=60) as answer:
                 is_stream = answer.status_code == 200 and path.endswith("/changes")
                 told = "" if is_stream else answer.read() and answer.text
                 code = answer.json().get("code", "") if told else ""
@@ -104,6 +104,7 @@ def _is_untouched(place: Place) -> bool:
     return found == [("mine", "SELECT id FROM orders", "live", None)]
 
 
+@pytest.mark.whole
 def test_a_role_that_the_service_is_no_member_of_any_more(place: Place) -> None:
     stream_url = f"{place.service.url}/views/mine/changes"
     ended = threading.Event()
@@ -130,6 +131,7 @@ def test_a_role_that_the_service_is_no_member_of_any_more(place: Place) -> None:
     assert httpx.get(url, headers=place.headers, timeout=60).json()["rows"] == [{"id": 1}]
 
 
+@pytest.mark.whole
 def test_a_role_that_became_a_superuser(place: Place) -> None:
     place.database.execute(f"ALTER ROLE {place.clerk} SUPERUSER")
     try:
@@ -150,6 +152,7 @@ def test_a_role_that_was_dropped(place: Place) -> None:
         place.database.execute(f"ALTER ROLE {renamed} RENAME TO {place.clerk}")
 
 
+@pytest.mark.whole
 def test_a_request_in_psql_whose_role_is_gone(place: Place) -> None:
     """It was written while the role was there, and is taken up when it is not."""
     passing = f"passing_{place.database.name}"

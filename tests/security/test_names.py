@@ -42,6 +42,7 @@ def test_names_survive_the_way_through_a_path() -> None:
         assert parse_name(quoted(name)) == ("public", name)
 
 
+@pytest.mark.whole
 def test_names_of_views_and_columns_in_the_sink(place: Database) -> None:
     sink = PostgresSink(place.dsn)
     sink.prepare()

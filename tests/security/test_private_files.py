@@ -62,7 +62,8 @@ def umasks(service: RunningService) -> dict[str, str]:
     return found
 
 
-def test_a_service_of_every_kind_of_file(database: Database, tmp_path: Path) -> None:
+@pytest.mark.parametrize("road", ["local", pytest.param("spark", marks=pytest.mark.whole)])
+def test_a_service_of_every_kind_of_file(database: Database, tmp_path: Path, road: str) -> None:
     """Views of two groups, built in process and by Spark, rows followed, copies made, restored."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")
     database.execute("INSERT INTO t SELECT i, i % 7 FROM generate_series(1, 5000) i")
@@ -80,11 +81,11 @@ def test_a_service_of_every_kind_of_file(database: Database, tmp_path: Path) -> 
     query = "SELECT a, count(*) AS n FROM t GROUP BY a"
     with service:
         assert open_to_others(old) == []
-        service.create("sparked", query, backfill="spark", wait_s=180)
+        service.create("built", query, backfill=road, wait_s=180)
         seen = open_to_others(*temporary.glob("tidemark-*"), old)
         service.create("own", query, backfill="local", group="reports")
         database.execute("INSERT INTO t VALUES (0, 0)")
-        for name in ("own", "sparked"):
+        for name in ("own", "built"):
             service.await_so(
                 lambda n=name: database.rows(f"SELECT n FROM {n} WHERE a = 0") == [(715,)]
             )

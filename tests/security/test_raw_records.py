@@ -33,8 +33,8 @@ class Place:
     def ask(self, who: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """(status, body)."""
         headers = {"Authorization": f"Bearer {self.tokens[who]}"}
-        url = f"{self.service.url}{path}"
-        answer = httpx.request(method, url, json=body, headers=headers, timeout=60)
+        client = self.service.client
+        answer = client.request(method, path, json=body, headers=headers, timeout=60)
         return answer.status_code, answer.json()
 
     def letters(self, who: str, query: str = "") -> Any:

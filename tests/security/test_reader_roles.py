@@ -38,8 +38,8 @@ class Place:
     def ask(self, who: str, method: str, path: str, body: Any = None) -> tuple[int, str]:
         """(status, code) of an answer; of a stream only its begin."""
         headers = {"Authorization": f"Bearer {self.tokens[who]}"}
-        url = f"{self.service.url}{path}"
-        with httpx.stream(method, url, json=body, headers=headers, timeout=60) as answer:
+        client = self.service.client
+        with client.stream(method, path, json=body, headers=headers, timeout=60) as answer:
             if answer.status_code == 200:
                 return ALL_SEE
             answer.read()

@@ -15,7 +15,7 @@ from tests.harness.tiers import count
 from tests.simulation.run import run, run_all
 
 FIRST = int(os.environ.get("TIDEMARK_TEST_SEED", "1"))
-SEEDS = count("TIDEMARK_TEST_SEEDS", 200, 500)
+SEEDS = count("TIDEMARK_TEST_SEEDS", 100, 500)
 
 
 def test_seeds() -> None:

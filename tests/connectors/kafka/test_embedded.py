@@ -88,6 +88,7 @@ def test_the_secured_listener_asks_who_it_is(broker: EmbeddedKafka, mechanism: s
         connect("wrong").list_topics()
 
 
+@pytest.mark.whole
 def test_restarts_keep_port_and_records(own_broker: EmbeddedKafka) -> None:
     topic, bootstrap = new_topic(own_broker), own_broker.bootstrap
     for again in (own_broker.restart, lambda: (own_broker.kill(), own_broker.start())):
@@ -97,6 +98,7 @@ def test_restarts_keep_port_and_records(own_broker: EmbeddedKafka) -> None:
     assert values_of(own_broker, topic) == [b"kept", b"kept"]
 
 
+@pytest.mark.whole
 def test_close_removes_everything(own_broker: EmbeddedKafka) -> None:
     directory, pid = own_broker.directory, own_broker.pid
     own_broker.close()
@@ -135,6 +137,7 @@ def test_missing_jars_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "jars" in caught.value.detail
 
 
+@pytest.mark.whole
 def test_a_broker_that_cannot_start_says_why(broker: EmbeddedKafka) -> None:
     with pytest.raises(SourceError, match="start_failed") as caught:
         EmbeddedKafka({"num.io.threads": "many"}).start()

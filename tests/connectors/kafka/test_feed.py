@@ -233,6 +233,7 @@ def test_a_log_that_ends_before_our_place_is_refused(broker: EmbeddedKafka) -> N
         assert feed.failure().code == "source.offsets_gone"
 
 
+@pytest.mark.whole
 def test_a_log_that_was_lost_and_grew_past_our_place_is_refused(own_broker: EmbeddedKafka) -> None:
     """Under the same topic id; a mark of a transaction that a later leader has written, and
     records that are gone below our place, are no such thing."""

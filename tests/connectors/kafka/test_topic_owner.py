@@ -111,6 +111,7 @@ def test_of_two_sinks_that_begin_at_once_one_has_the_topic(
     assert chosen["topic"] not in topic_names(broker)
 
 
+@pytest.mark.whole
 def test_a_commit_of_which_nothing_was_heard_is_there_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -186,6 +186,7 @@ def test_a_zombie_is_fenced(broker: EmbeddedKafka, chosen: dict) -> None:
     compare(broker, chosen, model)
 
 
+@pytest.mark.whole
 def test_a_transaction_that_takes_too_long_is_written_again() -> None:
     """The broker gives the transaction up while the rows are still on their way."""
     with EmbeddedKafka(QUICK) as broker:
@@ -253,6 +254,7 @@ def write_until_there(sink: TopicSink, first: ViewEpoch, again: ViewEpoch) -> No
             print(f"told: {error}")
 
 
+@pytest.mark.whole
 def test_an_interrupt_ends_what_goes_on(own_broker: EmbeddedKafka) -> None:
     sink, model = sink_of(KEYED, options(own_broker)), Model(KEYED, 9)
     sink.open()

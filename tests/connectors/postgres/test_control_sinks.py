@@ -13,8 +13,6 @@ from connectors.postgres.catalog.sink_records import SinkRow
 from dataflow.errors import SinkError
 from tests.harness.postgres import Database
 
-pytestmark = pytest.mark.versions
-
 _ROW = SinkRow(
     "public", 'we "ird %s', "events", "kafka", "s1", "v1", "default", {"topic": "x", "n": [1, None]}
 )

@@ -41,6 +41,7 @@ def test_a_database_leaves_no_session_and_no_slot(postgres: EmbeddedPostgres) ->
         session.cursor().execute("SELECT 1")
 
 
+@pytest.mark.whole
 def test_restarts_keep_port_and_rows(own_postgres: EmbeddedPostgres) -> None:
     admin = Database(own_postgres, "postgres")
     admin.execute("CREATE TABLE kept (a int)")
@@ -86,6 +87,7 @@ def test_nothing_is_left_after_kill_9_of_the_parent() -> None:
     assert not comm.exists() or comm.read_text().strip() != "postgres"
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts servers as someone else")
 def test_binaries_that_the_server_user_cannot_reach_are_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

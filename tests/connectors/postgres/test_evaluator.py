@@ -31,8 +31,6 @@ from dataflow.values import from_text, to_text
 from tests.connectors.postgres.reading import raw_rows
 from tests.harness.postgres import Database, new_database
 
-pytestmark = pytest.mark.versions
-
 INT_ARRAY = sql_type("integer[]", 1007)
 CHAR5 = sql_type("character(5)", 1042, 9)
 BOX = sql_type("box", 603)

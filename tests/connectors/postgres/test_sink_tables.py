@@ -19,8 +19,6 @@ from dataflow.types import sql_type
 from tests.harness.postgres import Database
 from tests.harness.sink_rows import SETUP
 
-pytestmark = pytest.mark.versions
-
 _LONG = "x" * 60 + "yzw"
 _NAMES = ['we "ird', "it's", "ünï çödé 表", "%s", "{0}", _LONG, "é" * 31 + "a", "a.b", "Upper"]
 _FIELDS = (Field("id", types.INT4, False), Field("v", types.TEXT))

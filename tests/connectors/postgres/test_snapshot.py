@@ -26,8 +26,6 @@ from tests.connectors.postgres.reading import (
 )
 from tests.harness.postgres import Database
 
-pytestmark = pytest.mark.versions
-
 
 def test_parts_are_disjoint_and_whole(every_database: Database, monkeypatch) -> None:
     monkeypatch.setattr(snapshot_parts, "CHUNK_ROWS", 700)

@@ -28,8 +28,6 @@ from service.views.name_tracking import (
 from tests.harness.postgres import Database
 from tests.harness.psql import eventually
 
-pytestmark = pytest.mark.versions
-
 TABLES = """
 CREATE SCHEMA "My Data";
 CREATE TABLE t (id int PRIMARY KEY, gone int, a int, b text,

@@ -236,6 +236,7 @@ def test_a_large_bucket_is_stepped_in_shares(
         check(PLANS[name], run_here(PLANS[name], folder / "work", 2), folder / "state")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "name", ["grouped join", "scalar subquery", "constant and rows", "failing rows", "recursion"]
 )
@@ -245,6 +246,7 @@ def test_both_roads_give_the_same_view_and_go_on_alike(
     check(PLANS[name], run_spark(session, PLANS[name], tmp_path, 3), tmp_path / "state")
 
 
+@pytest.mark.whole
 def test_a_failure_keeps_its_code(session: LazySession, tmp_path: Path) -> None:
     with pytest.raises(TidemarkError) as failed:
         run_spark(session, PLANS["plain scan"], tmp_path, 2, evaluator=refuse)
@@ -255,6 +257,7 @@ def refuse() -> None:
     raise TidemarkError("evaluator.gone", "evaluator is gone", detail="a fact")
 
 
+@pytest.mark.whole
 def test_the_caller_can_cancel(session: LazySession, tmp_path: Path) -> None:
     calls = []
 
@@ -268,6 +271,7 @@ def test_the_caller_can_cancel(session: LazySession, tmp_path: Path) -> None:
     run_spark(session, PLANS["words"], tmp_path / "again", 2)
 
 
+@pytest.mark.whole
 def test_progress_ends_at_the_total(session: LazySession, tmp_path: Path) -> None:
     calls: list[Progress] = []
     result = run_spark(session, PLANS["grouped join"], tmp_path, 4, on_progress=calls.append)

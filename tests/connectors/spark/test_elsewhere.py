@@ -78,6 +78,7 @@ def test_a_connect_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         run_elsewhere(url, {}, tmp_path, bucket)
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(400)
 def test_a_standalone_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with object_store(monkeypatch) as bucket, standalone(tmp_path) as url:

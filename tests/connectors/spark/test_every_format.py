@@ -173,6 +173,7 @@ def go_on(job: BackfillJob, result: BackfillResult, folder: Path) -> Delta:
         evaluator.close()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("case", CASES, indirect=True)
 def test_both_roads_give_the_answer(
     case: Case,

@@ -130,6 +130,7 @@ def test_a_kept_part_that_was_exchanged_is_read_from_its_source(tmp_path: Path) 
     assert [delta.rows() for delta in part.read()] == rows
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["done/part-0", "failed/other"])
 def test_a_pickle_in_the_exchange_never_runs(
     name: str, session: LazySession, tmp_path: Path

@@ -47,6 +47,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.whole
 def test_a_session_stays_on_loopback_and_leaves_nothing() -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", SCRIPT],
@@ -80,6 +81,7 @@ def test_a_session_stays_on_loopback_and_leaves_nothing() -> None:
     assert not any(map(is_running, pids))
 
 
+@pytest.mark.whole
 def test_a_start_that_was_killed_leaves_what_the_next_one_finds(tmp_path: Path) -> None:
     """Whatever PySpark makes on the way lies in the session's directory, and the JVM ends, whether
     it gets as far as to see that nobody is there or not."""

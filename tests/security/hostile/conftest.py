@@ -10,8 +10,15 @@ from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.postgres import new_database
 from tests.security.hostile.ground import Ground, ground_of
 
+# The service as deploy/role.sql makes it; the others in the whole suite alone.
+SETUPS = [
+    pytest.param("super", marks=pytest.mark.whole),
+    "role",
+    pytest.param("apart", marks=pytest.mark.whole),
+]
 
-@pytest.fixture(scope="package", params=["super", "role", "apart"])
+
+@pytest.fixture(scope="package", params=SETUPS)
 def ground(
     request: pytest.FixtureRequest,
     postgres: EmbeddedPostgres,

@@ -158,8 +158,7 @@ class Ground:
         database role) or spy (a reader with it)."""
         assert self.service is not None
         headers = {"Authorization": f"Bearer {self.tokens[who]}"} if self.tokens else {}
-        url = f"{self.service.url}{path}"
-        return httpx.request(method, url, json=body, headers=headers, timeout=60)
+        return self.service.client.request(method, path, json=body, headers=headers, timeout=60)
 
     def status(self, name: str) -> str:
         """How a view stands."""

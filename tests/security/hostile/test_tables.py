@@ -206,6 +206,7 @@ def test_event_triggers_with_code_of_hers(ground: Ground, view: str) -> None:
     ground.require_unharmed()
 
 
+@pytest.mark.whole
 def test_what_functions_leave_in_a_session(ground: Ground) -> None:
     steps = "".join(
         f"BEGIN EXECUTE '{statement}'; EXCEPTION WHEN OTHERS THEN NULL; END;"
