@@ -26,7 +26,7 @@ from service.epochs import Epochs
 from service.followers import shown_positions
 from service.gathered import Gathered
 from service.log import log
-from service.view_facts import facts_of
+from service.view_facts import facts_anew, facts_of
 from service.views.lifecycle import ViewState
 from storage import clock
 from storage.failpoints import failpoint
@@ -121,9 +121,7 @@ class Renewals:
             ends = change["id"]
             facts["warnings"] = [*definition.plan.warnings, *change["warnings"]]
         elif row is not None and row.version == definition.version:
-            # Its tables may have changed since it was planned: names, types, what may be NULL.
-            is_known = (row.query, table_of(row)) == (definition.query, definition.table)
-            facts |= {} if is_known else facts_of(definition, row.options)
+            facts |= facts_anew(definition, row)
         table = definition.table
         return ViewChange(
             definition.identity,

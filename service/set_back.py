@@ -25,6 +25,7 @@ from service.epochs import Epochs
 from service.following import Following
 from service.gathered import Gathered
 from service.log import log
+from service.view_facts import facts_anew
 from service.views.lifecycle import DesiredState
 from storage.failpoints import failpoint
 
@@ -133,10 +134,15 @@ class SetBack:
                     both.add(definition.table, part.errors, is_errors=True)
                 for table, delta in part.deltas:
                     both.add(table, delta)
-        told = [ViewChange(d.identity, d.table, d.table, {}, is_renewed=True) for d in views]
-        epoch = self._engine.tell(told, both)
+        epoch = self._engine.tell(map(self._change, views), both)
         epoch.rejected = Delta.concat(rejected) if rejected else None
         return epoch
+
+    def _change(self, definition: ViewDefinition) -> ViewChange:
+        """The catalog may be from before the view was built anew under other names."""
+        table, row = definition.table, self._desk.row(definition.identity)
+        facts = {} if row is None else facts_anew(definition, row)
+        return ViewChange(definition.identity, table, table, facts, is_renewed=True)
 
     def _changes(
         self,

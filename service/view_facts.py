@@ -13,9 +13,10 @@ from dataflow.errors import TidemarkError
 from dataflow.plan.nodes import ViewPlan
 from dataflow.schema import VIEW_SOURCE, RelationName, stored
 from service import fields
-from service.changes import VERSION
+from service.changes import VERSION, table_of
 from service.definition import ViewDefinition
 from service.groups import group_of
+from service.kept_names import names_in
 from service.plan_facts import plan_facts
 from service.views.lifecycle import DesiredState, ViewState
 
@@ -44,6 +45,23 @@ def facts_of(definition: ViewDefinition, options: Mapping[str, Any]) -> dict[str
         "options": dict(options),
         "warnings": list(plan.warnings),
     }
+
+
+def facts_anew(definition: ViewDefinition, row: ViewRow) -> dict[str, Any]:
+    """The same where the catalog knows otherwise what it has by this number: its tables may have
+    changed since it was planned (names, types, what may be NULL), and now() stands for another
+    moment once it was built again."""
+    known, plan = row.plan or {}, definition.plan
+    is_same = (row.query, table_of(row)) == (definition.query, definition.table)
+    stands_for = names_in(known), known.get("pinned", {})
+    if is_same and stands_for == (definition.names, dict(plan.pinned)):
+        return {}
+    facts = facts_of(definition, row.options)
+    facts["plan"] |= {"estimate": known.get("estimate")}
+    if is_same:
+        # What was said when it was asked for.
+        del facts["warnings"]
+    return facts
 
 
 def require_parents(
