@@ -159,7 +159,7 @@ class ExternalSources:
 
     def declared_again(self, names: Collection[str]) -> None:
         """These sources have other options now: those that are read are opened again."""
-        for name in self._sides.keys() & names:
+        for name in sorted(self._sides.keys() & names):
             side = self._sides[name]
             side.close()
             side.source = self._make(name)

@@ -303,12 +303,7 @@ class CatalogReconciler:
 
     def joined(self, build: ViewBuild, epoch: int) -> None:
         """The view is in the engine; it is live once `epoch` is in the sink."""
-        identity, pinned = build.definition.identity, build.definition.plan.pinned
-        self._reports.joined(identity, epoch, build.first.count)
-        row = self.row(identity)
-        if pinned and row is not None and row.version == build.definition.version:
-            # For who runs the query again: the view has this moment's now() for good.
-            self._reports.write(identity, plan={**(row.plan or {}), "pinned": dict(pinned)})
+        self._reports.joined(build.definition.identity, epoch, build.first.count)
 
     def settle(self, written: int) -> None:
         """Call live what joined up to epoch `written`."""

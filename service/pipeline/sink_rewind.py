@@ -26,6 +26,7 @@ from service.pipeline.epochs import Epochs
 from service.pipeline.source_subscriptions import SourceSubscriptions
 from service.runtime.log import log
 from service.views.lifecycle import DesiredState
+from service.views.view_facts import facts_anew
 from storage.failpoints import failpoint
 
 
@@ -135,10 +136,15 @@ class SinkRewind:
                     both.add(definition.table, part.errors, is_errors=True)
                 for table, delta in part.deltas:
                     both.add(table, delta)
-        told = [ViewChange(d.identity, d.table, d.table, {}, is_renewed=True) for d in views]
-        epoch = self._engine.tell(told, both)
+        epoch = self._engine.tell(map(self._change, views), both)
         epoch.rejected = Delta.concat(rejected) if rejected else None
         return epoch
+
+    def _change(self, definition: ViewDefinition) -> ViewChange:
+        """The catalog may be from before the view was built anew under other names."""
+        table, row = definition.table, self._desk.row(definition.identity)
+        facts = {} if row is None else facts_anew(definition, row)
+        return ViewChange(definition.identity, table, table, facts, is_renewed=True)
 
     def _changes(
         self,

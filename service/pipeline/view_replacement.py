@@ -27,7 +27,7 @@ from service.runtime.log import log
 from service.sinks.sink_workers import shown_positions
 from service.views.lifecycle import ViewState
 from service.views.requested_changes import numbered, table_of
-from service.views.view_facts import facts_of
+from service.views.view_facts import facts_anew, facts_of
 from storage import clock
 from storage.failpoints import failpoint
 
@@ -121,9 +121,7 @@ class ViewReplacement:
             ends = change["id"]
             facts["warnings"] = [*definition.plan.warnings, *change["warnings"]]
         elif row is not None and row.version == definition.version:
-            # Its tables may have changed since it was planned: names, types, what may be NULL.
-            is_known = (row.query, table_of(row)) == (definition.query, definition.table)
-            facts |= {} if is_known else facts_of(definition, row.options)
+            facts |= facts_anew(definition, row)
         table = definition.table
         return ViewChange(
             definition.identity,

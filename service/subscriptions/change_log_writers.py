@@ -152,7 +152,7 @@ class ChangeLogs:
             elif identity not in kept and not self._is_desired(folders.get(identity), followed.log):
                 followed.ending = UNREAD
         live = {r.identity for r in rows if r.status == ViewState.LIVE}
-        for identity in {*folders, *kept} - known.keys():
+        for identity in sorted({*folders, *kept} - known.keys()):
             folder = folders.get(identity, self._home / identity)
             retention_s = kept.get(identity, self._retention_s)
             is_desired = identity in kept or self._is_touched(folder, retention_s)

@@ -16,8 +16,9 @@ from service.engine import output_fields
 from service.engine.definition import ViewDefinition
 from service.views.groups import group_of
 from service.views.lifecycle import DesiredState, ViewState
+from service.views.name_tracking import names_in
 from service.views.plan_facts import plan_facts
-from service.views.requested_changes import VERSION
+from service.views.requested_changes import VERSION, table_of
 
 
 def kind_of(plan: ViewPlan) -> str:
@@ -44,6 +45,23 @@ def facts_of(definition: ViewDefinition, options: Mapping[str, Any]) -> dict[str
         "options": dict(options),
         "warnings": list(plan.warnings),
     }
+
+
+def facts_anew(definition: ViewDefinition, row: ViewRow) -> dict[str, Any]:
+    """The same where the catalog knows otherwise what it has by this number: its tables may have
+    changed since it was planned (names, types, what may be NULL), and now() stands for another
+    moment once it was built again."""
+    known, plan = row.plan or {}, definition.plan
+    is_same = (row.query, table_of(row)) == (definition.query, definition.table)
+    stands_for = names_in(known), known.get("pinned", {})
+    if is_same and stands_for == (definition.names, dict(plan.pinned)):
+        return {}
+    facts = facts_of(definition, row.options)
+    facts["plan"] |= {"estimate": known.get("estimate")}
+    if is_same:
+        # What was said when it was asked for.
+        del facts["warnings"]
+    return facts
 
 
 def require_parents(

@@ -18,6 +18,7 @@ import psutil
 
 from connectors.loopback import free_port
 from service.runtime.process_title import title_of
+from tests.harness.leash import Leash
 
 READY_S = 300.0  # a machine that has just been set up compiles first
 # What a service notes in its state once its kernels are compiled, by their folder ("": the usual
@@ -27,7 +28,10 @@ _compiled: dict[str, bytes] = {}
 
 
 class RunningService:
-    """`with RunningService(dsn, folder) as service:`; kills leave the supervisor alone."""
+    """`with RunningService(dsn, folder) as service:`; kills leave the supervisor alone.
+
+    It ends with the process that has started it, however that ends.
+    """
 
     def __init__(self, source: str, folder: Path, sink: str = "", **settings: object) -> None:
         self._folder = folder
@@ -45,6 +49,7 @@ class RunningService:
             **{f"TIDEMARK_{k.upper()}": str(v) for k, v in settings.items()},
         }
         self._process: subprocess.Popen | None = None
+        self._leash: Leash | None = None
         self._client = httpx.Client(base_url=self.url, timeout=120)
 
     def __enter__(self) -> RunningService:
@@ -71,6 +76,7 @@ class RunningService:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
             )
+        self._leash = Leash(self._process.pid)
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline and self._process.poll() is None:
             with contextlib.suppress(httpx.HTTPError):
@@ -91,7 +97,7 @@ class RunningService:
             code = self._process.wait(60)
         finally:
             self._process.kill()
-            self._process = None
+            self._forget()
         _, alive = psutil.wait_procs(family, timeout=10)
         for left in alive:
             left.kill()
@@ -115,7 +121,7 @@ class RunningService:
         family = self._family()
         self._process.kill()
         self._process.wait()
-        self._process = None
+        self._forget()
         # A JVM that is just being started sees the end of its parent when it is there.
         _, alive = psutil.wait_procs(family, timeout=60)
         assert not alive, f"left behind: {alive}"
@@ -125,9 +131,15 @@ class RunningService:
         assert self._process is not None
         family = self._family()
         self._process.wait(timeout_s)
-        self._process = None
+        self._forget()
         _, alive = psutil.wait_procs(family, timeout=timeout_s)
         assert not alive, f"left behind: {alive}"
+
+    def _forget(self) -> None:
+        self._process = None
+        if self._leash is not None:
+            self._leash.let_go()
+            self._leash = None
 
     @property
     def pid(self) -> int | None:

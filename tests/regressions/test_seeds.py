@@ -75,6 +75,7 @@ SEEDS = {
     (700215, "ddl"): "a view failed for good: its table was renamed while its query was planned",
     (1162, "ddl"): "work was shared with who knew the key by another name, rows were not",
     (53835, "ddl"): "a view was built anew for the replica identity that another one knew",
+    (5142, "refusals", "failovers", "ddl"): "a sink set back knew a view by names from before it",
     (730475, "ddl"): "a live view failed for what the version that was built beside it read",
 }
 

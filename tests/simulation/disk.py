@@ -18,11 +18,14 @@ from random import Random
 from typing import Any
 
 from service.engine.state_version import STORE
+from service.metrics.metrics import DATAFLOW_FILE, FILE
 from storage.memory import MemoryArrangement, MemoryStore, MemorySums
 from storage.store import BulkFile, Store
 
 # Forced by what writes them, below the host.
 FORCED_BY_THEMSELVES = {"parts", STORE}
+# These tell of real time, and are as long as its numbers.
+FIGURES = {FILE, DATAFLOW_FILE}
 
 
 @dataclass
@@ -128,7 +131,13 @@ class Disk:
         how = random.choice(("whole", "cut", "zeros", "lost"))
         if how == "whole" or kept == size:
             return
-        cut = kept if how == "lost" else random.randint(kept, size)
+        if how == "lost":
+            cut = kept
+        elif path.name in FIGURES:
+            # How many numbers are drawn must not hang on how long they are.
+            cut = kept + (random.getrandbits(32) * (size - kept + 1) >> 32)
+        else:
+            cut = random.randint(kept, size)
         os.truncate(path, cut)
         if how == "zeros":
             os.truncate(path, size)

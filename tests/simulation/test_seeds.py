@@ -9,9 +9,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+from random import Random
 
+from service.metrics import DATAFLOW_FILE
 from tests.harness import figures
 from tests.harness.tiers import count
+from tests.simulation.disk import Disk
 from tests.simulation.run import run, run_all
 
 FIRST = int(os.environ.get("TIDEMARK_TEST_SEED", "1"))
@@ -29,7 +33,8 @@ def test_seeds() -> None:
 
 def test_a_seed_is_a_run() -> None:
     """The same steps, faults and times, whatever the hashes of strings are in a process."""
-    seeds = range(FIRST, FIRST + 3)
+    # The last one has two logs of changes that begin at once.
+    seeds = [*range(FIRST, FIRST + 3), 42]
     code = "import sys; from tests.simulation.run import run;"
     code += "print(*(run(int(s)).digest for s in sys.argv[1:]))"
     digests = []
@@ -39,3 +44,15 @@ def test_a_seed_is_a_run() -> None:
         answer = subprocess.run(command, env=environment, capture_output=True, check=True)
         digests.append([int(word) for word in answer.stdout.split()])
     assert digests[0] == digests[1] == [run(seed).digest for seed in seeds]
+
+
+def test_real_time_draws_no_numbers(tmp_path: Path) -> None:
+    """A crash of the machine tears the figures, which are as long as real time is told."""
+    for seed in range(100):
+        draws = set()
+        for size in (1_677, 2_143, 5_000):
+            random = Random(seed)
+            (tmp_path / DATAFLOW_FILE).write_bytes(b"x" * size)
+            Disk(tmp_path, random).crash_machine()
+            draws.add(random.random())
+        assert len(draws) == 1, seed
