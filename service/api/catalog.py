@@ -23,6 +23,7 @@ from dataflow.plan.properties.view_key import why_bag
 from dataflow.schema import stored
 from service.access.authorization import Authorization
 from service.access.tokens import Caller
+from service.api.clock import ensure_clock
 from service.api.health import Known, service_standing, view_standing, warnings_of
 from service.api.models import (
     AskModel,
@@ -38,7 +39,7 @@ from service.api.shared_nodes import dataflow_of, shared_with_others, shown
 from service.api.status_collector import Standings
 from service.engine import output_fields
 from service.engine.state_version import versions
-from service.factory.planning import plan_definition
+from service.factory.planning import MOVING, plan_definition
 from service.factory.service_factory import SOURCE, ServiceFactory
 from service.metrics.metrics import read_dataflow
 from service.runtime.deep_stack import deeply
@@ -86,6 +87,8 @@ class Catalog:
         self._control.ensure()
         self._authorization.require(by, "view.create")
         asker = by.db_role
+        if body.options.now == MOVING:
+            ensure_clock(self._control, self._parts)
         rows = self._control.list_views()
         definition = plan_definition(
             identity or uuid.uuid4().hex,
@@ -95,6 +98,7 @@ class Catalog:
             rows,
             sources=self._control.list_sources(),
             asker=asker,
+            now=body.options.now,
         )
         require_parents(definition, rows, body.options.group)
         self._authorization.require_schema(by, schema)

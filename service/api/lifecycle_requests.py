@@ -19,9 +19,10 @@ from dataflow.errors import SqlError, TidemarkError
 from dataflow.sql.parse.renaming import with_renamed_table
 from service.access.authorization import Authorization
 from service.access.tokens import Caller
+from service.api.clock import ensure_clock
 from service.backfill.row_difference import is_one_shape
 from service.engine.definition import ViewDefinition
-from service.factory.planning import plan_definition
+from service.factory.planning import MOVING, PINNED, plan_definition
 from service.factory.service_factory import ServiceFactory
 from service.pipeline.view_replacement import (
     REPORTED_BY_NAME,
@@ -92,10 +93,12 @@ class Life:
                 detail="a view stays in its group",
                 hint="drop the view and create it in the other group",
             )
-        definition = self._planned(row, query, is_known=True)
+        if changed.get("now") == MOVING:
+            ensure_clock(self._control, self._parts)
+        definition = self._planned(row, query, is_known=True, options=changed)
         for role in self._authorization.readers_of(by, row.created_by):
             if role != row.created_by:
-                self._planned(row, query, is_known=True, asker=role)
+                self._planned(row, query, is_known=True, asker=role, options=changed)
             self._authorization.require_parents(role, definition.parents())
         return self._ask_version(row, definition, changed, "replace")
 
@@ -157,10 +160,12 @@ class Life:
         *,
         is_known: bool = False,
         asker: str | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> ViewDefinition:
         """Another version of a view. names: what its tables were called in the query; is_known: it
         may be named in its own query, which is refused by its name and not read as a table; asker:
-        whose rights count, its owner's by default."""
+        whose rights count, its owner's by default;
+        options: those of the version, the view's own by default."""
         rows, sources = self._control.list_views(), self._control.list_sources()
         name = ("", "") if is_known else (row.schema, row.name)
         found = plan_definition(
@@ -172,6 +177,7 @@ class Life:
             sources=sources,
             asker=row.created_by if asker is None else asker,
             names=names,
+            now=(row.options if options is None else options).get("now", PINNED),
         )
         table = replace(found.table, schema=row.schema, name=row.name)
         return replace(found, table=table)

@@ -39,6 +39,8 @@ class ViewOptions(BaseModel):
     process, a slot and epochs of its own, and its views read no views of another.
     changes_retention_s: keep the view's changes for so long even while nobody reads them.
     most_rows: of how many rows a part of the plan may be estimated, 10,000,000,000 by default.
+    now: "pinned" has now() at the moment at which the view is built; "moving" has it at the moment
+    of each epoch (docs/TIME.md).
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -47,6 +49,7 @@ class ViewOptions(BaseModel):
     group: str = Field("default", pattern=r"^[a-z][a-z0-9]{0,23}$")
     changes_retention_s: Whole | None = Field(None, ge=1, le=31_536_000)
     most_rows: Whole | None = Field(None, ge=1, le=1_000_000_000_000_000)
+    now: Literal["pinned", "moving"] = "pinned"
 
     @field_validator("group")
     @classmethod

@@ -117,7 +117,7 @@ class ServiceCalls:
     ) -> Call[SourceState]:
         """Declare a source (docs/SOURCES.md); its relations are `name.relation` in queries.
 
-        type: kafka or files. options: as the type's page says.
+        type: kafka, files or clock. options: as the type's page says.
         """
         return Call(
             method="POST",

@@ -16,6 +16,8 @@ from dataflow.errors import SourceError, SqlError, TemporaryError
 from dataflow.lexer import deepest, position_of
 from dataflow.plan.nodes import ViewPlan
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName, stored
+from dataflow.sql.bind.analysis import Analyzer
+from dataflow.sql.moving_now import MovingNow
 from dataflow.sql.planner import plan_view
 from service.engine import output_fields
 from service.engine.encoding.registered import decode, encode
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     from connectors.postgres.analysis.analyzer import PostgresAnalyzer
     from service.factory.service_factory import ServiceFactory
 
+# What now() stands for in a view, and the clock that has it where it moves.
+PINNED, MOVING = "pinned", "moving"
+CLOCK = "clock"
+CLOCK_RELATION = "clock.now"
 # How often a query is planned anew because its tables were renamed meanwhile.
 _MOST_LOOKS = 5
 # PostgreSQL's own limits: of its stack, and of its parser's.
@@ -44,11 +50,13 @@ def plan_definition(
     sources: Iterable[SourceRow] = (),
     asker: str = "",
     names: KnownNames = UNKNOWN,
+    now: str = PINNED,
 ) -> ViewDefinition:
     """Plan a query. rows, sources: the catalog, whose views and relations the query may read;
     asker: the role that creates it (`created_by`) and must be allowed to read what it reads, whose
     rights it has for good; "" for the service itself. names: what its tables were called when it
-    was asked for; it is planned, and kept, with those of now.
+    was asked for; it is planned, and kept, with those of now. now: MOVING where now() is the
+    moment of each epoch.
 
     SqlError, sql.too_deep among them, SourceError, source.renamed among them; TemporaryError
     source.table_changing.
@@ -58,7 +66,7 @@ def plan_definition(
 
     def planned() -> ViewDefinition:
         with parts.analyzer(views, feeds, asker) as analyzer:
-            query_now, plan = _plan(query, names, analyzer)
+            query_now, plan = _plan(query, names, analyzer, now)
             table = SinkTable(*name, stored(plan.root.fields), plan.key)
             role, named = analyzer.role, analyzer.named
         return ViewDefinition(identity, table, query_now, plan, role=role, names=named)
@@ -77,14 +85,17 @@ def plan_definition(
     return definition
 
 
-def _plan(query: str, known: KnownNames, analyzer: PostgresAnalyzer) -> tuple[str, ViewPlan]:
+def _plan(
+    query: str, known: KnownNames, analyzer: PostgresAnalyzer, now: str = PINNED
+) -> tuple[str, ViewPlan]:
     """The query with the names of now, and its plan. A query is looked at in several steps, and
     waits for those who change its tables: what was renamed meanwhile is looked at again."""
+    moving: Analyzer = MovingNow(analyzer, CLOCK_RELATION) if now == MOVING else analyzer
     for _ in range(_MOST_LOOKS):
         found = names_now(known, analyzer)
         try:
             query_now = with_names(query, known, found)
-            plan = plan_view(query_now, analyzer)
+            plan = plan_view(query_now, moving)
             if query_now != query:
                 require_read(known, found, analyzer)
         except (SqlError, SourceError):

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from connectors.clock.source import timestamp_of
 from connectors.postgres.catalog import verification_records
 from connectors.postgres.catalog.catalog import ViewRow
 from connectors.postgres.query.answer_comparison import Comparison, SortedRows, compare
@@ -25,6 +26,7 @@ from connectors.postgres.session.lsn import format_lsn
 from connectors.postgres.snapshot.point_in_time import PointInTimeRead
 from dataflow.errors import TemporaryError, TidemarkError
 from service.engine import output_fields
+from service.factory.planning import CLOCK
 from service.factory.service_factory import SOURCE, ServiceFactory
 from service.runtime.log import log
 from service.runtime.settings import Settings
@@ -188,7 +190,13 @@ class Verify:
             if found := errors.get(view.title):
                 below = promise.of(view.title)
                 out[view.title] = left_out(view, found, below, self._parts, (rows, sources))
-        return promise.query(moment.overlays if moment else {}, out)
+        times = {
+            source.name: f"(timestamptz 'epoch' + interval '{us} microseconds')"
+            for source in sources
+            if source.type == CLOCK
+            and (us := timestamp_of(positions.get(source.name) or {})) is not None
+        }
+        return promise.query(moment.overlays if moment else {}, out, times=times)
 
     def _reach(self, sink: VerifySession, moment: PointInTimeRead | None) -> dict[str, Any]:
         """Take the sink's snapshot at or after the source's; its positions."""

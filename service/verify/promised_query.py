@@ -7,7 +7,7 @@ it can be told which rows of which table they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from connectors.postgres.analysis.analyzer import PostgresAnalyzer
@@ -21,8 +21,9 @@ from dataflow.plan.nodes import Filter, Project, Scan, ViewPlan
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.sql.bind.analysis import Analysis, Table
 from dataflow.sql.lower.lowering import lower
+from dataflow.sql.moving_now import texts_of_now
 from dataflow.sql.parse.flatten import flattened, relations_named
-from service.factory.planning import plan_definition, relation_of
+from service.factory.planning import CLOCK, MOVING, PINNED, plan_definition, relation_of
 from service.factory.service_factory import ServiceFactory
 from service.ingest.declared_sources import relations_of
 from service.views.name_tracking import names_in, with_names_of_now
@@ -33,6 +34,7 @@ _OPEN = (
     "is the least of its values",
 )
 _MOST_ERRORS = 2_000
+_NO_TIMES: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ class Promise:
     """A view's canonical text, and what the names in it are: tables, or the texts of views.
 
     role: whose rights it is to be run with, "" for the service's own. pinned: what was computed
-    once when the view was made, by its text.
+    once when the view was made, by its text. is_moving: now() is the moment of the epoch. clocks:
+    the source of each relation that is a clock.
     """
 
     text: str
@@ -59,6 +62,8 @@ class Promise:
     title: str = ""
     role: str = ""
     pinned: Mapping[str, str] = field(default_factory=dict)
+    is_moving: bool = False
+    clocks: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def relations(self) -> list[Relation]:
         """The base relations below, each once."""
@@ -84,13 +89,21 @@ class Promise:
         overlays: Mapping[RelationName, Overlay],
         left_out: Mapping[str, Sequence[LeftOut]],
         owner: str = "",
+        times: Mapping[str, str] = _NO_TIMES,
     ) -> str:
-        """The query. left_out: by the title of the view in whose errors they stand."""
+        """The query. left_out: by the title of the view in whose errors they stand. times: what
+        each clock stands at, as SQL of a timestamptz.
+        """
         owner = self.title or owner
+        texts = dict(self.pinned)
+        if self.is_moving and CLOCK in times:
+            texts |= texts_of_now(times[CLOCK])
 
         def replacement(schema: str, name: str) -> str | None:
             if view := self.views.get((schema, name)):
-                return view.query(overlays, left_out, owner)
+                return view.query(overlays, left_out, owner, times)
+            if (schema, name) in self.clocks:
+                return f"SELECT 1 AS id, {times[self.clocks[schema, name]]} AS at"
             table = self.tables[schema, name]
             overlay = overlays.get(table.relation.name)
             query = overlay.query(table) if overlay and overlay.is_changed else None
@@ -99,7 +112,7 @@ class Promise:
                     query = _without(rows, query or _whole(table))
             return query
 
-        return flattened(self.text, replacement, self.pinned)
+        return flattened(self.text, replacement, texts)
 
 
 def promise_of(
@@ -112,10 +125,12 @@ def promise_of(
     """
     by_name = {(r.schema, r.name): r for r in rows}
     views = [relation_of(r) for r in by_name.values() if r.fields and r.identity != row.identity]
+    sources = list(sources)
     feeds = [relation for source in sources for relation in relations_of(source)]
     with parts.analyzer(views, feeds, row.created_by) as analyzer:
         analysis = analyzer.analyze(one_query(_query_now(row, analyzer)))
-        found = _promise(analysis, row, analyzer, by_name, title=row.title)
+        clocks = {source.name for source in sources if source.type == CLOCK}
+        found = _promise(analysis, row, analyzer, by_name, clocks, title=row.title)
         found.role = analyzer.role
     creators = {r.created_by for r in by_name.values() if r.title in found.maintained()}
     if len({parts.role_of(creator) for creator in creators}) > 1:
@@ -133,24 +148,30 @@ def _promise(
     owner: ViewRow,
     analyzer: PostgresAnalyzer,
     rows: Mapping[tuple[str, str], ViewRow],
+    clocks: Collection[str],
     *,
     title: str = "",
 ) -> Promise:
     """owner: the maintained view that it is, with a title, or whose part it is."""
     pinned = (owner.plan or {}).get("pinned", {})
-    found = Promise(analysis.text, title=title, pinned=pinned)
+    is_moving = owner.options.get("now", PINNED) == MOVING
+    found = Promise(analysis.text, title=title, pinned=pinned, is_moving=is_moving)
     for schema, name in relations_named(analysis.text):
         what = analyzer.relation(schema, name)
         if isinstance(what, Analysis):
-            found.views[schema, name] = _promise(what, owner, analyzer, rows)
+            found.views[schema, name] = _promise(what, owner, analyzer, rows, clocks)
             continue
         relation = what.relation.name
         if relation.source == VIEW_SOURCE:
             parent = rows[relation.schema, relation.name]
             below = analyzer.analyze(one_query(_query_now(parent, analyzer)))
-            found.views[schema, name] = _promise(below, parent, analyzer, rows, title=parent.title)
+            found.views[schema, name] = _promise(
+                below, parent, analyzer, rows, clocks, title=parent.title
+            )
         elif relation.source == MAIN_SOURCE:
             found.tables[schema, name] = what
+        elif relation.source in clocks:
+            found.clocks[schema, name] = relation.source
         else:
             raise TidemarkError(
                 "verify.not_in_database",
@@ -197,6 +218,7 @@ def left_out(
         sources=sources,
         asker=row.created_by,
         names=names_in(row.plan),
+        now=row.options.get("now", PINNED),
     )
     found: dict[Scan, list[str]] = {}
     for operator, text in errors:
