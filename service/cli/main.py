@@ -186,12 +186,14 @@ def create(
     query: Annotated[str, typer.Argument(help="the SELECT; - reads standard input")],
     backfill: Annotated[str, typer.Option(help="auto, spark or local")] = "auto",
     group: Annotated[str, typer.Option(help="views of one group change together")] = "default",
+    now: Annotated[str, typer.Option(help="what now() is: pinned or moving")] = "pinned",
     wait_s: Annotated[float, typer.Option(help="wait this long for it to be live")] = 60,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Create a view and wait until it is live."""
     with client_of(url) as client:
-        view = client.create(name, _text_of(query), wait_s=wait_s, backfill=backfill, group=group)
+        text = _text_of(query)
+        view = client.create(name, text, wait_s=wait_s, backfill=backfill, group=group, now=now)
         _print_view(view.state())
 
 

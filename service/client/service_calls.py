@@ -40,14 +40,15 @@ class ServiceCalls:
         group: str = "default",
         changes_retention_s: int | None = None,
         most_rows: int | None = None,
+        now: str = "pinned",
         idempotency_key: str | None = None,
     ) -> Call[str]:
         """Create a view and wait until it is live; the view, which may still be in the making.
 
         name: `name` or `schema.name`, quoted as in SQL where needed. backfill: auto, spark or
         local. group: views of one group change together. most_rows: of how many rows a part of its
-        plan may be estimated. Raises when the view fails while it is
-        built; it then stays in the list, as failed, until it is dropped. TidemarkError
+        plan may be estimated. now: pinned or moving (docs/TIME.md). Raises when the view fails
+        while it is built; it then stays in the list, as failed, until it is dropped. TidemarkError
         view.name_taken, and the sql.*, source.* of docs/ERRORS.md with `position` in the query.
         """
         options = {
@@ -55,6 +56,7 @@ class ServiceCalls:
             "group": group,
             "changes_retention_s": changes_retention_s,
             "most_rows": most_rows,
+            "now": now,
         }
         return Call(
             method="POST",
