@@ -28,7 +28,7 @@ from service.engine.positions import Positions
 from service.factory import planning
 from service.ingest.database_feed import Feed
 from service.ingest.external_sources import ExternalSources
-from service.ingest.table_watch import Seen, SourceWatch
+from service.ingest.table_watch import CatalogSnapshot, SourceWatch
 from service.pipeline import recovery
 from service.pipeline.epochs import Epochs
 from service.pipeline.sink_writer import SinkWriter
@@ -68,13 +68,13 @@ def progress_apart(
 
 def outbox_with_a_gap(self: Outbox, after: int, newest: int) -> list[SinkEpoch]:
     """An entry is lost, and the ones behind it take its number."""
-    found = [e for k in self._kept if k.number > after and (e := self.find(k.number))]
+    found = [e for k in self._entries if k.number > after and (e := self.find(k.number))]
     return [_numbered(e, after + i) for i, e in enumerate(found[1:], 1)] if found else []
 
 
 def outbox_twice(self: Outbox, after: int, newest: int) -> list[SinkEpoch]:
     """What the sink has is given to it once more."""
-    found = [e for k in self._kept if k.number >= after and (e := self.find(k.number))]
+    found = [e for k in self._entries if k.number >= after and (e := self.find(k.number))]
     return [_numbered(e, after + i) for i, e in enumerate(found, 1)]
 
 
@@ -202,16 +202,16 @@ def not_waited_for(self: SourceWatch) -> None:
     catalog, oids = self._catalog, self._oids
     digest = catalog.digest if self._digest is not None else lambda known: -1
     with patch.object(catalog, "digest", digest):
-        LOOK(self)
+        REFRESH(self)
     assert self._oids == oids
 
 
-def newest_shape_alone(self: SourceWatch, seen: Seen) -> None:
+def newest_shape_alone(self: SourceWatch, found: CatalogSnapshot) -> None:
     """Rows of before a change are on their way, and their shape is forgotten."""
-    ACCEPT(self, seen)
-    for oid, known in self._known.items():
-        self._known[oid] = replace(known, shapes=known.shapes[:1])
-    self._keep()
+    ACCEPT(self, found)
+    for oid, table in self._tables.items():
+        self._tables[oid] = replace(table, shapes=table.shapes[:1])
+    self._save()
 
 
 def names_looked_at_once(query: str, known: KnownNames, analyzer: Any) -> tuple[str, ViewPlan]:
@@ -220,7 +220,7 @@ def names_looked_at_once(query: str, known: KnownNames, analyzer: Any) -> tuple[
     return query_now, planning.plan_view(query_now, analyzer)
 
 
-LOOK, ACCEPT = SourceWatch.look, SourceWatch.accept
+REFRESH, ACCEPT = SourceWatch.refresh, SourceWatch.accept
 PLACE = ChangeReader.place_after
 HOLD, BEGIN = SinkWorkers.hold, SinkWorker._begin
 WRITE = WriteSet.commit
@@ -295,9 +295,13 @@ BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
         nothing,
         ("refusals",),
     ),
-    "tables not looked at": ("service.ingest.database_feed.Feed._look", looked_at_once, ("ddl",)),
+    "tables not looked at": (
+        "service.ingest.database_feed.Feed._refresh",
+        looked_at_once,
+        ("ddl",),
+    ),
     "commits not waited for": (
-        "service.ingest.table_watch.SourceWatch.look",
+        "service.ingest.table_watch.SourceWatch.refresh",
         not_waited_for,
         ("ddl",),
     ),

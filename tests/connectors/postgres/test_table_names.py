@@ -17,7 +17,7 @@ from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
 from dataflow.types import INT4
 from service.factory.planning import plan_definition
 from service.views.name_tracking import (
-    are_kept,
+    are_current,
     names_facts,
     names_in,
     names_now,
@@ -121,7 +121,7 @@ def renewed(database: Database, query: str, known: KnownNames) -> tuple[str, Kno
         analyzer.analyze(newer)
         if newer != query:
             require_read(known, found, analyzer)
-        assert are_kept(found, analyzer)
+        assert are_current(found, analyzer)
         return newer, analyzer.named
 
 
