@@ -136,7 +136,7 @@ class SinkRewind:
                 for table, delta in part.deltas:
                     both.add(table, delta)
         told = [ViewChange(d.identity, d.table, d.table, {}, is_renewed=True) for d in views]
-        epoch = self._engine.tell(told, both)
+        epoch = self._engine.change_views(told, both)
         epoch.rejected = Delta.concat(rejected) if rejected else None
         return epoch
 

@@ -154,7 +154,7 @@ class ViewReplacement:
                 for d in ready
             ]
             failpoint("view.pause.before")
-            self._epochs.finish(engine.tell(changes), sync=True)
+            self._epochs.finish(engine.change_views(changes), sync=True)
             failpoint("view.pause.after")
             log.info("views.paused", views=[d.table.title for d in ready])
         for row in rows:
@@ -187,7 +187,7 @@ class ViewReplacement:
             gathered.add(table, errors, is_errors=True)
         self._engine.rename(live.name, table)
         failpoint("view.rename.before")
-        self._epochs.finish(self._engine.tell(changes, gathered), sync=True)
+        self._epochs.finish(self._engine.change_views(changes, gathered), sync=True)
         failpoint("view.rename.after")
         log.info("view.renamed", view=live.table.title, name=table.title)
 

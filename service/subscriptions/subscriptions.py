@@ -170,7 +170,7 @@ class Subscriptions:
         await run_in_threadpool(touch, [folder])
         is_reported = False
         while True:
-            head = read_head(folder) if is_checked(folder, self._parts.host) else None
+            head = read_head(folder) if is_checked(folder, self._parts.runtime) else None
             if head is not None and not (folder / ENDED).exists():
                 return head
             if not is_reported:
