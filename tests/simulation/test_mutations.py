@@ -168,7 +168,7 @@ def in_two_writes(self: WriteSet, *, sync: bool) -> None:
 
 def told_twice(self: ChangeReader, epoch: int) -> Any:
     """Who goes on from a mark is told of its epoch once more."""
-    return PLACE(self, epoch - 1)
+    return POSITION(self, epoch - 1)
 
 
 def forgets_for_sinks(self: SinkWorkers, written: int) -> int:
@@ -221,7 +221,7 @@ def names_looked_at_once(query: str, known: KnownNames, analyzer: Any) -> tuple[
 
 
 REFRESH, ACCEPT = SourceWatch.refresh, SourceWatch.accept
-PLACE = ChangeReader.place_after
+POSITION = ChangeReader.position_after
 HOLD, BEGIN = SinkWorkers.hold, SinkWorker._begin
 WRITE = WriteSet.commit
 POLL: Callable[..., Any] = ExternalSources.poll
@@ -273,7 +273,7 @@ BROKEN: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "places forgotten": ("service.engine.positions.Positions._move", only_the_newest, ("feeds",)),
     "commit in two writes": ("storage.write_set.WriteSet.commit", in_two_writes, ("rocks",)),
     "told twice": (
-        "service.subscriptions.change_reader.ChangeReader.place_after",
+        "service.subscriptions.change_reader.ChangeReader.position_after",
         told_twice,
         ("subscribers",),
     ),
