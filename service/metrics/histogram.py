@@ -31,6 +31,7 @@ class Histogram:
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
+        """Count one value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 

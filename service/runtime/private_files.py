@@ -65,8 +65,8 @@ def _contents(folder: Path) -> Iterator[Path]:
             yield Path(entry.path)
         elif entry.is_dir(follow_symlinks=False) and entry.name in _FOLDERS:
             yield Path(entry.path)
-            for folder, folders, files in os.walk(entry.path):
-                yield from (Path(folder, name) for name in (*folders, *files))
+            for parent, folders, files in os.walk(entry.path):
+                yield from (Path(parent, name) for name in (*folders, *files))
 
 
 def _take(path: Path, allowed: int = 0) -> None:

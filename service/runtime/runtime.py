@@ -24,7 +24,9 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 class Thread(Protocol):
     """The part of threading.Thread that we use."""
 
-    def start(self) -> None: ...
+    def start(self) -> None:
+        """Start running."""
+        ...
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for its end, at most `timeout` seconds."""
@@ -38,11 +40,17 @@ class Thread(Protocol):
 class Event(Protocol):
     """The part of threading.Event that we use."""
 
-    def set(self) -> None: ...
+    def set(self) -> None:
+        """Set it and wake all waiting threads."""
+        ...
 
-    def clear(self) -> None: ...
+    def clear(self) -> None:
+        """Reset it to not set."""
+        ...
 
-    def is_set(self) -> bool: ...
+    def is_set(self) -> bool:
+        """Return True if it is set."""
+        ...
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set, at most `timeout` seconds; return whether it is."""
@@ -81,6 +89,7 @@ class Runtime:
         return clock.wall()
 
     def sleep(self, seconds: float) -> None:
+        """Block this thread."""
         time.sleep(seconds)
 
     def thread(self, run: Callable[[], None], name: str) -> Thread:
@@ -88,6 +97,7 @@ class Runtime:
         return threading.Thread(target=run, name=name, daemon=True)
 
     def event(self) -> Event:
+        """Return a new event, not set."""
         return threading.Event()
 
     def condition(self) -> Condition:

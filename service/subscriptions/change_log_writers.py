@@ -155,7 +155,7 @@ class ChangeLogs:
             if definition is None or definition.table != followed.table:
                 followed.ending = GONE
             elif self._engine.outbox_bytes(followed.log.reached) > self._budget_bytes:
-                followed.ending = "it fell too far behind"
+                followed.ending = "its backlog exceeds the limit"
             elif identity not in retained and not self._is_desired(
                 folders.get(identity), followed.log
             ):

@@ -24,7 +24,7 @@ from dataflow.sql.parse.flatten import flattened, relations_named
 from service.factory.planning import plan_definition, relation_of
 from service.factory.service_factory import ServiceFactory
 from service.ingest.declared_sources import relations_of
-from service.views.name_tracking import names_in, with_names_of_now
+from service.views.name_tracking import names_in, with_current_names
 
 # Warnings of queries to which PostgreSQL has several correct answers, or changing ones.
 _OPEN = (
@@ -164,7 +164,7 @@ def _promise(
 
 
 def _query_now(row: ViewRow, analyzer: PostgresAnalyzer) -> str:
-    return with_names_of_now(row.query, names_in(row.plan), analyzer)
+    return with_current_names(row.query, names_in(row.plan), analyzer)
 
 
 def open_reasons(rows: Iterable[ViewRow]) -> list[str]:

@@ -45,26 +45,26 @@ def names_in(plan: Mapping[str, Any] | None) -> KnownNames:
     return KnownNames(facts["server"], tuple(tables))
 
 
-def names_now(known: KnownNames, analyzer: NameReader) -> KnownNames:
+def names_now(before: KnownNames, analyzer: NameReader) -> KnownNames:
     """Return the current names of these tables; UNKNOWN if their names were not stored."""
-    return analyzer.names([t.oid for t in known.tables]) if known.server else UNKNOWN
+    return analyzer.names([t.oid for t in before.tables]) if before.server else UNKNOWN
 
 
-def with_names_of_now(query: str, known: KnownNames, analyzer: NameReader) -> str:
+def with_current_names(query: str, before: KnownNames, analyzer: NameReader) -> str:
     """Return `with_names` for the current names."""
-    return with_names(query, known, names_now(known, analyzer))
+    return with_names(query, before, names_now(before, analyzer))
 
 
-def with_names(query: str, known: KnownNames, found: KnownNames) -> str:
-    """Return the query with its names (`known`) replaced by those of `found`.
+def with_names(query: str, before: KnownNames, found: KnownNames) -> str:
+    """Return the query with its names (`before`) replaced by those of `found`.
 
     SourceError source.renamed if the query cannot be rewritten.
     """
-    if not known.server or found == known or found.server != known.server:
+    if not before.server or found == before or found.server != before.server:
         return query
     now = {t.oid: t for t in found.tables}
     moves = {
-        (was.schema, was.name): _moved(was, now[was.oid]) for was in known.tables if was.oid in now
+        (was.schema, was.name): _moved(was, now[was.oid]) for was in before.tables if was.oid in now
     }
     try:
         return with_renamed_tables(query, moves)
@@ -76,14 +76,14 @@ def with_names(query: str, known: KnownNames, found: KnownNames) -> str:
         raise _refused(old, moved, str(error)) from None
 
 
-def require_read(known: KnownNames, found: KnownNames, analyzer: NameReader) -> None:
+def require_read(before: KnownNames, found: KnownNames, analyzer: NameReader) -> None:
     """Require that the most recently analyzed query reads the same tables as before.
 
-    known: the names before; found: those it now uses. SourceError source.renamed.
+    before: the names before; found: those it now uses. SourceError source.renamed.
     """
     now = {t.oid: t for t in found.tables}
     named = {t.oid for t in analyzer.named.tables}
-    for was in known.tables:
+    for was in before.tables:
         if was.oid in now and was.oid not in named:
             why = "in it, the name means something else"
             raise _refused((was.schema, was.name), _moved(was, now[was.oid]), why)

@@ -234,7 +234,7 @@ class Copied:
 
     def copy(self) -> Manifest:
         """One more checkpoint, in this thread."""
-        self.checkpoints._look()
+        self.checkpoints._list()
         return self.checkpoints._make()[0]
 
     def close(self) -> None:
@@ -305,7 +305,7 @@ def test_a_bucket_is_a_place(
 def test_the_source_keeps_what_comes_after_the_oldest_copy(copied: Copied) -> None:
     checkpoints = copied.checkpoints
     assert checkpoints.confirmable(1000) == 0, "nobody knows yet which copies there are"
-    checkpoints._look()
+    checkpoints._list()
     checkpoints._is_listed = True
     assert checkpoints.confirmable(1000) == 1000
     first = copied.copy()

@@ -35,7 +35,7 @@ from service.pipeline.sink_writer import SinkWriter
 from service.sinks.sink_worker import SinkWorker
 from service.sinks.sink_workers import SinkWorkers
 from service.subscriptions.change_reader import ChangeReader
-from service.views.name_tracking import with_names_of_now
+from service.views.name_tracking import with_current_names
 from storage.write_set import WriteSet
 from tests.simulation.run import run
 
@@ -216,7 +216,7 @@ def newest_shape_alone(self: SourceWatch, found: CatalogSnapshot) -> None:
 
 def names_looked_at_once(query: str, known: KnownNames, analyzer: Any) -> tuple[str, ViewPlan]:
     """Tables are renamed while a query is planned, and nobody looks again."""
-    query_now = with_names_of_now(query, known, analyzer)
+    query_now = with_current_names(query, known, analyzer)
     return query_now, planning.plan_view(query_now, analyzer)
 
 

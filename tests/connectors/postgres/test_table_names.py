@@ -22,8 +22,8 @@ from service.views.name_tracking import (
     names_in,
     names_now,
     require_read,
+    with_current_names,
     with_names,
-    with_names_of_now,
 )
 from tests.harness.postgres import Database
 from tests.harness.psql import eventually
@@ -180,7 +180,7 @@ def test_what_cannot_be_told_is_refused(database: Database, query: str) -> None:
     database.execute("ALTER TABLE t RENAME TO moved")
     analyzer = PostgresAnalyzer(database.dsn, "source")
     with analyzer, pytest.raises(SourceError) as refusal:
-        with_names_of_now(query, known, analyzer)
+        with_current_names(query, known, analyzer)
     assert refusal.value.code == "source.renamed" and REFUSED[query] in refusal.value.detail
     assert '"public.moved"' in refusal.value.detail
 
@@ -192,11 +192,12 @@ def test_names_are_of_one_server_and_database(database: Database) -> None:
     database.execute("ALTER TABLE here RENAME TO there")
     system, oid = known.server.split("/")
     with PostgresAnalyzer(database.dsn, "source") as analyzer:
-        assert '"there"' in with_names_of_now("SELECT a FROM here", known, analyzer)
+        assert '"there"' in with_current_names("SELECT a FROM here", known, analyzer)
         for server in (f"{system}/{int(oid) + 1}", f"1{system}/{oid}", ""):
             elsewhere = replace(known, server=server)
             assert (
-                with_names_of_now("SELECT a FROM here", elsewhere, analyzer) == "SELECT a FROM here"
+                with_current_names("SELECT a FROM here", elsewhere, analyzer)
+                == "SELECT a FROM here"
             )
 
 
