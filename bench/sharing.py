@@ -205,7 +205,7 @@ def definition_of(number: int, plan: ViewPlan) -> ViewDefinition:
 def load(view: View, shop: Shop) -> None:
     """The first rows, as a backfill takes them."""
     view.dataflow.seed()
-    for home in view.homes:
+    for home in view.locations:
         name = home.relation.name
         for rows in shop.chunks(home.relation, home.columns):
             view.tables[name].load(rows)

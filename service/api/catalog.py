@@ -215,7 +215,7 @@ class Catalog:
         behind = parse_name(after) if after else ("", "")
         errors, verified = self._control.count_errors(), verification_records.newest(self._control)
         all_rows = self._control.list_views()
-        rows = self._authorization.seen(by, all_rows)
+        rows = self._authorization.visible(by, all_rows)
         rows.sort(key=lambda r: (r.schema, r.name))
         found = [r for r in rows if (r.schema, r.name) > behind][:most]
         known = replace(self._standings.known(), views=all_rows)

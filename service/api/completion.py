@@ -46,7 +46,7 @@ class Completion:
         self._control.ensure()
         self._authorization.require(by, "table.list")
         views = self._control.list_views()
-        seen = self._authorization.seen(by, views)
+        seen = self._authorization.visible(by, views)
         found = [
             TableModel(schema_name=v.schema, name=v.name, kind="view", columns=_names(v.fields))
             for v in seen

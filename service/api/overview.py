@@ -128,7 +128,7 @@ class Glances:
 
     def _seen(self, by: Caller, kept: Overview) -> dict[str, Any]:
         """What stays of views and sinks for a database role, and of what sources say."""
-        rows = self._authorization.seen(by, self._control.list_views())
+        rows = self._authorization.visible(by, self._control.list_views())
         titles = {row.title for row in rows}
         return {
             # Their words may quote rows of any view.

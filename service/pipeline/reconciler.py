@@ -28,7 +28,7 @@ from service.views.dependencies import parents_of, readers_of
 from service.views.groups import group_of
 from service.views.lifecycle import READABLE, DesiredState, ViewEvent, ViewState
 from service.views.status_reports import STANDING, StatusReports
-from service.views.view_facts import is_coming_back, is_pausing, require_kept
+from service.views.view_facts import is_being_rebuilt, is_pausing, require_possible
 from storage.failpoints import failpoint
 
 if TYPE_CHECKING:
@@ -185,10 +185,10 @@ class CatalogReconciler:
     def are_parents_live(self, definition: ViewDefinition) -> bool:
         """Whether every view that this one reads is live, as the one that it was planned over: the
         catalog may not know of another version yet. Refuses when one has failed, or is paused.
-        TidemarkError as `require_kept`."""
+        TidemarkError as `require_possible`."""
         for row in self._rows:
             if RelationName(VIEW_SOURCE, row.schema, row.name) in definition.parents():
-                require_kept(row)
+                require_possible(row)
         return definition.is_planned_over(self._engine.views)
 
     def awaits_parents(self, row: ViewRow) -> bool:
@@ -196,7 +196,7 @@ class CatalogReconciler:
         be no table to plan over."""
         parents = parents_of(row)
         return any(
-            is_coming_back(r) and RelationName(VIEW_SOURCE, r.schema, r.name) in parents
+            is_being_rebuilt(r) and RelationName(VIEW_SOURCE, r.schema, r.name) in parents
             for r in self._rows
         )
 

@@ -36,7 +36,7 @@ class Server(uvicorn.Server):
         """Begin to listen."""
         await super().startup(sockets=sockets)
         if self.started:
-            readiness_pipe.tell()
+            readiness_pipe.report()
 
 
 def end_in_time(server: uvicorn.Server) -> None:

@@ -60,7 +60,7 @@ class Supervisor:
         self._state = settings.state
         self._signals: list[int] = []
         self._groups = GroupWatch(settings.state)
-        look = partial(self._groups.look, settings)
+        look = partial(self._groups.watch, settings)
         self.children = [
             Child("pipeline", run_pipeline.main),
             Child("api", _run_api),
@@ -101,7 +101,7 @@ class Supervisor:
 
     def _add_groups(self) -> None:
         running = {child.group for child in self.children}
-        for group in sorted(self._groups.wanted - running):
+        for group in sorted(self._groups.desired - running):
             main, restarts = partial(run_pipeline.main, group), Restarts(is_group=True)
             self.children.append(Child(f"pipeline {group}", main, group, restarts=restarts))
 
@@ -121,7 +121,7 @@ class Supervisor:
 
     def _start(self, child: Child, now: float) -> None:
         readiness = child.readiness = ReadinessPipe()
-        environment = readiness.given(self._environment)
+        environment = readiness.child_environment(self._environment)
         child.process = Forked(child.main, environment, (readiness.descriptor, *child.keep))
         readiness.started()
         child.restarts.started(now)
@@ -135,8 +135,8 @@ class Supervisor:
             self._has_failed = code == FINAL
             self.children.remove(child)
             return
-        has_got_on = child.readiness is not None and child.readiness.ended()
-        found = child.restarts.ended(code, now, has_got_on=has_got_on)
+        has_progressed = child.readiness is not None and child.readiness.ended()
+        found = child.restarts.ended(code, now, has_progressed=has_progressed)
         if found == "done":
             log.info("process.done", name=child.name)
             self.children.remove(child)

@@ -69,7 +69,7 @@ def load(view: View, tables: Iterable[ToldTable]) -> list[Delta]:
     for table in tables:
         name = table.relation.name
         if name in view.tables:
-            home = next(h for h in view.homes if h.relation.name == name)
+            home = next(h for h in view.locations if h.relation.name == name)
             rows = table.delta(home.columns).consolidate()
             view.tables[name].load(rows)
             outputs.append(view.step({name: view.needed(name, rows)}))

@@ -90,7 +90,7 @@ def test_nothing_listens_for_others_unprotected(
     assert _codes(_settings(place, tmp_path, host="0.0.0.0", **files)) == []
     assert _codes(_settings(place, tmp_path, host="0.0.0.0")) == ["service.no_tls"]
     assert _codes(_settings(place, tmp_path, host="0.0.0.0", insecure=True)) == []
-    with pytest.raises(ValueError, match="go together"):
+    with pytest.raises(ValueError, match="set tls_cert and tls_key together"):
         _settings(place, tmp_path, tls_cert="x")
 
 

@@ -61,7 +61,7 @@ class SimParts:
 
     def __init__(self, world: World, host: Runtime) -> None:
         self.settings = world.settings
-        self.host = host
+        self.runtime = host
         self._world = world
         self.source = self.new_source()
         self._owner = f"process {world.pids}"
@@ -78,7 +78,7 @@ class SimParts:
     def sink(self) -> SimSink:
         return SimSink(self._world.database, self._world.faults, self._owner)
 
-    def choose_engine(self, definition: ViewDefinition, wanted: str) -> str:
+    def choose_engine(self, definition: ViewDefinition, requested: str) -> str:
         """No planner tells what a view would cost here."""
         raise TidemarkError("source.unreachable", "there is no planner to ask")
 
@@ -112,7 +112,7 @@ class SimParts:
         self._world.refused(error)
 
     def build(
-        self, definition: ViewDefinition, wanted: str, feeds: Mapping[str, ExternalRead]
+        self, definition: ViewDefinition, requested: str, feeds: Mapping[str, ExternalRead]
     ) -> BuildParts:
         return BuildParts(
             open_snapshot=self.source.open_snapshot,
@@ -124,7 +124,7 @@ class SimParts:
             epoch_bytes=self.settings.budget.epoch,
             feeds=feeds,
             nudge=self.source.heartbeat,
-            host=self.host,
+            host=self.runtime,
         )
 
     def close(self) -> None:
