@@ -25,12 +25,12 @@ from service.access.authorization import Authorization
 from service.access.tokens import Caller
 from service.api.health import Known, service_standing, view_standing, warnings_of
 from service.api.models import (
-    AskModel,
     CreateView,
     DataflowAnswer,
     FieldModel,
     Health,
     PlanAnswer,
+    ReadModel,
     Validation,
     ViewModel,
 )
@@ -142,18 +142,20 @@ class Catalog:
         plan = definition.plan
         estimate = estimated(self._parts, definition, rows, "auto")
         warnings = [*plan.warnings, *check_rows(estimate, None)]
+        why_no_key = why_bag(plan.root)
+        reads = [ReadModel.model_validate(f) for f in deeply(lambda: requirement_facts(plan))]
         return Validation(
             kind=kind_of(plan),
             key=key_names(plan),
-            why_bag=why_bag(plan.root),
+            why_no_key=why_no_key,
+            why_bag=why_no_key,
             fields=_field_models(output_fields.to_json(stored(plan.root.fields))),
             warnings=warnings,
             in_postgres=list(plan.evaluates),
             estimated_source_rows=sum(max(0, r.row_estimate) for r in definition.relations()),
             backfill=self._parts.choose_engine(definition, "auto"),
-            asks=[
-                AskModel.model_validate(facts) for facts in deeply(lambda: requirement_facts(plan))
-            ],
+            reads=reads,
+            asks=reads,
             plan=deeply(lambda: explain_text(plan)),
             estimate=estimate,
         )

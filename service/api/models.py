@@ -239,9 +239,12 @@ class ConditionModel(BaseModel):
     values: list[str] = Field(description="as PostgreSQL prints them")
 
 
-class AskModel(BaseModel):
-    """What a query reads of one table or relation. conditions: rows for which one of them does not
-    hold change nothing; others than plain ones are not told."""
+class ReadModel(BaseModel):
+    """What a query reads of one table or relation.
+
+    conditions: a row that fails one of them cannot change the view. Only simple conditions are
+    listed.
+    """
 
     source: str
     schema_name: str = Field(alias="schema", serialization_alias="schema")
@@ -255,15 +258,24 @@ class Validation(BaseModel):
 
     kind: str
     key: list[str]
-    why_bag: str = Field(description="why the view has no primary key; empty when it has one")
+    why_no_key: str = Field(description="why the view has no primary key; empty if it has one")
+    why_bag: str = Field(
+        description="earlier name of `why_no_key`, for one release",
+        json_schema_extra={"deprecated": True},
+    )
     fields: list[FieldModel]
     warnings: list[str]
     in_postgres: list[str] = Field(description="expressions computed by PostgreSQL, in batches")
     estimated_source_rows: int
-    backfill: str = Field(description="the road that `auto` would take")
-    asks: list[AskModel] = Field(default=[], description="what it reads of each table")
+    backfill: str = Field(description="the engine that `auto` would choose")
+    reads: list[ReadModel] = Field(default=[], description="what it reads of each table")
+    asks: list[ReadModel] = Field(
+        default=[],
+        description="earlier name of `reads`, for one release",
+        json_schema_extra={"deprecated": True},
+    )
     plan: str
-    estimate: Estimate | None = Field(None, description="what it would cost, as far as is known")
+    estimate: Estimate | None = Field(None, description="estimated cost; null if unknown")
 
 
 class WaitAnswer(BaseModel):

@@ -67,6 +67,7 @@ _FIGURES = {
     "lag_seconds": None,
     "rss_bytes": None,
     "rss_peak_bytes": 0,
+    "wal_retained_bytes": None,
     "wal_kept_bytes": None,
     "wal_budget_bytes": None,
     "sink_stalled_s": 0.0,

@@ -24,7 +24,7 @@ _TOTALS = {"epochs": "epochs_written_total", "rows": "source_rows_total"}
 # The first of the names that is there.
 _GAUGES = {
     "memory": ("rss_bytes", "rss_peak_bytes"),
-    "wal": ("wal_kept_bytes",),
+    "wal": ("wal_retained_bytes",),
     "late": ("lag_seconds",),
 }
 Figures = dict[str, dict[str, Any] | None]

@@ -73,7 +73,11 @@ class PipelineGlance(BaseModel):
     step_ms: dict[str, float]
     rss_bytes: int | None
     rss_peak_bytes: int
-    wal_kept_bytes: int | None
+    wal_retained_bytes: int | None = Field(description="WAL that the source retains for the slot")
+    wal_kept_bytes: int | None = Field(
+        description="earlier name of `wal_retained_bytes`, for one release",
+        json_schema_extra={"deprecated": True},
+    )
     wal_budget_bytes: int | None
     sink_stalled_s: float
 

@@ -42,6 +42,7 @@ _PLAIN = (
     "rows_written_total",
     "sink_waiting_epochs",
     "sink_stalled_s",
+    "wal_retained_bytes",
     "wal_kept_bytes",
     "wal_budget_bytes",
     "rss_bytes",

@@ -93,8 +93,9 @@ def validate(
     if as_json:
         console.print_json(json.dumps(found.told))
         return
-    keyed, bag = f"keyed by {', '.join(found.key)}", f"a bag ({found.why_bag})"
-    _say(f"{keyed if found.key else bag}; columns:")
+    keyed = f"keyed view, key: {', '.join(found.key)}"
+    unkeyed = f"multiset view without a key ({found.why_no_key})"
+    _say(f"{keyed if found.key else unkeyed}; columns:")
     for field in found.fields:
         _say(f"  {field.name:30} {field.type}{'' if field.nullable else ' not null'}")
     for warning in found.warnings:
@@ -119,9 +120,9 @@ def _query_in(query: str) -> str:
 
 def _print_estimate(found: tidemark.Estimate) -> None:
     _say(
-        f"reads {found.source_rows:,} rows, answers {found.output_rows:,}; keeps about "
-        f"{_bytes(found.state_bytes)}; filled in about {found.backfill_s:,.1f} s "
-        f"({found.road})"
+        f"reads {found.source_rows:,} rows, returns {found.output_rows:,}; state about "
+        f"{_bytes(found.state_bytes)}; backfill about {found.backfill_s:,.1f} s "
+        f"({found.engine})"
     )
     for name, effect in found.amplification.items():
         out, touched = f"{effect.rows_out:,g}", f"{effect.rows_touched:,g}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from dataflow.errors import Position, TemporaryError, TidemarkError
 from service.client.records import Record
@@ -223,29 +223,38 @@ class Risk(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate(Record):
-    """What a view would cost (docs/ESTIMATE.md). road: local or spark. amplification: by base
-    table. notes: what is known badly."""
+    """The estimated cost of a view (docs/ESTIMATE.md). engine: local or spark. amplification: by
+    base table. notes: which inputs of the estimate are uncertain."""
+
+    EARLIER: ClassVar[Mapping[str, str]] = {"engine": "road"}
 
     source_rows: int
     output_rows: int
     state_bytes: int
     backfill_s: float
-    road: str
+    engine: str
     amplification: Mapping[str, Effect]
     risks: tuple[Risk, ...]
     state: tuple[StateSize, ...] = ()
     speed: float = 1.0
     notes: tuple[str, ...] = ()
 
+    @property
+    def road(self) -> str:
+        """Deprecated: `engine`."""
+        return self.engine
+
 
 @dataclass(frozen=True, kw_only=True)
 class Validation(Record):
-    """What a query would become. why_bag: why it would have no primary key, "" when it has one.
-    in_postgres: expressions that PostgreSQL computes."""
+    """What a query would become as a view. why_no_key: why it would have no primary key, "" if it
+    has one. in_postgres: expressions that PostgreSQL evaluates."""
+
+    EARLIER: ClassVar[Mapping[str, str]] = {"why_no_key": "why_bag"}
 
     kind: str
     key: tuple[str, ...]
-    why_bag: str
+    why_no_key: str
     fields: tuple[Field, ...]
     warnings: tuple[str, ...]
     in_postgres: tuple[str, ...]
@@ -253,6 +262,11 @@ class Validation(Record):
     backfill: str
     plan: str
     estimate: Estimate | None = None
+
+    @property
+    def why_bag(self) -> str:
+        """Deprecated: `why_no_key`."""
+        return self.why_no_key
 
 
 @dataclass(frozen=True, kw_only=True)

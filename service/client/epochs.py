@@ -155,7 +155,8 @@ class Gathering:
                 case "snapshot" | "changes":
                     self._pages.append(text)
                     self._is_snapshot = name == "snapshot"
-                case "mark":
+                # A later service sends `progress` for `mark`.
+                case "mark" | "progress":
                     yield self._closed(json.loads(text))
                 case "error":
                     raise Problem.of(json.loads(text)).error

@@ -351,5 +351,5 @@ def _bar(view: dict) -> dict:
     if view["status"] == ViewState.LIVE:
         return {"total": total, "completed": total, "note": ViewState.LIVE.value}
     done = min(state.get("parts_done", 0), total * 0.99)
-    note = f"{state.get('road', '')} {state.get('phase', '')}"
+    note = f"{state.get('engine', '')} {state.get('phase', '')}"
     return {"total": total, "completed": done, "note": note}

@@ -195,7 +195,7 @@ class Engine:
                 f"{name} is a function: a view of this name would hide it",
                 hint="give the view another name",
             )
-        asked = wishes_of(self.client.validate(sql).told["asks"])
+        asked = wishes_of(self.client.validate(sql).told["reads"])
         try:
             self._functions.widen(asked)
             try:
@@ -257,7 +257,7 @@ class Engine:
     def _asked(self, sql: str, width: int) -> dict[str, Wish]:
         """What a query asks of functions; nothing is known of one that no view could have."""
         try:
-            return wishes_of(self.client.validate(sql).told["asks"])
+            return wishes_of(self.client.validate(sql).told["reads"])
         except TidemarkError as error:
             if error.is_temporary:
                 raise

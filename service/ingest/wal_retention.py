@@ -78,6 +78,8 @@ class WalBudget:
         kept = self._source.kept_wal_bytes()
         alarm = self._judge(kept)
         figures = {
+            "wal_retained_bytes": kept,
+            # The earlier name, for one release.
             "wal_kept_bytes": kept,
             "wal_budget_bytes": self._budget,
             "wal_alarm": alarm,

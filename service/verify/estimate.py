@@ -114,6 +114,7 @@ class Estimator:
                 for k in kept
             ],
             backfill_s=round(min(work.seconds(road) / speed, _ENDLESS), 2),
+            engine=road,
             road=road,
             speed=round(speed, 3),
             amplification={
@@ -308,7 +309,7 @@ def built_before(rows: Iterable[ViewRow], road: str) -> list[tuple[float, float]
     found = []
     for row in rows:
         facts = (row.plan or {}).get("estimate") or {}
-        if row.live_at and row.created_at and facts.get("road") == road:
+        if row.live_at and row.created_at and road == (facts.get("engine") or facts.get("road")):
             took_s = (row.live_at - row.created_at).total_seconds()
             found.append((facts["backfill_s"] * facts["speed"], took_s))
     return found[-_BUILDS:]

@@ -38,7 +38,12 @@ class Estimate(BaseModel):
     largest_rows: int = Field(0, description="rows of the part of the plan with the most")
     largest_operator: str = Field("", description="which part that is")
     backfill_s: float
-    road: str = Field(description="how it would be filled: local or spark")
+    engine: str = Field("", description="engine of the backfill: local or spark")
+    road: str = Field(
+        "",
+        description="earlier name of `engine`, for one release",
+        json_schema_extra={"deprecated": True},
+    )
     speed: float = Field(1.0, description="of this machine, beside the one that was measured on")
     amplification: dict[str, EffectModel] = Field(description="by base table")
     risks: list[RiskModel]

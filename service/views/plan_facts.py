@@ -32,7 +32,7 @@ def plan_facts(definition: ViewDefinition, estimate: Estimate | None) -> dict[st
 
 
 def requirement_facts(plan: ViewPlan) -> list[dict[str, Any]]:
-    """What a plan reads of each base relation, as `AskModel` has it."""
+    """Return what a plan reads of each base relation, in the form of the API's `ReadModel`."""
     return [
         {
             "source": asked.relation.source,

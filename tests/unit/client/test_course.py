@@ -33,7 +33,9 @@ def rows(name: str, epoch: int, *values: int) -> bytes:
 
 
 def mark(epoch: int) -> bytes:
-    return b"id: x\n" + event("mark", epoch=epoch, positions={"source": "0/1"}, resume=f"t{epoch}")
+    # Both names of the event are read.
+    name = "progress" if epoch % 2 else "mark"
+    return b"id: x\n" + event(name, epoch=epoch, positions={"source": "0/1"}, resume=f"t{epoch}")
 
 
 def problem(code: str, status: int) -> bytes:

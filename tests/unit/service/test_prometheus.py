@@ -84,7 +84,8 @@ def figures(folder: Path) -> dict[str, Any]:
     copies = ("bytes", "sent_bytes", "seconds", "interval_seconds")
     names += ("checkpoint_at", "checkpoints_total", "checkpoint_failures_total")
     metrics.gauges = dict.fromkeys((*names, *(f"checkpoint_{name}" for name in copies)), 1)
-    return {**metrics.snapshot(), "wal_kept_bytes": 1, "wal_budget_bytes": 2}
+    wal = {"wal_retained_bytes": 1, "wal_kept_bytes": 1, "wal_budget_bytes": 2}
+    return {**metrics.snapshot(), **wal}
 
 
 def told(folder: Path, views: list[ViewModel] | None) -> Told:
